@@ -1,0 +1,299 @@
+//! The one error of the domain, and the gRPC code each variant has for each operation.
+//!
+//! A code is chosen by what the stock sidecars and the kubelet do with it, which differs from
+//! call to call: `docs/semantics.md` holds the table, [`Error::code`] is the only place it is
+//! written in code. The match is exhaustive, so a new variant does not compile without a choice.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+
+use crate::pool::Sickness;
+use crate::types::{Bytes, PoolId, PoolName};
+
+/// The result of a domain function.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What was being done when an error occurred; the columns of the code table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// `CreateVolume`.
+    CreateVolume,
+    /// `CreateSnapshot`.
+    CreateSnapshot,
+    /// `DeleteVolume` and `DeleteSnapshot`.
+    Delete,
+    /// `NodeExpandVolume`.
+    Expand,
+    /// The other calls about one volume: node calls, validation, get.
+    Volume,
+    /// Calls about no volume in particular: lists, capacity.
+    Query,
+}
+
+/// The gRPC status codes the driver uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Code {
+    /// Not an error for this operation: what was asked for is already so.
+    Ok,
+    /// The request can never succeed as it is.
+    InvalidArgument,
+    /// The size cannot be had.
+    OutOfRange,
+    /// Something else has the name or the place.
+    AlreadyExists,
+    /// There is no such thing.
+    NotFound,
+    /// This node cannot: the scheduler is to choose again.
+    ResourceExhausted,
+    /// The state must change first, by somebody else's hand.
+    FailedPrecondition,
+    /// Try again here, later.
+    Unavailable,
+    /// Try again here, soon: the same thing is being worked on.
+    Aborted,
+    /// A defect of the driver.
+    Internal,
+}
+
+/// Everything that can go wrong, each message naming the thing, the number and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request or setting that is malformed, unknown or unsupported.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// The field, parameter or flag.
+        field: String,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+    /// A capacity range no volume can satisfy, or one below the source's size.
+    #[error("{0}")]
+    OutOfRange(String),
+    /// The name or target is taken by something that does not match the request.
+    #[error("{what} exists already and differs: {difference}")]
+    Incompatible {
+        /// The volume or target.
+        what: String,
+        /// The first difference found.
+        difference: String,
+    },
+    /// The id exists nowhere, or is not an id of this driver.
+    #[error("volume {id:?} does not exist")]
+    NotFound {
+        /// The id as it was received.
+        id: String,
+    },
+    /// The volume is not published at the path asked about.
+    #[error("volume {id} is not published at {path:?}")]
+    NotPublishedThere {
+        /// The volume.
+        id: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// The id names a pool that is not configured on this node.
+    #[error("pool {pool} is not on this node now; mount it, or `rootcellar pool retire {pool}`")]
+    PoolNotHere {
+        /// The pool named by the id.
+        pool: PoolId,
+    },
+    /// The topology asked for does not include this node.
+    #[error("this node is {here}, which the requested topology excludes")]
+    TopologyExcludesNode {
+        /// This node's segment, `key=value`.
+        here: String,
+    },
+    /// The class asks for a pool this node does not have.
+    #[error("{0}")]
+    PoolAbsent(String),
+    /// The pool cannot be used now.
+    #[error("pool {pool} is sick: {reason}")]
+    PoolSick {
+        /// The pool.
+        pool: PoolName,
+        /// Why.
+        #[source]
+        reason: Sickness,
+    },
+    /// The pool cannot be used now, and it holds the volume asked for.
+    #[error("pool {pool}, which holds the volume, is sick: {reason}")]
+    HomeSick {
+        /// The pool.
+        pool: PoolName,
+        /// Why.
+        #[source]
+        reason: Sickness,
+    },
+    /// The pool has not enough room for the size.
+    #[error(
+        "pool {pool} has room for {available}, not for {size}; free space, delete volumes, or \
+         change the pool's overcommit or reserve"
+    )]
+    NoRoom {
+        /// The pool.
+        pool: PoolName,
+        /// What was asked for.
+        size: Bytes,
+        /// What the pool would accept.
+        available: Bytes,
+    },
+    /// The pool's disk ran full although its capacity said otherwise.
+    #[error("pool {pool} is full: cannot {what}; free space on its disk")]
+    DiskFull {
+        /// The pool.
+        pool: PoolName,
+        /// What could not be done.
+        what: &'static str,
+    },
+    /// The pool cannot hold sizes by force, and the class requires it.
+    #[error("pool {pool} cannot enforce sizes, and the class has enforcement=required")]
+    CannotEnforce {
+        /// The pool.
+        pool: PoolName,
+    },
+    /// The class asks for another filesystem than the pool has.
+    #[error("pool {pool} is on {has}, and the class asks for fs_type {wants:?}")]
+    OtherFilesystem {
+        /// The pool.
+        pool: PoolName,
+        /// The pool's filesystem.
+        has: String,
+        /// What was asked for.
+        wants: String,
+    },
+    /// The volume is published.
+    #[error("volume {id} is published at {target:?}; unpublish it first")]
+    Published {
+        /// The volume.
+        id: String,
+        /// Where.
+        target: PathBuf,
+    },
+    /// The same name or id is being worked on.
+    #[error("{0} is being worked on; try again")]
+    Busy(String),
+    /// The record or directory cannot be trusted and is left alone.
+    #[error("quarantined, not touched: {path:?}: {reason}")]
+    Quarantined {
+        /// The directory, below the pool's path.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A page token that this driver did not give.
+    #[error("starting_token {0:?} is not one of ours; list again from the beginning")]
+    BadToken(String),
+    /// The driver is starting.
+    #[error("the driver is loading its records; try again")]
+    Loading,
+    /// A mount or its directory could not be worked on now.
+    #[error("{what} {path:?}")]
+    Target {
+        /// What was tried, as in "cannot unmount".
+        what: &'static str,
+        /// The target path.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A pool cannot be made or opened at this path.
+    #[error("{path:?} cannot be a pool: {reason}")]
+    PoolRefused {
+        /// The path.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: Sickness,
+    },
+    /// Another server serves every pool.
+    #[error("another server holds the lock of every pool; stop it first")]
+    AllLocked,
+    /// A file or directory of the driver itself, outside every pool, could not be worked on.
+    #[error("cannot {what} {path:?}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A defect of the driver.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// An [`Error::Invalid`] for the field.
+    pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// The gRPC code of the error in an operation.
+    pub fn code(&self, operation: Operation) -> Code {
+        use Operation::{CreateSnapshot, CreateVolume, Delete, Expand, Query, Volume};
+        match self {
+            Self::Invalid { .. } => Code::InvalidArgument,
+            Self::OutOfRange(_) => Code::OutOfRange,
+            Self::Incompatible { .. } => Code::AlreadyExists,
+            Self::NotFound { .. } => match operation {
+                // Absent is what a delete is for.
+                Delete => Code::Ok,
+                CreateVolume | CreateSnapshot | Expand | Volume | Query => Code::NotFound,
+            },
+            Self::NotPublishedThere { .. } => Code::NotFound,
+            Self::PoolNotHere { .. } => match operation {
+                // A source elsewhere: another node may hold it.
+                CreateVolume => Code::ResourceExhausted,
+                // OK would drop the object and leak the data; for a snapshot
+                // RESOURCE_EXHAUSTED is "not final" and makes it undeletable.
+                CreateSnapshot | Delete => Code::FailedPrecondition,
+                Expand | Volume | Query => Code::NotFound,
+            },
+            Self::TopologyExcludesNode { .. }
+            | Self::PoolAbsent(_)
+            | Self::PoolSick { .. }
+            | Self::CannotEnforce { .. }
+            | Self::OtherFilesystem { .. } => match operation {
+                // The one code that gives the pod back to the scheduler.
+                CreateVolume => Code::ResourceExhausted,
+                CreateSnapshot | Delete | Expand | Volume | Query => Code::Unavailable,
+            },
+            Self::NoRoom { .. } | Self::DiskFull { .. } => match operation {
+                // "Infeasible" to the kubelet: the user may shrink the claim.
+                Expand => Code::OutOfRange,
+                CreateVolume | CreateSnapshot | Delete | Volume | Query => Code::ResourceExhausted,
+            },
+            // Of a home that is sick another node would make an orphan; the others are not final
+            // to the kubelet, which keeps calling and cleans up.
+            Self::HomeSick { .. } | Self::Loading | Self::Target { .. } | Self::Io { .. } => {
+                Code::Unavailable
+            }
+            Self::Published { .. }
+            | Self::Quarantined { .. }
+            | Self::PoolRefused { .. }
+            | Self::AllLocked => Code::FailedPrecondition,
+            Self::Busy(_) | Self::BadToken(_) => Code::Aborted,
+            Self::Internal(_) => Code::Internal,
+        }
+    }
+
+    /// The message with every source behind it.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text.push_str(": ");
+                text.push_str(&cause_text);
+            }
+            source = cause.source();
+        }
+        text
+    }
+}

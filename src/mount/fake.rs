@@ -1,0 +1,94 @@
+//! Mounts that exist only in memory, for tests where the kernel is not the point.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
+
+use crate::error::Result;
+use crate::os::{self, FileId};
+
+use super::{Found, MountEntry, MountOptions, MountTable, Mounter, Target, kernel};
+
+/// A stateful fake: what was mounted stays mounted until it is unmounted, over any number of
+/// drivers that share it.
+#[derive(Debug, Default)]
+pub struct FakeMounter {
+    mounts: Mutex<BTreeMap<PathBuf, FakeMount>>,
+}
+
+#[derive(Debug, Clone)]
+struct FakeMount {
+    entry: MountEntry,
+    id: FileId,
+    flags: StatVfsMountFlags,
+}
+
+impl FakeMounter {
+    /// Where something is mounted.
+    pub fn mounted(&self) -> Vec<PathBuf> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, FakeMount>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mounter for FakeMounter {
+    fn mount(&self, source: BorrowedFd<'_>, target: &Target, options: MountOptions) -> Result<()> {
+        let fail = |errno: Errno| target.error("cannot mount at", errno);
+        let place = MountTable::read()
+            .and_then(|table| table.place_of(source))
+            .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let mount = FakeMount {
+            entry: MountEntry {
+                id: 0,
+                device: place.device,
+                root: place.path,
+                mount_point: target.path().to_owned(),
+                shared: false,
+            },
+            id: os::status(source).map_err(fail)?.id,
+            flags: options.expected(kernel::flags_of(source).map_err(fail)?),
+        };
+        self.lock().insert(target.path().to_owned(), mount);
+        Ok(())
+    }
+
+    fn look(&self, target: &Target) -> Result<Found> {
+        let found = target.look()?;
+        match (self.lock().get(target.path()), found) {
+            (Some(mount), Found::Directory(mut status)) => {
+                status.id = mount.id;
+                status.is_mount_root = true;
+                Ok(Found::Mount(status))
+            }
+            (_, found) => Ok(found),
+        }
+    }
+
+    fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {
+        let mounts = self.lock();
+        let mount = mounts
+            .get(target.path())
+            .ok_or_else(|| target.error("no mount at", Errno::INVAL))?;
+        Ok(mount.flags)
+    }
+
+    fn unmount(&self, target: &Target) -> Result<()> {
+        self.lock().remove(target.path());
+        Ok(())
+    }
+
+    fn table(&self) -> std::io::Result<MountTable> {
+        let mut table = MountTable::read()?;
+        table
+            .entries
+            .extend(self.lock().values().map(|mount| mount.entry.clone()));
+        Ok(table)
+    }
+}

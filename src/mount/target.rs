@@ -1,0 +1,173 @@
+//! A target path: where the kubelet wants a volume mounted.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, StatVfs};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::os::{self, Status};
+
+/// A target path, checked: strictly below the kubelet's directory and outside every pool.
+///
+/// The parent is held open, so what the path's leading links point to cannot change between the
+/// check and the mount; the last component is never followed.
+#[derive(Debug)]
+pub struct Target {
+    parent: OwnedFd,
+    leaf: OsString,
+    path: PathBuf,
+}
+
+/// What is at a target.
+#[derive(Debug, Clone, Copy)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// A directory that is no mount.
+    Directory(Status),
+    /// The root of a mount.
+    Mount(Status),
+    /// A file, link or anything else.
+    Other(FileType),
+}
+
+impl Target {
+    /// Checks a path and opens its parent; `None` if the parent does not exist.
+    pub fn open(path: &Path, kubelet_dir: &Path, pools: &[&Path]) -> Result<Option<Self>> {
+        let invalid = |problem: String| Error::invalid("target_path", problem);
+        check_form(path).map_err(invalid)?;
+        let (Some(parent), Some(leaf)) = (path.parent(), path.file_name()) else {
+            return Err(invalid(format!("{} names no directory", path.display())));
+        };
+        let parent_fd = match os::open_path(parent) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => {
+                return Err(Error::Target {
+                    what: "cannot open the parent directory of",
+                    path: path.to_owned(),
+                    source: errno.into(),
+                });
+            }
+        };
+        let resolved = resolve(&parent_fd, path)?;
+        let kubelet_dir = real(kubelet_dir)?;
+        if !resolved.starts_with(&kubelet_dir) {
+            return Err(invalid(format!(
+                "{} is not below the kubelet's directory {}; set --kubelet-dir if it should be",
+                path.display(),
+                kubelet_dir.display()
+            )));
+        }
+        for pool in pools {
+            if resolved.starts_with(pool) || real(pool).is_ok_and(|p| resolved.starts_with(p)) {
+                return Err(invalid(format!(
+                    "{} is inside the pool at {}",
+                    path.display(),
+                    pool.display()
+                )));
+            }
+        }
+        let path = resolved.join(leaf);
+        Ok(Some(Self {
+            parent: parent_fd,
+            leaf: leaf.to_owned(),
+            path,
+        }))
+    }
+
+    /// The path with every link resolved, as the mount table shows it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory the target is in.
+    pub fn parent(&self) -> &OwnedFd {
+        &self.parent
+    }
+
+    /// The last component.
+    pub fn leaf(&self) -> &OsStr {
+        &self.leaf
+    }
+
+    /// The target by way of the open parent, for the calls that only take a path.
+    pub fn proc_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(&self.leaf)
+    }
+
+    /// What is there now.
+    pub fn look(&self) -> Result<Found> {
+        match os::status_at(&self.parent, &self.leaf) {
+            Ok(status) if status.is_mount_root => Ok(Found::Mount(status)),
+            Ok(status) if status.file_type == FileType::Directory => Ok(Found::Directory(status)),
+            Ok(status) => Ok(Found::Other(status.file_type)),
+            Err(Errno::NOENT) => Ok(Found::Nothing),
+            Err(errno) => Err(self.error("cannot look at", errno)),
+        }
+    }
+
+    /// The space of the filesystem mounted there.
+    pub fn space(&self) -> std::result::Result<StatVfs, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
+            .and_then(rustix::fs::fstatvfs)
+    }
+
+    /// Whether it is a file of no bytes, as a target for a block device would be.
+    pub fn is_empty_file(&self) -> std::result::Result<bool, Errno> {
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statat(&self.parent, &self.leaf, flags)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        Ok(kind == FileType::RegularFile && stat.st_size == 0)
+    }
+
+    /// An error about this target.
+    pub fn error(&self, what: &'static str, errno: Errno) -> Error {
+        Error::Target {
+            what,
+            path: self.path.clone(),
+            source: errno.into(),
+        }
+    }
+}
+
+/// An absolute path in its one plain spelling, so that it means what it shows.
+fn check_form(path: &Path) -> std::result::Result<(), String> {
+    let text = path.as_os_str().as_encoded_bytes();
+    if !path.is_absolute() {
+        return Err(format!("{} is not an absolute path", path.display()));
+    }
+    if text.contains(&0) {
+        return Err("a path cannot hold a NUL byte".into());
+    }
+    let raw_parts = text.split(|byte| *byte == b'/');
+    if path
+        .components()
+        .any(|part| matches!(part, Component::ParentDir))
+        || raw_parts.into_iter().any(|part| part == b".")
+    {
+        return Err(format!("{} holds a '.' or '..' component", path.display()));
+    }
+    Ok(())
+}
+
+fn resolve(directory: impl AsFd, shown: &Path) -> Result<PathBuf> {
+    os::path_of(directory).map_err(|errno| Error::Target {
+        what: "cannot resolve",
+        path: shown.to_owned(),
+        source: errno.into(),
+    })
+}
+
+fn real(directory: &Path) -> Result<PathBuf> {
+    let open = os::open_path(directory).map_err(|errno| Error::Io {
+        what: "open",
+        path: directory.to_owned(),
+        source: errno.into(),
+    })?;
+    resolve(open, directory)
+}

@@ -1,0 +1,350 @@
+//! The seam to the operating system: every step that changes a pool's disk goes through [`Os`],
+//! so that a test can watch, fail or stop each one. Reading needs no seam and stands beside it.
+
+use std::ffi::{CStr, OsStr};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx,
+    StatxAttributes, StatxFlags,
+};
+use rustix::io::Errno;
+
+/// A step that changes a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// mkdirat(2).
+    Mkdir,
+    /// openat(2) that makes a file.
+    Create,
+    /// write(2).
+    Write,
+    /// fsync(2).
+    Fsync,
+    /// syncfs(2).
+    Syncfs,
+    /// renameat2(2).
+    Rename,
+    /// unlinkat(2).
+    Unlink,
+    /// unlinkat(2) of a directory.
+    Rmdir,
+    /// fchmod(2).
+    Chmod,
+    /// fchown(2).
+    Chown,
+    /// `FS_IOC_SETFLAGS`.
+    SetFlags,
+}
+
+/// Sees every step before and after it; an error before stands for the step's own.
+pub trait Observer: Send + Sync + fmt::Debug {
+    /// Called before a step on an entry (or on an open file, whose name is then empty).
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno>;
+    /// Called after a step that succeeded.
+    fn after(&self, step: Step, name: &OsStr);
+}
+
+/// The mutating system calls.
+#[derive(Debug, Clone, Default)]
+pub struct Os {
+    observer: Option<Arc<dyn Observer>>,
+}
+
+type Outcome<T = ()> = Result<T, Errno>;
+
+impl Os {
+    /// The system with an observer of every step.
+    pub fn observed(observer: Arc<dyn Observer>) -> Self {
+        Self {
+            observer: Some(observer),
+        }
+    }
+
+    fn step<T>(&self, step: Step, name: &OsStr, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        let Some(observer) = &self.observer else {
+            return call();
+        };
+        observer.before(step, name)?;
+        let value = call()?;
+        observer.after(step, name);
+        Ok(value)
+    }
+
+    /// Makes a directory with a mode, less the umask.
+    pub fn mkdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>, mode: u32) -> Outcome {
+        let name = name.as_ref();
+        self.step(Step::Mkdir, name, || {
+            rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))
+        })
+    }
+
+    /// Makes a file that must not exist yet, for writing, readable by root alone.
+    pub fn create(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+        let name = name.as_ref();
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        self.step(Step::Create, name, || {
+            rustix::fs::openat(dir, name, flags, mode)
+        })
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write_all(&self, file: impl AsFd, bytes: &[u8]) -> Outcome {
+        self.step(Step::Write, OsStr::new(""), || {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                match rustix::io::write(&file, rest) {
+                    Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a file or directory durable.
+    pub fn fsync(&self, file: impl AsFd) -> Outcome {
+        self.step(Step::Fsync, OsStr::new(""), || rustix::fs::fsync(file))
+    }
+
+    /// Makes all of a filesystem durable.
+    pub fn syncfs(&self, file: impl AsFd) -> Outcome {
+        self.step(Step::Syncfs, OsStr::new(""), || rustix::fs::syncfs(file))
+    }
+
+    /// Renames, replacing what is there.
+    pub fn replace(&self, dir: impl AsFd, from: &str, to: &str) -> Outcome {
+        let dir = dir.as_fd();
+        self.step(Step::Rename, OsStr::new(to), || {
+            rustix::fs::renameat(dir, from, dir, to)
+        })
+    }
+
+    /// Renames to a name that must not exist yet.
+    pub fn rename(
+        &self,
+        (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
+        (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
+    ) -> Outcome {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        self.step(Step::Rename, to, || {
+            rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE)
+        })
+    }
+
+    /// Removes a name that is no directory.
+    pub fn unlink(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
+        let name = name.as_ref();
+        self.step(Step::Unlink, name, || {
+            rustix::fs::unlinkat(dir, name, AtFlags::empty())
+        })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
+        let name = name.as_ref();
+        self.step(Step::Rmdir, name, || {
+            rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
+        })
+    }
+
+    /// Sets the permission bits.
+    pub fn chmod(&self, file: impl AsFd, mode: u32) -> Outcome {
+        self.step(Step::Chmod, OsStr::new(""), || {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
+        })
+    }
+
+    /// Sets owner and group.
+    pub fn chown(&self, file: impl AsFd, uid: u32, gid: u32) -> Outcome {
+        let uid = rustix::fs::Uid::from_raw(uid);
+        let gid = rustix::fs::Gid::from_raw(gid);
+        self.step(Step::Chown, OsStr::new(""), || {
+            rustix::fs::fchown(file, Some(uid), Some(gid))
+        })
+    }
+
+    /// Clears the immutable and append-only flags, if any is set.
+    pub fn clear_flags(&self, file: impl AsFd) -> Outcome {
+        let protected = IFlags::IMMUTABLE | IFlags::APPEND;
+        let flags = rustix::fs::ioctl_getflags(&file)?;
+        if !flags.intersects(protected) {
+            return Ok(());
+        }
+        self.step(Step::SetFlags, OsStr::new(""), || {
+            rustix::fs::ioctl_setflags(file, flags - protected)
+        })
+    }
+}
+
+/// What identifies a file or directory: the device and inode numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileId {
+    device: (u32, u32),
+    inode: u64,
+}
+
+/// What statx(2) says of an open file or an entry.
+#[derive(Debug, Clone, Copy)]
+pub struct Status {
+    /// What it is identified by.
+    pub id: FileId,
+    /// The mount it was seen through.
+    pub mount_id: u64,
+    /// Whether it is the root of that mount.
+    pub is_mount_root: bool,
+    /// Its type.
+    pub file_type: FileType,
+    /// What it occupies, in bytes.
+    pub allocated: u64,
+}
+
+impl From<Statx> for Status {
+    fn from(statx: Statx) -> Self {
+        Self {
+            id: FileId {
+                device: (statx.stx_dev_major, statx.stx_dev_minor),
+                inode: statx.stx_ino,
+            },
+            mount_id: statx.stx_mnt_id,
+            is_mount_root: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+            file_type: FileType::from_raw_mode(statx.stx_mode.into()),
+            allocated: statx.stx_blocks.saturating_mul(512),
+        }
+    }
+}
+
+const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
+
+/// The status of an entry, without following a link, mounting anything or asking a server.
+pub fn status_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Status> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED).map(Status::from)
+}
+
+/// The status of an open file.
+pub fn status(file: impl AsFd) -> Outcome<Status> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(file, "", flags, STATX_WANTED).map(Status::from)
+}
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// Opens a directory beneath another for reading, following no link and crossing no mount.
+pub fn open_dir(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open_beneath(dir, path.as_ref(), flags, BENEATH | ResolveFlags::NO_XDEV)
+}
+
+/// Opens a directory beneath another as a place only, as mounts need it.
+pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open_beneath(dir, path.as_ref(), flags, BENEATH | ResolveFlags::NO_XDEV)
+}
+
+/// Opens whatever an entry is, for changing its flags; never blocks on a FIFO or a device that
+/// the caller's nodev mount forbids anyway.
+pub fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    open_beneath(dir, name.as_ref(), flags, BENEATH | ResolveFlags::NO_XDEV)
+}
+
+fn open_beneath(
+    dir: impl AsFd,
+    path: &OsStr,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Outcome<OwnedFd> {
+    // EAGAIN: something above was renamed while a BENEATH look-up went on.
+    const ATTEMPTS: usize = 16;
+    let mut outcome = Err(Errno::AGAIN);
+    for _ in 0..ATTEMPTS {
+        outcome = rustix::fs::openat2(&dir, path, flags, Mode::empty(), resolve);
+        if !matches!(outcome, Err(Errno::AGAIN | Errno::INTR)) {
+            break;
+        }
+    }
+    outcome
+}
+
+/// Opens a directory by its absolute path as a place only, following links.
+pub fn open_path(path: &Path) -> Outcome<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// Reads a small regular file whole; a larger one, or anything else, is an error.
+pub fn read_file(dir: impl AsFd, name: impl AsRef<OsStr>, limit: usize) -> Outcome<Vec<u8>> {
+    let file = open_entry(dir, name)?;
+    if status(&file)?.file_type != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let mut content = Vec::with_capacity(4096);
+    loop {
+        if content.len() > limit {
+            return Err(Errno::FBIG);
+        }
+        let mut chunk = [0; 4096];
+        match rustix::io::read(&file, &mut chunk) {
+            Ok(0) => return Ok(content),
+            Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Calls `each` with the name and type of every entry of a directory, `.` and `..` left out.
+pub fn for_each_entry(
+    dir: BorrowedFd<'_>,
+    mut each: impl FnMut(&CStr, FileType) -> Outcome,
+) -> Outcome {
+    rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))?;
+    let mut buffer = Vec::with_capacity(32 * 1024);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            each(name, entry.file_type())?;
+        }
+    }
+    Ok(())
+}
+
+/// The names of a directory's entries, sorted.
+pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<std::ffi::OsString>> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut names = Vec::new();
+    for_each_entry(dir, |name, _| {
+        names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
+        Ok(())
+    })?;
+    names.sort();
+    Ok(names)
+}
+
+/// Whether a directory has no entry.
+pub fn is_empty(dir: BorrowedFd<'_>) -> Outcome<bool> {
+    Ok(entry_names(dir)?.is_empty())
+}
+
+/// The path an open file has in this process's view of the mounts.
+pub fn path_of(file: impl AsFd) -> Outcome<PathBuf> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStringExt;
+    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new())?;
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(
+        target.into_bytes(),
+    )))
+}

@@ -1,0 +1,165 @@
+//! What is done to a pool's volumes on its disk, and what a failure of it means for the pool.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::os::{self, FileId};
+use crate::types::{Bytes, VolumeId};
+
+use super::disk::{self, Disk, Staged};
+use super::fault::{During, Fault};
+use super::{Entry, Pool, Reservation, VolumeRecord, layout};
+
+impl Pool {
+    /// Makes a volume from its record: built unseen, visible by one rename, durable on return.
+    ///
+    /// The record's quota number is filled in here, where the limit is set.
+    pub fn create(
+        &self,
+        reservation: &Reservation<'_>,
+        record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
+        let disk = self.disk().map_err(|sickness| self.sick(sickness))?;
+        let (staged, record) = self
+            .build(&disk, reservation.size, record)
+            .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.sick(s)))?;
+        let directory = layout::directory_name(record.id, &record.name, &record.claim);
+        if let Err(fault) = disk.reveal(&staged, &directory) {
+            self.abandon(&disk, &staged, record.quota_id);
+            return Err(self.judge(fault).unwrap_or_else(|s| self.sick(s)));
+        }
+        // From here on the volume may be on the disk whatever happens, and another node would
+        // make a second one.
+        let entry = Entry { record, directory };
+        if let Err(fault) = disk.settle() {
+            self.lock().index.insert(entry);
+            return Err(self.judge(fault).unwrap_or_else(|s| self.home_sick(s)));
+        }
+        let id = entry.record.id;
+        let mut state = self.lock();
+        state.index.insert(entry.clone());
+        Ok(state
+            .index
+            .get(id)
+            .cloned()
+            .unwrap_or_else(|| Arc::new(entry)))
+    }
+
+    fn build(
+        &self,
+        disk: &Disk,
+        size: Bytes,
+        mut record: VolumeRecord,
+    ) -> Result<(Staged, VolumeRecord), Fault> {
+        let staged = disk.stage()?;
+        let outcome = self.fill(disk, &staged, size, &mut record);
+        match outcome {
+            Ok(()) => Ok((staged, record)),
+            Err(fault) => {
+                self.abandon(disk, &staged, record.quota_id);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Limit, then `data/`, then owner and mode (chown clears mode bits), then the record.
+    fn fill(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        size: Bytes,
+        record: &mut VolumeRecord,
+    ) -> Result<(), Fault> {
+        let parameters = record.parameters;
+        record.quota_id = disk
+            .quota
+            .create_dir(&self.context.os, staged.dir.as_fd(), layout::DATA, size)
+            .during("make a volume's data")?;
+        let data = os::open_dir(&staged.dir, layout::DATA).during("open a volume's data")?;
+        let os = &self.context.os;
+        os.chown(&data, parameters.uid, parameters.gid)
+            .during("set a volume's owner")?;
+        os.chmod(&data, parameters.mode.bits())
+            .during("set a volume's mode")?;
+        disk.seal(staged, record)
+    }
+
+    /// Gives up what was staged; what cannot be moved now is cleared at the next start.
+    fn abandon(&self, disk: &Disk, staged: &Staged, quota_id: Option<u32>) {
+        if let Err(fault) = disk.discard(staged) {
+            tracing::warn!(pool = %self.options.name, %fault, "left in staging");
+        }
+        if let Some(Err(errno)) = quota_id.map(|id| disk.quota.release(id)) {
+            tracing::warn!(pool = %self.options.name, %errno, "left a limit");
+        }
+        self.trash.notify();
+    }
+
+    /// Takes a volume out of sight, durably; its space comes back in the background.
+    pub fn delete(&self, entry: &Entry) -> Result<()> {
+        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        disk.bin(&entry.directory)
+            .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
+        self.lock().index.remove(entry.record.id);
+        self.trash.notify();
+        Ok(())
+    }
+
+    /// A volume's `data/` as the pool's own mount shows it, for a bind mount. The descriptor keeps
+    /// the host from unmounting the disk, so it is not to be kept.
+    pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
+        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        let at = disk.attached(&self.options).map_err(|sickness| {
+            self.fall_sick(sickness.clone());
+            self.home_sick(sickness)
+        })?;
+        let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
+        os::open_place(at, path)
+            .during(disk::LOOK_AT_DATA)
+            .map_err(|fault| self.judge_data(entry, fault))
+    }
+
+    /// What a volume's `data/` is identified by.
+    pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
+        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        disk.data_id(entry)
+            .map_err(|fault| self.judge_data(entry, fault))
+    }
+
+    /// A `data/` that is not what was made is a matter of that volume, not of the pool.
+    fn judge_data(&self, entry: &Entry, fault: Fault) -> Error {
+        match fault.errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
+                path: self
+                    .options
+                    .path
+                    .join(layout::VOLUMES)
+                    .join(&entry.directory),
+                reason: format!(
+                    "its data is not the directory that was made: {}",
+                    fault.errno
+                ),
+            },
+            _ => self.judge(fault).unwrap_or_else(|s| self.home_sick(s)),
+        }
+    }
+
+    /// Whose `data/` a path of a filesystem is, if the filesystem is this pool's.
+    pub fn volume_at(&self, device: (u32, u32), path: &Path) -> Option<VolumeId> {
+        let disk = self
+            .disk()
+            .ok()
+            .filter(|disk| disk.place.device == device)?;
+        let below = path.strip_prefix(&disk.place.path).ok()?;
+        let directory = below.strip_prefix(layout::VOLUMES).ok()?.parent()?;
+        let data = Path::new(layout::VOLUMES)
+            .join(directory)
+            .join(layout::DATA);
+        let hash = layout::hash_of(directory.to_str()?)?;
+        (data == below).then(|| VolumeId::from_hash(disk.id, hash))
+    }
+}

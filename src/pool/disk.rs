@@ -1,0 +1,366 @@
+//! A pool's disk while it is open: every descriptor held on it, closed together so that the host
+//! can take the disk away.
+//!
+//! All descriptors come from a private, guarded clone of the mount, so they do not keep the
+//! host from unmounting it; each check looks at the path anew.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use crate::mount::{self, GuardedDir, MountTable, Place};
+use crate::os::{self, FileId, Status};
+use crate::quota::Quota;
+use crate::types::{Bytes, PoolId};
+
+use super::fault::{During, Fault};
+use super::filesystem::{self, Filesystem};
+use super::index::Entry;
+use super::marker::{self, Marker};
+use super::record::{self, VOLUME_RECORD, VolumeRecord};
+use super::{Context, PoolOptions, Sickness, layout};
+
+pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
+
+const LOCK_POLL: Duration = Duration::from_millis(100);
+
+/// An open pool.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) id: PoolId,
+    pub(crate) place: Place,
+    pub(crate) filesystem: Filesystem,
+    pub(crate) quota: std::sync::Arc<dyn Quota>,
+    context: Context,
+    root: GuardedDir,
+    meta: OwnedFd,
+    staging: OwnedFd,
+    trash: OwnedFd,
+    volumes: OwnedFd,
+    _lock: OwnedFd,
+    seen: Seen,
+}
+
+/// What the path showed when the disk was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    id: FileId,
+    mount_id: u64,
+}
+
+impl From<Status> for Seen {
+    fn from(status: Status) -> Self {
+        Self {
+            id: status.id,
+            mount_id: status.mount_id,
+        }
+    }
+}
+
+/// A volume being made, invisible until it is committed.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub(crate) dir: OwnedFd,
+    name: String,
+}
+
+impl Disk {
+    /// Opens the pool at a path, waiting for its lock until the deadline.
+    pub(crate) fn open(
+        options: &PoolOptions,
+        context: &Context,
+        deadline: Instant,
+    ) -> Result<Self, Sickness> {
+        let (at, place, filesystem) = look_at_path(options, context)?;
+        let seen = Seen::from(os::status(&at).during("look at the pool's directory")?);
+        let root = mount::open_guarded(&at).during("clone the pool's mount")?;
+        drop(at);
+        let marker = find_marker(options, context, &root)?;
+        let meta = open_own(&root, layout::META)?;
+        let lock = take_lock(&meta, deadline)?;
+        let disk = Self {
+            id: marker.id,
+            place,
+            filesystem,
+            quota: context.quota.clone(),
+            context: context.clone(),
+            staging: open_own(&meta, layout::STAGING)?,
+            trash: open_own(&meta, layout::TRASH)?,
+            volumes: open_own(&root, layout::VOLUMES)?,
+            root,
+            meta,
+            _lock: lock,
+            seen,
+        };
+        disk.clear_staging()?;
+        Ok(disk)
+    }
+
+    /// Looks at the path again and compares with what was opened.
+    pub(crate) fn verify(&self, options: &PoolOptions) -> Result<(), Sickness> {
+        let at = self.attached(options)?;
+        let found = Marker::read(&at)?.ok_or(Sickness::MarkerLost {
+            remembered: self.id,
+        })?;
+        if found.id != self.id {
+            return Err(Sickness::Swapped {
+                found: found.id,
+                remembered: self.id,
+            });
+        }
+        if filesystem::is_read_only(&at).during("ask whether the disk is read-only")? {
+            return Err(Sickness::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// The pool's directory by its path, as mounts need it, if it still shows this disk.
+    pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Sickness> {
+        let at = open_pool_path(&options.path)?;
+        let status = os::status(&at).during("look at the pool's directory")?;
+        if options.require_mount && !status.is_mount_root {
+            return Err(Sickness::NotMounted);
+        }
+        if Seen::from(status) != self.seen {
+            return Err(Sickness::Changed);
+        }
+        Ok(at)
+    }
+
+    /// What a volume's `data/` is identified by.
+    pub(crate) fn data_id(&self, entry: &Entry) -> Result<FileId, Fault> {
+        let path = [&entry.directory, layout::DATA].join("/");
+        os::status_at(&self.volumes, path)
+            .map(|s| s.id)
+            .during(LOOK_AT_DATA)
+    }
+
+    pub(crate) fn volumes(&self) -> &OwnedFd {
+        &self.volumes
+    }
+
+    pub(crate) fn trash(&self) -> &OwnedFd {
+        &self.trash
+    }
+
+    pub(crate) fn space(&self) -> Result<super::capacity::Space, Fault> {
+        filesystem::space(&self.root).during("ask for the disk's space")
+    }
+
+    /// What is left over from before is nobody's: it goes to the trash.
+    fn clear_staging(&self) -> Result<(), Fault> {
+        let left = os::entry_names(self.staging.as_fd()).during("list staging")?;
+        for name in &left {
+            let place = Uuid::new_v4().simple().to_string();
+            self.context
+                .os
+                .rename((&self.staging, name), (&self.trash, place))
+                .during("move what is left in staging to the trash")?;
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(entries = left.len(), "cleared staging");
+        self.sync_dirs([&self.trash, &self.staging])
+    }
+
+    /// Begins a volume.
+    pub(crate) fn stage(&self) -> Result<Staged, Fault> {
+        let name = Uuid::new_v4().simple().to_string();
+        self.context
+            .os
+            .mkdir(&self.staging, &name, 0o700)
+            .during("make a staging directory")?;
+        let dir = os::open_dir(&self.staging, &name).during("open a staging directory")?;
+        Ok(Staged { dir, name })
+    }
+
+    /// Gives up a volume that was begun.
+    pub(crate) fn discard(&self, staged: &Staged) -> Result<(), Fault> {
+        self.context
+            .os
+            .rename((&self.staging, &staged.name), (&self.trash, &staged.name))
+            .during("move a staging directory to the trash")
+    }
+
+    /// Makes the record durable, still unseen. Nothing was put into `data/`, so the one fsync of
+    /// [`Disk::reveal`] covers directory, mode and owner, except where the filesystem says no.
+    pub(crate) fn seal(&self, staged: &Staged, record: &VolumeRecord) -> Result<(), Fault> {
+        if self.filesystem.needs_syncfs {
+            self.context
+                .os
+                .syncfs(&self.root)
+                .during_sync("sync the disk")?;
+        }
+        record::write_new(&self.context.os, &staged.dir, VOLUME_RECORD, record)
+    }
+
+    /// Makes a sealed volume visible.
+    pub(crate) fn reveal(&self, staged: &Staged, directory: &str) -> Result<(), Fault> {
+        self.context
+            .os
+            .rename((&self.staging, &staged.name), (&self.volumes, directory))
+            .during("rename a volume into place")
+    }
+
+    /// Makes what was revealed durable.
+    pub(crate) fn settle(&self) -> Result<(), Fault> {
+        self.sync_dirs([&self.volumes])
+    }
+
+    /// Takes a volume out of sight, into the trash, durably.
+    pub(crate) fn bin(&self, directory: &str) -> Result<(), Fault> {
+        let place = format!("{directory}.{}", Uuid::new_v4().simple());
+        match self
+            .context
+            .os
+            .rename((&self.volumes, directory), (&self.trash, place))
+        {
+            // Somebody removed it by hand; then it is gone, which is what was asked for.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Fault::new("move a volume to the trash", errno)),
+        }
+        self.sync_dirs([&self.trash, &self.volumes])
+    }
+
+    fn sync_dirs<const N: usize>(&self, dirs: [&OwnedFd; N]) -> Result<(), Fault> {
+        for dir in dirs {
+            self.context
+                .os
+                .fsync(dir)
+                .during_sync("fsync a directory")?;
+        }
+        Ok(())
+    }
+
+    /// What stood on the filesystem when the pool last held nothing, as the marker tells.
+    pub(crate) fn other(&self) -> Result<Bytes, Sickness> {
+        Ok(self.marker()?.other_bytes)
+    }
+
+    /// Measures what stands on the filesystem while the pool holds nothing, and keeps it.
+    pub(crate) fn measure_other(&self) -> Result<Bytes, Sickness> {
+        let used = Bytes(self.space()?.used);
+        let marker = self.marker()?;
+        if marker.other_bytes != used {
+            let marker = Marker {
+                other_bytes: used,
+                ..marker
+            };
+            record::write(&self.context.os, &self.meta, layout::MARKER, &marker)?;
+        }
+        Ok(used)
+    }
+
+    fn marker(&self) -> Result<Marker, Sickness> {
+        record::read(&self.meta, layout::MARKER).map_err(Sickness::MarkerDamaged)
+    }
+
+    /// Whether the pool shares its filesystem with the node's root or the kubelet's directory.
+    pub(crate) fn is_on_root_disk(&self) -> bool {
+        self.context.root_devices.contains(&self.place.device)
+    }
+}
+
+fn open_pool_path(path: &Path) -> Result<OwnedFd, Sickness> {
+    match os::open_path(path) {
+        Ok(place) => Ok(place),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(Sickness::Absent),
+        Err(errno) => Err(Fault::new("open the pool's directory", errno).into()),
+    }
+}
+
+/// Opens the path and finds out where it is and whether a pool may be there.
+fn look_at_path(
+    options: &PoolOptions,
+    context: &Context,
+) -> Result<(OwnedFd, Place, Filesystem), Sickness> {
+    let never_seen = context.memory.recall(&options.path).is_none();
+    if options.init && never_seen {
+        marker::make_directory(&context.os, &options.path)?;
+    }
+    let at = open_pool_path(&options.path)?;
+    let place = MountTable::read()
+        .and_then(|table| table.place_of(&at))
+        .map_err(|error| Sickness::Io {
+            what: "find the pool's mount".into(),
+            error: error.to_string(),
+        })?;
+    if options.require_mount && !place.is_mount_root {
+        return Err(Sickness::NotMounted);
+    }
+    if options.require_mount && !place.mounts_whole_filesystem {
+        return Err(Sickness::CannotTell);
+    }
+    let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
+    Ok((at, place, filesystem))
+}
+
+/// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
+pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Sickness> {
+    let filesystem = filesystem::kind(at).during("ask for the filesystem's type")?;
+    if !filesystem.suitable && !any {
+        return Err(Sickness::RefusedFilesystem {
+            filesystem: filesystem.name,
+        });
+    }
+    if filesystem::is_read_only(at).during("ask whether the disk is read-only")? {
+        return Err(Sickness::ReadOnly);
+    }
+    Ok(filesystem)
+}
+
+/// Reads the marker and compares it with what is remembered; makes the pool where that is wanted.
+fn find_marker(
+    options: &PoolOptions,
+    context: &Context,
+    root: &GuardedDir,
+) -> Result<Marker, Sickness> {
+    let remembered = context.memory.recall(&options.path);
+    let marker = match (Marker::read(root)?, remembered) {
+        (Some(marker), _) => marker,
+        (None, Some(remembered)) => return Err(Sickness::MarkerLost { remembered }),
+        (None, None) if options.init => {
+            let id = marker::init(&context.os, root, &context.node)?;
+            tracing::info!(pool = %options.name, path = %options.path.display(), %id, "made a pool");
+            Marker::read(root)?.ok_or(Sickness::Unmarked)?
+        }
+        (None, None) => return Err(Sickness::Unmarked),
+    };
+    if let Some(remembered) = remembered.filter(|remembered| *remembered != marker.id) {
+        return Err(Sickness::Swapped {
+            found: marker.id,
+            remembered,
+        });
+    }
+    if marker.node != context.node {
+        return Err(Sickness::Foreign {
+            found: marker.id,
+            node: marker.node,
+        });
+    }
+    context.memory.remember(&options.path, marker.id)?;
+    Ok(marker)
+}
+
+fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {
+    os::open_dir(dir, name).during("open the pool's own directories")
+}
+
+fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock =
+        rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).during("open the lock")?;
+    loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+            Err(Errno::WOULDBLOCK) => return Err(Sickness::Locked),
+            Err(errno) => return Err(Fault::new("lock the pool", errno).into()),
+        }
+    }
+}

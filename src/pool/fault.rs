@@ -1,0 +1,54 @@
+//! A step on a pool's disk that failed, before it is known what that means.
+
+use rustix::io::Errno;
+
+/// A failed step: what was tried and the system's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {what}: {errno}")]
+pub struct Fault {
+    /// What was tried, as in "make a directory".
+    pub what: &'static str,
+    /// The system's answer.
+    pub errno: Errno,
+    /// Whether the step was to make something durable; then the disk's state is unknown, even
+    /// when the answer was only that it is full.
+    pub sync: bool,
+}
+
+impl Fault {
+    /// A fault of a step that only changes memory.
+    pub fn new(what: &'static str, errno: Errno) -> Self {
+        Self {
+            what,
+            errno,
+            sync: false,
+        }
+    }
+
+    /// Whether the disk is merely full.
+    pub fn is_full(&self) -> bool {
+        !self.sync && matches!(self.errno, Errno::NOSPC | Errno::DQUOT)
+    }
+}
+
+/// Names the step whose result this is.
+pub(crate) trait During<T> {
+    /// For a step that changes memory.
+    fn during(self, what: &'static str) -> Result<T, Fault>;
+    /// For a step that makes something durable.
+    fn during_sync(self, what: &'static str) -> Result<T, Fault>;
+}
+
+impl<T> During<T> for Result<T, Errno> {
+    fn during(self, what: &'static str) -> Result<T, Fault> {
+        self.map_err(|errno| Fault::new(what, errno))
+    }
+
+    fn during_sync(self, what: &'static str) -> Result<T, Fault> {
+        self.map_err(|errno| Fault {
+            what,
+            errno,
+            sync: true,
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! Pools as the command line sees them: made by an explicit act, looked at without a server.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::mount::{self, GuardedDir};
+use crate::os::Os;
+use crate::types::{Bytes, NodeName, PoolId, PoolName};
+
+use super::disk::suitable_filesystem;
+use super::fault::During;
+use super::index::Index;
+use super::marker::{self, Marker};
+use super::{PoolOptions, Sickness, layout};
+
+/// What there is to see of a pool on its disk.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The pool.
+    pub name: PoolName,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its identity, if it is a pool.
+    pub id: Option<PoolId>,
+    /// The node it belongs to.
+    pub node: Option<NodeName>,
+    /// The type of its filesystem.
+    pub filesystem: String,
+    /// How many volumes it holds.
+    pub volumes: usize,
+    /// The sum of their sizes, and what is quarantined.
+    pub reserved: Bytes,
+    /// What is quarantined, and why.
+    pub quarantined: Vec<(PathBuf, String)>,
+    /// Why it could not be looked at, if it could not.
+    pub problem: Option<Sickness>,
+}
+
+/// Makes a pool of an empty directory, which is made if only its parent exists.
+pub fn init(path: &Path, node: &NodeName, any_filesystem: bool) -> Result<PoolId> {
+    let os = Os::default();
+    make(&os, path, node, any_filesystem).map_err(|reason| Error::PoolRefused {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+fn make(os: &Os, path: &Path, node: &NodeName, any_filesystem: bool) -> Result<PoolId, Sickness> {
+    marker::make_directory(os, path)?;
+    let root = open_root(path, any_filesystem)?.1;
+    if let Some(marker) = Marker::read(&root)? {
+        return Err(Sickness::IsPool {
+            id: marker.id,
+            node: marker.node,
+        });
+    }
+    marker::init(os, &root, node)
+}
+
+/// Opens a pool's directory through a guarded clone.
+fn open_root(path: &Path, any_filesystem: bool) -> Result<(String, GuardedDir), Sickness> {
+    let at = match crate::os::open_path(path) {
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Err(Sickness::Absent),
+        outcome => outcome.during("open the directory")?,
+    };
+    let filesystem = suitable_filesystem(&at, any_filesystem)?;
+    let root = mount::open_guarded(&at).during("clone the directory's mount")?;
+    Ok((filesystem.name, root))
+}
+
+/// Looks at a pool on its disk, changing nothing; a server may be serving it.
+pub fn inspect(options: &PoolOptions) -> Inspection {
+    let mut inspection = Inspection {
+        name: options.name.clone(),
+        path: options.path.clone(),
+        id: None,
+        node: None,
+        filesystem: String::new(),
+        volumes: 0,
+        reserved: Bytes::ZERO,
+        quarantined: Vec::new(),
+        problem: None,
+    };
+    inspection.problem = look(options, &mut inspection).err();
+    inspection
+}
+
+fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<(), Sickness> {
+    let (filesystem, root) = open_root(&options.path, options.any_filesystem)?;
+    inspection.filesystem = filesystem;
+    let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
+    inspection.id = Some(marker.id);
+    inspection.node = Some(marker.node);
+    let volumes = crate::os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
+    let index = Index::load(&volumes, marker.id)?;
+    inspection.volumes = index.volumes();
+    inspection.reserved = Bytes(index.reserved());
+    inspection.quarantined = index
+        .quarantined()
+        .iter()
+        .map(|q| (q.path.clone(), q.reason.clone()))
+        .collect();
+    Ok(())
+}

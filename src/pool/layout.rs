@@ -1,0 +1,119 @@
+//! The names on a pool's disk, format 1 (`docs/storage-format.md`).
+
+use crate::types::{ClaimLabel, NameHash, VolumeId, VolumeName};
+
+/// The driver's own directory.
+pub(crate) const META: &str = ".rootcellar";
+/// What [`META`] is called while a pool is being made.
+pub(crate) const META_BUILDING: &str = ".rootcellar.tmp";
+/// The marker, in [`META`].
+pub(crate) const MARKER: &str = "pool.json";
+/// The lock file, in [`META`].
+pub(crate) const LOCK: &str = "lock";
+/// What is being built, in [`META`].
+pub(crate) const STAGING: &str = "staging";
+/// What waits to be reclaimed, in [`META`].
+pub(crate) const TRASH: &str = "trash";
+/// The volumes.
+pub(crate) const VOLUMES: &str = "volumes";
+/// The snapshots.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+/// What the pod sees, in a volume's directory.
+pub(crate) const DATA: &str = "data";
+/// What mkfs leaves in an empty filesystem.
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
+
+/// The most bytes of a directory's readable part: with the hash and, in the trash, a unique
+/// suffix, a name stays below the 255 bytes a filesystem allows.
+const MAX_READABLE: usize = 160;
+
+/// The directory of a volume: `<namespace>_<claim>_<volume name>-<hash>` with what is known of
+/// it, made safe.
+pub(crate) fn directory_name(id: VolumeId, name: &VolumeName, claim: &ClaimLabel) -> String {
+    let labels = [
+        claim.namespace.as_deref(),
+        claim.claim.as_deref(),
+        Some(name.as_str()),
+    ];
+    let known: Vec<&str> = labels.into_iter().flatten().collect();
+    let mut readable: String = known
+        .join("_")
+        .chars()
+        .map(safe)
+        .take(MAX_READABLE)
+        .collect();
+    if readable.starts_with('.') {
+        readable.replace_range(..1, "-");
+    }
+    format!("{readable}-{}", id.hash())
+}
+
+/// The hash a directory's name ends in.
+pub(crate) fn hash_of(directory: &str) -> Option<NameHash> {
+    let at = directory.len().checked_sub(NameHash::TEXT_LEN)?;
+    let (readable, hash) = directory.split_at_checked(at)?;
+    readable
+        .ends_with('-')
+        .then(|| NameHash::parse(hash))
+        .flatten()
+}
+
+fn safe(c: char) -> char {
+    if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
+        c
+    } else {
+        '-'
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::PoolId;
+
+    #[test]
+    fn directory_names_are_readable_safe_and_end_in_the_ids_hash() {
+        let pool = PoolId::random();
+        let long = "x".repeat(128);
+        let cases: &[(&str, Option<&str>, Option<&str>, &str)] = &[
+            ("pvc-1", Some("shop"), Some("db"), "shop_db_pvc-1-"),
+            ("pvc-1", None, None, "pvc-1-"),
+            ("../../etc/passwd", None, None, "-.-..-etc-passwd-"),
+            ("a\nb\tc", Some("/"), None, "-_a-b-c-"),
+            ("..", None, None, "-.-"),
+            ("пвх", None, None, "----"),
+            (
+                &long,
+                Some(&long),
+                Some(&long),
+                &format!("{long}_{}-", "x".repeat(31)),
+            ),
+        ];
+        for (name, namespace, claim, start) in cases {
+            let name: VolumeName = name.parse().unwrap();
+            let claim = ClaimLabel {
+                namespace: namespace.map(str::to_owned),
+                claim: claim.map(str::to_owned),
+                volume: None,
+            };
+            let id = VolumeId::new(pool, &name);
+            let directory = directory_name(id, &name, &claim);
+            assert_eq!(directory, format!("{start}{}", id.hash()), "{name:?}");
+            assert_eq!(hash_of(&directory), Some(id.hash()));
+            assert!(directory.len() <= 200 && !directory.contains('/'));
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_hash_has_none() {
+        for bad in [
+            "",
+            "x",
+            "lost+found",
+            &"0".repeat(32),
+            &format!("x-{}", "G".repeat(32)),
+        ] {
+            assert_eq!(hash_of(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The marker that makes a directory a pool, and how a directory becomes one.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::mount::GuardedDir;
+use crate::os::{self, Os};
+use crate::types::{Bytes, NodeName, PoolId};
+
+use super::fault::{During, Fault};
+use super::{Sickness, filesystem, layout, now, record, tree};
+
+/// The marker, `.rootcellar/pool.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Marker {
+    pub(crate) format: u32,
+    pub(crate) id: PoolId,
+    pub(crate) node: NodeName,
+    /// In seconds since the Unix epoch.
+    pub(crate) created_at: u64,
+    /// What stood on the filesystem when the pool last held nothing.
+    pub(crate) other_bytes: Bytes,
+}
+
+impl Marker {
+    /// Reads the marker of the pool at `root`; `None` if there is no `.rootcellar`.
+    pub(crate) fn read(root: impl AsFd) -> Result<Option<Self>, Sickness> {
+        let meta = match os::open_dir(root, layout::META) {
+            Ok(meta) => meta,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(Fault::new("open .rootcellar", errno).into()),
+        };
+        record::read(&meta, layout::MARKER)
+            .map(Some)
+            .map_err(Sickness::MarkerDamaged)
+    }
+}
+
+/// Makes the last component of a path, durably, if it is missing.
+pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Sickness> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(());
+    };
+    let parent = match os::open_path(parent).and_then(|place| os::open_dir(place, ".")) {
+        Ok(parent) => parent,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Err(Sickness::Absent),
+        Err(errno) => return Err(Fault::new("open the directory above the pool", errno).into()),
+    };
+    match os.mkdir(&parent, name, 0o700) {
+        Ok(()) => Ok(os
+            .fsync(&parent)
+            .during_sync("fsync the directory above the pool")?),
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(Fault::new("make the pool's directory", errno).into()),
+    }
+}
+
+/// Makes a pool in a directory that is empty but for `lost+found` and the beginnings of a pool:
+/// everything is built first, and one rename makes it a pool.
+pub(crate) fn init(os: &Os, root: &GuardedDir, node: &NodeName) -> Result<PoolId, Sickness> {
+    check_empty(root)?;
+    match tree::remove(os, root.as_fd(), layout::META_BUILDING) {
+        Ok(())
+        | Err(Fault {
+            errno: Errno::NOENT,
+            ..
+        }) => {}
+        Err(fault) => return Err(fault.into()),
+    }
+    let id = PoolId::random();
+    build(os, root, node, id)?;
+    match os.rename((root, layout::META_BUILDING), (root, layout::META)) {
+        Ok(()) => {}
+        // Somebody else was faster; theirs is the pool.
+        Err(Errno::EXIST) => {
+            tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
+            let other = Marker::read(root)?.ok_or(Sickness::Unmarked)?;
+            return Ok(other.id);
+        }
+        Err(errno) => return Err(Fault::new("rename the marker's directory", errno).into()),
+    }
+    os.fsync(root).during_sync("fsync the pool's directory")?;
+    Ok(id)
+}
+
+fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), Fault> {
+    for name in [layout::VOLUMES, layout::SNAPSHOTS] {
+        match os.mkdir(root, name, 0o700) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Fault::new("make the directories of a pool", errno)),
+        }
+    }
+    os.mkdir(root, layout::META_BUILDING, 0o700)
+        .during("make the marker's directory")?;
+    let meta = os::open_dir(root, layout::META_BUILDING).during("open the marker's directory")?;
+    for name in [layout::STAGING, layout::TRASH] {
+        os.mkdir(&meta, name, 0o700)
+            .during("make the directories of a pool")?;
+    }
+    os.create(&meta, layout::LOCK)
+        .during("make the lock file")?;
+    let other_bytes = Bytes(
+        filesystem::space(root)
+            .during("ask for the disk's space")?
+            .used,
+    );
+    let node = node.clone();
+    let marker = Marker {
+        format: record::FORMAT,
+        id,
+        node,
+        created_at: now(),
+        other_bytes,
+    };
+    record::write(os, &meta, layout::MARKER, &marker)?;
+    // Directories made before the rename must not come back as nothing after it.
+    os.syncfs(root).during_sync("sync the disk")
+}
+
+fn check_empty(root: &GuardedDir) -> Result<(), Sickness> {
+    let names = os::open_dir(root, ".")
+        .and_then(|dir| os::entry_names(dir.as_fd()))
+        .during("list the pool's directory")?;
+    for name in names {
+        let fine = match name.to_str() {
+            Some(layout::LOST_AND_FOUND | layout::META_BUILDING) => true,
+            Some(layout::VOLUMES | layout::SNAPSHOTS) => os::open_dir(root, &name)
+                .and_then(|dir| os::is_empty(dir.as_fd()))
+                .unwrap_or(false),
+            _ => false,
+        };
+        if !fine {
+            return Err(Sickness::NotEmpty {
+                found: name.to_string_lossy().into_owned(),
+            });
+        }
+    }
+    Ok(())
+}

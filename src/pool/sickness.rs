@@ -1,0 +1,109 @@
+//! Why a pool cannot be used.
+
+use crate::types::{NodeName, PoolId, PoolName};
+
+/// Why a pool cannot be used now, each with the way out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Sickness {
+    /// Nobody has looked yet.
+    #[error("it is being opened")]
+    Opening,
+    /// Nothing is at the path.
+    #[error("nothing is at its path; make the directory or mount the disk")]
+    Absent,
+    /// The path is no mount point, and the pool has `require-mount`.
+    #[error("nothing is mounted at its path, and it has require-mount; mount the disk")]
+    NotMounted,
+    /// The path is a bind of a directory, and the pool has `require-mount`.
+    #[error(
+        "cannot tell whether its disk is mounted: the mount at its path does not show the root \
+         of a filesystem; give the driver a directory above the pool instead"
+    )]
+    CannotTell,
+    /// No marker, and none was ever seen here.
+    #[error("its path holds no pool; make one with `rootcellar pool init`, or the option init")]
+    Unmarked,
+    /// No marker where there was one before.
+    #[error("its path held pool {remembered} before and holds none now; mount the right disk")]
+    MarkerLost {
+        /// The pool that was there.
+        remembered: PoolId,
+    },
+    /// The marker cannot be read.
+    #[error("its marker .rootcellar/pool.json cannot be trusted: {0}")]
+    MarkerDamaged(String),
+    /// Another pool than before.
+    #[error("its path holds pool {found}, and held pool {remembered} before; mount the right disk")]
+    Swapped {
+        /// The pool that is there.
+        found: PoolId,
+        /// The pool that was there.
+        remembered: PoolId,
+    },
+    /// A pool of another node.
+    #[error("its path holds pool {found} of node {node}")]
+    Foreign {
+        /// The pool that is there.
+        found: PoolId,
+        /// The node that made it.
+        node: NodeName,
+    },
+    /// Another process serves it.
+    #[error("another server holds its lock")]
+    Locked,
+    /// Another pool is on the same filesystem.
+    #[error("it is on the same filesystem as pool {with}; a filesystem holds one pool")]
+    SharesFilesystem {
+        /// The other pool.
+        with: PoolName,
+    },
+    /// A filesystem that cannot keep the promises.
+    #[error(
+        "it is on {filesystem}, which cannot hold a pool; use a local disk filesystem such as \
+         XFS, ext4 or btrfs"
+    )]
+    RefusedFilesystem {
+        /// The filesystem's type.
+        filesystem: String,
+    },
+    /// Not empty where a pool is to be made.
+    #[error("the directory is not empty (it holds {found:?}); a pool is made in an empty one")]
+    NotEmpty {
+        /// One of the entries.
+        found: String,
+    },
+    /// A pool where one is to be made.
+    #[error("it is pool {id} of node {node} already")]
+    IsPool {
+        /// The pool that is there.
+        id: PoolId,
+        /// The node that made it.
+        node: NodeName,
+    },
+    /// Mounted or turned read-only.
+    #[error("its filesystem is read-only")]
+    ReadOnly,
+    /// What is at the path is not what was opened.
+    #[error("what is mounted at its path has changed")]
+    Changed,
+    /// The system reports an error.
+    #[error("cannot {what}: {error}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        error: String,
+    },
+}
+
+impl From<super::Fault> for Sickness {
+    fn from(fault: super::Fault) -> Self {
+        match fault.errno {
+            rustix::io::Errno::ROFS => Self::ReadOnly,
+            errno => Self::Io {
+                what: fault.what.to_owned(),
+                error: errno.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Reclaiming what was deleted, in the background: one entry after the other, without any lock
+//! that a request could wait for. What resists is reported and tried again, ever more rarely.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::os::{self, Os};
+
+use super::Pool;
+use super::disk::Disk;
+use super::fault::{During, Fault};
+use super::record::{self, VOLUME_RECORD, VolumeRecord};
+use super::tree::{self, Watch};
+
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_mins(5);
+/// How often long work is reported.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// What the reclaimer shares with its pool.
+#[derive(Debug, Default)]
+pub(crate) struct Trash {
+    stopped: AtomicBool,
+    waiting: AtomicUsize,
+    resisting: AtomicUsize,
+    removed: AtomicU64,
+    news: Mutex<bool>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Trash {
+    /// How many entries wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How many of them resisted.
+    pub(crate) fn resisting(&self) -> usize {
+        self.resisting.load(Ordering::Relaxed)
+    }
+
+    /// How many files and directories were removed since start.
+    pub(crate) fn removed(&self) -> u64 {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// Says that there is something to reclaim.
+    pub(crate) fn notify(&self) {
+        *lock(&self.news) = true;
+        self.wake.notify_all();
+    }
+
+    /// Starts the reclaimer of a pool; it runs until it is stopped.
+    pub(crate) fn start(&self, pool: &Arc<Pool>) -> std::io::Result<()> {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            let pool = Arc::clone(pool);
+            let name = format!("reclaim-{}", pool.options.name);
+            *thread = Some(
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn(move || run(&pool))?,
+            );
+        }
+        Ok(())
+    }
+
+    /// Stops the reclaimer and waits for it.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.notify();
+        let thread = lock(&self.thread).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the reclaimer panicked");
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Waits for news, at most as long as given.
+    fn wait(&self, at_most: Duration) {
+        let news = lock(&self.news);
+        let waited = self.wake.wait_timeout_while(news, at_most, |news| !*news);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When an entry that resisted is tried again.
+#[derive(Debug, Clone, Copy)]
+struct Retry {
+    at: Instant,
+    delay: Duration,
+}
+
+fn run(pool: &Pool) {
+    let mut retries = BTreeMap::new();
+    while !pool.trash.is_stopped() {
+        if let Ok(disk) = pool.disk() {
+            round(pool, &disk, &mut retries);
+        }
+        let next = retries.values().map(|retry: &Retry| retry.at).min();
+        let wait = next.map_or(LAST_RETRY, |at| {
+            at.saturating_duration_since(Instant::now())
+        });
+        pool.trash.wait(wait);
+    }
+}
+
+/// Tries every entry that is due.
+fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>) {
+    let names = match os::entry_names(disk.trash().as_fd()).during("list the trash") {
+        Ok(names) => names,
+        Err(fault) => {
+            pool.fall_sick(fault.into());
+            return;
+        }
+    };
+    retries.retain(|name, _| names.contains(name));
+    let mut waiting = names.len();
+    for name in &names {
+        pool.trash.waiting.store(waiting, Ordering::Relaxed);
+        if pool.trash.is_stopped() || !pool.serves(disk) {
+            return;
+        }
+        if retries
+            .get(name)
+            .is_some_and(|retry| retry.at > Instant::now())
+        {
+            continue;
+        }
+        match reclaim(pool, disk, name) {
+            Ok(()) => {
+                retries.remove(name);
+                waiting -= 1;
+            }
+            Err(fault) if fault.errno == Errno::CANCELED => return,
+            Err(fault) => postpone(pool, name, fault, retries),
+        }
+    }
+    pool.trash.waiting.store(waiting, Ordering::Relaxed);
+    pool.trash.resisting.store(retries.len(), Ordering::Relaxed);
+    if waiting == 0 {
+        pool.settle_if_empty(disk);
+    }
+}
+
+fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsString, Retry>) {
+    let delay = retries.get(name).map_or(FIRST_RETRY, |retry| {
+        retry.delay.saturating_mul(2).min(LAST_RETRY)
+    });
+    tracing::warn!(
+        pool = %pool.options.name,
+        entry = %name.display(),
+        %fault,
+        retry_in = ?delay,
+        "something in the trash resists"
+    );
+    retries.insert(
+        name.to_owned(),
+        Retry {
+            at: Instant::now() + delay,
+            delay,
+        },
+    );
+}
+
+/// Reclaims one entry: the content first, then the number that held its size, the record last,
+/// so that a restart in between still finds the number.
+fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
+    let os: &Os = &pool.context.os;
+    let dir = match os::open_dir(disk.trash(), name) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            return os
+                .unlink(disk.trash(), name)
+                .during("remove a file in the trash");
+        }
+        Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
+    };
+    let mut progress = Progress {
+        pool,
+        name,
+        count: 0,
+        reported: Instant::now(),
+    };
+    tree::empty(os, &dir, Some(VOLUME_RECORD), &mut progress)?;
+    let entries = progress.count;
+    if let Ok(VolumeRecord {
+        quota_id: Some(id), ..
+    }) = record::read(&dir, VOLUME_RECORD)
+    {
+        disk.quota
+            .release(id)
+            .during("free the number that held a size")?;
+    }
+    match os.unlink(&dir, VOLUME_RECORD) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        // Whoever staged this may have died before the record was a file.
+        Err(_) => tree::empty(os, &dir, None, &mut progress)?,
+    }
+    os.rmdir(disk.trash(), name)
+        .during("remove a directory in the trash")?;
+    tracing::info!(pool = %pool.options.name, entry = %name.display(), entries, "reclaimed");
+    Ok(())
+}
+
+struct Progress<'a> {
+    pool: &'a Pool,
+    name: &'a OsStr,
+    count: u64,
+    reported: Instant,
+}
+
+impl Watch for Progress<'_> {
+    fn removed(&mut self) {
+        self.count += 1;
+        self.pool.trash.removed.fetch_add(1, Ordering::Relaxed);
+        if self.reported.elapsed() >= REPORT_EVERY {
+            self.reported = Instant::now();
+            tracing::info!(
+                pool = %self.pool.options.name,
+                entry = %self.name.display(),
+                entries = self.count,
+                "reclaiming"
+            );
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.pool.trash.is_stopped() || self.pool.is_sick()
+    }
+}

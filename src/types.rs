@@ -1,0 +1,398 @@
+//! The words of the domain as types: whatever arrives as a string is parsed here once, and a raw
+//! string never reaches a path.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+/// The longest string field the CSI specification allows, in bytes.
+pub const MAX_FIELD_BYTES: usize = 128;
+
+/// A number of bytes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No bytes; as the size of a volume: no limit and nothing reserved.
+    pub const ZERO: Bytes = Bytes(0);
+    /// The largest number the specification's signed fields can carry.
+    pub const MAX: Bytes = Bytes(i64::MAX.cast_unsigned());
+
+    /// The value in the specification's signed representation, saturating at its maximum.
+    pub fn to_i64(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// The exact number, with the nearest binary unit where that is easier to read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match UNITS.iter().find(|(shift, _)| self.0 >> shift > 0) {
+            Some((shift, unit)) => {
+                let tenths = (u128::from(self.0) * 10) >> shift;
+                write!(
+                    f,
+                    "{} bytes ({}.{} {unit})",
+                    self.0,
+                    tenths / 10,
+                    tenths % 10
+                )
+            }
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+/// Declares a string type whose values were checked by a `check` function when they were made.
+macro_rules! checked_string {
+    ($(#[$doc:meta])* $name:ident, $field:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The checked text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                let check: fn(&str) -> std::result::Result<(), String> = $check;
+                match check(text) {
+                    Ok(()) => Ok(Self(text.to_owned())),
+                    Err(problem) => Err(Error::invalid($field, problem)),
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+checked_string! {
+    /// The name an operator gives a pool: a DNS label, at most 63 bytes.
+    PoolName, "pool", check_pool_name
+}
+checked_string! {
+    /// The name of a Kubernetes node, at most 253 bytes.
+    NodeName, "node", check_node_name
+}
+checked_string! {
+    /// The name the CO gives a volume: any Unicode the specification allows, at most 128 bytes.
+    /// It may hold `/`, `..` and newlines, so it is never used as a path.
+    VolumeName, "name", check_volume_name
+}
+
+fn check_pool_name(text: &str) -> std::result::Result<(), String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || text.len() > 63 {
+        return Err(format!(
+            "a pool name has 1 to 63 characters, not {}",
+            text.len()
+        ));
+    }
+    if !text.chars().all(allowed) || text.starts_with('-') || text.ends_with('-') {
+        return Err(format!(
+            "pool name {text:?} may hold only a-z, 0-9 and '-', and neither begins nor ends with '-'"
+        ));
+    }
+    Ok(())
+}
+
+fn check_node_name(text: &str) -> std::result::Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > 253 {
+        return Err(format!(
+            "a node name has 1 to 253 characters, not {}",
+            text.len()
+        ));
+    }
+    let ends_well = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric());
+    if !text.chars().all(allowed) || !ends_well {
+        return Err(format!(
+            "node name {text:?} may hold only letters, digits, '-', '_' and '.', and begins and \
+             ends with a letter or digit"
+        ));
+    }
+    Ok(())
+}
+
+fn check_volume_name(text: &str) -> std::result::Result<(), String> {
+    if text.is_empty() {
+        return Err("the volume name is missing".into());
+    }
+    if text.len() > MAX_FIELD_BYTES {
+        return Err(format!(
+            "the volume name has {} bytes; at most {MAX_FIELD_BYTES} are allowed",
+            text.len()
+        ));
+    }
+    // CSI 1.13, "Size limits": tab, newline and carriage return are the only controls allowed.
+    let forbidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
+    match text.chars().find(|c| forbidden(*c)) {
+        Some(c) => Err(format!(
+            "the volume name holds the forbidden character U+{:04X}",
+            u32::from(c)
+        )),
+        None => Ok(()),
+    }
+}
+
+impl NodeName {
+    /// The value of the topology label: the name itself, or, where it is longer than a label
+    /// value may be (63), its beginning and a hash.
+    pub fn topology_value(&self) -> String {
+        const MAX_LABEL: usize = 63;
+        if self.0.len() <= MAX_LABEL {
+            return self.0.clone();
+        }
+        let hash = Uuid::new_v5(&Uuid::NAMESPACE_DNS, self.0.as_bytes())
+            .simple()
+            .to_string();
+        // A checked name is ASCII, so every index is a character boundary.
+        format!("{}-{}", &self.0[..MAX_LABEL - 17], &hash[..16])
+    }
+}
+
+/// The identity of a pool, made when the pool is made and kept in its marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PoolId(pub Uuid);
+
+impl PoolId {
+    /// A new identity, different from every other.
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// A hash of a volume's name, different in every pool; the end of the volume's directory name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameHash(Uuid);
+
+impl NameHash {
+    /// The length of the hash as text.
+    pub const TEXT_LEN: usize = 32;
+
+    /// Parses exactly 32 lower-case hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        parse_simple(text).map(Self)
+    }
+}
+
+impl fmt::Display for NameHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+/// A volume id: `v1-<pool id>-<hash of the name>`, each 32 lower-case hexadecimal digits. It is
+/// the same for the same name in the same pool, and names its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VolumeId {
+    pool: PoolId,
+    hash: NameHash,
+}
+
+impl VolumeId {
+    const PREFIX: &'static str = "v1-";
+
+    /// The id of the volume called `name` in the pool.
+    pub fn new(pool: PoolId, name: &VolumeName) -> Self {
+        let hash = NameHash(Uuid::new_v5(&pool.0, name.as_str().as_bytes()));
+        Self { pool, hash }
+    }
+
+    /// The id of the volume whose name has this hash in the pool.
+    pub fn from_hash(pool: PoolId, hash: NameHash) -> Self {
+        Self { pool, hash }
+    }
+
+    /// Parses the one canonical spelling; anything else is not an id of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (pool, hash) = text.strip_prefix(Self::PREFIX)?.split_once('-')?;
+        Some(Self {
+            pool: PoolId(parse_simple(pool)?),
+            hash: NameHash::parse(hash)?,
+        })
+    }
+
+    /// The pool the volume lives in.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// The hash of the volume's name.
+    pub fn hash(&self) -> NameHash {
+        self.hash
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}-{}", Self::PREFIX, self.pool.0.simple(), self.hash)
+    }
+}
+
+impl TryFrom<String> for VolumeId {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        Self::parse(&text).ok_or_else(|| format!("{text:?} is not a volume id"))
+    }
+}
+
+impl From<VolumeId> for String {
+    fn from(id: VolumeId) -> String {
+        id.to_string()
+    }
+}
+
+fn parse_simple(text: &str) -> Option<Uuid> {
+    let canonical = text.len() == 32
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    canonical.then(|| Uuid::try_parse(text).ok()).flatten()
+}
+
+/// The claim a volume was made for, as `--extra-create-metadata` gives it; for people only.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimLabel {
+    /// The namespace of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// The name of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
+    /// The name of the persistent volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_by_their_grammar() {
+        let long = "x".repeat(129);
+        let cases: &[(&str, bool, bool, bool)] = &[
+            // text, pool, node, volume
+            ("fast", true, true, true),
+            ("a-1", true, true, true),
+            ("", false, false, false),
+            ("-a", false, false, true),
+            ("a-", false, false, true),
+            ("Node1.example_x", false, true, true),
+            ("..", false, false, true),
+            ("a/b", false, false, true),
+            ("line\nbreak\ttab", false, false, true),
+            ("nul\0", false, false, false),
+            ("\u{7f}", false, false, false),
+            ("\u{85}", false, false, false),
+            ("пвх-🗄", false, false, true),
+            (&long, false, true, false),
+        ];
+        for (text, pool, node, volume) in cases {
+            assert_eq!(text.parse::<PoolName>().is_ok(), *pool, "pool {text:?}");
+            assert_eq!(text.parse::<NodeName>().is_ok(), *node, "node {text:?}");
+            assert_eq!(
+                text.parse::<VolumeName>().is_ok(),
+                *volume,
+                "volume {text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_id_has_one_spelling_and_survives_the_round_trip() {
+        let pool = PoolId::random();
+        let name: VolumeName = "pvc-1".parse().unwrap();
+        let id = VolumeId::new(pool, &name);
+        assert_eq!(VolumeId::new(pool, &name), id, "the id is deterministic");
+        assert_ne!(
+            VolumeId::new(PoolId::random(), &name),
+            id,
+            "another pool, another id"
+        );
+        let text = id.to_string();
+        assert!(text.len() <= MAX_FIELD_BYTES);
+        assert_eq!(VolumeId::parse(&text), Some(id));
+        for bad in [
+            String::new(),
+            "fake-vol-id".into(),
+            text.to_uppercase(),
+            text.replace("v1-", "v2-"),
+            text.replace("v1-", "V1-"),
+            format!("{text} "),
+            format!("{text}0"),
+            text[..text.len() - 1].to_owned(),
+            text.replacen('-', "--", 1),
+            format!("../{text}"),
+            format!("v1-{}-{}", pool, id.hash()),
+            format!("v1-{{{}}}-{}", "0".repeat(30), "0".repeat(32)),
+        ] {
+            assert_eq!(VolumeId::parse(&bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_node_name_becomes_a_valid_label_value() {
+        let node: NodeName = format!("{}.example", "n".repeat(200)).parse().unwrap();
+        let other: NodeName = format!("{}.example2", "n".repeat(200)).parse().unwrap();
+        assert_eq!(node.topology_value().len(), 63);
+        assert_ne!(node.topology_value(), other.topology_value());
+        assert!(node.topology_value().parse::<NodeName>().is_ok());
+        let short: NodeName = "node1".parse().unwrap();
+        assert_eq!(short.topology_value(), "node1");
+    }
+
+    #[test]
+    fn bytes_are_shown_exactly_and_readably() {
+        assert_eq!(Bytes(1).to_string(), "1 bytes");
+        assert_eq!(Bytes(1536).to_string(), "1536 bytes (1.5 KiB)");
+        assert_eq!(Bytes(10 << 30).to_string(), "10737418240 bytes (10.0 GiB)");
+        assert_eq!(Bytes(u64::MAX).to_i64(), i64::MAX);
+    }
+}

@@ -1,0 +1,430 @@
+//! The volumes of this node, over all its pools: what the RPC edge, the command line and the
+//! tests all call. Everything here is synchronous, and every change runs to its end.
+
+mod busy;
+mod capability;
+mod class;
+mod create;
+mod publications;
+mod publish;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::mount::{Found, KernelMounter, Mounter, Target};
+use crate::os::{self, Os};
+use crate::pool::{Context, Entry, Known, Memory, Pool, PoolOptions, Sickness};
+use crate::quota::{Enforcement, NoQuota, Quota};
+use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
+
+pub use crate::pool::{AccessMode, Mode, Parameters, Sharing};
+pub use capability::Capability;
+pub use class::Class;
+
+use busy::Busy;
+use publications::Publications;
+
+/// What the domain needs to know of its surroundings.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node this is.
+    pub node: NodeName,
+    /// This node's topology segment, `key=value`, for messages.
+    pub topology: String,
+    /// Below it lie all targets.
+    pub kubelet_dir: PathBuf,
+    /// Where the server remembers its pools.
+    pub state_dir: PathBuf,
+    /// The pools.
+    pub pools: Vec<PoolOptions>,
+    /// How long to wait, in all, for pools that another server is about to leave.
+    pub lock_wait: Duration,
+}
+
+/// The ways to the operating system; tests put fakes here.
+#[derive(Debug, Clone)]
+pub struct Seams {
+    /// To the disks.
+    pub os: Os,
+    /// To the mounts.
+    pub mounter: Arc<dyn Mounter>,
+    /// To the quotas.
+    pub quota: Arc<dyn Quota>,
+}
+
+impl Default for Seams {
+    fn default() -> Self {
+        Self {
+            os: Os::default(),
+            mounter: Arc::new(KernelMounter),
+            quota: Arc::new(NoQuota),
+        }
+    }
+}
+
+/// The volumes of this node, over all its pools.
+#[derive(Debug)]
+pub struct Volumes {
+    settings: Settings,
+    mounter: Arc<dyn Mounter>,
+    pools: Vec<Arc<Pool>>,
+    publications: Publications,
+    busy: Busy,
+    loaded: AtomicBool,
+}
+
+/// One volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Its id.
+    pub id: VolumeId,
+    /// The name the CO gave it.
+    pub name: VolumeName,
+    /// The pool it lives in.
+    pub pool: PoolName,
+    /// Its size; zero: no limit.
+    pub size: Bytes,
+    /// What its class said of it.
+    pub parameters: Parameters,
+    /// How its size is held.
+    pub enforcement: Enforcement,
+}
+
+impl Volume {
+    fn new(pool: &Pool, entry: &Entry) -> Self {
+        Self {
+            id: entry.record.id,
+            name: entry.record.name.clone(),
+            pool: pool.name().clone(),
+            size: entry.record.size_bytes,
+            parameters: entry.record.parameters,
+            enforcement: entry.record.enforcement,
+        }
+    }
+}
+
+/// A checked `CreateVolumeRequest`.
+#[derive(Debug, Clone)]
+pub struct CreateRequest {
+    /// The volume's name.
+    pub name: VolumeName,
+    /// The least size; zero: not said.
+    pub required: Bytes,
+    /// The largest size, if there is one; never below `required`.
+    pub limit: Option<Bytes>,
+    /// What the volume must work with; never empty.
+    pub capabilities: Vec<Capability>,
+    /// What its class says.
+    pub class: Class,
+    /// Whether the requested topology leaves this node out.
+    pub excludes_node: bool,
+}
+
+/// A checked `NodePublishVolumeRequest`.
+#[derive(Debug, Clone)]
+pub struct PublishRequest {
+    /// The volume's id as received.
+    pub id: String,
+    /// Where to mount it.
+    pub target: PathBuf,
+    /// How it is to be used.
+    pub capability: Capability,
+    /// Whether the mount is to be read-only whatever the capability says.
+    pub read_only: bool,
+}
+
+/// A page of volumes.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// The volumes in the order of their ids.
+    pub volumes: Vec<Volume>,
+    /// The token of the next page; empty on the last.
+    pub next_token: String,
+}
+
+/// Use of a volume, or of the filesystem it shares where sizes are not enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes in all, used and available.
+    pub bytes: Usage,
+    /// Inodes in all, used and available.
+    pub inodes: Usage,
+}
+
+/// One resource's use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// All there is.
+    pub total: u64,
+    /// What is used.
+    pub used: u64,
+    /// What is still to be had.
+    pub available: u64,
+}
+
+impl Volumes {
+    /// The volumes of the configured pools, none of which is open yet.
+    pub fn new(settings: Settings) -> Result<Self> {
+        Self::with_seams(settings, Seams::default())
+    }
+
+    /// As [`Volumes::new`], by other ways to the operating system.
+    pub fn with_seams(settings: Settings, seams: Seams) -> Result<Self> {
+        let root_devices = root_devices(&settings.kubelet_dir, seams.mounter.as_ref())?;
+        let context = Context {
+            node: settings.node.clone(),
+            memory: Arc::new(Memory::open(seams.os.clone(), &settings.state_dir)?),
+            os: seams.os,
+            quota: seams.quota,
+            root_devices,
+            filesystems: Arc::new(Mutex::new(BTreeMap::new())),
+        };
+        let pools = settings
+            .pools
+            .iter()
+            .map(|options| Arc::new(Pool::new(options.clone(), context.clone())))
+            .collect();
+        Ok(Self {
+            settings,
+            mounter: seams.mounter,
+            pools,
+            publications: Publications::default(),
+            busy: Busy::default(),
+            loaded: AtomicBool::new(false),
+        })
+    }
+
+    /// Opens every pool, reads its records, learns what is published and starts reclaiming.
+    /// Fails only if another server holds every pool.
+    pub fn load(&self) -> Result<()> {
+        let deadline = Instant::now() + self.settings.lock_wait;
+        let mut locked = 0;
+        for pool in &self.pools {
+            // Any other sickness is the pool's own matter, and it is looked at again.
+            if pool.open(deadline) == Err(Sickness::Locked) {
+                locked += 1;
+            }
+        }
+        if locked > 0 && locked == self.pools.len() {
+            return Err(Error::AllLocked);
+        }
+        self.learn_publications();
+        for pool in &self.pools {
+            pool.start_reclaiming().map_err(|source| Error::Io {
+                what: "start the reclaimer of",
+                path: pool.path().to_owned(),
+                source,
+            })?;
+        }
+        self.loaded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether [`Volumes::load`] has ended.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Acquire)
+    }
+
+    /// Looks at every pool: one that is not what it was falls sick, a sick one is opened again.
+    pub fn check_pools(&self) {
+        let reopened = self.pools.iter().filter(|pool| pool.check()).count();
+        if reopened > 0 {
+            self.learn_publications();
+        }
+    }
+
+    /// Stops what runs in the background.
+    pub fn stop(&self) {
+        for pool in &self.pools {
+            pool.stop_reclaiming();
+        }
+    }
+
+    /// The pools in the order of their configuration.
+    pub fn pools(&self) -> &[Arc<Pool>] {
+        &self.pools
+    }
+
+    /// Deletes a volume that is not published; its space comes back in the background.
+    pub fn delete(&self, id: &str) -> Result<()> {
+        let parsed = parse_id(id)?;
+        let _held = self.busy.hold_id(id)?;
+        let (pool, entry) = self.volume(parsed)?;
+        if let Some((target, _)) = self.published(&pool, &entry)?.into_iter().next() {
+            return Err(Error::Published {
+                id: id.to_owned(),
+                target,
+            });
+        }
+        pool.delete(&entry)
+    }
+
+    /// The volume with an id.
+    pub fn get(&self, id: &str) -> Result<Volume> {
+        let (pool, entry) = self.volume(parse_id(id)?)?;
+        Ok(Volume::new(&pool, &entry))
+    }
+
+    /// At most `max_entries` volumes (0: all) after the one named by `token` (empty: from the
+    /// first). A token is the last id of the page before, so what is made or deleted in between
+    /// shifts nothing.
+    pub fn list(&self, max_entries: usize, token: &str) -> Result<Page> {
+        let after = match token {
+            "" => None,
+            _ => Some(VolumeId::parse(token).ok_or_else(|| Error::BadToken(token.to_owned()))?),
+        };
+        let wanted = if max_entries == 0 {
+            usize::MAX
+        } else {
+            max_entries
+        };
+        let mut volumes: Vec<Volume> = Vec::new();
+        for pool in &self.pools {
+            // One more than is wanted tells whether there is another page.
+            let entries = pool.volumes_after(after, wanted.saturating_add(1));
+            volumes.extend(entries.iter().map(|entry| Volume::new(pool, entry)));
+        }
+        volumes.sort_by_key(|volume| volume.id);
+        let more = volumes.len() > wanted;
+        volumes.truncate(wanted);
+        let last = volumes.last().filter(|_| more);
+        let next_token = last.map_or(String::new(), |volume| volume.id.to_string());
+        Ok(Page {
+            volumes,
+            next_token,
+        })
+    }
+
+    /// Whether the volume could be used so; the error is the reason why not.
+    pub fn validate(
+        &self,
+        id: &str,
+        capabilities: &[Capability],
+        class: Option<&Class>,
+    ) -> Result<Volume> {
+        let (pool, entry) = self.volume(parse_id(id)?)?;
+        create::check_fits(&pool, &entry, capabilities, class)?;
+        Ok(Volume::new(&pool, &entry))
+    }
+
+    /// The pool and entry of a volume.
+    fn volume(&self, id: VolumeId) -> Result<(Arc<Pool>, Arc<Entry>)> {
+        let pool = self
+            .pools
+            .iter()
+            .find(|pool| pool.id() == Some(id.pool()))
+            .ok_or(Error::PoolNotHere { pool: id.pool() })?;
+        match (pool.find(id), pool.sickness()) {
+            (Known::Quarantined(quarantined), _) => Err(Error::Quarantined {
+                path: pool.path().join(quarantined.path),
+                reason: quarantined.reason,
+            }),
+            (_, Some(reason)) => Err(pool.home_sick(reason)),
+            (Known::Volume(entry), None) => Ok((Arc::clone(pool), entry)),
+            (Known::Nothing, None) => Err(Error::NotFound { id: id.to_string() }),
+        }
+    }
+
+    /// Where a volume is published, looked at now; what is gone is forgotten.
+    fn published(&self, pool: &Pool, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
+        let known = self.publications.of(entry.record.id);
+        if known.is_empty() {
+            return Ok(known);
+        }
+        let data = pool.data_id(entry)?;
+        let mut still = Vec::with_capacity(known.len());
+        for (path, usage) in known {
+            let found = match self.target(&path)? {
+                Some(target) => self.mounter.look(&target)?,
+                None => Found::Nothing,
+            };
+            if matches!(found, Found::Mount(status) if status.id == data) {
+                still.push((path, usage));
+            } else {
+                self.publications.remove(&path);
+            }
+        }
+        Ok(still)
+    }
+
+    /// Reads the mount table once for all pools that are open.
+    fn learn_publications(&self) {
+        let table = match self.mounter.table() {
+            Ok(table) => table,
+            Err(error) => {
+                tracing::error!(%error, "cannot read the mount table; deletes rely on it");
+                return;
+            }
+        };
+        for mount in table.entries {
+            let below = mount.mount_point.starts_with(&self.settings.kubelet_dir)
+                || real_path(&self.settings.kubelet_dir)
+                    .is_some_and(|dir| mount.mount_point.starts_with(dir));
+            if !below {
+                continue;
+            }
+            let owner = self
+                .pools
+                .iter()
+                .find_map(|pool| pool.volume_at(mount.device, &mount.root));
+            if let Some(id) = owner {
+                self.publications.add(id, &mount.mount_point, None);
+            }
+        }
+    }
+
+    fn target(&self, path: &Path) -> Result<Option<Target>> {
+        let pools: Vec<&Path> = self.pools.iter().map(|pool| pool.path()).collect();
+        Target::open(path, &self.settings.kubelet_dir, &pools)
+    }
+}
+
+fn parse_id(id: &str) -> Result<VolumeId> {
+    VolumeId::parse(id).ok_or_else(|| Error::NotFound { id: shorten(id) })
+}
+
+/// What a message shows of an id that is none.
+fn shorten(id: &str) -> String {
+    id.chars().take(crate::types::MAX_FIELD_BYTES).collect()
+}
+
+fn real_path(path: &Path) -> Option<PathBuf> {
+    os::open_path(path).and_then(os::path_of).ok()
+}
+
+/// The filesystems of the node's root and of the kubelet's directory; refuses a kubelet directory
+/// from which no mount would reach the host.
+fn root_devices(kubelet_dir: &Path, mounter: &dyn Mounter) -> Result<Vec<(u32, u32)>> {
+    let mut devices = Vec::new();
+    let table = mounter.table().map_err(|source| Error::Io {
+        what: "read",
+        path: "/proc/self/mountinfo".into(),
+        source,
+    })?;
+    for path in [Path::new("/"), kubelet_dir] {
+        let place = os::open_path(path)
+            .map_err(std::io::Error::from)
+            .and_then(|directory| table.place_of(directory))
+            .map_err(|source| Error::Io {
+                what: "look at",
+                path: path.to_owned(),
+                source,
+            })?;
+        if path == kubelet_dir && place.is_mount_root && !place.shared {
+            return Err(Error::invalid(
+                "--kubelet-dir",
+                format!(
+                    "{} is a mount that is not shared, so the host would see no volume; mount it \
+                     with mountPropagation: Bidirectional",
+                    path.display()
+                ),
+            ));
+        }
+        devices.push(place.device);
+    }
+    Ok(devices)
+}

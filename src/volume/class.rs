@@ -1,0 +1,112 @@
+//! What a storage class says of its volumes.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::pool::{Mode, Parameters, Sharing};
+use crate::types::{ClaimLabel, PoolName};
+
+/// The prefix of the keys that belong to the sidecars.
+const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
+const SIDECAR_FSTYPE: &str = "csi.storage.k8s.io/fstype";
+const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
+const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
+const CLAIM_VOLUME: &str = "csi.storage.k8s.io/pv/name";
+
+/// The largest uid or gid; 4294967295 means "no change" to chown(2).
+const MAX_ID: u32 = u32::MAX - 1;
+
+/// The parameters of a request, checked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Class {
+    /// The pool asked for by name.
+    pub pool: Option<PoolName>,
+    /// What the volume keeps.
+    pub parameters: Parameters,
+    /// `csi.storage.k8s.io/fstype`, which only the capacity poll carries.
+    pub fs_type: Option<String>,
+    /// For people: whose volume it is.
+    pub claim: ClaimLabel,
+}
+
+impl Class {
+    /// Parses a request's parameters; the first unknown key or bad value is an error naming it.
+    pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
+        let mut class = Self::default();
+        // Sorted, so that of several mistakes always the same one is named.
+        for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
+            class.set(key, value)?;
+        }
+        Ok(class)
+    }
+
+    /// Parses like [`Class::parse`] as if bad keys and values were absent: a capacity poll that
+    /// failed would keep `CreateVolume`, and so its error message, from ever being reached.
+    pub fn parse_leniently<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+        let mut class = Self::default();
+        for (key, value) in pairs {
+            if let Err(error) = class.set(key, value) {
+                tracing::debug!(%error, "capacity asked for a class that no volume can have");
+            }
+        }
+        class
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "pool" => {
+                self.pool = Some(
+                    value
+                        .parse()
+                        .map_err(|e: Error| parameter(key, &e.to_string()))?,
+                );
+            }
+            "mode" => {
+                self.parameters.mode = Mode::parse(value).ok_or_else(|| {
+                    parameter(key, &format!("{value:?} is not an octal mode up to 3777"))
+                })?;
+            }
+            "uid" => self.parameters.uid = parse_id(key, value)?,
+            "gid" => self.parameters.gid = parse_id(key, value)?,
+            "sharing" => {
+                self.parameters.sharing = match value {
+                    "none" => Sharing::None,
+                    "node" => Sharing::Node,
+                    _ => {
+                        return Err(parameter(key, &format!("{value:?} is not none or node")));
+                    }
+                }
+            }
+            SIDECAR_FSTYPE => self.fs_type = Some(value.to_owned()).filter(|v| !v.is_empty()),
+            CLAIM_NAMESPACE => self.claim.namespace = Some(value.to_owned()),
+            CLAIM_NAME => self.claim.claim = Some(value.to_owned()),
+            CLAIM_VOLUME => self.claim.volume = Some(value.to_owned()),
+            _ if key.starts_with(SIDECAR_PREFIX) => {}
+            _ => {
+                return Err(parameter(
+                    key,
+                    "unknown parameter; known are pool, mode, uid, gid and sharing",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parameter(key: &str, problem: &str) -> Error {
+    Error::invalid(format!("parameter {key:?}"), problem)
+}
+
+fn parse_id(key: &str, value: &str) -> Result<u32> {
+    let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+    digits
+        .then(|| value.parse().ok())
+        .flatten()
+        .filter(|id| *id <= MAX_ID)
+        .ok_or_else(|| {
+            parameter(
+                key,
+                &format!("{value:?} is not a number from 0 to {MAX_ID}"),
+            )
+        })
+}

@@ -1,0 +1,216 @@
+//! Making volumes, and how much room there is for them.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::pool::{AccessMode, Entry, FORMAT, Known, Pool, VolumeRecord};
+use crate::types::{Bytes, VolumeId, VolumeName};
+
+use super::{Capability, Class, CreateRequest, Volume, Volumes};
+
+impl Volumes {
+    /// Makes a volume, or finds the one of that name if it is what was asked for.
+    pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
+        let _name = self.busy.hold_name(request.name.as_str())?;
+        for capability in &request.capabilities {
+            capability.check_sharing(request.class.parameters.sharing)?;
+        }
+        if let Some((pool, entry)) = self.find_by_name(&request.name)? {
+            let _id = self.busy.hold_id(&entry.record.id.to_string())?;
+            self.check_same(&pool, &entry, request)?;
+            return Ok(Volume::new(&pool, &entry));
+        }
+        let pool = self.choose_pool(&request.class)?;
+        if request.excludes_node {
+            return Err(Error::TopologyExcludesNode {
+                here: self.settings.topology.clone(),
+            });
+        }
+        let id = match (pool.id(), pool.sickness()) {
+            (_, Some(reason)) => return Err(pool.sick(reason)),
+            (Some(id), None) => VolumeId::new(id, &request.name),
+            (None, None) => return Err(Error::Internal("an open pool has no id".into())),
+        };
+        let _id = self.busy.hold_id(&id.to_string())?;
+        check_filesystem(pool, &request.capabilities, &request.class)?;
+        let size = size_of(request);
+        let reservation = pool.reserve(size)?;
+        let entry = pool.create(&reservation, record(id, size, pool, request))?;
+        Ok(Volume::new(pool, &entry))
+    }
+
+    /// What the next create with this class and these capabilities would accept: zero where it
+    /// would be refused for this node's sake.
+    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Bytes {
+        let fits = |pool: &Pool| check_filesystem(pool, capabilities, class).is_ok();
+        let sharing = class.parameters.sharing;
+        if capabilities
+            .iter()
+            .any(|capability| capability.check_sharing(sharing).is_err())
+        {
+            return Bytes::ZERO;
+        }
+        match self.choose_pool(class) {
+            Ok(pool) if fits(pool) => pool.available(),
+            // The class must name a pool: CreateVolume says so, if it is ever called.
+            Err(Error::Invalid { .. }) => {
+                let pools = self.pools.iter().filter(|pool| fits(pool));
+                pools
+                    .map(|pool| pool.available())
+                    .max()
+                    .unwrap_or(Bytes::ZERO)
+            }
+            Ok(_) | Err(_) => Bytes::ZERO,
+        }
+    }
+
+    /// Looks a name up in every pool, the sick ones included: what is known to live in one of them
+    /// must not be made again elsewhere.
+    fn find_by_name(&self, name: &VolumeName) -> Result<Option<(Arc<Pool>, Arc<Entry>)>> {
+        for pool in &self.pools {
+            let Some(pool_id) = pool.id() else {
+                continue;
+            };
+            let id = VolumeId::new(pool_id, name);
+            match pool.find(id) {
+                Known::Nothing => {}
+                Known::Volume(_) | Known::Quarantined(_) => return self.volume(id).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The pool a class means: the one it names, the only one, or the one called `default`.
+    fn choose_pool(&self, class: &Class) -> Result<&Arc<Pool>> {
+        let named = |name: &str| self.pools.iter().find(|pool| pool.name().as_str() == name);
+        match (&class.pool, self.pools.as_slice()) {
+            (_, []) => Err(Error::PoolAbsent("this node has no pool; give it one by --pool".into())),
+            (Some(name), _) => named(name.as_str()).ok_or_else(|| {
+                Error::PoolAbsent(format!("this node has no pool {name}; it has {}", self.names()))
+            }),
+            (None, [only]) => Ok(only),
+            (None, _) => named("default").ok_or_else(|| {
+                Error::invalid(
+                    "parameter \"pool\"",
+                    format!(
+                        "missing, and this node has several pools ({}), none of them called default",
+                        self.names()
+                    ),
+                )
+            }),
+        }
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.pools.iter().map(|pool| pool.name().as_str()).collect();
+        names.join(", ")
+    }
+
+    /// Whether a volume that exists is the one asked for.
+    fn check_same(&self, pool: &Pool, entry: &Entry, request: &CreateRequest) -> Result<()> {
+        let differs = |difference: String| Error::Incompatible {
+            what: format!("a volume named {:?}", request.name.as_str()),
+            difference,
+        };
+        let size = entry.record.size_bytes;
+        let below = size < request.required;
+        let above = request
+            .limit
+            .is_some_and(|limit| size > limit || size == Bytes::ZERO);
+        if below || above {
+            let limit = request
+                .limit
+                .map_or("no limit".into(), |limit| limit.to_string());
+            return Err(differs(format!(
+                "it has {size}, asked for are {} up to {limit}",
+                request.required
+            )));
+        }
+        if request.excludes_node {
+            return Err(differs(format!(
+                "it is on {}, which the requested topology excludes",
+                self.settings.topology
+            )));
+        }
+        check_fits(pool, entry, &request.capabilities, Some(&request.class))
+            .map_err(|error| differs(error.chain()))
+    }
+}
+
+/// Whether a volume has what a class says and can do what capabilities ask.
+pub(super) fn check_fits(
+    pool: &Pool,
+    entry: &Entry,
+    capabilities: &[Capability],
+    class: Option<&Class>,
+) -> Result<()> {
+    let has = entry.record.parameters;
+    if let Some(class) = class {
+        if let Some(name) = class.pool.as_ref().filter(|name| *name != pool.name()) {
+            return Err(Error::invalid(
+                "parameter \"pool\"",
+                format!("the volume is in pool {}, not in {name}", pool.name()),
+            ));
+        }
+        if class.parameters != has {
+            return Err(Error::invalid(
+                "parameters",
+                format!(
+                    "the volume was made with {has}, not with {}",
+                    class.parameters
+                ),
+            ));
+        }
+    }
+    for capability in capabilities {
+        capability.check_sharing(has.sharing)?;
+    }
+    check_filesystem(pool, capabilities, &class.cloned().unwrap_or_default())
+}
+
+/// Refuses a filesystem type that is not the pool's.
+fn check_filesystem(pool: &Pool, capabilities: &[Capability], class: &Class) -> Result<()> {
+    let asked = capabilities
+        .iter()
+        .map(|c| &c.fs_type)
+        .chain([&class.fs_type]);
+    for wants in asked.flatten() {
+        let has = pool.filesystem()?;
+        if *wants != has {
+            let (pool, wants) = (pool.name().clone(), wants.clone());
+            return Err(Error::OtherFilesystem { pool, has, wants });
+        }
+    }
+    Ok(())
+}
+
+/// The size of a new volume: the least that was asked for, else the most.
+fn size_of(request: &CreateRequest) -> Bytes {
+    if request.required == Bytes::ZERO {
+        request.limit.unwrap_or(Bytes::ZERO)
+    } else {
+        request.required
+    }
+}
+
+fn record(id: VolumeId, size: Bytes, pool: &Pool, request: &CreateRequest) -> VolumeRecord {
+    let mut access_modes: Vec<AccessMode> = request
+        .capabilities
+        .iter()
+        .map(|capability| capability.access_mode)
+        .collect();
+    access_modes.sort_unstable();
+    access_modes.dedup();
+    VolumeRecord {
+        format: FORMAT,
+        id,
+        name: request.name.clone(),
+        size_bytes: size,
+        created_at: crate::pool::now(),
+        claim: request.class.claim.clone(),
+        parameters: request.class.parameters,
+        access_modes,
+        enforcement: pool.enforcement(),
+        quota_id: None,
+    }
+}

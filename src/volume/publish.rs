@@ -1,0 +1,240 @@
+//! Publishing, unpublishing, and the use of what is published.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, StatVfs};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::mount::{Found, MountOptions, Target};
+use crate::os::{self, Os};
+use crate::pool::Entry;
+
+use super::{PublishRequest, Stats, Usage, Volumes, parse_id, shorten};
+
+impl Volumes {
+    /// Mounts a volume at a target. A target where it is mounted so already is fine; one where
+    /// anything else is, is not.
+    pub fn publish(&self, request: &PublishRequest) -> Result<()> {
+        let target = self.target(&request.target)?.ok_or_else(|| {
+            Error::invalid(
+                "target_path",
+                format!(
+                    "the directory above {} does not exist",
+                    request.target.display()
+                ),
+            )
+        })?;
+        let id = parse_id(&request.id)?;
+        let _held = self.busy.hold_id(&request.id)?;
+        let (pool, entry) = self.volume(id)?;
+        check_publishable(&entry, &pool.filesystem()?, request)?;
+        let mode = request.capability.access_mode;
+        let mut options = request.capability.options;
+        options.read_only |= request.read_only || mode.is_read_only();
+
+        let data = pool.open_data(&entry)?;
+        let published = self.published(&pool, &entry)?;
+        match self.mounter.look(&target)? {
+            Found::Mount(_) => {
+                self.check_same_mount(&target, &data, options, request)?;
+                self.publications.add(id, target.path(), Some(mode));
+                return Ok(());
+            }
+            Found::Other(kind) => return Err(occupied(&target, describe(kind))),
+            Found::Directory(_) | Found::Nothing => {}
+        }
+        let exclusive = |usage: Option<super::AccessMode>| match usage {
+            Some(mode) => mode.is_exclusive(),
+            None => entry
+                .record
+                .access_modes
+                .iter()
+                .all(|mode| mode.is_exclusive()),
+        };
+        let other = published
+            .into_iter()
+            .find(|(_, usage)| mode.is_exclusive() || exclusive(*usage));
+        if let Some((target, _)) = other {
+            return Err(Error::Published {
+                id: request.id.clone(),
+                target,
+            });
+        }
+        self.mount_at(&target, &data, options)?;
+        self.publications.add(id, target.path(), Some(mode));
+        Ok(())
+    }
+
+    /// Whether what is mounted at a target is this volume with these options and this use.
+    fn check_same_mount(
+        &self,
+        target: &Target,
+        data: impl AsFd,
+        options: MountOptions,
+        request: &PublishRequest,
+    ) -> Result<()> {
+        let differs = |difference: String| Error::Incompatible {
+            what: format!("a mount at {}", target.path().display()),
+            difference,
+        };
+        let failed = |errno: Errno| target.error("cannot compare the mount at", errno);
+        let Found::Mount(mounted) = self.mounter.look(target)? else {
+            return Err(failed(Errno::AGAIN));
+        };
+        if mounted.id != os::status(&data).map_err(failed)?.id {
+            return Err(differs(format!("it does not show volume {}", request.id)));
+        }
+        let base = rustix::fs::fstatvfs(&data).map_err(failed)?.f_flag;
+        let (expected, actual) = (options.expected(base), self.mounter.flags(target)?);
+        if expected != actual {
+            return Err(differs(format!(
+                "it has {actual:?}, asked for are {expected:?}"
+            )));
+        }
+        let asked = request.capability.access_mode;
+        match self.publications.at(target.path()) {
+            Some((_, Some(mode))) if mode != asked => {
+                Err(differs(format!("it is used as {mode:?}, not as {asked:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the target if need be and mounts; on failure nothing is left that was not there.
+    fn mount_at(&self, target: &Target, data: impl AsFd, options: MountOptions) -> Result<()> {
+        // The kubelet's directory is no disk of ours: no test watches what happens there.
+        let os = Os::default();
+        let made = match os.mkdir(target.parent(), target.leaf(), 0o750) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => {
+                let directory = os::open_dir(target.parent(), target.leaf())
+                    .map_err(|errno| target.error("cannot open", errno))?;
+                let empty = os::is_empty(directory.as_fd())
+                    .map_err(|errno| target.error("cannot list", errno))?;
+                if !empty {
+                    return Err(occupied(target, "a directory that is not empty"));
+                }
+                false
+            }
+            Err(errno) => return Err(target.error("cannot make", errno)),
+        };
+        let mounted = self.mounter.mount(data.as_fd(), target, options);
+        if mounted.is_err() && made {
+            os.rmdir(target.parent(), target.leaf())
+                .map_err(|errno| target.error("cannot mount, and then cannot remove", errno))?;
+        }
+        mounted
+    }
+
+    /// Unmounts whatever is mounted at a target and removes the target. It needs neither the
+    /// volume's record nor a healthy pool, and asks a dead disk nothing.
+    pub fn unpublish(&self, id: &str, target: &Path) -> Result<()> {
+        let Some(target) = self.target(target)? else {
+            return Ok(());
+        };
+        let _held = self.busy.hold_id(&shorten(id))?;
+        let owner = self
+            .publications
+            .at(target.path())
+            .map(|(owner, _)| owner.to_string());
+        if owner.is_some_and(|owner| owner != id) {
+            let (id, path) = (shorten(id), target.path().to_owned());
+            return Err(Error::NotPublishedThere { id, path });
+        }
+        self.mounter.unmount(&target)?;
+        self.publications.remove(target.path());
+        remove_leaf(&target)
+    }
+
+    /// The use of a volume published at a path.
+    pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
+        let (pool, entry) = self.volume(parse_id(id)?)?;
+        let elsewhere = || Error::NotPublishedThere {
+            id: id.to_owned(),
+            path: path.to_owned(),
+        };
+        let target = match self.target(path) {
+            Ok(Some(target)) => target,
+            // A path that could not be a target is one where nothing is published.
+            Ok(None) | Err(Error::Invalid { .. }) => return Err(elsewhere()),
+            Err(error) => return Err(error),
+        };
+        let data = pool.data_id(&entry)?;
+        match self.mounter.look(&target)? {
+            Found::Mount(mounted) if mounted.id == data => {}
+            _ => return Err(elsewhere()),
+        }
+        let space = target
+            .space()
+            .map_err(|errno| target.error("cannot ask for the space at", errno))?;
+        Ok(Stats::from(space))
+    }
+}
+
+fn check_publishable(entry: &Entry, filesystem: &str, request: &PublishRequest) -> Result<()> {
+    let sharing = entry.record.parameters.sharing;
+    request.capability.check_sharing(sharing)?;
+    match &request.capability.fs_type {
+        Some(wants) if wants != filesystem => Err(Error::invalid(
+            "volume_capability",
+            format!("the volume is on {filesystem}, not on fs_type {wants:?}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl From<StatVfs> for Stats {
+    fn from(vfs: StatVfs) -> Self {
+        let usage = |total: u64, free: u64, available: u64, unit: u64| Usage {
+            total: total.saturating_mul(unit),
+            used: total.saturating_sub(free).saturating_mul(unit),
+            available: available.saturating_mul(unit),
+        };
+        Self {
+            bytes: usage(vfs.f_blocks, vfs.f_bfree, vfs.f_bavail, vfs.f_frsize),
+            inodes: usage(vfs.f_files, vfs.f_ffree, vfs.f_favail, 1),
+        }
+    }
+}
+
+fn occupied(target: &Target, what: &str) -> Error {
+    Error::Incompatible {
+        what: format!("something at {}", target.path().display()),
+        difference: format!("it is {what}; remove it"),
+    }
+}
+
+fn describe(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a file",
+        FileType::Symlink => "a symbolic link",
+        _ => "neither a directory nor a mount",
+    }
+}
+
+/// Removes what a target leaves after it was unmounted: an empty directory or an empty file.
+fn remove_leaf(target: &Target) -> Result<()> {
+    let os = Os::default();
+    let removed = match os.rmdir(target.parent(), target.leaf()) {
+        Err(Errno::NOTDIR) => match target.is_empty_file() {
+            Ok(true) => os.unlink(target.parent(), target.leaf()),
+            Ok(false) => Err(Errno::NOTDIR),
+            Err(errno) => Err(errno),
+        },
+        outcome => outcome,
+    };
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(occupied(
+            target,
+            "a directory with files that are not the volume's",
+        )),
+        Err(Errno::NOTDIR) => Err(occupied(
+            target,
+            "no directory, and nothing the driver made",
+        )),
+        Err(errno) => Err(target.error("cannot remove", errno)),
+    }
+}
