@@ -1,0 +1,231 @@
+//! What Prometheus scrapes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::pool::PoolStatus;
+use crate::volume::Volumes;
+
+/// The media type of [`Metrics::text`].
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// From a bind mount to the longest wait of a client.
+const SECONDS: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RpcLabels {
+    rpc: &'static str,
+    code: &'static str,
+}
+
+type RpcTimes = Family<RpcLabels, Histogram, fn() -> Histogram>;
+
+/// The driver's metrics.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    rpc: RpcTimes,
+}
+
+impl Metrics {
+    /// The metrics of a driver over these volumes.
+    pub(crate) fn new(volumes: Arc<Volumes>) -> Self {
+        let (registry, rpc) = registry(Box::new(Pools(volumes)));
+        Self { registry, rpc }
+    }
+
+    /// Counts a call.
+    pub(crate) fn observe(&self, rpc: &'static str, code: &'static str, elapsed: Duration) {
+        self.rpc
+            .get_or_create(&RpcLabels { rpc, code })
+            .observe(elapsed.as_secs_f64());
+    }
+
+    /// All metrics as text. Asks every pool how it is, so it blocks.
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn registry(pools: Box<dyn Collector>) -> (Registry, RpcTimes) {
+    let rpc = RpcTimes::new_with_constructor(|| Histogram::new(SECONDS));
+    let mut registry = Registry::with_prefix("rootcellar");
+    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The version of the driver", build);
+    let help = "How long RPCs took, by their gRPC status code";
+    registry.register_with_unit("rpc", help, Unit::Seconds, rpc.clone());
+    registry.register_collector(pools);
+    (registry, rpc)
+}
+
+/// Asks the pools at every scrape, so that no number is older than its scrape.
+#[derive(Debug)]
+struct Pools(Arc<Volumes>);
+
+impl Collector for Pools {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let statuses: Vec<_> = self.0.pools().iter().map(|pool| pool.status()).collect();
+        encode_pools(&statuses, encoder)
+    }
+}
+
+/// A number of a pool: name, help, value.
+type Number = (&'static str, &'static str, fn(&PoolStatus) -> u64);
+
+const GAUGES: [Number; 8] = [
+    ("pool_healthy", "Whether the pool can be used.", |pool| {
+        pool.sickness.is_none().into()
+    }),
+    (
+        "pool_total_bytes",
+        "The size of the pool's filesystem; 0 while the pool is sick.",
+        |pool| pool.total.0,
+    ),
+    (
+        "pool_available_bytes",
+        "What the next volume may have; 0 while the pool is sick.",
+        |pool| pool.available.0,
+    ),
+    (
+        "pool_reserved_bytes",
+        "The sum of the sizes of the pool's volumes.",
+        |pool| pool.reserved.0,
+    ),
+    ("pool_volumes", "How many volumes the pool holds.", |pool| {
+        count(pool.volumes)
+    }),
+    (
+        "pool_quarantined",
+        "How many records and directories cannot be trusted.",
+        |pool| count(pool.quarantined),
+    ),
+    (
+        "pool_trash",
+        "How many deleted volumes wait to be reclaimed.",
+        |pool| count(pool.trash),
+    ),
+    (
+        "pool_trash_resisting",
+        "How many of those resisted at the last attempt.",
+        |pool| count(pool.resisting),
+    ),
+];
+
+/// Its name gets the suffix `_total`.
+const RECLAIMED: Number = (
+    "reclaimed_entries",
+    "How many files and directories were reclaimed since start.",
+    |pool| pool.reclaimed,
+);
+
+fn encode_pools(pools: &[PoolStatus], mut encoder: DescriptorEncoder) -> fmt::Result {
+    for (name, help, value) in GAUGES {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for pool in pools {
+            metric
+                .encode_family(&[("pool", pool.name.as_str())])?
+                .encode_gauge(&value(pool))?;
+        }
+    }
+    let (name, help, value) = RECLAIMED;
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for pool in pools {
+        metric
+            .encode_family(&[("pool", pool.name.as_str())])?
+            .encode_counter::<[(&str, &str); 0], _, u64>(&value(pool), None)?;
+    }
+    Ok(())
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Sickness;
+    use crate::types::Bytes;
+
+    #[derive(Debug)]
+    struct Fixed(Vec<PoolStatus>);
+
+    impl Collector for Fixed {
+        fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+            encode_pools(&self.0, encoder)
+        }
+    }
+
+    fn pool(name: &str, sickness: Option<Sickness>) -> PoolStatus {
+        PoolStatus {
+            name: name.parse().unwrap(),
+            path: "/pool".into(),
+            id: None,
+            sickness,
+            filesystem: "ext4".into(),
+            total: Bytes(1000),
+            available: Bytes(600),
+            reserved: Bytes(300),
+            volumes: 3,
+            quarantined: 1,
+            trash: 2,
+            resisting: 1,
+            reclaimed: 77,
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_pool_has_its_metric() {
+        let pools = vec![pool("fast", None), pool("slow", Some(Sickness::ReadOnly))];
+        let (registry, rpc) = registry(Box::new(Fixed(pools)));
+        rpc.get_or_create(&RpcLabels {
+            rpc: "CreateVolume",
+            code: "OK",
+        })
+        .observe(0.002);
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        for line in [
+            concat!(
+                "rootcellar_build_info{version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            ),
+            "# TYPE rootcellar_rpc_seconds histogram",
+            "rootcellar_rpc_seconds_count{rpc=\"CreateVolume\",code=\"OK\"} 1",
+            "rootcellar_rpc_seconds_bucket{le=\"0.001\",rpc=\"CreateVolume\",code=\"OK\"} 0",
+            "rootcellar_rpc_seconds_bucket{le=\"0.0025\",rpc=\"CreateVolume\",code=\"OK\"} 1",
+            "# TYPE rootcellar_pool_healthy gauge",
+            "rootcellar_pool_healthy{pool=\"fast\"} 1",
+            "rootcellar_pool_healthy{pool=\"slow\"} 0",
+            "rootcellar_pool_total_bytes{pool=\"fast\"} 1000",
+            "rootcellar_pool_available_bytes{pool=\"fast\"} 600",
+            "rootcellar_pool_reserved_bytes{pool=\"fast\"} 300",
+            "rootcellar_pool_volumes{pool=\"fast\"} 3",
+            "rootcellar_pool_quarantined{pool=\"fast\"} 1",
+            "rootcellar_pool_trash{pool=\"fast\"} 2",
+            "rootcellar_pool_trash_resisting{pool=\"fast\"} 1",
+            "# TYPE rootcellar_reclaimed_entries counter",
+            "rootcellar_reclaimed_entries_total{pool=\"slow\"} 77",
+        ] {
+            assert!(
+                text.lines().any(|got| got == line),
+                "{line:?} is not in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,231 @@
+//! The CSI edge: the three services, thin over the domain.
+//!
+//! Every call that touches the domain goes through [`Edge::run`]: the work, once begun, goes on
+//! to its end on the blocking pool whether or not the client is still there.
+
+mod controller;
+mod identity;
+mod node;
+mod request;
+mod status;
+mod topology;
+
+pub(crate) use controller::ControllerService;
+pub(crate) use identity::IdentityService;
+pub(crate) use node::NodeService;
+pub(crate) use topology::Topology;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+use tonic::{Response, Status};
+
+use crate::error::{Code, Error, Operation, Result};
+use crate::metrics::Metrics;
+use crate::types::{MAX_FIELD_BYTES, NodeName};
+use crate::volume::Volumes;
+
+/// How many calls work at once; more wait for their turn.
+pub(crate) const CALLS_AT_ONCE: u32 = 128;
+
+/// Who the driver is to the CO.
+#[derive(Debug, Clone)]
+pub struct Plugin {
+    /// The driver's name.
+    pub driver_name: String,
+    /// The node's name.
+    pub node: NodeName,
+    /// The key of the label that says on which node a volume is.
+    pub topology_key: String,
+}
+
+/// What the services share.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    plugin: Plugin,
+    topology: Topology,
+    volumes: Arc<Volumes>,
+    metrics: Arc<Metrics>,
+    turns: Arc<Semaphore>,
+}
+
+/// What a handler answers.
+type Answer<T> = Result<Response<T>, Status>;
+
+/// One RPC of the specification.
+#[derive(Debug, Clone, Copy)]
+struct Rpc {
+    name: &'static str,
+    operation: Operation,
+    /// Whether a success is worth a line in the log.
+    mutates: bool,
+    /// Whether it works before the records are loaded.
+    while_loading: bool,
+}
+
+impl Rpc {
+    const fn read(name: &'static str, operation: Operation) -> Self {
+        Self {
+            name,
+            operation,
+            mutates: false,
+            while_loading: false,
+        }
+    }
+
+    const fn write(name: &'static str, operation: Operation) -> Self {
+        Self {
+            mutates: true,
+            ..Self::read(name, operation)
+        }
+    }
+
+    const fn while_loading(self) -> Self {
+        Self {
+            while_loading: true,
+            ..self
+        }
+    }
+}
+
+impl Edge {
+    /// The edge over these volumes.
+    pub(crate) fn new(plugin: Plugin, volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
+        let topology = Topology {
+            key: plugin.topology_key.clone(),
+            value: plugin.node.topology_value(),
+        };
+        let turns = Arc::new(Semaphore::new(CALLS_AT_ONCE as usize));
+        Self {
+            plugin,
+            topology,
+            volumes,
+            metrics,
+            turns,
+        }
+    }
+
+    /// Waits until no call is at work, also none whose client is gone, and lets none begin after.
+    pub(crate) async fn close(&self) {
+        // An error says that it is closed already.
+        let _all = self.turns.acquire_many(CALLS_AT_ONCE).await;
+        self.turns.close();
+    }
+
+    /// Runs a call's work to its end; `subject` is the volume's id or name, or empty.
+    async fn run<T, F>(self: &Arc<Self>, rpc: Rpc, subject: String, work: F) -> Answer<T>
+    where
+        T: Default + Send + 'static,
+        F: FnOnce(&Edge) -> Result<T> + Send + 'static,
+    {
+        let started = Instant::now();
+        let turn = Arc::clone(&self.turns)
+            .acquire_owned()
+            .await
+            .map_err(|_| stopping())?;
+        let edge = Arc::clone(self);
+        let call = async move {
+            let _turn = turn;
+            let worker = Arc::clone(&edge);
+            let result = tokio::task::spawn_blocking(move || {
+                if !rpc.while_loading && !worker.volumes.is_loaded() {
+                    return Err(Error::Loading);
+                }
+                work(&worker)
+            })
+            .await
+            .unwrap_or_else(|panic| Err(Error::Internal(panic.to_string())));
+            edge.finish(rpc, &subject, started, result)
+        };
+        // A task of its own: dropping this future, as a hang-up does, does not drop the call.
+        tokio::spawn(call).await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Answers a call that needs no work.
+    fn answer<T: Default>(&self, rpc: Rpc, message: T) -> Answer<T> {
+        self.finish(rpc, "", Instant::now(), Ok(message))
+    }
+
+    /// Logs and counts a call, and turns its result into the answer.
+    fn finish<T: Default>(
+        &self,
+        rpc: Rpc,
+        subject: &str,
+        started: Instant,
+        result: Result<T>,
+    ) -> Answer<T> {
+        let elapsed = started.elapsed();
+        let code = result
+            .as_ref()
+            .err()
+            .map_or(Code::Ok, |error| error.code(rpc.operation));
+        self.metrics.observe(rpc.name, status::name(code), elapsed);
+        let line = Line {
+            rpc,
+            volume: Some(&subject[..subject.floor_char_boundary(MAX_FIELD_BYTES)])
+                .filter(|volume| !volume.is_empty()),
+            code,
+            milliseconds: (elapsed.as_secs_f64() * 1e6).round() / 1e3,
+        };
+        match result {
+            Ok(message) => {
+                line.success();
+                Ok(Response::new(message))
+            }
+            Err(error) => {
+                line.failure(&error);
+                // What a success answers when there was nothing to do: the empty message.
+                status::status(&error, rpc.operation).map(|()| Response::new(T::default()))
+            }
+        }
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the driver is stopping; try again")
+}
+
+/// One call's line in the log.
+struct Line<'a> {
+    rpc: Rpc,
+    volume: Option<&'a str>,
+    code: Code,
+    milliseconds: f64,
+}
+
+impl Line<'_> {
+    fn success(&self) {
+        let Self {
+            rpc,
+            volume,
+            milliseconds,
+            ..
+        } = *self;
+        let code = status::name(self.code);
+        if rpc.mutates {
+            tracing::info!(rpc = rpc.name, volume, code, milliseconds);
+        } else {
+            tracing::debug!(rpc = rpc.name, volume, code, milliseconds);
+        }
+    }
+
+    fn failure(&self, error: &Error) {
+        let Self {
+            rpc,
+            volume,
+            milliseconds,
+            ..
+        } = *self;
+        let code = status::name(self.code);
+        let error = status::message(error);
+        match self.code {
+            Code::Ok => tracing::info!(rpc = rpc.name, volume, code, milliseconds, error),
+            Code::Internal => tracing::error!(rpc = rpc.name, volume, code, milliseconds, error),
+            _ => tracing::warn!(rpc = rpc.name, volume, code, milliseconds, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

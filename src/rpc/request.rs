@@ -1,0 +1,146 @@
+//! From the messages of the specification to the checked types of the domain. Nothing here looks
+//! anything up: a request that is wrong in itself is refused before the volume is looked for.
+
+mod capability;
+
+pub(super) use capability::{capabilities, complete};
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use crate::csi;
+use crate::error::{Error, Result};
+use crate::types::Bytes;
+use crate::volume::{Class, CreateRequest, PublishRequest};
+
+use super::topology::Topology;
+
+/// The specification's limit for the keys and values of a map together, and for `mount_flags`.
+const MAX_MAP_BYTES: usize = 4 << 10;
+
+/// Checks a `CreateVolumeRequest`.
+pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Result<CreateRequest> {
+    let name = required("name", request.name)?.parse()?;
+    let capabilities = capabilities(&required(
+        "volume_capabilities",
+        request.volume_capabilities,
+    )?)?;
+    let (required, limit) = capacity_range(request.capacity_range)?;
+    if request.volume_content_source.is_some() {
+        return Err(Error::invalid(
+            "volume_content_source",
+            "volumes from snapshots or other volumes are not supported",
+        ));
+    }
+    Ok(CreateRequest {
+        name,
+        required,
+        limit,
+        capabilities,
+        class: class(&request.parameters, &request.mutable_parameters)?,
+        excludes_node: request
+            .accessibility_requirements
+            .is_some_and(|requirement| here.is_excluded_by(&requirement)),
+    })
+}
+
+/// Checks a `NodePublishVolumeRequest`.
+pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishRequest> {
+    let id = volume_id(request.volume_id)?;
+    let target = path("target_path", request.target_path)?;
+    let capability = request
+        .volume_capability
+        .ok_or_else(|| Error::invalid("volume_capability", "missing"))?;
+    let capability = capability::capability(&capability)?;
+    within_map_limit("volume_context", &request.volume_context)?;
+    let read_only = request.readonly || capability.access_mode.is_read_only();
+    Ok(PublishRequest {
+        id,
+        target,
+        capability,
+        read_only,
+    })
+}
+
+/// Checks what a `ListVolumesRequest` says of its size.
+pub(super) fn max_entries(request: &csi::ListVolumesRequest) -> Result<usize> {
+    usize::try_from(request.max_entries).map_err(|_| {
+        Error::invalid(
+            "max_entries",
+            format!("{} is negative", request.max_entries),
+        )
+    })
+}
+
+/// Checks the parameters of a class.
+pub(super) fn class(
+    parameters: &HashMap<String, String>,
+    mutable_parameters: &HashMap<String, String>,
+) -> Result<Class> {
+    if !mutable_parameters.is_empty() {
+        return Err(Error::invalid(
+            "mutable_parameters",
+            "volumes cannot be modified; put the keys into the parameters of the class",
+        ));
+    }
+    within_map_limit("parameters", parameters)?;
+    Class::parse(parameters)
+}
+
+/// Checks that a volume id is there; whether it is one of ours is for the domain to say.
+pub(super) fn volume_id(id: String) -> Result<String> {
+    required("volume_id", id)
+}
+
+/// Checks that a path is there; what it may be is for the domain to say.
+pub(super) fn path(field: &str, path: String) -> Result<PathBuf> {
+    required(field, path).map(PathBuf::from)
+}
+
+/// Refuses a required field that is empty.
+pub(super) fn required<T>(field: &str, value: T) -> Result<T>
+where
+    T: Default + PartialEq,
+{
+    if value == T::default() {
+        return Err(Error::invalid(field, "missing"));
+    }
+    Ok(value)
+}
+
+fn capacity_range(range: Option<csi::CapacityRange>) -> Result<(Bytes, Option<Bytes>)> {
+    let range = range.unwrap_or_default();
+    let bytes = |field, value: i64| match u64::try_from(value) {
+        Ok(value) => Ok(Bytes(value)),
+        Err(_) => Err(Error::invalid(
+            format!("capacity_range.{field}"),
+            format!("{value} is negative"),
+        )),
+    };
+    let required = bytes("required_bytes", range.required_bytes)?;
+    let limit = Some(bytes("limit_bytes", range.limit_bytes)?).filter(|limit| *limit > Bytes::ZERO);
+    match limit {
+        Some(limit) if limit < required => Err(Error::OutOfRange(format!(
+            "capacity_range: required_bytes is {required}, above limit_bytes, which is {limit}"
+        ))),
+        _ => Ok((required, limit)),
+    }
+}
+
+fn within_map_limit(field: &str, map: &HashMap<String, String>) -> Result<()> {
+    let bytes = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+    within_limit(field, bytes)
+}
+
+fn within_limit(field: &str, bytes: usize) -> Result<()> {
+    if bytes > MAX_MAP_BYTES {
+        return Err(Error::invalid(
+            field,
+            format!("it holds {bytes} bytes; at most {MAX_MAP_BYTES} are allowed"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! The services over a real pool, called as a client calls them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use tonic::{Code, Request};
+
+use super::*;
+use crate::csi;
+use crate::csi::controller_server::Controller as _;
+use crate::csi::identity_server::Identity as _;
+use crate::csi::node_server::Node as _;
+use crate::csi::volume_capability::access_mode::Mode;
+use crate::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+const MIB: i64 = 1 << 20;
+
+/// The three services over one pool.
+struct Driver {
+    dir: TempDir,
+    identity: IdentityService,
+    controller: ControllerService,
+    node: NodeService,
+}
+
+impl Driver {
+    fn start() -> Self {
+        let (dir, edge) = edge_with(&["default"], true);
+        Self {
+            dir,
+            identity: IdentityService(Arc::clone(&edge)),
+            controller: ControllerService(Arc::clone(&edge)),
+            node: NodeService(edge),
+        }
+    }
+
+    async fn create(&self, name: &str) -> csi::Volume {
+        let request = csi::CreateVolumeRequest {
+            name: name.into(),
+            capacity_range: Some(csi::CapacityRange {
+                required_bytes: MIB,
+                limit_bytes: 0,
+            }),
+            volume_capabilities: vec![mount(Mode::SingleNodeMultiWriter, &[])],
+            parameters: map(&[("mode", "0750")]),
+            ..Default::default()
+        };
+        let answer = self
+            .controller
+            .create_volume(Request::new(request))
+            .await
+            .unwrap();
+        answer.into_inner().volume.unwrap()
+    }
+
+    async fn validate(
+        &self,
+        id: &str,
+        capability: csi::VolumeCapability,
+        parameters: &[(&str, &str)],
+    ) -> Result<csi::ValidateVolumeCapabilitiesResponse, Code> {
+        let request = csi::ValidateVolumeCapabilitiesRequest {
+            volume_id: id.into(),
+            volume_context: map(&[("enforcement", "none"), ("sidecar", "its own")]),
+            volume_capabilities: vec![capability],
+            parameters: map(parameters),
+            ..Default::default()
+        };
+        let answer = self
+            .controller
+            .validate_volume_capabilities(Request::new(request))
+            .await;
+        answer
+            .map(Response::into_inner)
+            .map_err(|status| status.code())
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), Code> {
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.into(),
+            ..Default::default()
+        };
+        let answer = self.controller.delete_volume(Request::new(request)).await;
+        answer.map(|_| ()).map_err(|status| status.code())
+    }
+
+    async fn capacity(&self, request: csi::GetCapacityRequest) -> i64 {
+        let answer = self
+            .controller
+            .get_capacity(Request::new(request))
+            .await
+            .unwrap();
+        let answer = answer.into_inner();
+        assert_eq!(answer.maximum_volume_size, Some(answer.available_capacity));
+        answer.available_capacity
+    }
+}
+
+fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
+}
+
+fn mount(mode: Mode, flags: &[&str]) -> csi::VolumeCapability {
+    let mount_flags = flags.iter().map(ToString::to_string).collect();
+    let mount = MountVolume {
+        mount_flags,
+        ..Default::default()
+    };
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(AccessType::Mount(mount)),
+    }
+}
+
+fn writer() -> csi::VolumeCapability {
+    mount(Mode::SingleNodeWriter, &["noexec"])
+}
+
+fn block() -> csi::VolumeCapability {
+    let access_type = Some(AccessType::Block(BlockVolume {}));
+    csi::VolumeCapability {
+        access_type,
+        ..mount(Mode::SingleNodeWriter, &[])
+    }
+}
+
+fn place(value: &str) -> csi::Topology {
+    csi::Topology {
+        segments: map(&[(KEY, value)]),
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_described_the_same_wherever_it_is_told_of() {
+    let driver = Driver::start();
+    let volume = driver.create("pvc-1").await;
+    assert_eq!(volume.capacity_bytes, MIB);
+    assert_eq!(volume.accessible_topology, [place("n1")]);
+    assert_eq!(volume.volume_context, map(&[("enforcement", "none")]));
+    assert_eq!(
+        driver.create("pvc-1").await,
+        volume,
+        "creating is idempotent"
+    );
+
+    let get = csi::ControllerGetVolumeRequest {
+        volume_id: volume.volume_id.clone(),
+    };
+    let got = driver
+        .controller
+        .controller_get_volume(Request::new(get))
+        .await
+        .unwrap();
+    let got = got.into_inner();
+    assert!(got.status.is_some(), "the specification requires it");
+    assert_eq!(got.volume.unwrap(), volume);
+
+    let list = csi::ListVolumesRequest::default();
+    let list = driver
+        .controller
+        .list_volumes(Request::new(list))
+        .await
+        .unwrap()
+        .into_inner();
+    let listed: Vec<_> = list
+        .entries
+        .into_iter()
+        .filter_map(|entry| entry.volume)
+        .collect();
+    assert_eq!(
+        (listed, list.next_token),
+        (vec![volume.clone()], String::new())
+    );
+
+    for _twice in 0..2 {
+        assert_eq!(driver.delete(&volume.volume_id).await, Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn what_a_volume_cannot_do_is_a_message_and_no_error() {
+    let driver = Driver::start();
+    let id = driver.create("pvc-1").await.volume_id;
+    #[rustfmt::skip]
+    let cases = [
+        // case, capability, parameters, about
+        ("all well", writer(), vec![], None),
+        ("its own parameters", writer(), vec![("mode", "0750")], None),
+        ("other parameters", writer(), vec![("mode", "0777")], Some("0777")),
+        ("unknown parameter", writer(), vec![("size", "1")], Some("size")),
+        ("many nodes", mount(Mode::MultiNodeMultiWriter, &[]), vec![], Some("sharing=node")),
+        ("no mode", mount(Mode::Unknown, &[]), vec![], Some("access mode")),
+        ("unknown option", mount(Mode::SingleNodeWriter, &["discard"]), vec![], Some("discard")),
+        ("block", block(), vec![], Some("block")),
+    ];
+    for (case, capability, parameters, about) in cases {
+        let answer = driver
+            .validate(&id, capability.clone(), &parameters)
+            .await
+            .unwrap();
+        if let Some(about) = about {
+            assert_eq!(answer.confirmed, None, "{case}");
+            assert!(answer.message.contains(about), "{case}: {}", answer.message);
+        } else {
+            let confirmed = answer.confirmed.expect(case);
+            assert_eq!(confirmed.volume_capabilities, [capability], "{case}");
+            assert_eq!(confirmed.parameters, map(&parameters), "{case}");
+            assert_eq!(confirmed.volume_context.len(), 2, "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn validation_fails_for_a_request_that_is_incomplete_and_for_a_volume_that_is_not() {
+    let driver = Driver::start();
+    let id = driver.create("pvc-1").await.volume_id;
+    let incomplete = csi::VolumeCapability {
+        access_type: None,
+        ..writer()
+    };
+    let cases = [
+        (id.as_str(), incomplete, Code::InvalidArgument),
+        ("", writer(), Code::InvalidArgument),
+        ("no-id", writer(), Code::NotFound),
+        ("no-id", block(), Code::NotFound),
+    ];
+    for (id, capability, code) in cases {
+        assert_eq!(
+            driver.validate(id, capability, &[]).await,
+            Err(code),
+            "{id:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn capacity_is_what_a_create_with_the_same_words_would_accept() {
+    let driver = Driver::start();
+    #[rustfmt::skip]
+    let cases = [
+        // case, capabilities, parameters, place, whether there is any
+        ("the poll of the provisioner", vec![], vec![], Some(place("n1")), true),
+        ("no place", vec![], vec![], None, true),
+        ("another node", vec![], vec![], Some(place("n2")), false),
+        ("a place without words", vec![], vec![], Some(csi::Topology::default()), false),
+        ("a supported mode", vec![writer()], vec![], None, true),
+        ("a mode for many nodes", vec![mount(Mode::MultiNodeMultiWriter, &[])], vec![], None, false),
+        ("block", vec![block()], vec![], None, false),
+        ("one of two is block", vec![writer(), block()], vec![], None, false),
+        ("an invalid class", vec![], vec![("size", "1"), ("mode", "x")], None, true),
+        ("another filesystem", vec![], vec![("csi.storage.k8s.io/fstype", "ntfs")], None, false),
+        ("a pool that is not here", vec![], vec![("pool", "fast")], None, false),
+    ];
+    for (case, volume_capabilities, parameters, accessible_topology, some) in cases {
+        let request = csi::GetCapacityRequest {
+            volume_capabilities,
+            parameters: map(&parameters),
+            accessible_topology,
+        };
+        assert_eq!(driver.capacity(request).await > 0, some, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_published_told_of_and_unpublished() {
+    let driver = Driver::start();
+    let volume = driver.create("pvc-1").await;
+    let target = driver.dir.path().join("kubelet/mount");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let publish = csi::NodePublishVolumeRequest {
+        volume_id: volume.volume_id.clone(),
+        target_path: text(&target),
+        volume_capability: Some(mount(Mode::SingleNodeMultiWriter, &[])),
+        volume_context: volume.volume_context.clone(),
+        ..Default::default()
+    };
+    driver
+        .node
+        .node_publish_volume(Request::new(publish))
+        .await
+        .unwrap();
+
+    let stats = csi::NodeGetVolumeStatsRequest {
+        volume_id: volume.volume_id.clone(),
+        volume_path: text(&target),
+        ..Default::default()
+    };
+    let stats = driver
+        .node
+        .node_get_volume_stats(Request::new(stats))
+        .await
+        .unwrap();
+    let units: Vec<_> = stats
+        .into_inner()
+        .usage
+        .iter()
+        .map(csi::VolumeUsage::unit)
+        .collect();
+    assert_eq!(
+        units,
+        [
+            csi::volume_usage::Unit::Bytes,
+            csi::volume_usage::Unit::Inodes
+        ]
+    );
+
+    let deleted = driver.delete(&volume.volume_id).await;
+    assert_eq!(deleted, Err(Code::FailedPrecondition));
+
+    for _twice in 0..2 {
+        let unpublish = csi::NodeUnpublishVolumeRequest {
+            volume_id: volume.volume_id.clone(),
+            target_path: text(&target),
+        };
+        driver
+            .node
+            .node_unpublish_volume(Request::new(unpublish))
+            .await
+            .unwrap();
+    }
+    assert!(target.symlink_metadata().is_err(), "the target is gone");
+}
+
+#[tokio::test]
+async fn the_driver_says_who_it_is_and_what_it_can() {
+    let driver = Driver::start();
+    let info = driver
+        .identity
+        .get_plugin_info(Request::new(csi::GetPluginInfoRequest {}))
+        .await;
+    let info = info.unwrap().into_inner();
+    assert_eq!(info.name, "csi.example");
+    assert_eq!(info.vendor_version, env!("CARGO_PKG_VERSION"));
+    let probe = driver
+        .identity
+        .probe(Request::new(csi::ProbeRequest {}))
+        .await
+        .unwrap();
+    assert_eq!(probe.into_inner().ready, Some(true));
+    let plugin = csi::GetPluginCapabilitiesRequest {};
+    let plugin = driver
+        .identity
+        .get_plugin_capabilities(Request::new(plugin))
+        .await
+        .unwrap();
+    assert_eq!(plugin.into_inner().capabilities.len(), 2);
+    let node = csi::NodeGetCapabilitiesRequest {};
+    let node = driver
+        .node
+        .node_get_capabilities(Request::new(node))
+        .await
+        .unwrap();
+    assert_eq!(node.into_inner().capabilities.len(), 2);
+    let controller = csi::ControllerGetCapabilitiesRequest {};
+    let controller = driver
+        .controller
+        .controller_get_capabilities(Request::new(controller))
+        .await
+        .unwrap();
+    assert_eq!(controller.into_inner().capabilities.len(), 5);
+}
