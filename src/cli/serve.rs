@@ -1,0 +1,122 @@
+//! `rootcellar serve`.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::environment;
+use crate::config::{Config, LogFormat, POOLS_ENV, ServeArgs};
+use crate::error::{Error, Result};
+
+/// The oldest kernel with everything used: `mount_setattr` came in 5.12, `quotactl_fd` in 5.14.
+const OLDEST_KERNEL: (u32, u32) = (5, 14);
+
+/// The environment variable that says what is logged.
+const LOG_ENV: &str = "RUST_LOG";
+
+/// Serves until told to stop.
+pub(super) fn run(args: ServeArgs) -> Result<ExitCode> {
+    let config = Config::from_args(args, environment(POOLS_ENV)?.as_deref())?;
+    kernel_at_least(&rustix::system::uname().release().to_string_lossy())?;
+    start_log(config.log_format)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        node = %config.node,
+        driver = config.driver_name,
+        pools = config.pools.len(),
+        "rootcellar starts"
+    );
+    crate::server::run(config)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a kernel release, as uname(2) gives it, that is too old or is not understood.
+fn kernel_at_least(release: &str) -> Result<()> {
+    let (major, minor) = OLDEST_KERNEL;
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let (Some(Ok(has_major)), Some(Ok(has_minor))) = (numbers.next(), numbers.next()) else {
+        let problem =
+            format!("cannot tell the version from {release:?}; {major}.{minor} is needed");
+        return Err(Error::invalid("kernel", problem));
+    };
+    if (has_major, has_minor) < OLDEST_KERNEL {
+        return Err(Error::invalid(
+            "kernel",
+            format!("{release} is too old; rootcellar needs Linux {major}.{minor} or newer"),
+        ));
+    }
+    Ok(())
+}
+
+fn start_log(format: LogFormat) -> Result<()> {
+    let filter = log_filter(&environment(LOG_ENV)?.unwrap_or_default())?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    }
+    .map_err(|error| Error::Internal(format!("cannot start the log: {error}")))
+}
+
+fn log_filter(directives: &str) -> Result<EnvFilter> {
+    EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .parse(directives)
+        .map_err(|error| Error::invalid(LOG_ENV, format!("{directives:?}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_must_be_5_14_or_newer() {
+        let cases = [
+            ("6.18.44-fc", None),
+            ("5.14.0-362.el9", None),
+            ("5.14", None),
+            ("5.15-rc1", None),
+            ("10.0.0", None),
+            ("5.13.19", Some("too old")),
+            ("5.10.0-28-amd64", Some("too old")),
+            ("5.2.14", Some("too old")),
+            ("4.19.0", Some("too old")),
+            ("", Some("cannot tell")),
+            ("6", Some("cannot tell")),
+            ("six.one", Some("cannot tell")),
+            ("v6.1", Some("cannot tell")),
+            ("-5.14", Some("cannot tell")),
+            ("99999999999.1", Some("cannot tell")),
+        ];
+        for (release, problem) in cases {
+            match (kernel_at_least(release), problem) {
+                (Ok(()), None) => {}
+                (Err(error), Some(fragment)) => {
+                    assert!(error.to_string().contains(fragment), "{release:?}: {error}");
+                }
+                (result, _) => panic!("{release:?}: {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_log_filter_is_a_mistake_in_the_environment() {
+        for good in ["", "debug", "rootcellar=debug,tonic=warn"] {
+            log_filter(good).unwrap();
+        }
+        let error = log_filter("rootcellar=loud=very").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("RUST_LOG: \"rootcellar=loud=very\""),
+            "{error}"
+        );
+    }
+}
