@@ -1,0 +1,89 @@
+//! Filesystems of the tests' own, loop-mounted. They end with the mount namespace of the test
+//! process, so a test killed half-way leaves nothing mounted.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why loop mounts cannot be made here, if they cannot.
+pub fn obstacle() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("loop mounts need root".into());
+    }
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    match (namespace("self"), namespace("1")) {
+        (Ok(own), Ok(first)) if own == first => {
+            Some("not in a mount namespace of its own; run by `make test`".into())
+        }
+        _ if !Path::new("/dev/loop-control")
+            .try_exists()
+            .is_ok_and(|exists| exists) =>
+        {
+            Some("no loop devices".into())
+        }
+        _ => None,
+    }
+}
+
+/// A filesystem in an image file, mounted at a directory until it is unmounted.
+#[derive(Debug)]
+pub struct LoopMount {
+    at: PathBuf,
+    image: PathBuf,
+}
+
+impl LoopMount {
+    /// Makes the image and the filesystem and mounts it at a directory that is made if missing.
+    pub fn make(filesystem: &str, image: &Path, at: &Path) -> Self {
+        let size = if filesystem == "xfs" {
+            320 << 20
+        } else {
+            256 << 20
+        };
+        std::fs::File::create(image).unwrap().set_len(size).unwrap();
+        run(Command::new(format!("mkfs.{filesystem}"))
+            .arg("-q")
+            .arg(image));
+        std::fs::create_dir_all(at).unwrap();
+        let mount = Self {
+            at: at.to_owned(),
+            image: image.to_owned(),
+        };
+        mount.mount(&[]);
+        mount
+    }
+
+    /// Mounts the image again, with options.
+    pub fn mount(&self, options: &[&str]) {
+        let options = [&["loop"], options].concat().join(",");
+        run(Command::new("mount")
+            .args(["-o", &options])
+            .arg(&self.image)
+            .arg(&self.at));
+    }
+
+    /// Unmounts it as an operator would; fails if anything is held open on it.
+    pub fn unmount(&self) {
+        run(Command::new("umount").arg(&self.at));
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        // Not every test leaves it mounted, and what still is ends with the namespace.
+        let _ = Command::new("umount").arg("-l").arg(&self.at).output();
+    }
+}
+
+/// Runs a command of the machine and insists on its success.
+pub fn run(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+}

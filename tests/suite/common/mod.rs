@@ -1,0 +1,211 @@
+//! What the integration tests share: a node's directories, the domain over them with or without
+//! fakes, the real server over them, and loop-mounted filesystems.
+
+pub mod loops;
+pub mod server;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rootcellar::mount::{FakeMounter, MountOptions, Mounter};
+use rootcellar::os::Os;
+use rootcellar::pool::{AccessMode, PoolOptions};
+use rootcellar::quota::{NoQuota, Quota};
+use rootcellar::types::{Bytes, VolumeName};
+use rootcellar::volume::{
+    Capability, Class, CreateRequest, PublishRequest, Seams, Settings, Volumes,
+};
+
+/// The name of the node in every test.
+pub const NODE: &str = "test-node";
+
+/// Ends the test, visibly skipped, with the reason; a failure where everything must run.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        let name = std::thread::current().name().unwrap_or("?").to_owned();
+        let reason = format!($($reason)*);
+        assert!(
+            std::env::var("ROOTCELLAR_REQUIRE_ALL").as_deref() != Ok("1"),
+            "{name} was skipped, and everything must run: {reason}"
+        );
+        eprintln!("SKIP {name}: {reason}");
+        return;
+    }};
+}
+
+/// A temporary directory with the directories of a node: `pool`, `kubelet`, `state`, `run`.
+pub struct NodeDir {
+    dir: tempfile::TempDir,
+}
+
+impl NodeDir {
+    /// Makes them, the pool's empty.
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("rootcellar-test-")
+            .tempdir()
+            .unwrap();
+        for name in ["pool", "kubelet", "state", "run"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Self { dir }
+    }
+
+    /// A path below the directory.
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
+    }
+
+    /// The pool's path.
+    pub fn pool(&self) -> PathBuf {
+        self.path("pool")
+    }
+
+    /// `--pool` for the directory `pool`, on whatever filesystem the machine has.
+    pub fn pool_option(&self) -> String {
+        format!(
+            "default={},init,any-filesystem,reserve=0",
+            self.pool().display()
+        )
+    }
+
+    /// Settings with the pools of these `--pool` texts.
+    pub fn settings(&self, pools: &[String]) -> Settings {
+        let parse = |text: &String| text.parse::<PoolOptions>().unwrap();
+        Settings {
+            node: NODE.parse().unwrap(),
+            topology: format!("topology.rootcellar.dev/node={NODE}"),
+            kubelet_dir: self.path("kubelet"),
+            state_dir: self.path("state"),
+            pools: pools.iter().map(parse).collect(),
+            lock_wait: Duration::from_millis(200),
+        }
+    }
+
+    /// The one pool, loaded, with the fakes given.
+    pub fn volumes(&self, fakes: &Fakes) -> Running {
+        self.volumes_of(&[self.pool_option()], fakes)
+    }
+
+    /// These pools, loaded, with the fakes given.
+    pub fn volumes_of(&self, pools: &[String], fakes: &Fakes) -> Running {
+        let volumes = Volumes::with_seams(self.settings(pools), fakes.seams()).unwrap();
+        volumes.load().unwrap();
+        Running(volumes)
+    }
+
+    /// A target as the kubelet would choose it; its parent is made.
+    pub fn target(&self, pod: &str) -> PathBuf {
+        let parent = self.path("kubelet/pods").join(pod);
+        std::fs::create_dir_all(&parent).unwrap();
+        parent.join("mount")
+    }
+
+    /// The names below a directory of the pool, sorted.
+    pub fn names(&self, below: &str) -> Vec<String> {
+        names(&self.pool().join(below))
+    }
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The seams of a driver under test; they outlive it, as the kernel does.
+#[derive(Debug, Clone)]
+pub struct Fakes {
+    pub os: Os,
+    pub mounter: Arc<dyn Mounter>,
+    pub quota: Arc<dyn Quota>,
+}
+
+impl Default for Fakes {
+    fn default() -> Self {
+        Self {
+            os: Os::default(),
+            mounter: Arc::new(FakeMounter::default()),
+            quota: Arc::new(NoQuota),
+        }
+    }
+}
+
+impl Fakes {
+    fn seams(&self) -> Seams {
+        Seams {
+            os: self.os.clone(),
+            mounter: Arc::clone(&self.mounter),
+            quota: Arc::clone(&self.quota),
+        }
+    }
+}
+
+/// Loaded volumes that are stopped when dropped.
+#[derive(Debug)]
+pub struct Running(Volumes);
+
+impl std::ops::Deref for Running {
+    type Target = Volumes;
+
+    fn deref(&self) -> &Volumes {
+        &self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Waits for something the background brings about; the bound is generous, and never measured.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A name.
+pub fn name(text: &str) -> VolumeName {
+    text.parse().unwrap()
+}
+
+/// Mount access in this mode.
+pub fn capability(access_mode: AccessMode) -> Capability {
+    Capability {
+        access_mode,
+        fs_type: None,
+        options: MountOptions::default(),
+    }
+}
+
+/// A request for a volume of this size, for many pods.
+pub fn create(volume: &str, size: u64) -> CreateRequest {
+    CreateRequest {
+        name: name(volume),
+        required: Bytes(size),
+        limit: None,
+        capabilities: vec![capability(AccessMode::SingleNodeMultiWriter)],
+        class: Class::default(),
+        excludes_node: false,
+    }
+}
+
+/// A request to publish a volume for many pods.
+pub fn publish(id: &str, target: &Path) -> PublishRequest {
+    PublishRequest {
+        id: id.to_owned(),
+        target: target.to_owned(),
+        capability: capability(AccessMode::SingleNodeMultiWriter),
+        read_only: false,
+    }
+}

@@ -1,0 +1,150 @@
+//! The real server, as its own process, spoken to over its real socket.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rootcellar::csi;
+use rootcellar::csi::controller_client::ControllerClient;
+use rootcellar::csi::identity_client::IdentityClient;
+use rootcellar::csi::node_client::NodeClient;
+use rustix::process::{Pid, Signal};
+use tonic::transport::{Channel, Endpoint};
+
+use super::{NODE, NodeDir};
+
+/// A serving driver; killed when dropped.
+pub struct Server {
+    child: Child,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// What it logs.
+    pub log: PathBuf,
+}
+
+impl Server {
+    /// The command that serves on a node's directories with these `--pool` texts.
+    pub fn command(node: &NodeDir, pools: &[String]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
+        command
+            .arg("serve")
+            .arg("--endpoint")
+            .arg(format!("unix://{}", node.path("run/csi.sock").display()))
+            .args(["--node", NODE, "--lock-wait", "0"])
+            .arg("--state-dir")
+            .arg(node.path("state"))
+            .arg("--kubelet-dir")
+            .arg(node.path("kubelet"))
+            .env_remove("CSI_ENDPOINT")
+            .env_remove("NODE_NAME")
+            .env_remove("ROOTCELLAR_POOLS");
+        for pool in pools {
+            command.args(["--pool", pool]);
+        }
+        command
+    }
+
+    /// Starts serving the node's one pool and waits until it is ready.
+    pub async fn start(node: &NodeDir) -> Self {
+        Self::start_with(node, &[node.pool_option()]).await
+    }
+
+    /// Starts serving these pools and waits until it is ready.
+    pub async fn start_with(node: &NodeDir, pools: &[String]) -> Self {
+        let server = Self::spawn(node, &mut Self::command(node, pools));
+        for _ in 0..1000 {
+            if server.is_ready().await {
+                return server;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the server is not ready: {}", server.log());
+    }
+
+    /// Starts a command whose standard error becomes the log.
+    pub fn spawn(node: &NodeDir, command: &mut Command) -> Self {
+        let log = node.path("server.log");
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
+        let child = command.stdin(Stdio::null()).stderr(file).spawn().unwrap();
+        Self {
+            child,
+            socket: node.path("run/csi.sock"),
+            log,
+        }
+    }
+
+    async fn is_ready(&self) -> bool {
+        let Ok(channel) = connect(&self.socket).await else {
+            return false;
+        };
+        let probe = IdentityClient::new(channel)
+            .probe(csi::ProbeRequest {})
+            .await;
+        probe.is_ok_and(|answer| answer.into_inner().ready == Some(true))
+    }
+
+    /// All three services on one connection.
+    pub async fn clients(&self) -> Clients {
+        let channel = connect(&self.socket).await.unwrap();
+        Clients {
+            identity: IdentityClient::new(channel.clone()),
+            controller: ControllerClient::new(channel.clone()),
+            node: NodeClient::new(channel),
+        }
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Asks it to stop and returns its exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), None, "{}", self.log());
+        status.code()
+    }
+
+    /// Kills it without warning.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Clients of the three services.
+pub struct Clients {
+    pub identity: IdentityClient<Channel>,
+    pub controller: ControllerClient<Channel>,
+    pub node: NodeClient<Channel>,
+}
+
+async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+    Endpoint::try_from(format!("unix://{}", socket.display()))?
+        .connect()
+        .await
+}

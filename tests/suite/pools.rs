@@ -1,0 +1,361 @@
+//! Pools: how one is made and recognised, what is trusted on its disk and what is not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rootcellar::error::{Code, Error, Operation};
+use rootcellar::pool::Sickness;
+use rootcellar::volume::Volumes;
+
+use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
+
+const MIB: u64 = 1 << 20;
+
+fn sickness(volumes: &Volumes) -> Option<Sickness> {
+    volumes.pools()[0].sickness()
+}
+
+/// Replaces text in a file of the pool.
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(path, text.replace(from, to)).unwrap();
+}
+
+/// A volume survives a restart whole: record, owner, mode and place.
+#[test]
+fn a_volume_survives_a_restart() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let mut request = create("pvc-1", MIB);
+    request.class.claim.namespace = Some("shop".into());
+    request.class.claim.claim = Some("db".into());
+    let volume = node.volumes(&fakes).create(&request).unwrap();
+
+    let again = node.volumes(&fakes);
+    assert_eq!(again.get(&volume.id.to_string()).unwrap(), volume);
+    assert_eq!(again.create(&request).unwrap(), volume, "asking again finds it");
+    let directory = format!("shop_db_pvc-1-{}", volume.id.hash());
+    assert_eq!(node.names("volumes"), [directory]);
+}
+
+/// The pool's own directories are closed to everybody but root, a volume's `data/` has exactly
+/// the mode of its class.
+#[test]
+fn the_pools_directories_are_private() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let volume = node.volumes(&fakes).create(&create("pvc-1", MIB)).unwrap();
+    let directory = format!("volumes/pvc-1-{}", volume.id.hash());
+    for (below, mode) in [
+        (".rootcellar", 0o700),
+        ("volumes", 0o700),
+        ("snapshots", 0o700),
+        (&directory, 0o700),
+        (&format!("{directory}/volume.json"), 0o600),
+        (&format!("{directory}/data"), 0o777),
+    ] {
+        let permissions = fs::metadata(node.pool().join(below)).unwrap().permissions();
+        assert_eq!(permissions.mode() & 0o7777, mode, "{below}");
+    }
+}
+
+/// A pool is never made where something else is, nor where a pool was before.
+#[test]
+fn a_path_that_is_not_the_pool_makes_it_sick() {
+    type Prepare = fn(&NodeDir);
+    type Expected = fn(&Sickness) -> bool;
+    let cases: &[(&str, Prepare, Expected)] = &[
+        (
+            "the directory is gone",
+            |node| fs::rename(node.pool(), node.path("elsewhere")).unwrap(),
+            |s| matches!(s, Sickness::Absent),
+        ),
+        (
+            "a file is in its place",
+            |node| {
+                fs::rename(node.pool(), node.path("elsewhere")).unwrap();
+                fs::write(node.pool(), "").unwrap();
+            },
+            |s| matches!(s, Sickness::Absent),
+        ),
+        (
+            "an empty directory is in its place",
+            |node| {
+                fs::rename(node.pool(), node.path("elsewhere")).unwrap();
+                fs::create_dir(node.pool()).unwrap();
+            },
+            |s| matches!(s, Sickness::MarkerLost { .. }),
+        ),
+        (
+            "the marker is another pool's",
+            |node| {
+                let path = node.pool().join(".rootcellar/pool.json");
+                let text = fs::read_to_string(&path).unwrap();
+                let id = text.split('"').nth(5).unwrap();
+                edit(&path, id, "00000000-0000-4000-8000-000000000000");
+            },
+            |s| matches!(s, Sickness::Swapped { .. }),
+        ),
+        (
+            "the marker is another node's",
+            |node| edit(&node.pool().join(".rootcellar/pool.json"), "test-node", "other-node"),
+            |s| matches!(s, Sickness::Foreign { .. }),
+        ),
+        (
+            "the marker is of a newer format",
+            |node| {
+                edit(&node.pool().join(".rootcellar/pool.json"), "\"format\": 1", "\"format\": 2");
+            },
+            |s| matches!(s, Sickness::MarkerDamaged(reason) if reason.contains("format 2")),
+        ),
+        (
+            "the marker is cut short",
+            |node| fs::write(node.pool().join(".rootcellar/pool.json"), "{\"format\"").unwrap(),
+            |s| matches!(s, Sickness::MarkerDamaged(_)),
+        ),
+    ];
+    for (case, prepare, expected) in cases {
+        let (node, fakes) = (NodeDir::new(), Fakes::default());
+        let volume = node.volumes(&fakes).create(&create("pvc-1", MIB)).unwrap();
+        prepare(&node);
+        let before = node.pool().is_dir().then(|| names(&node.pool()));
+
+        let volumes = node.volumes(&fakes);
+        let found = sickness(&volumes).unwrap_or_else(|| panic!("{case}: not sick"));
+        assert!(expected(&found), "{case}: {found}");
+        assert_eq!(volumes.pools()[0].available().0, 0, "{case}");
+        let code = |error: Error, operation| error.code(operation);
+        assert_eq!(
+            code(volumes.create(&create("new", MIB)).unwrap_err(), Operation::CreateVolume),
+            Code::ResourceExhausted,
+            "{case}"
+        );
+        assert_eq!(
+            code(volumes.delete(&volume.id.to_string()).unwrap_err(), Operation::Delete),
+            Code::Unavailable,
+            "{case}: the id names a pool that is known to belong here"
+        );
+        let after = node.pool().is_dir().then(|| names(&node.pool()));
+        assert_eq!(before, after, "{case}: nothing was made there");
+    }
+}
+
+/// A directory becomes a pool only by `init`, and only if it is empty.
+#[test]
+fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
+    let plain = |node: &NodeDir| format!("default={},any-filesystem", node.pool().display());
+    let fakes = Fakes::default();
+
+    let node = NodeDir::new();
+    let volumes = node.volumes_of(&[plain(&node)], &fakes);
+    assert_eq!(sickness(&volumes), Some(Sickness::Unmarked));
+    assert!(node.names("").is_empty());
+
+    let node = NodeDir::new();
+    fs::write(node.pool().join("precious"), "").unwrap();
+    let volumes = node.volumes(&fakes);
+    assert_eq!(sickness(&volumes), Some(Sickness::NotEmpty { found: "precious".into() }));
+    assert_eq!(node.names(""), ["precious"]);
+
+    let node = NodeDir::new();
+    fs::create_dir(node.pool().join("lost+found")).unwrap();
+    // What an init that was interrupted leaves behind.
+    for left in ["volumes", "snapshots", ".rootcellar.tmp", ".rootcellar.tmp/staging"] {
+        fs::create_dir(node.pool().join(left)).unwrap();
+    }
+    assert_eq!(sickness(&node.volumes(&fakes)), None);
+    assert_eq!(node.names(""), [".rootcellar", "lost+found", "snapshots", "volumes"]);
+
+    let node = NodeDir::new();
+    let id = rootcellar::pool::init(&node.pool(), &"test-node".parse().unwrap(), true).unwrap();
+    assert_eq!(node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(), Some(id));
+    let again = rootcellar::pool::init(&node.pool(), &"test-node".parse().unwrap(), true);
+    let message = again.unwrap_err().chain();
+    assert!(message.contains(&format!("it is pool {id} of node test-node already")), "{message}");
+}
+
+/// A pool is served by one server at a time; where every pool is taken there is nothing to do.
+#[test]
+fn a_second_server_on_the_same_pool_is_refused() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let first = node.volumes(&fakes);
+    let settings = node.settings(&[node.pool_option()]);
+    let second = Volumes::new(settings).unwrap();
+    assert!(matches!(second.load(), Err(Error::AllLocked)));
+    assert!(!second.is_loaded());
+    first.create(&create("pvc-1", MIB)).unwrap();
+    drop(first);
+    second.load().unwrap();
+    second.stop();
+}
+
+/// What cannot be trusted is left alone and reported, its space stays counted, its id is
+/// refused, and everything else is served.
+#[test]
+fn damaged_records_are_quarantined_and_the_rest_is_served() {
+    type Damage = fn(&Path);
+    let cases: &[(&str, Damage, &str)] = &[
+        ("cut short", |dir| fs::write(dir.join("volume.json"), "{").unwrap(), "damaged"),
+        ("missing", |dir| fs::remove_file(dir.join("volume.json")).unwrap(), "cannot read"),
+        (
+            "of a newer format",
+            |dir| edit(&dir.join("volume.json"), "\"format\": 1", "\"format\": 7"),
+            "format 7",
+        ),
+        (
+            "of another name",
+            |dir| edit(&dir.join("volume.json"), "\"name\": \"bad\"", "\"name\": \"evil\""),
+            "disagree",
+        ),
+        (
+            "with an unknown field",
+            |dir| edit(&dir.join("volume.json"), "\"format\": 1,", "\"format\": 1, \"x\": 0,"),
+            "damaged",
+        ),
+        (
+            "a symbolic link",
+            |dir| {
+                fs::rename(dir.join("volume.json"), dir.join("real.json")).unwrap();
+                std::os::unix::fs::symlink("real.json", dir.join("volume.json")).unwrap();
+            },
+            "cannot read",
+        ),
+        ("without data", |dir| fs::remove_dir(dir.join("data")).unwrap(), "data"),
+        (
+            "with a file for data",
+            |dir| {
+                fs::remove_dir(dir.join("data")).unwrap();
+                fs::write(dir.join("data"), "").unwrap();
+            },
+            "data is no directory",
+        ),
+    ];
+    for (case, damage, reason) in cases {
+        let (node, fakes) = (NodeDir::new(), Fakes::default());
+        let volumes = node.volumes(&fakes);
+        let good = volumes.create(&create("good", MIB)).unwrap();
+        let bad = volumes.create(&create("bad", MIB)).unwrap();
+        drop(volumes);
+        let dir = node.pool().join(format!("volumes/bad-{}", bad.id.hash()));
+        damage(&dir);
+        let before = names(&dir);
+
+        let volumes = node.volumes(&fakes);
+        let id = bad.id.to_string();
+        let errors = [
+            (volumes.create(&create("bad", MIB)).err(), Operation::CreateVolume),
+            (volumes.delete(&id).err(), Operation::Delete),
+            (volumes.get(&id).err(), Operation::Volume),
+            (volumes.publish(&publish(&id, &node.target("pod"))).err(), Operation::Volume),
+        ];
+        for (error, operation) in errors {
+            let error = error.unwrap_or_else(|| panic!("{case}: {operation:?} succeeded"));
+            assert_eq!(error.code(operation), Code::FailedPrecondition, "{case}: {error}");
+            let message = error.chain();
+            assert!(message.contains(reason), "{case}: {message}");
+            assert!(message.contains(dir.to_str().unwrap()), "{case}: {message}");
+        }
+        let status = volumes.pools()[0].status();
+        assert_eq!((status.volumes, status.quarantined), (1, 1), "{case}");
+        assert!(status.reserved.0 > MIB, "{case}: what it occupies is counted");
+        assert_eq!(volumes.get(&good.id.to_string()).unwrap(), good, "{case}");
+        assert_eq!(names(&dir), before, "{case}: it was not touched");
+    }
+}
+
+/// Two directories with one id are both quarantined; a name that is not ours is, too.
+#[test]
+fn twins_and_strangers_are_quarantined() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let volume = node.volumes(&fakes).create(&create("twin", MIB)).unwrap();
+    let of = |readable: &str| node.pool().join(format!("volumes/{readable}-{}", volume.id.hash()));
+    fs::create_dir_all(of("copy").join("data")).unwrap();
+    fs::copy(of("twin").join("volume.json"), of("copy").join("volume.json")).unwrap();
+    fs::write(node.pool().join("volumes/stray"), "").unwrap();
+
+    let volumes = node.volumes(&fakes);
+    let status = volumes.pools()[0].status();
+    assert_eq!((status.volumes, status.quarantined), (0, 3));
+    assert!(matches!(volumes.delete(&volume.id.to_string()), Err(Error::Quarantined { .. })));
+    assert_eq!(node.names("volumes").len(), 3);
+}
+
+/// What was being built when the server died is nobody's: at the next start it is reclaimed.
+#[test]
+fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    drop(node.volumes(&fakes));
+    for left in [".rootcellar/staging/a/data", ".rootcellar/trash/b/data/deep"] {
+        fs::create_dir_all(node.pool().join(left)).unwrap();
+        fs::write(node.pool().join(left).join("file"), "content").unwrap();
+    }
+    fs::write(node.pool().join(".rootcellar/trash/c"), "a file").unwrap();
+    let _volumes = node.volumes(&fakes);
+    assert!(node.names(".rootcellar/staging").is_empty());
+    eventually("the trash is empty", || node.names(".rootcellar/trash").is_empty());
+}
+
+/// A deleted volume is gone from sight at once and its space comes back in the background.
+#[test]
+fn a_deleted_volume_is_reclaimed() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let volumes = node.volumes(&fakes);
+    let before = volumes.pools()[0].status().reserved;
+    let volume = volumes.create(&create("pvc-1", MIB)).unwrap();
+    let data = node.pool().join(format!("volumes/pvc-1-{}/data", volume.id.hash()));
+    fs::write(data.join("file"), "content").unwrap();
+    volumes.delete(&volume.id.to_string()).unwrap();
+    assert!(node.names("volumes").is_empty());
+    assert_eq!(volumes.pools()[0].status().reserved, before);
+    assert!(matches!(volumes.get(&volume.id.to_string()), Err(Error::NotFound { .. })));
+    eventually("the trash is empty", || node.names(".rootcellar/trash").is_empty());
+}
+
+/// A pool that goes away while it is served falls sick and comes back without a restart; what is
+/// known to live in it is not made elsewhere.
+#[test]
+fn a_pool_that_goes_away_comes_back() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let volumes = node.volumes(&fakes);
+    let volume = volumes.create(&create("pvc-1", MIB)).unwrap();
+    fs::rename(node.pool(), node.path("away")).unwrap();
+    fs::create_dir(node.pool()).unwrap();
+    volumes.check_pools();
+
+    assert_eq!(sickness(&volumes), Some(Sickness::Changed));
+    let known = volumes.create(&create("pvc-1", MIB)).unwrap_err();
+    assert_eq!(known.code(Operation::CreateVolume), Code::Unavailable, "{known}");
+    let new = volumes.create(&create("pvc-2", MIB)).unwrap_err();
+    assert_eq!(new.code(Operation::CreateVolume), Code::ResourceExhausted, "{new}");
+    volumes.check_pools();
+    assert!(matches!(sickness(&volumes), Some(Sickness::MarkerLost { .. })));
+    assert!(node.names("").is_empty(), "nothing is made where the disk should be");
+    assert_eq!(volumes.list(0, "").unwrap().volumes, [volume.clone()], "it still exists");
+
+    fs::remove_dir(node.pool()).unwrap();
+    fs::rename(node.path("away"), node.pool()).unwrap();
+    volumes.check_pools();
+    assert_eq!(sickness(&volumes), None);
+    assert_eq!(volumes.get(&volume.id.to_string()).unwrap(), volume);
+    volumes.create(&create("pvc-2", MIB)).unwrap();
+}
+
+/// The memory of which pool each path held is never guessed: if it cannot be read, the server
+/// does not start.
+#[test]
+fn a_damaged_memory_is_an_error() {
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    drop(node.volumes(&fakes));
+    fs::write(node.path("state/pools.json"), "{").unwrap();
+    let error = Volumes::new(node.settings(&[node.pool_option()])).unwrap_err().chain();
+    assert!(error.contains("pools.json"), "{error}");
+}
+
+/// The same name on two nodes, or in two pools, never has the same id.
+#[test]
+fn ids_never_collide_between_nodes() {
+    let fakes = Fakes::default();
+    let ids = [NodeDir::new(), NodeDir::new()]
+        .map(|node| node.volumes(&fakes).create(&create("pvc-1", MIB)).unwrap().id);
+    assert_ne!(ids[0], ids[1]);
+}
