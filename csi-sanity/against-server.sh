@@ -1,0 +1,49 @@
+#!/bin/sh
+# The inside of run.sh: serves one pool, runs the suite in order and shuffled, stops the server. Fails too
+# when the server dies, or leaves its socket, a mount, a volume or trash behind.
+#
+# Usage: against-server.sh FS WORKDIR   in a private mount namespace
+# Env:   ROOTCELLAR, REPORTS, CSI_SANITY as run.sh sets them
+set -eu
+fs=$1 work=$2 socket=$2/run/csi.sock pool=$2/pool http=127.0.0.1:$((20000 + $$ % 10000))
+log=$REPORTS/$fs-server.log
+
+[ "$fs" = dir ] || mount -o loop "$work/image" "$pool"
+mounts() { grep -F " $work/" /proc/self/mountinfo || :; }
+mounts >"$work/mounts"
+
+"$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node --pool "default=$pool,init" \
+    --state-dir "$work/state" --kubelet-dir "$work/kubelet" --http "$http" >"$log" 2>&1 &
+server=$!
+# The loop device goes with the mount, and the mount only once nobody serves it.
+trap 'kill -KILL "$server" 2>/dev/null && wait "$server"; umount -q "$pool" || :' EXIT
+trap 'exit 1' INT TERM
+
+# 0 as soon as the command succeeds; 1 if it has not within ten seconds.
+eventually() {
+    for _ in $(seq 100); do
+        ! "$@" >/dev/null 2>&1 || return 0
+        sleep 0.1
+    done
+    return 1
+}
+bad=0
+complain() {
+    echo "$*"
+    bad=1
+}
+empty() { [ -z "$(ls -A "$1")" ]; }
+
+# The suite would wait a minute per spec for a server that never answers.
+eventually curl -fsS "http://$http/readyz" || { cat "$log" && echo "not ready within 10 s" && exit 1; }
+./suite.sh "$fs-ordered" "$socket" "$work/kubelet/mnt" || bad=1
+./suite.sh "$fs-shuffled" "$socket" "$work/kubelet/mnt" --ginkgo.randomize-all || bad=1
+eventually empty "$pool/.rootcellar/trash" || complain "trash left: $(ls "$pool/.rootcellar/trash")"
+for dir in volumes snapshots .rootcellar/staging; do
+    empty "$pool/$dir" || complain "left in $dir: $(ls "$pool/$dir")"
+done
+mounts | diff "$work/mounts" - || complain "mounts left"
+kill -TERM "$server" || complain "the server has died"
+wait "$server" || complain "the server ended with status $?: $(tail -n 20 "$log")"
+[ ! -e "$socket" ] || complain "the socket is left"
+exit "$bad"

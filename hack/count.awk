@@ -1,0 +1,14 @@
+# Prints "passed failed skipped" for the log of one step: the sum of libtest's result lines and of csi-sanity/suite.sh's
+# last lines. A test that cannot run says SKIP and returns, which libtest counts as passed; where it must run it says
+# so in its failure. A step without such lines is one test.
+#
+# Variables: status, the step's exit status.
+/^failures:/ { failing = 1 }
+/^test result:/ { failing = 0; passed += $4; failed += $6; skipped += $8 }
+/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { passed += $1; failed += $3; skipped += $5 }
+/^SKIP / && !failing { passed--; skipped++ }
+END {
+    if (status != 0 && failed == 0) failed = 1
+    if (status == 0 && passed + skipped == 0) passed = 1
+    print passed + 0, failed + 0, skipped + 0
+}
