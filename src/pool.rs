@@ -31,6 +31,7 @@ use crate::os::{self, Os};
 use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NodeName, PoolId, PoolName, VolumeId};
 
+pub use disk::Site;
 pub use fault::Fault;
 pub use index::{Entry, Quarantined};
 pub use inspect::{Inspection, init, inspect};
@@ -60,6 +61,9 @@ pub struct Context {
     /// Which pool is open on which filesystem.
     pub filesystems: Arc<Mutex<BTreeMap<(u32, u32), PoolName>>>,
 }
+
+/// Learns what of a pool is published before it is served.
+pub type Learn<'a> = &'a dyn Fn(Site<'_>) -> std::io::Result<()>;
 
 /// One pool of the node.
 #[derive(Debug)]
@@ -171,9 +175,10 @@ impl Pool {
         self.lock().id
     }
 
-    /// Opens the pool and reads its records, waiting for its lock until the deadline.
-    pub fn open(&self, deadline: Instant) -> Result<(), Sickness> {
-        let opened = self.try_open(deadline);
+    /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
+    /// once `learn` has learned what of it is published.
+    pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Sickness> {
+        let opened = self.try_open(deadline, learn);
         let mut state = self.lock();
         match opened {
             Ok((disk, index, other)) => {
@@ -215,7 +220,11 @@ impl Pool {
         }
     }
 
-    fn try_open(&self, deadline: Instant) -> Result<(Disk, Index, Bytes), Sickness> {
+    fn try_open(
+        &self,
+        deadline: Instant,
+        learn: Learn<'_>,
+    ) -> Result<(Disk, Index, Bytes), Sickness> {
         let disk = Disk::open(&self.options, &self.context, deadline)?;
         self.claim_filesystem(&disk)?;
         let index = Index::load(disk.volumes(), disk.id)?;
@@ -225,6 +234,10 @@ impl Pool {
         } else {
             disk.other()?
         };
+        learn(disk.site()).map_err(|error| Sickness::Io {
+            what: "learn what is published".into(),
+            error: error.to_string(),
+        })?;
         Ok((disk, index, other))
     }
 
@@ -254,17 +267,15 @@ impl Pool {
             .retain(|_, holder| *holder != self.options.name);
     }
 
-    /// Looks at the pool: one that is open may fall sick, a sick one is opened if it can be;
-    /// whether it was.
-    pub fn check(&self) -> bool {
-        match self.disk() {
-            Ok(disk) => {
-                if let Err(sickness) = disk.verify(&self.options) {
-                    self.fall_sick(sickness);
-                }
-                false
-            }
-            Err(_) => self.open(Instant::now()).is_ok(),
+    /// Looks at the pool: one that is open may fall sick, a sick one is opened if it can be.
+    pub fn check(&self, learn: Learn<'_>) {
+        let verdict = match self.disk() {
+            Ok(disk) => disk.verify(&self.options),
+            // It says by itself why it cannot be opened.
+            Err(_) => self.open(Instant::now(), learn).or(Ok(())),
+        };
+        if let Err(sickness) = verdict {
+            self.fall_sick(sickness);
         }
     }
 

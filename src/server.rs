@@ -66,7 +66,7 @@ pub fn run(config: Config) -> Result<()> {
         let stop = Stop::on_signal()?;
         let http = bind_http(config.http).await?;
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
-        tracing::info!(endpoint = ?config.endpoint, node = %plugin.node, "serving");
+        tracing::info!(endpoint = %config.endpoint.display(), "serving");
         let served = serve(listener, http, plugin, Arc::clone(&volumes), stop.wait()).await;
         endpoint.remove();
         served
@@ -125,6 +125,7 @@ async fn serve_grpc(
         .await
 }
 
+/// Tonic's own router would refuse an unknown service without the message that CSI requires.
 fn services(edge: &Arc<Edge>) -> Router {
     let edge = || Arc::clone(edge);
     let path = |service| format!("/{service}/{{*rpc}}");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::{self, Os};
-use crate::pool::{Context, Entry, Known, Memory, Pool, PoolOptions, Sickness};
+use crate::pool::{Context, Entry, Known, Memory, Pool, PoolOptions, Sickness, Site};
 use crate::quota::{Enforcement, NoQuota, Quota};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
@@ -202,17 +202,17 @@ impl Volumes {
     /// Fails only if another server holds every pool.
     pub fn load(&self) -> Result<()> {
         let deadline = Instant::now() + self.settings.lock_wait;
+        let learn = |site: Site<'_>| self.learn_publications(site);
         let mut locked = 0;
         for pool in &self.pools {
             // Any other sickness is the pool's own matter, and it is looked at again.
-            if pool.open(deadline) == Err(Sickness::Locked) {
+            if pool.open(deadline, &learn) == Err(Sickness::Locked) {
                 locked += 1;
             }
         }
         if locked > 0 && locked == self.pools.len() {
             return Err(Error::AllLocked);
         }
-        self.learn_publications();
         for pool in &self.pools {
             pool.start_reclaiming().map_err(|source| Error::Io {
                 what: "start the reclaimer of",
@@ -231,9 +231,8 @@ impl Volumes {
 
     /// Looks at every pool: one that is not what it was falls sick, a sick one is opened again.
     pub fn check_pools(&self) {
-        let reopened = self.pools.iter().filter(|pool| pool.check()).count();
-        if reopened > 0 {
-            self.learn_publications();
+        for pool in &self.pools {
+            pool.check(&|site| self.learn_publications(site));
         }
     }
 
@@ -351,30 +350,18 @@ impl Volumes {
         Ok(still)
     }
 
-    /// Reads the mount table once for all pools that are open.
-    fn learn_publications(&self) {
-        let table = match self.mounter.table() {
-            Ok(table) => table,
-            Err(error) => {
-                tracing::error!(%error, "cannot read the mount table; deletes rely on it");
-                return;
-            }
-        };
-        for mount in table.entries {
-            let below = mount.mount_point.starts_with(&self.settings.kubelet_dir)
-                || real_path(&self.settings.kubelet_dir)
-                    .is_some_and(|dir| mount.mount_point.starts_with(dir));
-            if !below {
+    /// Learns from the mount table where a pool's volumes are published.
+    fn learn_publications(&self, site: Site<'_>) -> std::io::Result<()> {
+        let kubelet_dir = os::path_of(os::open_path(&self.settings.kubelet_dir)?)?;
+        for mount in self.mounter.table()?.entries {
+            if !mount.mount_point.starts_with(&kubelet_dir) {
                 continue;
             }
-            let owner = self
-                .pools
-                .iter()
-                .find_map(|pool| pool.volume_at(mount.device, &mount.root));
-            if let Some(id) = owner {
+            if let Some(id) = site.volume_of(&mount) {
                 self.publications.add(id, &mount.mount_point, None);
             }
         }
+        Ok(())
     }
 
     fn target(&self, path: &Path) -> Result<Option<Target>> {
@@ -390,10 +377,6 @@ fn parse_id(id: &str) -> Result<VolumeId> {
 /// What a message shows of an id that is none.
 fn shorten(id: &str) -> String {
     id.chars().take(crate::types::MAX_FIELD_BYTES).collect()
-}
-
-fn real_path(path: &Path) -> Option<PathBuf> {
-    os::open_path(path).and_then(os::path_of).ok()
 }
 
 /// The filesystems of the node's root and of the kubelet's directory; refuses a kubelet directory

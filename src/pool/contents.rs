@@ -1,14 +1,13 @@
 //! What is done to a pool's volumes on its disk, and what a failure of it means for the pool.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::os::{self, FileId};
-use crate::types::{Bytes, VolumeId};
+use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
 use super::fault::{During, Fault};
@@ -146,20 +145,5 @@ impl Pool {
             },
             _ => self.judge(fault).unwrap_or_else(|s| self.home_sick(s)),
         }
-    }
-
-    /// Whose `data/` a path of a filesystem is, if the filesystem is this pool's.
-    pub fn volume_at(&self, device: (u32, u32), path: &Path) -> Option<VolumeId> {
-        let disk = self
-            .disk()
-            .ok()
-            .filter(|disk| disk.place.device == device)?;
-        let below = path.strip_prefix(&disk.place.path).ok()?;
-        let directory = below.strip_prefix(layout::VOLUMES).ok()?.parent()?;
-        let data = Path::new(layout::VOLUMES)
-            .join(directory)
-            .join(layout::DATA);
-        let hash = layout::hash_of(directory.to_str()?)?;
-        (data == below).then(|| VolumeId::from_hash(disk.id, hash))
     }
 }

@@ -12,10 +12,10 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::mount::{self, GuardedDir, MountTable, Place};
+use crate::mount::{self, GuardedDir, MountEntry, MountTable, Place};
 use crate::os::{self, FileId, Status};
 use crate::quota::Quota;
-use crate::types::{Bytes, PoolId};
+use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::fault::{During, Fault};
 use super::filesystem::{self, Filesystem};
@@ -58,6 +58,33 @@ impl From<Status> for Seen {
             id: status.id,
             mount_id: status.mount_id,
         }
+    }
+}
+
+/// Where an open pool is.
+#[derive(Debug, Clone, Copy)]
+pub struct Site<'a> {
+    id: PoolId,
+    place: &'a Place,
+}
+
+impl Site<'_> {
+    /// The volume whose `data/` a mount shows, if it shows one of this pool.
+    pub fn volume_of(&self, mount: &MountEntry) -> Option<VolumeId> {
+        if mount.device != self.place.device {
+            return None;
+        }
+        let below = mount.root.strip_prefix(&self.place.path).ok()?;
+        let directory = below
+            .strip_prefix(layout::VOLUMES)
+            .ok()?
+            .parent()?
+            .to_str()?;
+        let data = Path::new(layout::VOLUMES)
+            .join(directory)
+            .join(layout::DATA);
+        let hash = layout::hash_of(directory)?;
+        (data == below).then(|| VolumeId::from_hash(self.id, hash))
     }
 }
 
@@ -258,6 +285,14 @@ impl Disk {
 
     fn marker(&self) -> Result<Marker, Sickness> {
         record::read(&self.meta, layout::MARKER).map_err(Sickness::MarkerDamaged)
+    }
+
+    /// Where the disk is, and how to tell whose `data/` is mounted somewhere.
+    pub(crate) fn site(&self) -> Site<'_> {
+        Site {
+            id: self.id,
+            place: &self.place,
+        }
     }
 
     /// Whether the pool shares its filesystem with the node's root or the kubelet's directory.

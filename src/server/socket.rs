@@ -57,7 +57,7 @@ impl Endpoint {
     /// Removes the socket unless another server has replaced it.
     pub(super) fn remove(&self) {
         if let Err(error) = self.try_remove() {
-            tracing::warn!(path = ?self.path, %error, "cannot remove the socket");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 
@@ -100,6 +100,9 @@ async fn clear(path: &Path) -> Result<()> {
             fs::remove_file(path).map_err(cannot("replace the stale socket"))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+            Err(cannot("find out who serves the socket")(error))
+        }
         Ok(_) | Err(_) => refuse("belongs to a living server; stop it or give another path"),
     }
 }

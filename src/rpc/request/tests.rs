@@ -1,3 +1,6 @@
+use proptest::collection::{hash_map, vec};
+use proptest::prelude::*;
+
 use super::*;
 use crate::csi::VolumeContentSource as Source;
 use crate::csi::volume_capability::access_mode::Mode;
@@ -347,5 +350,44 @@ fn a_negative_max_entries_is_refused() {
             ..Default::default()
         };
         assert_eq!(max_entries(&message).ok(), expected, "{number}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_request_is_refused_for_more_than_its_arguments(
+        name in any::<String>(),
+        id in any::<String>(),
+        target_path in any::<String>(),
+        fs_type in any::<String>(),
+        mount_flags in vec(any::<String>(), 0..3),
+        mode in any::<i32>(),
+        pairs in hash_map(any::<String>(), any::<String>(), 0..3),
+        (required_bytes, limit_bytes) in any::<(i64, i64)>(),
+    ) {
+        let mount = MountVolume { fs_type, mount_flags, ..Default::default() };
+        let capability = csi::VolumeCapability {
+            access_mode: Some(ModeMessage { mode }),
+            access_type: Some(AccessType::Mount(mount)),
+        };
+        let created = create(csi::CreateVolumeRequest {
+            name,
+            capacity_range: Some(range(required_bytes, limit_bytes)),
+            volume_capabilities: vec![capability.clone()],
+            parameters: pairs.clone(),
+            ..Default::default()
+        }, &here());
+        let published = publish(csi::NodePublishVolumeRequest {
+            volume_id: id,
+            target_path,
+            volume_capability: Some(capability),
+            volume_context: pairs,
+            ..Default::default()
+        });
+        for error in [created.err(), published.err()].into_iter().flatten() {
+            let code = error.code(Operation::CreateVolume);
+            prop_assert!(matches!(code, Invalid | Range), "{error}");
+            prop_assert!(!error.chain().is_empty());
+        }
     }
 }
