@@ -34,7 +34,11 @@ fn a_volume_survives_a_restart() {
 
     let again = node.volumes(&fakes);
     assert_eq!(again.get(&volume.id.to_string()).unwrap(), volume);
-    assert_eq!(again.create(&request).unwrap(), volume, "asking again finds it");
+    assert_eq!(
+        again.create(&request).unwrap(),
+        volume,
+        "asking again finds it"
+    );
     let directory = format!("shop_db_pvc-1-{}", volume.id.hash());
     assert_eq!(node.names("volumes"), [directory]);
 }
@@ -61,6 +65,7 @@ fn the_pools_directories_are_private() {
 
 /// A pool is never made where something else is, nor where a pool was before.
 #[test]
+#[allow(clippy::too_many_lines, reason = "it is one table")]
 fn a_path_that_is_not_the_pool_makes_it_sick() {
     type Prepare = fn(&NodeDir);
     type Expected = fn(&Sickness) -> bool;
@@ -98,13 +103,23 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         ),
         (
             "the marker is another node's",
-            |node| edit(&node.pool().join(".rootcellar/pool.json"), "test-node", "other-node"),
+            |node| {
+                edit(
+                    &node.pool().join(".rootcellar/pool.json"),
+                    "test-node",
+                    "other-node",
+                );
+            },
             |s| matches!(s, Sickness::Foreign { .. }),
         ),
         (
             "the marker is of a newer format",
             |node| {
-                edit(&node.pool().join(".rootcellar/pool.json"), "\"format\": 1", "\"format\": 2");
+                edit(
+                    &node.pool().join(".rootcellar/pool.json"),
+                    "\"format\": 1",
+                    "\"format\": 2",
+                );
             },
             |s| matches!(s, Sickness::MarkerDamaged(reason) if reason.contains("format 2")),
         ),
@@ -126,12 +141,18 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         assert_eq!(volumes.pools()[0].available().0, 0, "{case}");
         let code = |error: Error, operation| error.code(operation);
         assert_eq!(
-            code(volumes.create(&create("new", MIB)).unwrap_err(), Operation::CreateVolume),
+            code(
+                volumes.create(&create("new", MIB)).unwrap_err(),
+                Operation::CreateVolume
+            ),
             Code::ResourceExhausted,
             "{case}"
         );
         assert_eq!(
-            code(volumes.delete(&volume.id.to_string()).unwrap_err(), Operation::Delete),
+            code(
+                volumes.delete(&volume.id.to_string()).unwrap_err(),
+                Operation::Delete
+            ),
             Code::Unavailable,
             "{case}: the id names a pool that is known to belong here"
         );
@@ -154,24 +175,43 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     let node = NodeDir::new();
     fs::write(node.pool().join("precious"), "").unwrap();
     let volumes = node.volumes(&fakes);
-    assert_eq!(sickness(&volumes), Some(Sickness::NotEmpty { found: "precious".into() }));
+    assert_eq!(
+        sickness(&volumes),
+        Some(Sickness::NotEmpty {
+            found: "precious".into()
+        })
+    );
     assert_eq!(node.names(""), ["precious"]);
 
     let node = NodeDir::new();
     fs::create_dir(node.pool().join("lost+found")).unwrap();
     // What an init that was interrupted leaves behind.
-    for left in ["volumes", "snapshots", ".rootcellar.tmp", ".rootcellar.tmp/staging"] {
+    for left in [
+        "volumes",
+        "snapshots",
+        ".rootcellar.tmp",
+        ".rootcellar.tmp/staging",
+    ] {
         fs::create_dir(node.pool().join(left)).unwrap();
     }
     assert_eq!(sickness(&node.volumes(&fakes)), None);
-    assert_eq!(node.names(""), [".rootcellar", "lost+found", "snapshots", "volumes"]);
+    assert_eq!(
+        node.names(""),
+        [".rootcellar", "lost+found", "snapshots", "volumes"]
+    );
 
     let node = NodeDir::new();
     let id = rootcellar::pool::init(&node.pool(), &"test-node".parse().unwrap(), true).unwrap();
-    assert_eq!(node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(), Some(id));
+    assert_eq!(
+        node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(),
+        Some(id)
+    );
     let again = rootcellar::pool::init(&node.pool(), &"test-node".parse().unwrap(), true);
     let message = again.unwrap_err().chain();
-    assert!(message.contains(&format!("it is pool {id} of node test-node already")), "{message}");
+    assert!(
+        message.contains(&format!("it is pool {id} of node test-node already")),
+        "{message}"
+    );
 }
 
 /// A pool is served by one server at a time; where every pool is taken there is nothing to do.
@@ -192,11 +232,20 @@ fn a_second_server_on_the_same_pool_is_refused() {
 /// What cannot be trusted is left alone and reported, its space stays counted, its id is
 /// refused, and everything else is served.
 #[test]
+#[allow(clippy::too_many_lines, reason = "it is one table")]
 fn damaged_records_are_quarantined_and_the_rest_is_served() {
     type Damage = fn(&Path);
     let cases: &[(&str, Damage, &str)] = &[
-        ("cut short", |dir| fs::write(dir.join("volume.json"), "{").unwrap(), "damaged"),
-        ("missing", |dir| fs::remove_file(dir.join("volume.json")).unwrap(), "cannot read"),
+        (
+            "cut short",
+            |dir| fs::write(dir.join("volume.json"), "{").unwrap(),
+            "damaged",
+        ),
+        (
+            "missing",
+            |dir| fs::remove_file(dir.join("volume.json")).unwrap(),
+            "cannot read",
+        ),
         (
             "of a newer format",
             |dir| edit(&dir.join("volume.json"), "\"format\": 1", "\"format\": 7"),
@@ -204,12 +253,24 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
         ),
         (
             "of another name",
-            |dir| edit(&dir.join("volume.json"), "\"name\": \"bad\"", "\"name\": \"evil\""),
+            |dir| {
+                edit(
+                    &dir.join("volume.json"),
+                    "\"name\": \"bad\"",
+                    "\"name\": \"evil\"",
+                );
+            },
             "disagree",
         ),
         (
             "with an unknown field",
-            |dir| edit(&dir.join("volume.json"), "\"format\": 1,", "\"format\": 1, \"x\": 0,"),
+            |dir| {
+                edit(
+                    &dir.join("volume.json"),
+                    "\"format\": 1,",
+                    "\"format\": 1, \"x\": 0,",
+                );
+            },
             "damaged",
         ),
         (
@@ -220,7 +281,11 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
             },
             "cannot read",
         ),
-        ("without data", |dir| fs::remove_dir(dir.join("data")).unwrap(), "data"),
+        (
+            "without data",
+            |dir| fs::remove_dir(dir.join("data")).unwrap(),
+            "data",
+        ),
         (
             "with a file for data",
             |dir| {
@@ -243,21 +308,34 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
         let volumes = node.volumes(&fakes);
         let id = bad.id.to_string();
         let errors = [
-            (volumes.create(&create("bad", MIB)).err(), Operation::CreateVolume),
+            (
+                volumes.create(&create("bad", MIB)).err(),
+                Operation::CreateVolume,
+            ),
             (volumes.delete(&id).err(), Operation::Delete),
             (volumes.get(&id).err(), Operation::Volume),
-            (volumes.publish(&publish(&id, &node.target("pod"))).err(), Operation::Volume),
+            (
+                volumes.publish(&publish(&id, &node.target("pod"))).err(),
+                Operation::Volume,
+            ),
         ];
         for (error, operation) in errors {
             let error = error.unwrap_or_else(|| panic!("{case}: {operation:?} succeeded"));
-            assert_eq!(error.code(operation), Code::FailedPrecondition, "{case}: {error}");
+            assert_eq!(
+                error.code(operation),
+                Code::FailedPrecondition,
+                "{case}: {error}"
+            );
             let message = error.chain();
             assert!(message.contains(reason), "{case}: {message}");
             assert!(message.contains(dir.to_str().unwrap()), "{case}: {message}");
         }
         let status = volumes.pools()[0].status();
         assert_eq!((status.volumes, status.quarantined), (1, 1), "{case}");
-        assert!(status.reserved.0 > MIB, "{case}: what it occupies is counted");
+        assert!(
+            status.reserved.0 > MIB,
+            "{case}: what it occupies is counted"
+        );
         assert_eq!(volumes.get(&good.id.to_string()).unwrap(), good, "{case}");
         assert_eq!(names(&dir), before, "{case}: it was not touched");
     }
@@ -268,15 +346,25 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
 fn twins_and_strangers_are_quarantined() {
     let (node, fakes) = (NodeDir::new(), Fakes::default());
     let volume = node.volumes(&fakes).create(&create("twin", MIB)).unwrap();
-    let of = |readable: &str| node.pool().join(format!("volumes/{readable}-{}", volume.id.hash()));
+    let of = |readable: &str| {
+        node.pool()
+            .join(format!("volumes/{readable}-{}", volume.id.hash()))
+    };
     fs::create_dir_all(of("copy").join("data")).unwrap();
-    fs::copy(of("twin").join("volume.json"), of("copy").join("volume.json")).unwrap();
+    fs::copy(
+        of("twin").join("volume.json"),
+        of("copy").join("volume.json"),
+    )
+    .unwrap();
     fs::write(node.pool().join("volumes/stray"), "").unwrap();
 
     let volumes = node.volumes(&fakes);
     let status = volumes.pools()[0].status();
     assert_eq!((status.volumes, status.quarantined), (0, 3));
-    assert!(matches!(volumes.delete(&volume.id.to_string()), Err(Error::Quarantined { .. })));
+    assert!(matches!(
+        volumes.delete(&volume.id.to_string()),
+        Err(Error::Quarantined { .. })
+    ));
     assert_eq!(node.names("volumes").len(), 3);
 }
 
@@ -285,14 +373,19 @@ fn twins_and_strangers_are_quarantined() {
 fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
     let (node, fakes) = (NodeDir::new(), Fakes::default());
     drop(node.volumes(&fakes));
-    for left in [".rootcellar/staging/a/data", ".rootcellar/trash/b/data/deep"] {
+    for left in [
+        ".rootcellar/staging/a/data",
+        ".rootcellar/trash/b/data/deep",
+    ] {
         fs::create_dir_all(node.pool().join(left)).unwrap();
         fs::write(node.pool().join(left).join("file"), "content").unwrap();
     }
     fs::write(node.pool().join(".rootcellar/trash/c"), "a file").unwrap();
     let _volumes = node.volumes(&fakes);
     assert!(node.names(".rootcellar/staging").is_empty());
-    eventually("the trash is empty", || node.names(".rootcellar/trash").is_empty());
+    eventually("the trash is empty", || {
+        node.names(".rootcellar/trash").is_empty()
+    });
 }
 
 /// A deleted volume is gone from sight at once and its space comes back in the background.
@@ -302,13 +395,20 @@ fn a_deleted_volume_is_reclaimed() {
     let volumes = node.volumes(&fakes);
     let before = volumes.pools()[0].status().reserved;
     let volume = volumes.create(&create("pvc-1", MIB)).unwrap();
-    let data = node.pool().join(format!("volumes/pvc-1-{}/data", volume.id.hash()));
+    let data = node
+        .pool()
+        .join(format!("volumes/pvc-1-{}/data", volume.id.hash()));
     fs::write(data.join("file"), "content").unwrap();
     volumes.delete(&volume.id.to_string()).unwrap();
     assert!(node.names("volumes").is_empty());
     assert_eq!(volumes.pools()[0].status().reserved, before);
-    assert!(matches!(volumes.get(&volume.id.to_string()), Err(Error::NotFound { .. })));
-    eventually("the trash is empty", || node.names(".rootcellar/trash").is_empty());
+    assert!(matches!(
+        volumes.get(&volume.id.to_string()),
+        Err(Error::NotFound { .. })
+    ));
+    eventually("the trash is empty", || {
+        node.names(".rootcellar/trash").is_empty()
+    });
 }
 
 /// A pool that goes away while it is served falls sick and comes back without a restart; what is
@@ -324,13 +424,31 @@ fn a_pool_that_goes_away_comes_back() {
 
     assert_eq!(sickness(&volumes), Some(Sickness::Changed));
     let known = volumes.create(&create("pvc-1", MIB)).unwrap_err();
-    assert_eq!(known.code(Operation::CreateVolume), Code::Unavailable, "{known}");
+    assert_eq!(
+        known.code(Operation::CreateVolume),
+        Code::Unavailable,
+        "{known}"
+    );
     let new = volumes.create(&create("pvc-2", MIB)).unwrap_err();
-    assert_eq!(new.code(Operation::CreateVolume), Code::ResourceExhausted, "{new}");
+    assert_eq!(
+        new.code(Operation::CreateVolume),
+        Code::ResourceExhausted,
+        "{new}"
+    );
     volumes.check_pools();
-    assert!(matches!(sickness(&volumes), Some(Sickness::MarkerLost { .. })));
-    assert!(node.names("").is_empty(), "nothing is made where the disk should be");
-    assert_eq!(volumes.list(0, "").unwrap().volumes, [volume.clone()], "it still exists");
+    assert!(matches!(
+        sickness(&volumes),
+        Some(Sickness::MarkerLost { .. })
+    ));
+    assert!(
+        node.names("").is_empty(),
+        "nothing is made where the disk should be"
+    );
+    assert_eq!(
+        volumes.list(0, "").unwrap().volumes,
+        std::slice::from_ref(&volume),
+        "it still exists"
+    );
 
     fs::remove_dir(node.pool()).unwrap();
     fs::rename(node.path("away"), node.pool()).unwrap();
@@ -347,7 +465,9 @@ fn a_damaged_memory_is_an_error() {
     let (node, fakes) = (NodeDir::new(), Fakes::default());
     drop(node.volumes(&fakes));
     fs::write(node.path("state/pools.json"), "{").unwrap();
-    let error = Volumes::new(node.settings(&[node.pool_option()])).unwrap_err().chain();
+    let error = Volumes::new(node.settings(&[node.pool_option()]))
+        .unwrap_err()
+        .chain();
     assert!(error.contains("pools.json"), "{error}");
 }
 
@@ -355,7 +475,11 @@ fn a_damaged_memory_is_an_error() {
 #[test]
 fn ids_never_collide_between_nodes() {
     let fakes = Fakes::default();
-    let ids = [NodeDir::new(), NodeDir::new()]
-        .map(|node| node.volumes(&fakes).create(&create("pvc-1", MIB)).unwrap().id);
+    let ids = [NodeDir::new(), NodeDir::new()].map(|node| {
+        node.volumes(&fakes)
+            .create(&create("pvc-1", MIB))
+            .unwrap()
+            .id
+    });
     assert_ne!(ids[0], ids[1]);
 }
