@@ -11,7 +11,7 @@ use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
 use super::fault::{During, Fault};
-use super::{Entry, Pool, Reservation, VolumeRecord, layout};
+use super::{Entry, Pool, Reservation, Sickness, VolumeRecord, layout};
 
 impl Pool {
     /// Makes a volume from its record: built unseen, visible by one rename, durable on return.
@@ -22,7 +22,7 @@ impl Pool {
         reservation: &Reservation<'_>,
         record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let disk = self.disk().map_err(|sickness| self.sick(sickness))?;
+        let (disk, _) = self.attached().map_err(|sickness| self.sick(sickness))?;
         let (staged, record) = self
             .build(&disk, reservation.size, record)
             .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.sick(s)))?;
@@ -46,6 +46,19 @@ impl Pool {
             .get(id)
             .cloned()
             .unwrap_or_else(|| Arc::new(entry)))
+    }
+
+    /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
+    /// is done on a disk that was taken away a moment ago.
+    fn attached(&self) -> Result<(Arc<Disk>, OwnedFd), Sickness> {
+        let disk = self.disk()?;
+        match disk.attached(&self.options) {
+            Ok(at) => Ok((disk, at)),
+            Err(sickness) => {
+                self.fall_sick(sickness.clone());
+                Err(sickness)
+            }
+        }
     }
 
     fn build(
@@ -100,7 +113,9 @@ impl Pool {
 
     /// Takes a volume out of sight, durably; its space comes back in the background.
     pub fn delete(&self, entry: &Entry) -> Result<()> {
-        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        let (disk, _) = self
+            .attached()
+            .map_err(|sickness| self.home_sick(sickness))?;
         disk.bin(&entry.directory)
             .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
         self.lock().index.remove(entry.record.id);
@@ -111,11 +126,9 @@ impl Pool {
     /// A volume's `data/` as the pool's own mount shows it, for a bind mount. The descriptor keeps
     /// the host from unmounting the disk, so it is not to be kept.
     pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
-        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
-        let at = disk.attached(&self.options).map_err(|sickness| {
-            self.fall_sick(sickness.clone());
-            self.home_sick(sickness)
-        })?;
+        let (_, at) = self
+            .attached()
+            .map_err(|sickness| self.home_sick(sickness))?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
         os::open_place(at, path)
             .during(disk::LOOK_AT_DATA)

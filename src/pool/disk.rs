@@ -123,7 +123,7 @@ impl Disk {
             _lock: lock,
             seen,
         };
-        disk.clear_staging()?;
+        disk.recover()?;
         Ok(disk)
     }
 
@@ -178,8 +178,10 @@ impl Disk {
         filesystem::space(&self.root).during("ask for the disk's space")
     }
 
-    /// What is left over from before is nobody's: it goes to the trash.
-    fn clear_staging(&self) -> Result<(), Fault> {
+    /// Begins anew: what is left in staging is nobody's and goes to the trash, and whatever is
+    /// found from here on is durable. The server before may have died, or an fsync of its failed,
+    /// between a rename and the reply; what it left in sight will be answered for as done.
+    fn recover(&self) -> Result<(), Fault> {
         let left = os::entry_names(self.staging.as_fd()).during("list staging")?;
         for name in &left {
             let place = Uuid::new_v4().simple().to_string();
@@ -188,11 +190,13 @@ impl Disk {
                 .rename((&self.staging, name), (&self.trash, place))
                 .during("move what is left in staging to the trash")?;
         }
-        if left.is_empty() {
-            return Ok(());
+        if !left.is_empty() {
+            tracing::info!(entries = left.len(), "cleared staging");
         }
-        tracing::info!(entries = left.len(), "cleared staging");
-        self.sync_dirs([&self.trash, &self.staging])
+        self.context
+            .os
+            .syncfs(&self.root)
+            .during_sync("sync the disk")
     }
 
     /// Begins a volume.

@@ -14,19 +14,20 @@ pub(crate) struct Filesystem {
     pub(crate) name: String,
     /// Whether it keeps a pool's promises.
     pub(crate) suitable: bool,
-    /// Whether an fsync of a directory leaves out mode and owner of what is in it, so that only
-    /// a sync of the whole filesystem makes them durable.
+    /// Whether an fsync of a directory may leave out mode and owner of what is in it, as on btrfs,
+    /// so that only a sync of the whole filesystem makes them durable. On XFS and ext4 the log
+    /// keeps the order.
     pub(crate) needs_syncfs: bool,
 }
 
 const EXT4: u64 = 0xEF53;
-const BTRFS: u64 = 0x9123_683E;
+const XFS: u64 = 0x5846_5342;
 
 /// Local disk filesystems, and those known to be none: network, memory, union and FUSE.
 const KNOWN: &[(u64, &str, bool)] = &[
     (EXT4, "ext4", true),
-    (0x5846_5342, "xfs", true),
-    (BTRFS, "btrfs", true),
+    (XFS, "xfs", true),
+    (0x9123_683E, "btrfs", true),
     (0xF2F5_2010, "f2fs", true),
     (0x2FC1_2FC1, "zfs", true),
     (0xCA45_1A4E, "bcachefs", true),
@@ -64,7 +65,7 @@ pub(crate) fn kind(directory: impl AsFd) -> Result<Filesystem, Errno> {
     Ok(Filesystem {
         name,
         suitable,
-        needs_syncfs: magic == BTRFS,
+        needs_syncfs: !matches!(magic, EXT4 | XFS),
     })
 }
 

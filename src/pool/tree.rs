@@ -17,6 +17,10 @@ use super::fault::{During, Fault};
 /// neither descriptors nor stack.
 const MAX_DEPTH: usize = 48;
 
+/// How often a directory is read again: a filesystem may pass over entries of one that shrinks
+/// while it is read, and a process that still holds it open may go on filling it.
+const MAX_PASSES: usize = 100;
+
 /// Watches a removal: counts what is gone and says when to stop.
 pub(crate) trait Watch {
     /// Called for every entry removed.
@@ -83,7 +87,7 @@ impl Sweep<'_> {
         keep: Option<&str>,
         depth: usize,
     ) -> Result<(), Fault> {
-        loop {
+        for _ in 0..MAX_PASSES {
             let mut progress = false;
             let mut stopped = false;
             let listed = os::for_each_entry(dir, |name, file_type| {
@@ -101,11 +105,11 @@ impl Sweep<'_> {
                 return Err(Fault::new("go on: stopped", Errno::CANCELED));
             }
             listed.during("list a directory")?;
-            // A filesystem may pass over entries of a directory that shrinks while it is read.
             if !progress {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     /// Removes one entry with all that is below it; whether it is gone from its directory.

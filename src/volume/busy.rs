@@ -1,12 +1,13 @@
-//! The names and ids being worked on: a second call for one of them is told to try again.
+//! The names, ids and targets being worked on: a second call for one of them is told to try again.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// The one lock discipline of the domain: every change to a volume holds its id, and making one
-/// holds its name as well; nobody ever waits for either.
+/// The one lock discipline of the domain: every change to a volume holds its id, making one holds
+/// its name as well, and mounting or unmounting one its target; nobody ever waits for any.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     keys: Mutex<BTreeSet<String>>,
@@ -28,6 +29,11 @@ impl Busy {
     /// Takes a volume's name.
     pub(crate) fn hold_name(&self, name: &str) -> Result<Held<'_>> {
         self.hold(format!("the volume named {name:?}"))
+    }
+
+    /// Takes a target path.
+    pub(crate) fn hold_target(&self, path: &Path) -> Result<Held<'_>> {
+        self.hold(format!("the target {}", path.display()))
     }
 
     fn hold(&self, key: String) -> Result<Held<'_>> {

@@ -27,7 +27,8 @@ impl Volumes {
             )
         })?;
         let id = parse_id(&request.id)?;
-        let _held = self.busy.hold_id(&request.id)?;
+        let _id = self.busy.hold_id(&request.id)?;
+        let _target = self.busy.hold_target(target.path())?;
         let (pool, entry) = self.volume(id)?;
         check_publishable(&entry, &pool.filesystem()?, request)?;
         let mode = request.capability.access_mode;
@@ -134,7 +135,8 @@ impl Volumes {
         let Some(target) = self.target(target)? else {
             return Ok(());
         };
-        let _held = self.busy.hold_id(&shorten(id))?;
+        let _id = self.busy.hold_id(&shorten(id))?;
+        let _target = self.busy.hold_target(target.path())?;
         let owner = self
             .publications
             .at(target.path())

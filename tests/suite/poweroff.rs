@@ -161,6 +161,66 @@ fn lose_power(filesystem: &str, commits: bool) {
     }
 }
 
+/// Fails every step from the one it is told to on, as if the server had been killed there.
+#[derive(Debug)]
+struct Killer {
+    steps_left: Mutex<Option<usize>>,
+}
+
+impl Observer for Killer {
+    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
+        match self.steps_left.lock().unwrap().as_mut() {
+            Some(0) => Err(Errno::IO),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// A server that finds what another left in sight when it was killed, and answers for it as done,
+/// has made it durable before.
+#[test]
+fn what_a_killed_server_left_is_durable_before_it_is_answered_for() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for filesystem in ["ext4", "xfs", "btrfs"] {
+        for kill_at in 7..11 {
+            let node = NodeDir::new();
+            let image = node.path("image");
+            let disk = LoopMount::make(filesystem, &image, &node.path("disk"));
+            let killer = Arc::new(Killer {
+                steps_left: Mutex::new(None),
+            });
+            let fakes = Fakes {
+                os: Os::observed(killer.clone()),
+                ..Fakes::default()
+            };
+            let volumes = node.volumes_of(&[pool_option(&node)], &fakes);
+            *killer.steps_left.lock().unwrap() = Some(kill_at);
+            let _ = volumes.create(&request());
+            drop(volumes);
+
+            let volumes = node.volumes_of(&[pool_option(&node)], &Fakes::default());
+            let volume = volumes.create(&request()).unwrap();
+            let camera = Camera {
+                image,
+                commits: false,
+                shots: Mutex::new(None),
+            };
+            let copy = camera.shoot("acknowledged");
+            drop(volumes);
+            disk.unmount();
+            check(&node, &disk, &copy, &volume, Expected::Whole);
+        }
+    }
+}
+
 /// After a power-off at any step an acknowledged volume is there whole, with its mode and owner, a
 /// deleted one is gone, and whatever was half-made is cleared at the next start.
 #[test]
