@@ -14,6 +14,7 @@ setup: ## install what is missing: Debian packages, the Rust toolchain
 	@hack/setup.sh
 
 build: ## build the release binary
+	@hack/setup.sh build
 	cargo build --release --locked
 
 demo: build ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
@@ -28,7 +29,7 @@ lint: ## check formatting, lints, shell scripts and manifests
 test: setup ## run everything that needs no cluster; ends with the numbers
 	@hack/test.sh
 
-sanity: build ## run the stock csi-sanity; FS=dir (default), ext4, xfs or btrfs is what the pool is on
+sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs or btrfs is what the pool is on
 	@csi-sanity/run.sh $(FS)
 
 musl: ## build the static binary that is shipped, and check that it is static and small

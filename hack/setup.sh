@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs the Debian packages that building and testing need and are missing, and checks for Rust and Go.
+# Installs what is missing: Debian packages and the Rust toolchain; checks for Rust and, for the tests, Go.
 #
-# Needs: apt-get as root or with sudo, if a package is missing; rustup; Go 1.26 or newer.
+# Usage: setup.sh [build|test]   what is to be done with it; test (default) needs more
+# Needs: apt-get as root or with sudo, if a package is missing; rustup; for test, Go 1.26 or newer.
 set -eu
 cd "$(dirname "$0")/.."
 fail() {
@@ -9,8 +10,11 @@ fail() {
     exit 1
 }
 
+purpose=${1:-test}
+packages="gcc libc6-dev make util-linux ca-certificates"
+[ "$purpose" = build ] || packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck"
 missing=
-for package in gcc libc6-dev make binutils util-linux e2fsprogs xfsprogs btrfs-progs jq curl ca-certificates shellcheck; do
+for package in $packages; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
 done
 if [ -n "$missing" ]; then
@@ -35,6 +39,9 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
     rustup target add "$musl"
 fi
 
+if [ "$purpose" = build ]; then
+    exit
+fi
 command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
 (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
 echo "setup: everything is here: $(rustc --version), $(go version)"

@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 musl=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
-export CARGO_INCREMENTAL=0 REPORTS="$target/test" ROOTCELLAR="$musl"
+export CARGO_INCREMENTAL=0 CARGO_TERM_COLOR=never REPORTS="$target/test" ROOTCELLAR="$musl"
 export ROOTCELLAR_REQUIRE_ALL="${ROOTCELLAR_REQUIRE_ALL:-1}"
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
@@ -32,7 +32,7 @@ step() {
     [ "$f" -eq 0 ] || verdict=1
 }
 
-step format cargo fmt --check
+step format cargo fmt --check -- --color never
 step shell shellcheck .ci/run hack/*.sh csi-sanity/*.sh
 step manifests hack/check-manifests.sh
 step clippy cargo clippy --all-targets --locked -- -D warnings
