@@ -391,7 +391,8 @@ fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {
 }
 
 fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Nothing is held open for writing, or the host could not remount the disk read-only.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock =
         rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).during("open the lock")?;
     loop {
