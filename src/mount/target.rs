@@ -10,6 +10,11 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::os::{self, Status};
 
+/// `PATH_MAX`, less the final NUL.
+const MAX_PATH: usize = 4095;
+/// `NAME_MAX`.
+const MAX_COMPONENT: usize = 255;
+
 /// A target path, checked: strictly below the kubelet's directory and outside every pool.
 ///
 /// The parent is held open, so what the path's leading links point to cannot change between the
@@ -144,7 +149,18 @@ fn check_form(path: &Path) -> std::result::Result<(), String> {
     if text.contains(&0) {
         return Err("a path cannot hold a NUL byte".into());
     }
+    if text.len() > MAX_PATH {
+        return Err(format!(
+            "a path has at most {MAX_PATH} bytes, not {}",
+            text.len()
+        ));
+    }
     let raw_parts = text.split(|byte| *byte == b'/');
+    if raw_parts.clone().any(|part| part.len() > MAX_COMPONENT) {
+        return Err(format!(
+            "a component of a path has at most {MAX_COMPONENT} bytes"
+        ));
+    }
     if path
         .components()
         .any(|part| matches!(part, Component::ParentDir))

@@ -233,6 +233,8 @@ fn remove_leaf(target: &Target) -> Result<()> {
             target,
             "a directory with files that are not the volume's",
         )),
+        // A read-only filesystem says so before it says that nothing is there.
+        Err(Errno::ROFS) if matches!(target.look(), Ok(Found::Nothing)) => Ok(()),
         Err(Errno::NOTDIR) => Err(occupied(
             target,
             "no directory, and nothing the driver made",
