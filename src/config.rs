@@ -136,8 +136,10 @@ impl Config {
     /// Keeps the server's own files, the kubelet's and the pools' apart.
     fn check_places(&self) -> Result<()> {
         let own = self.state_dir.display();
-        if self.endpoint.parent() == Some(&self.state_dir) {
-            let problem = format!("{own} is the directory of the socket; give it one of its own");
+        // A socket in the root directory has everything beside it.
+        let beside_socket = |dir: &Path| dir.parent().is_some() && self.state_dir.starts_with(dir);
+        if self.endpoint.parent().is_some_and(beside_socket) {
+            let problem = format!("{own} is in the directory of the socket; put it elsewhere");
             return Err(Error::invalid("--state-dir", problem));
         }
         for pool in &self.pools {

@@ -7,7 +7,7 @@
 use std::error::Error as _;
 use std::path::PathBuf;
 
-use crate::pool::Sickness;
+use crate::pool::{Fault, Sickness};
 use crate::types::{Bytes, PoolId, PoolName};
 
 /// The result of a domain function.
@@ -145,6 +145,14 @@ pub enum Error {
         /// What could not be done.
         what: &'static str,
     },
+    /// A step on the pool's disk failed for a reason that is not the disk's.
+    #[error("pool {pool}: {fault}; try again")]
+    Failed {
+        /// The pool.
+        pool: PoolName,
+        /// The step.
+        fault: Fault,
+    },
     /// The pool cannot hold sizes by force, and the class requires it.
     #[error("pool {pool} cannot enforce sizes, and the class has enforcement=required")]
     CannotEnforce {
@@ -270,9 +278,11 @@ impl Error {
             },
             // Of a home that is sick another node would make an orphan; the others are not final
             // to the kubelet, which keeps calling and cleans up.
-            Self::HomeSick { .. } | Self::Loading | Self::Target { .. } | Self::Io { .. } => {
-                Code::Unavailable
-            }
+            Self::HomeSick { .. }
+            | Self::Failed { .. }
+            | Self::Loading
+            | Self::Target { .. }
+            | Self::Io { .. } => Code::Unavailable,
             Self::Published { .. }
             | Self::Quarantined { .. }
             | Self::PoolRefused { .. }

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::Server;
@@ -25,6 +25,7 @@ use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
+use crate::pool::Pool;
 use crate::rpc::{CALLS_AT_ONCE, ControllerService, Edge, IdentityService, NodeService, Plugin};
 use crate::volume::{Settings, Volumes};
 
@@ -33,7 +34,8 @@ use socket::Endpoint;
 /// Threads for the sockets; the work is done on the blocking pool.
 const WORKERS: usize = 2;
 
-/// One thread for each call at work, and some for loading, checking and asking the pools.
+/// One thread for each call at work, and some for loading and for asking the pools; one more for
+/// looking at each pool.
 const BLOCKING_THREADS: usize = CALLS_AT_ONCE as usize + 8;
 
 /// How often the pools are looked at.
@@ -61,7 +63,7 @@ pub fn run(config: Config) -> Result<()> {
         pools: config.pools,
         lock_wait: config.lock_wait,
     })?);
-    let runtime = runtime()?;
+    let runtime = runtime(volumes.pools().len())?;
     let served = runtime.block_on(async {
         let stop = Stop::on_signal()?;
         let http = bind_http(config.http).await?;
@@ -145,7 +147,8 @@ fn services(edge: &Arc<Edge>) -> Router {
         .fallback(async || Status::unimplemented("unknown service").into_http::<Body>())
 }
 
-/// Loads the records, then looks at the pools for ever; returns the reason not to go on.
+/// Loads the records, then looks at the pools for ever, at each by itself so that a disk that
+/// hangs holds up no other; returns the reason not to go on.
 async fn keep_pools(volumes: Arc<Volumes>) -> Error {
     let loading = Arc::clone(&volumes);
     match tokio::task::spawn_blocking(move || loading.load()).await {
@@ -153,11 +156,23 @@ async fn keep_pools(volumes: Arc<Volumes>) -> Error {
         Ok(Err(error)) => return error,
         Err(panic) => return Error::Internal(format!("loading: {panic}")),
     }
+    let mut keepers = JoinSet::new();
+    for pool in volumes.pools() {
+        keepers.spawn(keep_pool(Arc::clone(&volumes), Arc::clone(pool)));
+    }
+    match keepers.join_next().await {
+        Some(ended) => Error::Internal(format!("a pool is not looked at any more: {ended:?}")),
+        None => std::future::pending().await,
+    }
+}
+
+async fn keep_pool(volumes: Arc<Volumes>, pool: Arc<Pool>) {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
-        let checking = Arc::clone(&volumes);
-        if let Err(panic) = tokio::task::spawn_blocking(move || checking.check_pools()).await {
-            tracing::error!(%panic, "the pools were not checked");
+        let (volumes, pool) = (Arc::clone(&volumes), Arc::clone(&pool));
+        let checked = tokio::task::spawn_blocking(move || volumes.check_pool(&pool)).await;
+        if let Err(panic) = checked {
+            tracing::error!(%panic, "a pool was not looked at");
         }
     }
 }
@@ -174,10 +189,10 @@ async fn drain(grpc: JoinHandle<Result<(), tonic::transport::Error>>, edge: &Edg
     let _ = tokio::time::timeout(FLUSH, grpc).await;
 }
 
-fn runtime() -> Result<Runtime> {
+fn runtime(pools: usize) -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
-        .max_blocking_threads(BLOCKING_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS + pools)
         .enable_all()
         .build()
         .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))

@@ -8,10 +8,9 @@ mod create;
 mod publications;
 mod publish;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
@@ -27,6 +26,9 @@ pub use class::Class;
 
 use busy::Busy;
 use publications::Publications;
+
+/// How long opening a pool may take before the others are served without it.
+const OPEN_PATIENCE: Duration = Duration::from_mins(1);
 
 /// What the domain needs to know of its surroundings.
 #[derive(Debug, Clone)]
@@ -174,20 +176,21 @@ impl Volumes {
 
     /// As [`Volumes::new`], by other ways to the operating system.
     pub fn with_seams(settings: Settings, seams: Seams) -> Result<Self> {
-        let root_devices = root_devices(&settings.kubelet_dir, seams.mounter.as_ref())?;
+        let memory = Arc::new(Memory::open(seams.os.clone(), &settings.state_dir)?);
+        let root_devices = root_devices(&settings, seams.mounter.as_ref())?;
         let context = Context {
             node: settings.node.clone(),
-            memory: Arc::new(Memory::open(seams.os.clone(), &settings.state_dir)?),
+            memory,
             os: seams.os,
             quota: seams.quota,
             root_devices,
-            filesystems: Arc::new(Mutex::new(BTreeMap::new())),
+            claims: Arc::default(),
         };
         let pools = settings
             .pools
             .iter()
-            .map(|options| Arc::new(Pool::new(options.clone(), context.clone())))
-            .collect();
+            .map(|options| Pool::new(options.clone(), context.clone()).map(Arc::new))
+            .collect::<Result<_>>()?;
         Ok(Self {
             settings,
             mounter: seams.mounter,
@@ -200,13 +203,12 @@ impl Volumes {
 
     /// Opens every pool, reads its records, learns what is published and starts reclaiming.
     /// Fails only if another server holds every pool.
-    pub fn load(&self) -> Result<()> {
+    pub fn load(self: &Arc<Self>) -> Result<()> {
         let deadline = Instant::now() + self.settings.lock_wait;
-        let learn = |site: Site<'_>| self.learn_publications(site);
         let mut locked = 0;
         for pool in &self.pools {
             // Any other sickness is the pool's own matter, and it is looked at again.
-            if pool.open(deadline, &learn) == Err(Sickness::Locked) {
+            if self.open_patiently(pool, deadline)? == Some(Sickness::Locked) {
                 locked += 1;
             }
         }
@@ -214,14 +216,34 @@ impl Volumes {
             return Err(Error::AllLocked);
         }
         for pool in &self.pools {
-            pool.start_reclaiming().map_err(|source| Error::Io {
-                what: "start the reclaimer of",
-                path: pool.path().to_owned(),
-                source,
-            })?;
+            pool.start_reclaiming().map_err(no_thread(pool))?;
         }
         self.loaded.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Opens a pool in a thread of its own: one whose disk hangs is left to it, and the others are
+    /// served.
+    fn open_patiently(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        deadline: Instant,
+    ) -> Result<Option<Sickness>> {
+        let (done, outcome) = mpsc::channel();
+        let (volumes, opening) = (Arc::clone(self), Arc::clone(pool));
+        std::thread::Builder::new()
+            .name(format!("open-{}", pool.name()))
+            .spawn(move || {
+                let opened = opening.open(deadline, &|site| volumes.learn_publications(site));
+                // Nobody waits any more; the pool is open or sick all the same.
+                let _ = done.send(opened.err());
+            })
+            .map_err(no_thread(pool))?;
+        let patience = deadline.saturating_duration_since(Instant::now()) + OPEN_PATIENCE;
+        Ok(outcome.recv_timeout(patience).unwrap_or_else(|_| {
+            tracing::error!(pool = %pool.name(), "does not open; going on without it");
+            Some(Sickness::Opening)
+        }))
     }
 
     /// Whether [`Volumes::load`] has ended.
@@ -229,11 +251,9 @@ impl Volumes {
         self.loaded.load(Ordering::Acquire)
     }
 
-    /// Looks at every pool: one that is not what it was falls sick, a sick one is opened again.
-    pub fn check_pools(&self) {
-        for pool in &self.pools {
-            pool.check(&|site| self.learn_publications(site));
-        }
+    /// Looks at a pool: one that is not what it was falls sick, a sick one is opened again.
+    pub fn check_pool(&self, pool: &Pool) {
+        pool.check(&|site| self.learn_publications(site));
     }
 
     /// Stops what runs in the background.
@@ -253,7 +273,7 @@ impl Volumes {
         let parsed = parse_id(id)?;
         let _held = self.busy.hold_id(id)?;
         let (pool, entry) = self.volume(parsed)?;
-        if let Some((target, _)) = self.published(&pool, &entry)?.into_iter().next() {
+        if let Some((target, _)) = self.published(&entry)?.into_iter().next() {
             return Err(Error::Published {
                 id: id.to_owned(),
                 target,
@@ -312,12 +332,16 @@ impl Volumes {
 
     /// The pool and entry of a volume.
     fn volume(&self, id: VolumeId) -> Result<(Arc<Pool>, Arc<Entry>)> {
-        let pool = self
+        let mut pools = self
             .pools
             .iter()
-            .find(|pool| pool.id() == Some(id.pool()))
-            .ok_or(Error::PoolNotHere { pool: id.pool() })?;
-        match (pool.find(id), pool.sickness()) {
+            .filter(|pool| pool.id() == Some(id.pool()));
+        let first = pools.next().ok_or(Error::PoolNotHere { pool: id.pool() })?;
+        // A disk that was moved from one path to another is known at both and open at one.
+        let pool = pools
+            .find(|pool| pool.sickness().is_none())
+            .unwrap_or(first);
+        match pool.find(id) {
             (Known::Quarantined(quarantined), _) => Err(Error::Quarantined {
                 path: pool.path().join(quarantined.path),
                 reason: quarantined.reason,
@@ -328,23 +352,24 @@ impl Volumes {
         }
     }
 
-    /// Where a volume is published, looked at now; what is gone is forgotten.
-    fn published(&self, pool: &Pool, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
+    /// Where a volume is published, looked at now; what is gone is forgotten. Something else on top
+    /// of a target does not mean that the volume is not below it.
+    fn published(&self, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
         let known = self.publications.of(entry.record.id);
         if known.is_empty() {
             return Ok(known);
         }
-        let data = pool.data_id(entry)?;
         let mut still = Vec::with_capacity(known.len());
         for (path, usage) in known {
-            let found = match self.target(&path)? {
+            let found = match Target::open_known(&path)? {
                 Some(target) => self.mounter.look(&target)?,
                 None => Found::Nothing,
             };
-            if matches!(found, Found::Mount(status) if status.id == data) {
-                still.push((path, usage));
-            } else {
-                self.publications.remove(&path);
+            match found {
+                Found::Mount(_) => still.push((path, usage)),
+                Found::Nothing | Found::Directory(_) | Found::Other(_) => {
+                    self.publications.remove(entry.record.id, &path);
+                }
             }
         }
         Ok(still)
@@ -352,11 +377,7 @@ impl Volumes {
 
     /// Learns from the mount table where a pool's volumes are published.
     fn learn_publications(&self, site: Site<'_>) -> std::io::Result<()> {
-        let kubelet_dir = os::path_of(os::open_path(&self.settings.kubelet_dir)?)?;
         for mount in self.mounter.table()?.entries {
-            if !mount.mount_point.starts_with(&kubelet_dir) {
-                continue;
-            }
             if let Some(id) = site.volume_of(&mount) {
                 self.publications.add(id, &mount.mount_point, None);
             }
@@ -364,9 +385,18 @@ impl Volumes {
         Ok(())
     }
 
+    /// Checks a target path of a request; `None` if the directory above it does not exist.
     fn target(&self, path: &Path) -> Result<Option<Target>> {
         let pools: Vec<&Path> = self.pools.iter().map(|pool| pool.path()).collect();
-        Target::open(path, &self.settings.kubelet_dir, &pools)
+        let target = Target::open(path, &self.settings.kubelet_dir, &pools)?;
+        if target
+            .as_ref()
+            .is_some_and(|target| self.publications.is_inside(target.path()))
+        {
+            let problem = format!("{} is inside a published volume", path.display());
+            return Err(Error::invalid("target_path", problem));
+        }
+        Ok(target)
     }
 }
 
@@ -379,16 +409,26 @@ fn shorten(id: &str) -> String {
     id.chars().take(crate::types::MAX_FIELD_BYTES).collect()
 }
 
-/// The filesystems of the node's root and of the kubelet's directory; refuses a kubelet directory
-/// from which no mount would reach the host.
-fn root_devices(kubelet_dir: &Path, mounter: &dyn Mounter) -> Result<Vec<(u32, u32)>> {
+fn no_thread(pool: &Pool) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Io {
+        what: "start a thread for",
+        path: pool.path().to_owned(),
+        source,
+    }
+}
+
+/// The filesystems of the node's root, of the kubelet's directory and of the state directory, for
+/// in a container the root is not the node's; refuses a kubelet directory from which no mount
+/// would reach the host.
+fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, u32)>> {
+    let kubelet_dir = settings.kubelet_dir.as_path();
     let mut devices = Vec::new();
     let table = mounter.table().map_err(|source| Error::Io {
         what: "read",
         path: "/proc/self/mountinfo".into(),
         source,
     })?;
-    for path in [Path::new("/"), kubelet_dir] {
+    for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
         let place = os::open_path(path)
             .map_err(std::io::Error::from)
             .and_then(|directory| table.place_of(directory))

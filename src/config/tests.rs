@@ -80,7 +80,6 @@ fn good_values_are_accepted() {
         "--topology-key=kubernetes.io/Host_name.1",
         &format!("--topology-key={long}/{long}"),
         "--state-dir=/state/",
-        "--state-dir=/csi/state",
         "--http=127.0.0.1:9808",
         "--http=[::]:0",
         "--pool=fast=/srv/a",
@@ -185,7 +184,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "--state-dir=/csi/",
         "--state-dir",
-        "/csi is the directory of the socket",
+        "/csi is in the directory of the socket",
+    ),
+    (
+        "--state-dir=/csi/state",
+        "--state-dir",
+        "/csi/state is in the directory of the socket",
     ),
     ("--kubelet-dir=kubelet", "--kubelet-dir", "not absolute"),
     (

@@ -44,21 +44,13 @@ impl Target {
     pub fn open(path: &Path, kubelet_dir: &Path, pools: &[&Path]) -> Result<Option<Self>> {
         let invalid = |problem: String| Error::invalid("target_path", problem);
         check_form(path).map_err(invalid)?;
-        let (Some(parent), Some(leaf)) = (path.parent(), path.file_name()) else {
+        let Some(leaf) = path.file_name() else {
             return Err(invalid(format!("{} names no directory", path.display())));
         };
-        let parent_fd = match os::open_path(parent) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(errno) => {
-                return Err(Error::Target {
-                    what: "cannot open the parent directory of",
-                    path: path.to_owned(),
-                    source: errno.into(),
-                });
-            }
+        let Some(parent) = open_parent(path)? else {
+            return Ok(None);
         };
-        let resolved = resolve(&parent_fd, path)?;
+        let resolved = resolve(&parent, path)?;
         let kubelet_dir = real(kubelet_dir)?;
         if !resolved.starts_with(&kubelet_dir) {
             return Err(invalid(format!(
@@ -78,10 +70,20 @@ impl Target {
         }
         let path = resolved.join(leaf);
         Ok(Some(Self {
-            parent: parent_fd,
+            parent,
             leaf: leaf.to_owned(),
             path,
         }))
+    }
+
+    /// Opens the parent of a path the mount table gave, which need not be the kubelet's; `None` if
+    /// it does not exist.
+    pub fn open_known(path: &Path) -> Result<Option<Self>> {
+        let (Some(parent), Some(leaf)) = (open_parent(path)?, path.file_name()) else {
+            return Ok(None);
+        };
+        let (leaf, path) = (leaf.to_owned(), path.to_owned());
+        Ok(Some(Self { parent, leaf, path }))
     }
 
     /// The path with every link resolved, as the mount table shows it.
@@ -137,6 +139,19 @@ impl Target {
             path: self.path.clone(),
             source: errno.into(),
         }
+    }
+}
+
+/// Opens the directory above a path; `None` if there is none.
+fn open_parent(path: &Path) -> Result<Option<OwnedFd>> {
+    match os::open_path(path.parent().unwrap_or(path)) {
+        Ok(parent) => Ok(Some(parent)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(Error::Target {
+            what: "cannot open the directory above",
+            path: path.to_owned(),
+            source: errno.into(),
+        }),
     }
 }
 

@@ -100,24 +100,28 @@ impl Pool {
         disk.seal(staged, record)
     }
 
-    /// Gives up what was staged; what cannot be moved now is cleared at the next start.
+    /// Gives up what was staged. What cannot be removed now is cleared at the next start, and its
+    /// number freed by then: never twice, or it might be another volume's meanwhile.
     fn abandon(&self, disk: &Disk, staged: &Staged, quota_id: Option<u32>) {
         if let Err(fault) = disk.discard(staged) {
             tracing::warn!(pool = %self.options.name, %fault, "left in staging");
+            return;
         }
         if let Some(Err(errno)) = quota_id.map(|id| disk.quota.release(id)) {
             tracing::warn!(pool = %self.options.name, %errno, "left a limit");
         }
-        self.trash.notify();
     }
 
-    /// Takes a volume out of sight, durably; its space comes back in the background.
+    /// Takes a volume out of sight, durably; its space comes back in the background, and until
+    /// then its size stays promised.
     pub fn delete(&self, entry: &Entry) -> Result<()> {
         let (disk, _) = self
             .attached()
             .map_err(|sickness| self.home_sick(sickness))?;
-        disk.bin(&entry.directory)
+        let place = disk
+            .bin(&entry.directory)
             .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
+        self.trash.add_size(place, entry.record.size_bytes.0);
         self.lock().index.remove(entry.record.id);
         self.trash.notify();
         Ok(())

@@ -4,6 +4,7 @@
 //! All descriptors come from a private, guarded clone of the mount, so they do not keep the
 //! host from unmounting it; each check looks at the path anew.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,9 +23,12 @@ use super::filesystem::{self, Filesystem};
 use super::index::Entry;
 use super::marker::{self, Marker};
 use super::record::{self, VOLUME_RECORD, VolumeRecord};
-use super::{Context, PoolOptions, Sickness, layout};
+use super::{Context, PoolOptions, Sickness, layout, tree};
 
 pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
+
+/// The most bytes of a directory's name that are kept in the trash.
+const MAX_BINNED: usize = 200;
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
@@ -103,6 +107,7 @@ impl Disk {
         deadline: Instant,
     ) -> Result<Self, Sickness> {
         let (at, place, filesystem) = look_at_path(options, context)?;
+        context.claims.filesystem(place.device, &options.name)?;
         let seen = Seen::from(os::status(&at).during("look at the pool's directory")?);
         let root = mount::open_guarded(&at).during("clone the pool's mount")?;
         drop(at);
@@ -210,12 +215,9 @@ impl Disk {
         Ok(Staged { dir, name })
     }
 
-    /// Gives up a volume that was begun.
+    /// Gives up a volume that was begun: next to nothing is in it.
     pub(crate) fn discard(&self, staged: &Staged) -> Result<(), Fault> {
-        self.context
-            .os
-            .rename((&self.staging, &staged.name), (&self.trash, &staged.name))
-            .during("move a staging directory to the trash")
+        tree::remove(&self.context.os, self.staging.as_fd(), &staged.name)
     }
 
     /// Makes the record durable, still unseen. Nothing was put into `data/`, so the one fsync of
@@ -243,19 +245,22 @@ impl Disk {
         self.sync_dirs([&self.volumes])
     }
 
-    /// Takes a volume out of sight, into the trash, durably.
-    pub(crate) fn bin(&self, directory: &str) -> Result<(), Fault> {
-        let place = format!("{directory}.{}", Uuid::new_v4().simple());
+    /// Takes a volume out of sight, into the trash, durably; returns its name there.
+    pub(crate) fn bin(&self, directory: &str) -> Result<OsString, Fault> {
+        // A directory renamed by hand may have a name that leaves no room for a suffix.
+        let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_BINNED));
+        let place = format!("{}.{}", &directory[start..], Uuid::new_v4().simple());
         match self
             .context
             .os
-            .rename((&self.volumes, directory), (&self.trash, place))
+            .rename((&self.volumes, directory), (&self.trash, &place))
         {
             // Somebody removed it by hand; then it is gone, which is what was asked for.
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(Fault::new("move a volume to the trash", errno)),
         }
-        self.sync_dirs([&self.trash, &self.volumes])
+        self.sync_dirs([&self.trash, &self.volumes])?;
+        Ok(place.into())
     }
 
     fn sync_dirs<const N: usize>(&self, dirs: [&OwnedFd; N]) -> Result<(), Fault> {
@@ -273,18 +278,42 @@ impl Disk {
         Ok(self.marker()?.other_bytes)
     }
 
-    /// Measures what stands on the filesystem while the pool holds nothing, and keeps it.
-    pub(crate) fn measure_other(&self) -> Result<Bytes, Sickness> {
-        let used = Bytes(self.space()?.used);
-        let marker = self.marker()?;
-        if marker.other_bytes != used {
-            let marker = Marker {
-                other_bytes: used,
-                ..marker
-            };
-            record::write(&self.context.os, &self.meta, layout::MARKER, &marker)?;
+    /// Writes that down in the marker.
+    pub(crate) fn keep_other(&self, other_bytes: Bytes) -> Result<(), Sickness> {
+        let marker = Marker {
+            other_bytes,
+            ..self.marker()?
+        };
+        record::write(&self.context.os, &self.meta, layout::MARKER, &marker)?;
+        Ok(())
+    }
+
+    /// What is used of the filesystem; unless it was idle, after it had to settle what was freed.
+    pub(crate) fn used(&self, idle: bool) -> Result<Bytes, Fault> {
+        if !idle {
+            self.context
+                .os
+                .syncfs(&self.root)
+                .during_sync("sync the disk")?;
         }
-        Ok(used)
+        Ok(Bytes(self.space()?.used))
+    }
+
+    /// The entries of the trash with the sizes they were promised.
+    pub(crate) fn binned(&self) -> Result<Vec<(OsString, u64)>, Fault> {
+        let names = os::entry_names(self.trash.as_fd()).during("list the trash")?;
+        let size = |name: &OsString| -> Option<u64> {
+            let dir = os::open_dir(&self.trash, name).ok()?;
+            let record: VolumeRecord = record::read(&dir, VOLUME_RECORD).ok()?;
+            Some(record.size_bytes.0)
+        };
+        Ok(names
+            .into_iter()
+            .map(|name| {
+                let size = size(&name).unwrap_or(0);
+                (name, size)
+            })
+            .collect())
     }
 
     fn marker(&self) -> Result<Marker, Sickness> {
@@ -318,8 +347,7 @@ fn look_at_path(
     options: &PoolOptions,
     context: &Context,
 ) -> Result<(OwnedFd, Place, Filesystem), Sickness> {
-    let never_seen = context.memory.recall(&options.path).is_none();
-    if options.init && never_seen {
+    if options.init && recall(options, context)?.is_none() {
         marker::make_directory(&context.os, &options.path)?;
     }
     let at = open_pool_path(&options.path)?;
@@ -359,7 +387,7 @@ fn find_marker(
     context: &Context,
     root: &GuardedDir,
 ) -> Result<Marker, Sickness> {
-    let remembered = context.memory.recall(&options.path);
+    let remembered = recall(options, context)?;
     let marker = match (Marker::read(root)?, remembered) {
         (Some(marker), _) => marker,
         (None, Some(remembered)) => return Err(Sickness::MarkerLost { remembered }),
@@ -382,8 +410,17 @@ fn find_marker(
             node: marker.node,
         });
     }
-    context.memory.remember(&options.path, marker.id)?;
+    context.claims.id(marker.id, &options.name)?;
+    context
+        .memory
+        .remember(&options.path, marker.id)
+        .map_err(|error| Sickness::Memory(error.chain()))?;
     Ok(marker)
+}
+
+fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
+    let recalled = context.memory.recall(&options.path);
+    recalled.map_err(|error| Sickness::Memory(error.chain()))
 }
 
 fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {

@@ -25,6 +25,22 @@ impl Fault {
         }
     }
 
+    /// Whether it says something of this process or of the request rather than of the disk.
+    pub fn is_local(&self) -> bool {
+        !self.sync
+            && matches!(
+                self.errno,
+                Errno::MFILE
+                    | Errno::NFILE
+                    | Errno::NOMEM
+                    | Errno::AGAIN
+                    | Errno::INTR
+                    | Errno::INVAL
+                    | Errno::PERM
+                    | Errno::ACCESS
+            )
+    }
+
     /// Whether the disk is merely full.
     pub fn is_full(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::NOSPC | Errno::DQUOT)

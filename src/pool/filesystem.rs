@@ -23,48 +23,51 @@ pub(crate) struct Filesystem {
 const EXT4: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 
-/// Local disk filesystems, and those known to be none: network, memory, union and FUSE.
-const KNOWN: &[(u64, &str, bool)] = &[
-    (EXT4, "ext4", true),
-    (XFS, "xfs", true),
-    (0x9123_683E, "btrfs", true),
-    (0xF2F5_2010, "f2fs", true),
-    (0x2FC1_2FC1, "zfs", true),
-    (0xCA45_1A4E, "bcachefs", true),
-    (0x0102_1994, "tmpfs", false),
-    (0x8584_58F6, "ramfs", false),
-    (0x794C_7630, "overlay", false),
-    (0x6969, "nfs", false),
-    (0x517B, "smb", false),
-    (0xFF53_4D42, "cifs", false),
-    (0xFE53_4D42, "smb2", false),
-    (0x00C3_6400, "ceph", false),
-    (0x5346_414F, "afs", false),
-    (0x0102_1997, "9p", false),
-    (0x0BD0_0BD0, "lustre", false),
-    (0x6573_5546, "fuse", false),
-    (0x9FA0, "proc", false),
-    (0x6265_6572, "sysfs", false),
-    (0x7371_7368, "squashfs", false),
-    (0xE0F5_E1E2, "erofs", false),
-    (0x9660, "iso9660", false),
+/// The filesystems of local disks that can hold a pool.
+const SUITABLE: &[(u64, &str)] = &[
+    (EXT4, "ext4"),
+    (XFS, "xfs"),
+    (0x9123_683E, "btrfs"),
+    (0xF2F5_2010, "f2fs"),
+    (0x2FC1_2FC1, "zfs"),
+    (0xCA45_1A4E, "bcachefs"),
+    (0x3153_464A, "jfs"),
+    (0x3434, "nilfs2"),
 ];
 
-/// The kind of filesystem a directory is on. An unknown one is taken to be a local disk's.
+/// Some that cannot, to call them by name: network, memory, union, FUSE and the like.
+const UNSUITABLE: &[(u64, &str)] = &[
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58F6, "ramfs"),
+    (0x794C_7630, "overlay"),
+    (0x6969, "nfs"),
+    (0x517B, "smb"),
+    (0xFF53_4D42, "cifs"),
+    (0xFE53_4D42, "smb2"),
+    (0x00C3_6400, "ceph"),
+    (0x0102_1997, "9p"),
+    (0x0BD0_0BD0, "lustre"),
+    (0x6573_5546, "fuse"),
+    (0x0116_1970, "gfs2"),
+    (0x7461_636F, "ocfs2"),
+    (0x4D44, "vfat"),
+];
+
+/// The kind of filesystem a directory is on. An unknown one is none that a pool can trust.
 pub(crate) fn kind(directory: impl AsFd) -> Result<Filesystem, Errno> {
     // The type's width and sign differ between architectures; the magic numbers are 32 bits.
     #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
     let magic = rustix::fs::fstatfs(directory)?.f_type as u64 & 0xFFFF_FFFF;
-    let (name, suitable) = KNOWN
-        .iter()
-        .find(|(known, _, _)| *known == magic)
-        .map_or_else(
-            || (format!("{magic:#x}"), true),
-            |(_, n, s)| ((*n).to_owned(), *s),
-        );
+    let named = |list: &[(u64, &str)]| {
+        let entry = list.iter().find(|(known, _)| *known == magic);
+        entry.map(|(_, name)| (*name).to_owned())
+    };
+    let suitable = named(SUITABLE);
     Ok(Filesystem {
-        name,
-        suitable,
+        suitable: suitable.is_some(),
+        name: suitable
+            .or_else(|| named(UNSUITABLE))
+            .unwrap_or_else(|| format!("a filesystem of unknown type {magic:#x}")),
         needs_syncfs: !matches!(magic, EXT4 | XFS),
     })
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
 use crate::os;
 use crate::types::{Bytes, NameHash, PoolId, VolumeId};
@@ -65,8 +66,9 @@ impl Index {
                 read_entry(volumes, name, pool)
             };
             match entry {
-                Ok(entry) => index.insert(entry),
-                Err(reason) => index.quarantine(volumes, name, hash, reason)?,
+                Ok(Some(entry)) => index.insert(entry),
+                Ok(None) => {}
+                Err(reason) => index.quarantine(volumes, name, hash, reason),
             }
         }
         Ok(index)
@@ -78,8 +80,8 @@ impl Index {
         name: &OsStr,
         hash: Option<NameHash>,
         reason: String,
-    ) -> Result<(), Fault> {
-        let space = tree::usage(volumes.as_fd(), name).during("measure what is quarantined")?;
+    ) {
+        let space = tree::usage(volumes.as_fd(), name);
         let path = PathBuf::from(layout::VOLUMES).join(name);
         self.reserved = self.reserved.saturating_add(space);
         self.quarantine.push(Quarantined {
@@ -88,7 +90,6 @@ impl Index {
             space: Bytes(space),
             hash,
         });
-        Ok(())
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) {
@@ -140,11 +141,16 @@ impl Index {
     }
 }
 
-/// Reads one volume's record and checks that it belongs where it is.
-fn read_entry(volumes: &OwnedFd, name: &OsStr, pool: PoolId) -> Result<Entry, String> {
+/// Reads one volume's record and checks that it belongs where it is; nothing if the directory is
+/// gone, as it may be beside a server at work.
+fn read_entry(volumes: &OwnedFd, name: &OsStr, pool: PoolId) -> Result<Option<Entry>, String> {
     let directory = name.to_str().ok_or("its name is not ours")?;
     let hash = layout::hash_of(directory).ok_or("its name is not ours")?;
-    let dir = os::open_dir(volumes, name).map_err(|errno| format!("cannot open it: {errno}"))?;
+    let dir = match os::open_dir(volumes, name) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(format!("cannot open it: {errno}")),
+    };
     let record: VolumeRecord = record::read(&dir, VOLUME_RECORD)?;
     if record.id != VolumeId::new(pool, &record.name) || record.id.hash() != hash {
         return Err(format!(
@@ -156,8 +162,6 @@ fn read_entry(volumes: &OwnedFd, name: &OsStr, pool: PoolId) -> Result<Entry, St
         Ok(_) => return Err("data is no directory".into()),
         Err(errno) => return Err(format!("cannot look at data: {errno}")),
     }
-    Ok(Entry {
-        record,
-        directory: directory.to_owned(),
-    })
+    let directory = directory.to_owned();
+    Ok(Some(Entry { record, directory }))
 }

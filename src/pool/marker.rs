@@ -103,19 +103,21 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
     }
     os.create(&meta, layout::LOCK)
         .during("make the lock file")?;
-    let other_bytes = Bytes(
+    let mut marker = Marker {
+        format: record::FORMAT,
+        id,
+        node: node.clone(),
+        created_at: now(),
+        other_bytes: Bytes::ZERO,
+    };
+    record::write(os, &meta, layout::MARKER, &marker)?;
+    // Written twice, so that what the pool itself occupies is among what it finds there.
+    os.syncfs(root).during_sync("sync the disk")?;
+    marker.other_bytes = Bytes(
         filesystem::space(root)
             .during("ask for the disk's space")?
             .used,
     );
-    let node = node.clone();
-    let marker = Marker {
-        format: record::FORMAT,
-        id,
-        node,
-        created_at: now(),
-        other_bytes,
-    };
     record::write(os, &meta, layout::MARKER, &marker)?;
     // Directories made before the rename must not come back as nothing after it.
     os.syncfs(root).during_sync("sync the disk")

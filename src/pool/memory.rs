@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::os::{self, Os};
 use crate::types::PoolId;
 
-use super::fault::Fault;
 use super::record;
 
 const FILE: &str = "pools.json";
@@ -23,8 +22,8 @@ const FILE: &str = "pools.json";
 #[derive(Debug)]
 pub struct Memory {
     os: Os,
+    path: PathBuf,
     dir: OwnedFd,
-    pools: Mutex<BTreeMap<PathBuf, PoolId>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,47 +53,47 @@ impl Memory {
             .map_err(|errno| io("open the state directory")(errno.into()))?;
         let dir = os::open_dir(&place, ".")
             .map_err(|errno| io("open the state directory")(errno.into()))?;
-        let pools = if os::status_at(&dir, FILE).err() == Some(Errno::NOENT) {
-            BTreeMap::new()
-        } else {
-            // Starting without it could make a pool where a disk is missing.
-            let record: MemoryRecord =
-                record::read(&dir, FILE).map_err(|reason| Error::Quarantined {
-                    path: state_dir.join(FILE),
-                    reason,
-                })?;
-            record.pools
-        };
-        Ok(Self {
-            os,
-            dir,
-            pools: Mutex::new(pools),
-        })
+        let path = state_dir.join(FILE);
+        Ok(Self { os, path, dir })
     }
 
-    /// Which pool a path held when it was last seen.
-    pub fn recall(&self, path: &Path) -> Option<PoolId> {
-        self.lock().get(path).copied()
+    /// Which pool a path held when it was last seen. What cannot be read is an error: going on
+    /// without it could make a pool where a disk is missing.
+    pub fn recall(&self, path: &Path) -> Result<Option<PoolId>> {
+        Ok(self.read()?.get(path).copied())
     }
 
     /// Remembers, durably, which pool a path holds.
-    pub(crate) fn remember(&self, path: &Path, id: PoolId) -> std::result::Result<(), Fault> {
-        let mut pools = self.lock();
-        if pools.get(path) == Some(&id) {
+    pub(crate) fn remember(&self, path: &Path, id: PoolId) -> Result<()> {
+        if self.recall(path)? == Some(id) {
             return Ok(());
         }
-        let mut changed = pools.clone();
-        changed.insert(path.to_owned(), id);
-        let record = MemoryRecord {
-            format: record::FORMAT,
-            pools: changed,
+        // Another server may share the directory: what it remembers is kept.
+        let failed = |source: Errno| Error::Io {
+            what: "write",
+            path: self.path.clone(),
+            source: source.into(),
         };
-        record::write(&self.os, &self.dir, FILE, &record)?;
-        *pools = record.pools;
-        Ok(())
+        flock(&self.dir, FlockOperation::LockExclusive).map_err(failed)?;
+        let written = self.read().and_then(|mut pools| {
+            pools.insert(path.to_owned(), id);
+            let format = record::FORMAT;
+            record::write(&self.os, &self.dir, FILE, &MemoryRecord { format, pools })
+                .map_err(|fault| failed(fault.errno))
+        });
+        flock(&self.dir, FlockOperation::Unlock).map_err(failed)?;
+        written
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, PoolId>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> Result<BTreeMap<PathBuf, PoolId>> {
+        if os::status_at(&self.dir, FILE).err() == Some(Errno::NOENT) {
+            return Ok(BTreeMap::new());
+        }
+        let record: MemoryRecord =
+            record::read(&self.dir, FILE).map_err(|reason| Error::Quarantined {
+                path: self.path.clone(),
+                reason,
+            })?;
+        Ok(record.pools)
     }
 }

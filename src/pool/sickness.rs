@@ -49,7 +49,7 @@ pub enum Sickness {
         node: NodeName,
     },
     /// Another process serves it.
-    #[error("another server holds its lock")]
+    #[error("another server, or work of this one that has not ended, holds its lock")]
     Locked,
     /// Another pool is on the same filesystem.
     #[error("it is on the same filesystem as pool {with}; a filesystem holds one pool")]
@@ -57,6 +57,17 @@ pub enum Sickness {
         /// The other pool.
         with: PoolName,
     },
+    /// Another pool that is served has the same identity.
+    #[error("its disk is a copy of pool {with}'s, both are pool {id}; unmount one of them")]
+    Twin {
+        /// The identity.
+        id: PoolId,
+        /// The other pool.
+        with: PoolName,
+    },
+    /// The state directory does not say which pool the path held.
+    #[error("which pool its path held cannot be told from the state directory: {0}")]
+    Memory(String),
     /// A filesystem that cannot keep the promises.
     #[error(
         "it is on {filesystem}, which cannot hold a pool; use a local disk filesystem such as \

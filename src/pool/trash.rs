@@ -21,6 +21,9 @@ use super::tree::{self, Watch};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
+/// How long the reclaimer may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_POLL: Duration = Duration::from_millis(2);
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -28,9 +31,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Trash {
     stopped: AtomicBool,
-    waiting: AtomicUsize,
     resisting: AtomicUsize,
     removed: AtomicU64,
+    /// The sizes that were promised to what waits, by entry.
+    sizes: Mutex<BTreeMap<OsString, u64>>,
     news: Mutex<bool>,
     wake: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -39,7 +43,7 @@ pub(crate) struct Trash {
 impl Trash {
     /// How many entries wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        lock(&self.sizes).len()
     }
 
     /// How many of them resisted.
@@ -50,6 +54,28 @@ impl Trash {
     /// How many files and directories were removed since start.
     pub(crate) fn removed(&self) -> u64 {
         self.removed.load(Ordering::Relaxed)
+    }
+
+    /// What is promised to what waits, in bytes: its space may not be free yet.
+    pub(crate) fn promised(&self) -> u64 {
+        lock(&self.sizes)
+            .values()
+            .fold(0, |sum, size| sum.saturating_add(*size))
+    }
+
+    /// Takes the sizes of what waits from a disk that was opened.
+    pub(crate) fn set_sizes(&self, sizes: Vec<(OsString, u64)>) {
+        *lock(&self.sizes) = sizes.into_iter().collect();
+    }
+
+    /// Counts an entry that begins to wait.
+    pub(crate) fn add_size(&self, name: OsString, size: u64) {
+        lock(&self.sizes).insert(name, size);
+    }
+
+    /// Counts an entry that is gone.
+    fn forget(&self, name: &OsStr) {
+        lock(&self.sizes).remove(name);
     }
 
     /// Says that there is something to reclaim.
@@ -73,12 +99,22 @@ impl Trash {
         Ok(())
     }
 
-    /// Stops the reclaimer and waits for it.
+    /// Stops the reclaimer and waits for it, but not for ever: a disk may hang.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.notify();
-        let thread = lock(&self.thread).take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        let Some(thread) = lock(&self.thread).take() else {
+            return;
+        };
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while !thread.is_finished() {
+            if Instant::now() >= deadline {
+                tracing::warn!("the reclaimer does not stop; left behind");
+                return;
+            }
+            std::thread::sleep(STOP_POLL);
+        }
+        if thread.join().is_err() {
             tracing::error!("the reclaimer panicked");
         }
     }
@@ -108,33 +144,39 @@ struct Retry {
 
 fn run(pool: &Pool) {
     let mut retries = BTreeMap::new();
+    let mut last_reclaimed = None;
     while !pool.trash.is_stopped() {
+        // A pool that is sick says so when it is open again.
+        let mut wait = LAST_RETRY;
         if let Ok(disk) = pool.disk() {
-            round(pool, &disk, &mut retries);
+            if round(pool, &disk, &mut retries) > 0 {
+                last_reclaimed = Some(Instant::now());
+            }
+            if pool.trash.waiting() == 0 && pool.serves(&disk) {
+                let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
+                pool.settle_if_empty(&disk, idle);
+            }
+            let next = retries.values().map(|retry: &Retry| retry.at).min();
+            wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
         }
-        let next = retries.values().map(|retry: &Retry| retry.at).min();
-        let wait = next.map_or(LAST_RETRY, |at| {
-            at.saturating_duration_since(Instant::now())
-        });
         pool.trash.wait(wait);
     }
 }
 
-/// Tries every entry that is due.
-fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>) {
+/// Tries every entry that is due; returns how many were reclaimed.
+fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>) -> usize {
     let names = match os::entry_names(disk.trash().as_fd()).during("list the trash") {
         Ok(names) => names,
         Err(fault) => {
             pool.fall_sick(fault.into());
-            return;
+            return 0;
         }
     };
     retries.retain(|name, _| names.contains(name));
-    let mut waiting = names.len();
+    let mut reclaimed = 0;
     for name in &names {
-        pool.trash.waiting.store(waiting, Ordering::Relaxed);
         if pool.trash.is_stopped() || !pool.serves(disk) {
-            return;
+            return reclaimed;
         }
         if retries
             .get(name)
@@ -145,17 +187,15 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
         match reclaim(pool, disk, name) {
             Ok(()) => {
                 retries.remove(name);
-                waiting -= 1;
+                reclaimed += 1;
+                pool.trash.forget(name);
             }
-            Err(fault) if fault.errno == Errno::CANCELED => return,
+            Err(fault) if fault.errno == Errno::CANCELED => return reclaimed,
             Err(fault) => postpone(pool, name, fault, retries),
         }
     }
-    pool.trash.waiting.store(waiting, Ordering::Relaxed);
     pool.trash.resisting.store(retries.len(), Ordering::Relaxed);
-    if waiting == 0 {
-        pool.settle_if_empty(disk);
-    }
+    reclaimed
 }
 
 fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsString, Retry>) {

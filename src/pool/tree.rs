@@ -123,17 +123,13 @@ impl Sweep<'_> {
         let name = OsStr::from_bytes(name.to_bytes());
         let outcome = match file_type {
             FileType::Directory => self.remove_directory(dir, name, depth),
-            _ => match self.os.unlink(dir, name) {
+            _ => match self.insist(dir, name, || self.os.unlink(dir, name)) {
                 Err(Errno::ISDIR) => self.remove_directory(dir, name, depth),
-                Err(Errno::PERM | Errno::ACCESS) => self.unlink_protected(dir, name),
-                outcome => outcome,
+                outcome => outcome.inspect(|()| self.watch.removed()),
             },
         };
         match outcome {
-            Ok(()) => {
-                self.watch.removed();
-                true
-            }
+            Ok(()) => true,
             Err(Errno::NOENT) => false,
             Err(errno) => {
                 self.fault
@@ -151,30 +147,33 @@ impl Sweep<'_> {
     ) -> Result<(), Errno> {
         if depth >= MAX_DEPTH {
             let place = format!("deep-{}", Uuid::new_v4().simple());
+            let hoist = || self.os.rename((dir, name), (self.top, &place));
+            self.insist(dir, name, hoist)?;
             self.hoisted = true;
-            return match self.os.rename((dir, name), (self.top, &place)) {
-                Err(Errno::PERM | Errno::ACCESS) => {
-                    self.unprotect(dir, name);
-                    self.os.rename((dir, name), (self.top, &place))
-                }
-                outcome => outcome,
-            };
+            return Ok(());
         }
         let child = os::open_dir(dir, name)?;
         self.sweep(child.as_fd(), None, depth + 1)
             .map_err(|fault| fault.errno)?;
-        match self.os.rmdir(dir, name) {
+        self.insist(dir, name, || self.os.rmdir(dir, name))?;
+        self.watch.removed();
+        Ok(())
+    }
+
+    /// Tries a change to an entry, and again after clearing what protects it.
+    fn insist(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+        change: impl Fn() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        match change() {
             Err(Errno::PERM | Errno::ACCESS) => {
                 self.unprotect(dir, name);
-                self.os.rmdir(dir, name)
+                change()
             }
             outcome => outcome,
         }
-    }
-
-    fn unlink_protected(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
-        self.unprotect(dir, name);
-        self.os.unlink(dir, name)
     }
 
     /// Clears what makes an entry resist: the immutable and append-only flags of the entry and of
@@ -195,30 +194,30 @@ impl Sweep<'_> {
     }
 }
 
-/// What a tree occupies, in bytes, as far down as 200 levels; hard links count each time.
-pub(crate) fn usage(dir: BorrowedFd<'_>, name: &OsStr) -> Result<u64, Errno> {
+/// What a tree occupies, in bytes, as far as it can be read and down to 200 levels; hard links
+/// count each time.
+pub(crate) fn usage(dir: BorrowedFd<'_>, name: &OsStr) -> u64 {
     const MAX_LEVELS: usize = 200;
     usage_below(dir, name, MAX_LEVELS)
 }
 
-fn usage_below(dir: BorrowedFd<'_>, name: &OsStr, levels: usize) -> Result<u64, Errno> {
-    let status = match os::status_at(dir, name) {
-        Err(Errno::NOENT) => return Ok(0),
-        outcome => outcome?,
+fn usage_below(dir: BorrowedFd<'_>, name: &OsStr, levels: usize) -> u64 {
+    let Ok(status) = os::status_at(dir, name) else {
+        return 0;
     };
     let mut bytes = status.allocated;
     if status.file_type != FileType::Directory || levels == 0 {
-        return Ok(bytes);
+        return bytes;
     }
-    let child = match os::open_dir(dir, name) {
-        // A mount, or gone meanwhile.
-        Err(Errno::XDEV | Errno::NOENT) => return Ok(bytes),
-        outcome => outcome?,
-    };
-    os::for_each_entry(child.as_fd(), |name, _| {
-        let name = OsStr::from_bytes(name.to_bytes());
-        bytes = bytes.saturating_add(usage_below(child.as_fd(), name, levels - 1)?);
-        Ok(())
-    })?;
-    Ok(bytes)
+    let counted = os::open_dir(dir, name).and_then(|child| {
+        os::for_each_entry(child.as_fd(), |name, _| {
+            let name = OsStr::from_bytes(name.to_bytes());
+            bytes = bytes.saturating_add(usage_below(child.as_fd(), name, levels - 1));
+            Ok(())
+        })
+    });
+    if let Err(errno) = counted {
+        tracing::warn!(entry = %name.display(), %errno, "cannot measure all of what is quarantined");
+    }
+    bytes
 }

@@ -10,7 +10,6 @@ use crate::csi::controller_service_capability::rpc::Type as RpcType;
 use crate::csi::controller_service_capability::{Rpc as RpcMessage, Type};
 use crate::csi::validate_volume_capabilities_response::Confirmed;
 use crate::error::{Error, Operation, Result};
-use crate::quota::Enforcement;
 use crate::types::Bytes;
 use crate::volume::{Class, Volume};
 
@@ -201,18 +200,16 @@ fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Bytes {
         .as_ref()
         .is_some_and(|place| !edge.topology.is_in(place));
     let class = Class::parse_leniently(&request.parameters);
-    match request::capabilities(&request.volume_capabilities) {
-        Ok(capabilities) if !elsewhere => edge.volumes.capacity(&class, &capabilities),
-        _ => Bytes::ZERO,
+    if elsewhere {
+        return Bytes::ZERO;
     }
+    // As with the class: what no node accepts must reach CreateVolume to be told.
+    let capabilities = request::capabilities(&request.volume_capabilities).unwrap_or_default();
+    edge.volumes.capacity(&class, &capabilities)
 }
 
 fn message(volume: &Volume, topology: &Topology) -> csi::Volume {
-    let enforcement = match volume.enforcement {
-        Enforcement::Project => "project",
-        Enforcement::Squota => "squota",
-        Enforcement::None => "none",
-    };
+    let enforcement = volume.enforcement.as_str();
     csi::Volume {
         capacity_bytes: volume.size.to_i64(),
         volume_id: volume.id.to_string(),

@@ -34,22 +34,16 @@ impl Volumes {
         let _id = self.busy.hold_id(&id.to_string())?;
         check_filesystem(pool, &request.capabilities, &request.class)?;
         let size = size_of(request);
-        let reservation = pool.reserve(size)?;
+        let reservation = pool.reserve(id, size)?;
         let entry = pool.create(&reservation, record(id, size, pool, request))?;
         Ok(Volume::new(pool, &entry))
     }
 
     /// What the next create with this class and these capabilities would accept: zero where it
-    /// would be refused for this node's sake.
+    /// would be refused for this node's sake. What no node would accept changes nothing: the
+    /// create must be reached to say so.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Bytes {
         let fits = |pool: &Pool| check_filesystem(pool, capabilities, class).is_ok();
-        let sharing = class.parameters.sharing;
-        if capabilities
-            .iter()
-            .any(|capability| capability.check_sharing(sharing).is_err())
-        {
-            return Bytes::ZERO;
-        }
         match self.choose_pool(class) {
             Ok(pool) if fits(pool) => pool.available(),
             // The class must name a pool: CreateVolume says so, if it is ever called.
@@ -73,8 +67,8 @@ impl Volumes {
             };
             let id = VolumeId::new(pool_id, name);
             match pool.find(id) {
-                Known::Nothing => {}
-                Known::Volume(_) | Known::Quarantined(_) => return self.volume(id).map(Some),
+                (Known::Nothing, _) => {}
+                (Known::Volume(_) | Known::Quarantined(_), _) => return self.volume(id).map(Some),
             }
         }
         Ok(None)
@@ -132,8 +126,12 @@ impl Volumes {
                 self.settings.topology
             )));
         }
-        check_fits(pool, entry, &request.capabilities, Some(&request.class))
-            .map_err(|error| differs(error.chain()))
+        check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
+            match error {
+                Error::Invalid { .. } | Error::OtherFilesystem { .. } => differs(error.chain()),
+                other => other,
+            }
+        })
     }
 }
 

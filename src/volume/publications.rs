@@ -24,10 +24,25 @@ struct Maps {
     by_volume: BTreeMap<VolumeId, BTreeSet<PathBuf>>,
 }
 
+impl Maps {
+    fn unlink(&mut self, id: VolumeId, target: &Path) {
+        if let Some(targets) = self.by_volume.get_mut(&id) {
+            targets.remove(target);
+            if targets.is_empty() {
+                self.by_volume.remove(&id);
+            }
+        }
+    }
+}
+
 impl Publications {
     /// Adds a target; what is known of its use is not forgotten.
     pub(crate) fn add(&self, id: VolumeId, target: &Path, usage: Use) {
         let mut maps = self.lock();
+        let other = maps.by_target.get(target).map(|(of, _)| *of);
+        if let Some(other) = other.filter(|other| *other != id) {
+            maps.unlink(other, target);
+        }
         let before = maps
             .by_target
             .get(target)
@@ -41,18 +56,21 @@ impl Publications {
             .insert(target.to_owned());
     }
 
-    /// Removes a target, whoever's it is.
-    pub(crate) fn remove(&self, target: &Path) {
+    /// Removes a target of a volume, if it is still that volume's.
+    pub(crate) fn remove(&self, id: VolumeId, target: &Path) {
         let mut maps = self.lock();
-        let Some((id, _)) = maps.by_target.remove(target) else {
-            return;
-        };
-        if let Some(targets) = maps.by_volume.get_mut(&id) {
-            targets.remove(target);
-            if targets.is_empty() {
-                maps.by_volume.remove(&id);
-            }
+        if maps.by_target.get(target).is_some_and(|(of, _)| *of == id) {
+            maps.by_target.remove(target);
+            maps.unlink(id, target);
         }
+    }
+
+    /// Whether something is published above a path.
+    pub(crate) fn is_inside(&self, path: &Path) -> bool {
+        let maps = self.lock();
+        path.ancestors()
+            .skip(1)
+            .any(|above| maps.by_target.contains_key(above))
     }
 
     /// The targets of a volume.

@@ -36,7 +36,7 @@ impl Volumes {
         options.read_only |= request.read_only || mode.is_read_only();
 
         let data = pool.open_data(&entry)?;
-        let published = self.published(&pool, &entry)?;
+        let published = self.published(&entry)?;
         match self.mounter.look(&target)? {
             Found::Mount(_) => {
                 self.check_same_mount(&target, &data, options, request)?;
@@ -135,18 +135,19 @@ impl Volumes {
         let Some(target) = self.target(target)? else {
             return Ok(());
         };
-        let _id = self.busy.hold_id(&shorten(id))?;
+        // Not the id: a call for the same volume that hangs on a dead disk must not hold this up.
         let _target = self.busy.hold_target(target.path())?;
-        let owner = self
-            .publications
-            .at(target.path())
-            .map(|(owner, _)| owner.to_string());
-        if owner.is_some_and(|owner| owner != id) {
+        let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
+        let anothers = owner.is_some_and(|owner| owner.to_string() != id);
+        // What is known is looked at again before it is a reason to refuse.
+        if anothers && matches!(self.mounter.look(&target)?, Found::Mount(_)) {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
         self.mounter.unmount(&target)?;
-        self.publications.remove(target.path());
+        if let Some(owner) = owner {
+            self.publications.remove(owner, target.path());
+        }
         remove_leaf(&target)
     }
 

@@ -7,7 +7,7 @@ use crate::error::Code::{
     InvalidArgument as Invalid, NotFound as Absent, Ok as Fine, OutOfRange as Range,
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
-use crate::pool::Sickness;
+use crate::pool::{Fault, Sickness};
 use crate::types::{Bytes, PoolId, PoolName};
 
 const OPERATIONS: [Operation; 6] = [
@@ -54,6 +54,8 @@ table! {
     NoRoom {}, no_room()                                     => [Exhaust, Exhaust, Exhaust, Range,   Exhaust, Exhaust];
     DiskFull {}, Error::DiskFull { pool: pool(), what: "write" }
                                                              => [Exhaust, Exhaust, Exhaust, Range,   Exhaust, Exhaust];
+    Failed {}, Error::Failed { pool: pool(), fault: Fault::new("chown", rustix::io::Errno::INVAL) }
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     CannotEnforce {}, Error::CannotEnforce { pool: pool() }  => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
     OtherFilesystem {}, other_filesystem()                   => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
     Published {}, Error::Published { id: text(), target: path() }

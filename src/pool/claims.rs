@@ -1,0 +1,61 @@
+//! What the open pools of a server have claimed: a filesystem holds one pool, and a pool is
+//! served at one path.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::types::{PoolId, PoolName};
+
+use super::Sickness;
+
+/// Who has claimed what.
+#[derive(Debug, Default)]
+pub struct Claims {
+    maps: Mutex<Maps>,
+}
+
+#[derive(Debug, Default)]
+struct Maps {
+    filesystems: BTreeMap<(u32, u32), PoolName>,
+    ids: BTreeMap<PoolId, PoolName>,
+}
+
+impl Claims {
+    /// Claims a filesystem by its device number.
+    pub(crate) fn filesystem(&self, device: (u32, u32), name: &PoolName) -> Result<(), Sickness> {
+        let mut maps = self.lock();
+        match maps
+            .filesystems
+            .entry(device)
+            .or_insert_with(|| name.clone())
+        {
+            holder if holder == name => Ok(()),
+            holder => Err(Sickness::SharesFilesystem {
+                with: holder.clone(),
+            }),
+        }
+    }
+
+    /// Claims an identity; a copy of a disk has that of the original.
+    pub(crate) fn id(&self, id: PoolId, name: &PoolName) -> Result<(), Sickness> {
+        let mut maps = self.lock();
+        match maps.ids.entry(id).or_insert_with(|| name.clone()) {
+            holder if holder == name => Ok(()),
+            holder => Err(Sickness::Twin {
+                id,
+                with: holder.clone(),
+            }),
+        }
+    }
+
+    /// Gives back all that a pool has claimed.
+    pub(crate) fn release(&self, name: &PoolName) {
+        let mut maps = self.lock();
+        maps.filesystems.retain(|_, holder| holder != name);
+        maps.ids.retain(|_, holder| holder != name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,127 @@
+//! How a pool comes and goes: opened when its disk is there, sick when it is not what it was.
+
+use std::mem;
+use std::sync::{Arc, PoisonError, TryLockError};
+use std::time::Instant;
+
+use super::disk::Disk;
+use super::index::Index;
+use super::{Learn, Pool, Sickness};
+
+/// What opening a pool yields.
+struct Opened {
+    disk: Disk,
+    index: Index,
+    other: crate::types::Bytes,
+    binned: Vec<(std::ffi::OsString, u64)>,
+}
+
+impl Pool {
+    /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
+    /// once `learn` has learned what of it is published.
+    pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Sickness> {
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.open_looking(deadline, learn)
+    }
+
+    fn open_looking(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Sickness> {
+        match self.try_open(deadline, learn) {
+            Ok(opened) => {
+                self.serve(opened);
+                Ok(())
+            }
+            Err(sickness) => {
+                self.fall_sick(sickness.clone());
+                Err(sickness)
+            }
+        }
+    }
+
+    fn try_open(&self, deadline: Instant, learn: Learn<'_>) -> Result<Opened, Sickness> {
+        let disk = Disk::open(&self.options, &self.context, deadline)?;
+        let index = Index::load(disk.volumes(), disk.id)?;
+        let other = disk.other()?;
+        let binned = disk.binned()?;
+        learn(disk.site()).map_err(|error| Sickness::Io {
+            what: "learn what is published".into(),
+            error: error.to_string(),
+        })?;
+        Ok(Opened {
+            disk,
+            index,
+            other,
+            binned,
+        })
+    }
+
+    fn serve(&self, opened: Opened) {
+        let Opened {
+            disk,
+            index,
+            other,
+            binned,
+        } = opened;
+        tracing::info!(
+            pool = %self.options.name,
+            path = %self.options.path.display(),
+            id = %disk.id,
+            filesystem = disk.filesystem.name,
+            volumes = index.volumes(),
+            quarantined = index.quarantined().len(),
+            "pool is open"
+        );
+        for quarantined in index.quarantined() {
+            tracing::error!(
+                pool = %self.options.name,
+                path = %quarantined.path.display(),
+                reason = quarantined.reason,
+                "quarantined, not touched"
+            );
+        }
+        self.trash.set_sizes(binned);
+        let mut state = self.lock();
+        state.id = Some(disk.id);
+        state.index = index;
+        state.other = other;
+        let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
+        drop(state);
+        drop(before);
+        self.trash.notify();
+    }
+
+    /// Looks at the pool: one that is open may fall sick, a sick one is opened if it can be. A look
+    /// that has not ended is not joined by another.
+    pub fn check(&self, learn: Learn<'_>) {
+        let _looking = match self.looking.try_lock() {
+            Ok(looking) => looking,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        match self.disk() {
+            Ok(disk) => {
+                if let Err(sickness) = disk.verify(&self.options) {
+                    self.fall_sick(sickness);
+                }
+            }
+            Err(_) => {
+                // It has said by itself why it is still sick.
+                let _ = self.open_looking(Instant::now(), learn);
+            }
+        }
+    }
+
+    /// Closes everything held on the disk until it is found well again.
+    pub(crate) fn fall_sick(&self, sickness: Sickness) {
+        let mut state = self.lock();
+        let is_news = state.disk.as_ref().err() != Some(&sickness);
+        if is_news {
+            tracing::error!(pool = %self.options.name, reason = %sickness, "pool is sick");
+        }
+        let before = mem::replace(&mut state.disk, Err(sickness));
+        drop(state);
+        // Closing the last descriptor on a disk that was unmounted is what unmounts it, and may
+        // take long: nobody must wait for the lock meanwhile.
+        drop(before);
+        self.context.claims.release(&self.options.name);
+    }
+}
