@@ -3,8 +3,19 @@
     unreachable_pub,
     reason = "nothing outside this binary can reach anything in it"
 )]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "that is how a test fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "that is how a test fails"
+)]
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
 mod common;
+mod hostile;
+mod model;
+mod mounts;
 mod pools;
+mod poweroff;
+mod rpc;
+mod server;

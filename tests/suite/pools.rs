@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::Sickness;
@@ -220,7 +221,7 @@ fn a_second_server_on_the_same_pool_is_refused() {
     let (node, fakes) = (NodeDir::new(), Fakes::default());
     let first = node.volumes(&fakes);
     let settings = node.settings(&[node.pool_option()]);
-    let second = Volumes::new(settings).unwrap();
+    let second = Arc::new(Volumes::new(settings).unwrap());
     assert!(matches!(second.load(), Err(Error::AllLocked)));
     assert!(!second.is_loaded());
     first.create(&create("pvc-1", MIB)).unwrap();

@@ -1,7 +1,11 @@
 //! What the integration tests share: a node's directories, the domain over them with or without
 //! fakes, the real server over them, and loop-mounted filesystems.
 
+pub mod fuse;
 pub mod loops;
+pub mod memory;
+pub mod messages;
+pub mod picture;
 pub mod server;
 
 use std::path::{Path, PathBuf};
@@ -91,7 +95,8 @@ impl NodeDir {
 
     /// These pools, loaded, with the fakes given.
     pub fn volumes_of(&self, pools: &[String], fakes: &Fakes) -> Running {
-        let volumes = Volumes::with_seams(self.settings(pools), fakes.seams()).unwrap();
+        let volumes = Volumes::with_seams(self.settings(pools), fakes.seams());
+        let volumes = Arc::new(volumes.unwrap());
         volumes.load().unwrap();
         Running(volumes)
     }
@@ -149,7 +154,16 @@ impl Fakes {
 
 /// Loaded volumes that are stopped when dropped.
 #[derive(Debug)]
-pub struct Running(Volumes);
+pub struct Running(Arc<Volumes>);
+
+impl Running {
+    /// Looks at every pool, as the server does every few seconds.
+    pub fn check_pools(&self) {
+        for pool in self.pools() {
+            self.check_pool(pool);
+        }
+    }
+}
 
 impl std::ops::Deref for Running {
     type Target = Volumes;

@@ -46,6 +46,17 @@ impl Server {
         command
     }
 
+    /// The same command with another value for a flag that it has.
+    pub fn with(command: &Command, flag: &str, value: &str) -> Command {
+        let mut changed = Command::new(command.get_program());
+        let mut is_value = false;
+        for argument in command.get_args() {
+            changed.arg(if is_value { value.as_ref() } else { argument });
+            is_value = argument == flag;
+        }
+        changed
+    }
+
     /// Starts serving the node's one pool and waits until it is ready.
     pub async fn start(node: &NodeDir) -> Self {
         Self::start_with(node, &[node.pool_option()]).await
@@ -54,13 +65,19 @@ impl Server {
     /// Starts serving these pools and waits until it is ready.
     pub async fn start_with(node: &NodeDir, pools: &[String]) -> Self {
         let server = Self::spawn(node, &mut Self::command(node, pools));
+        server.wait_ready().await;
+        server
+    }
+
+    /// Waits until it is ready.
+    pub async fn wait_ready(&self) {
         for _ in 0..1000 {
-            if server.is_ready().await {
-                return server;
+            if self.is_ready().await {
+                return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("the server is not ready: {}", server.log());
+        panic!("the server is not ready: {}", self.log());
     }
 
     /// Starts a command whose standard error becomes the log.
@@ -120,6 +137,14 @@ impl Server {
         let status = self.child.wait().unwrap();
         assert_eq!(status.signal(), None, "{}", self.log());
         status.code()
+    }
+
+    /// Waits until it ends by itself; returns its exit code and what it logged.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        super::eventually("the server gives up", || {
+            self.child.try_wait().unwrap().is_some()
+        });
+        (self.child.wait().unwrap().code(), self.log())
     }
 
     /// Kills it without warning.

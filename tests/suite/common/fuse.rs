@@ -1,0 +1,25 @@
+//! A filesystem whose daemon never answers, or is dead: what an NFS server or a FUSE daemon of
+//! somebody else leaves behind.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+
+/// Mounts a filesystem that hangs whoever asks it anything; once the result is dropped it is dead,
+/// and answers everything with an error. Nothing where there is no FUSE.
+pub fn mount_hanging(at: &Path) -> Option<File> {
+    let daemon = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .ok()?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0",
+        daemon.as_raw_fd()
+    );
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("hangs"), at, Some("fuse"), flags, Some(&*options)).ok()?;
+    Some(daemon)
+}

@@ -1,0 +1,86 @@
+//! Pools on filesystems in memory: nothing but the test changes them, so a test knows to the byte
+//! what is on them, and no step waits for a disk.
+
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::NodeDir;
+
+/// The size of each filesystem.
+pub const SIZE: u64 = 256 << 20;
+
+/// A node with pools of these names, each on a filesystem of its own. Where the test has no mount
+/// namespace of its own they are plain directories of one filesystem.
+pub struct MemoryNode {
+    mounts: Vec<PathBuf>,
+    pools: Vec<String>,
+    dir: NodeDir,
+}
+
+impl MemoryNode {
+    /// Makes the node; the pools' directories do not exist yet.
+    pub fn new(pools: &[&str]) -> Self {
+        let mut node = Self {
+            mounts: Vec::new(),
+            pools: pools.iter().map(|&name| name.to_owned()).collect(),
+            dir: NodeDir::new(),
+        };
+        for name in pools {
+            let at = node.dir.path(name);
+            std::fs::create_dir(&at).unwrap();
+            if has_own_namespace() {
+                let size = std::ffi::CString::new(format!("size={SIZE}")).unwrap();
+                let flags = MountFlags::empty();
+                rustix::mount::mount("rootcellar-test", &at, "tmpfs", flags, size.as_c_str())
+                    .unwrap();
+                node.mounts.push(at);
+            }
+        }
+        node
+    }
+
+    /// Whether the pools are in memory.
+    pub fn is_in_memory(&self) -> bool {
+        !self.mounts.is_empty()
+    }
+
+    /// The path of a pool.
+    pub fn pool(&self, name: &str) -> PathBuf {
+        self.dir.path(name).join("pool")
+    }
+
+    /// `--pool` for every pool.
+    pub fn options(&self) -> Vec<String> {
+        let option = |name: &String| {
+            let path = self.pool(name);
+            format!("{name}={},init,any-filesystem,reserve=0", path.display())
+        };
+        self.pools.iter().map(option).collect()
+    }
+}
+
+impl std::ops::Deref for MemoryNode {
+    type Target = NodeDir;
+
+    fn deref(&self) -> &NodeDir {
+        &self.dir
+    }
+}
+
+impl Drop for MemoryNode {
+    fn drop(&mut self) {
+        for at in &self.mounts {
+            // What a failed test holds open must not keep the directory from being removed.
+            let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// Whether mounts made here end with the test and are allowed.
+pub fn has_own_namespace() -> bool {
+    let namespace = |pid: &str| std::fs::read_link(Path::new("/proc").join(pid).join("ns/mnt"));
+    // Another user's namespace cannot be read, and is then not ours.
+    let first = matches!((namespace("self"), namespace("1")), (Ok(own), Ok(one)) if own == one);
+    rustix::process::geteuid().is_root() && !first
+}

@@ -1,0 +1,213 @@
+//! Messages as the provisioner and the kubelet send them, and what every answer must look like.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::path::Path;
+use std::time::Duration;
+
+use rootcellar::csi;
+use rootcellar::csi::volume_capability::access_mode::Mode;
+use rootcellar::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use tonic::{Code, Status};
+
+use super::server::Clients;
+
+/// What a call answers.
+pub type Answer<T = ()> = Result<T, Status>;
+
+/// A map of strings.
+pub fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+/// Mount access in a mode, with mount options.
+pub fn capability(mode: Mode, flags: &[&str]) -> csi::VolumeCapability {
+    let mount = MountVolume {
+        mount_flags: flags.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    };
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(AccessType::Mount(mount)),
+    }
+}
+
+/// `ReadWriteOnce`, as the provisioner translates it for this driver.
+pub fn read_write_once() -> csi::VolumeCapability {
+    capability(Mode::SingleNodeMultiWriter, &[])
+}
+
+/// A request for a volume of at least so many bytes.
+pub fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(csi::CapacityRange {
+            required_bytes: bytes,
+            limit_bytes: 0,
+        }),
+        volume_capabilities: vec![read_write_once()],
+        ..Default::default()
+    }
+}
+
+/// A request for a volume of a class with these parameters.
+pub fn create_with(
+    name: &str,
+    bytes: i64,
+    parameters: &[(&str, &str)],
+) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        parameters: map(parameters),
+        ..create(name, bytes)
+    }
+}
+
+/// A request to publish a volume at a target.
+pub fn publish(id: &str, target: &Path) -> csi::NodePublishVolumeRequest {
+    csi::NodePublishVolumeRequest {
+        volume_id: id.to_owned(),
+        target_path: target.to_str().unwrap().to_owned(),
+        volume_capability: Some(read_write_once()),
+        ..Default::default()
+    }
+}
+
+/// A request to publish a volume at a target with mount options.
+pub fn publish_with(id: &str, target: &Path, flags: &[&str]) -> csi::NodePublishVolumeRequest {
+    csi::NodePublishVolumeRequest {
+        volume_capability: Some(capability(Mode::SingleNodeMultiWriter, flags)),
+        ..publish(id, target)
+    }
+}
+
+/// Asserts that a call was refused with this code, and in words that hold `says`.
+#[track_caller]
+pub fn refused<T: Debug>(case: &str, answer: Answer<T>, code: Code, says: &str) {
+    let Err(status) = answer else {
+        panic!("{case}: not refused: {answer:?}");
+    };
+    assert_eq!(status.code(), code, "{case}: {status}");
+    assert_well_formed(case, &status);
+    assert!(
+        status.message().contains(says),
+        "{case}: {says:?} is not in {:?}",
+        status.message()
+    );
+}
+
+/// Asserts what the specification demands of every error: words, and no details.
+#[track_caller]
+pub fn assert_well_formed(case: &str, status: &Status) {
+    assert!(!status.message().is_empty(), "{case}: {status:?}");
+    assert!(status.details().is_empty(), "{case}: {status:?}");
+}
+
+/// As [`super::eventually`], where asking takes a call.
+pub async fn soon(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..3000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came true: {what}");
+}
+
+impl Clients {
+    /// `CreateVolume`.
+    pub async fn create(&mut self, request: csi::CreateVolumeRequest) -> Answer<csi::Volume> {
+        let answer = self.controller.create_volume(request).await?;
+        Ok(answer.into_inner().volume.unwrap())
+    }
+
+    /// Makes a volume and returns its id.
+    pub async fn make(&mut self, name: &str, bytes: i64) -> String {
+        self.create(create(name, bytes)).await.unwrap().volume_id
+    }
+
+    /// `DeleteVolume`.
+    pub async fn delete(&mut self, id: &str) -> Answer {
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.controller.delete_volume(request).await.map(drop)
+    }
+
+    /// `ControllerGetVolume`.
+    pub async fn get(&mut self, id: &str) -> Answer<csi::Volume> {
+        let request = csi::ControllerGetVolumeRequest {
+            volume_id: id.to_owned(),
+        };
+        let answer = self.controller.controller_get_volume(request).await?;
+        Ok(answer.into_inner().volume.unwrap())
+    }
+
+    /// `ValidateVolumeCapabilities`; nothing if they are confirmed, else the reason why not.
+    pub async fn validate(
+        &mut self,
+        id: &str,
+        capability: csi::VolumeCapability,
+    ) -> Answer<Option<String>> {
+        let request = csi::ValidateVolumeCapabilitiesRequest {
+            volume_id: id.to_owned(),
+            volume_capabilities: vec![capability],
+            ..Default::default()
+        };
+        let answer = self
+            .controller
+            .validate_volume_capabilities(request)
+            .await?
+            .into_inner();
+        Ok(Some(answer.message).filter(|_| answer.confirmed.is_none()))
+    }
+
+    /// `ListVolumes`: the ids, and the token of the next page.
+    pub async fn list(
+        &mut self,
+        max_entries: i32,
+        starting_token: &str,
+    ) -> Answer<(Vec<String>, String)> {
+        let request = csi::ListVolumesRequest {
+            max_entries,
+            starting_token: starting_token.to_owned(),
+        };
+        let answer = self.controller.list_volumes(request).await?.into_inner();
+        let ids = answer.entries.into_iter();
+        let ids = ids.map(|entry| entry.volume.unwrap().volume_id);
+        Ok((ids.collect(), answer.next_token))
+    }
+
+    /// `GetCapacity` as the provisioner polls it: with parameters, without capabilities.
+    pub async fn capacity(&mut self, parameters: &[(&str, &str)]) -> i64 {
+        let request = csi::GetCapacityRequest {
+            parameters: map(parameters),
+            ..Default::default()
+        };
+        let answer = self.controller.get_capacity(request).await.unwrap();
+        answer.into_inner().available_capacity
+    }
+
+    /// `NodePublishVolume`.
+    pub async fn publish(&mut self, request: csi::NodePublishVolumeRequest) -> Answer {
+        self.node.node_publish_volume(request).await.map(drop)
+    }
+
+    /// `NodeUnpublishVolume`.
+    pub async fn unpublish(&mut self, id: &str, target: &Path) -> Answer {
+        let request = csi::NodeUnpublishVolumeRequest {
+            volume_id: id.to_owned(),
+            target_path: target.to_str().unwrap().to_owned(),
+        };
+        self.node.node_unpublish_volume(request).await.map(drop)
+    }
+
+    /// `Probe`: whether the driver is ready.
+    pub async fn ready(&mut self) -> bool {
+        let answer = self.identity.probe(csi::ProbeRequest {}).await.unwrap();
+        answer.into_inner().ready == Some(true)
+    }
+}

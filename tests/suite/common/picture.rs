@@ -1,0 +1,41 @@
+//! A picture of a directory tree, to be compared with a later one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Everything in a tree: path, and what there is to see of it.
+pub type Picture = BTreeMap<PathBuf, String>;
+
+/// Looks at everything below a directory, links not followed, except below the paths left out.
+pub fn picture(dir: &Path, left_out: &[PathBuf]) -> Picture {
+    let mut picture = Picture::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if left_out.contains(&path) {
+                continue;
+            }
+            picture.insert(path.clone(), describe(&path));
+            if fs::symlink_metadata(&path).unwrap().is_dir() {
+                todo.push(path);
+            }
+        }
+    }
+    picture
+}
+
+fn describe(path: &Path) -> String {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    let content = match metadata.file_type() {
+        kind if kind.is_file() => format!("{:?}", fs::read(path).unwrap()),
+        kind if kind.is_symlink() => fs::read_link(path).unwrap().display().to_string(),
+        kind if kind.is_socket() => "socket".to_owned(),
+        _ => String::new(),
+    };
+    let (inode, mode) = (metadata.ino(), metadata.mode());
+    let (uid, gid) = (metadata.uid(), metadata.gid());
+    format!("inode {inode}, mode {mode:o}, owner {uid}:{gid} {content}")
+}

@@ -1,0 +1,92 @@
+//! Requests that nobody should send: each gets the right code and a message, nothing panics, and
+//! nothing outside the pool is touched.
+
+mod fields;
+mod names;
+mod paths;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tonic::{Code, Status};
+
+use crate::common::NodeDir;
+use crate::common::messages::assert_well_formed;
+use crate::common::picture::{Picture, picture};
+use crate::common::server::{Clients, Server};
+
+/// A served node with things of others around the pool, and a picture of them.
+struct Scene {
+    clients: Clients,
+    server: Server,
+    before: Picture,
+    node: NodeDir,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let node = NodeDir::new();
+        prepare(&node);
+        let server = Server::start(&node).await;
+        let clients = server.clients().await;
+        let before = look(&node);
+        Self {
+            clients,
+            server,
+            before,
+            node,
+        }
+    }
+
+    /// Asserts that the server lives, that nothing in it panicked, and that nothing but the pool
+    /// has changed.
+    #[track_caller]
+    fn assert_untouched(&self, case: &str) {
+        assert_eq!(look(&self.node), self.before, "{case}");
+        let log = self.server.log();
+        assert!(!log.contains("panicked"), "{case}: {log}");
+    }
+}
+
+/// Things of others: files and directories outside, and links to them where targets are.
+fn prepare(node: &NodeDir) {
+    fs::create_dir_all(node.path("outside/directory")).unwrap();
+    fs::write(node.path("outside/directory/file"), "precious").unwrap();
+    fs::write(node.path("outside/file"), "precious").unwrap();
+    fs::create_dir_all(node.path("kubelet/pods/pod/full")).unwrap();
+    fs::write(node.path("kubelet/pods/pod/full/file"), "precious").unwrap();
+    fs::write(node.path("kubelet/pods/pod/file"), "precious").unwrap();
+    let links = [
+        ("out", "outside"),
+        ("into-pool", "pool/volumes"),
+        ("to-file", "outside/file"),
+        ("to-directory", "outside/directory"),
+        ("to-nothing", "nothing"),
+        ("to-itself", "kubelet/pods/pod/to-itself"),
+    ];
+    for (name, to) in links {
+        symlink(node.path(to), node.path("kubelet/pods/pod").join(name)).unwrap();
+    }
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        node.path("kubelet/pods/pod/fifo"),
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
+}
+
+/// Everything on the node but the pool and the log.
+fn look(node: &NodeDir) -> Picture {
+    picture(&node.path(""), &[node.pool(), node.path("server.log")])
+}
+
+/// Asserts that an answer is a success or one of these codes, and well formed.
+#[track_caller]
+fn assert_one_of(case: &str, code: Result<(), &Status>, allowed: &[Code]) {
+    if let Err(status) = code {
+        assert_well_formed(case, status);
+        assert!(allowed.contains(&status.code()), "{case}: {status}");
+    }
+}

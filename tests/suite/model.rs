@@ -1,0 +1,379 @@
+//! Random work on two pools, compared after every step with a model that fits on a page.
+
+mod random;
+mod reference;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::prop;
+use proptest::test_runner::{Config, TestError, TestRunner};
+use rustix::fs::StatVfsMountFlags;
+
+use rootcellar::error::{Code, Operation, Result};
+use rootcellar::mount::{Atime, FakeMounter, Mounter, Target};
+use rootcellar::pool::Parameters;
+use rootcellar::quota::Enforcement;
+use rootcellar::types::{Bytes, VolumeId};
+use rootcellar::volume::{Capability, Class, CreateRequest, PublishRequest, Volume};
+
+use crate::common::memory::{MemoryNode, SIZE};
+use crate::common::{Fakes, Running, create, eventually, name, names};
+use crate::skip;
+use random::{Op, ops};
+use reference::Model;
+
+const STEPS: usize = 10_000;
+const MIB: u64 = 1 << 20;
+const POOLS: [&str; 2] = ["default", "second"];
+/// Few, so that requests meet; odd, because a name is no path.
+const NAMES: [&str; 5] = ["a", "../b", "ü\n", "d d", "a-"];
+const TARGETS: usize = 3;
+/// What a pool may promise: all but the slack for the filesystem's own metadata.
+const HOLDS: u64 = SIZE - SIZE / 100;
+/// What records and the marker take at most. Sizes are multiples of 4 MiB, which never add up to
+/// a number this close below [`HOLDS`].
+const FUZZ: u64 = MIB;
+
+/// The driver under test beside its model.
+struct World {
+    running: Option<Running>,
+    mounter: Arc<FakeMounter>,
+    fakes: Fakes,
+    targets: Vec<PathBuf>,
+    node: MemoryNode,
+    model: Model,
+}
+
+impl World {
+    fn new() -> Self {
+        let node = MemoryNode::new(&POOLS);
+        let mounter = Arc::new(FakeMounter::default());
+        let fakes = Fakes {
+            mounter: mounter.clone(),
+            ..Fakes::default()
+        };
+        let targets = (0..TARGETS)
+            .map(|pod| node.target(&pod.to_string()))
+            .collect();
+        let running = Some(node.volumes_of(&node.options(), &fakes));
+        Self {
+            running,
+            mounter,
+            fakes,
+            targets,
+            node,
+            model: Model::default(),
+        }
+    }
+
+    fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    /// The id the volume of this name has, or would have in the default pool.
+    fn id(&self, volume: &str) -> VolumeId {
+        let home = self
+            .model
+            .volumes
+            .get(volume)
+            .map_or(POOLS[0], |made| &made.pool);
+        let mut pools = self.driver().pools().iter();
+        let pool = pools.find(|pool| pool.name().as_str() == home).unwrap();
+        VolumeId::new(pool.id().unwrap(), &name(volume))
+    }
+
+    fn expected(&self, volume: &str) -> Option<Volume> {
+        let made = self.model.volumes.get(volume)?;
+        Some(Volume {
+            id: self.id(volume),
+            name: name(volume),
+            pool: made.pool.parse().unwrap(),
+            size: Bytes(made.size),
+            parameters: made.parameters,
+            enforcement: Enforcement::None,
+        })
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Create(request) => {
+                let got = coded(self.driver().create(request), Operation::CreateVolume);
+                let want = self.model.create(request);
+                let volume = want.map(|()| self.expected(request.name.as_str()).unwrap());
+                assert_eq!(got, volume);
+            }
+            Op::Delete(name) => {
+                let id = self.id(name).to_string();
+                let got = coded(self.driver().delete(&id), Operation::Delete);
+                assert_eq!(got, self.model.delete(name));
+                self.await_reclaim();
+            }
+            Op::Get(name) => {
+                let id = self.id(name).to_string();
+                let got = coded(self.driver().get(&id), Operation::Volume);
+                assert_eq!(got, self.expected(name).ok_or(Code::NotFound));
+            }
+            Op::Publish {
+                name,
+                target,
+                capability,
+                read_only,
+            } => {
+                let request = PublishRequest {
+                    id: self.id(name).to_string(),
+                    target: self.targets[*target].clone(),
+                    capability: capability.clone(),
+                    read_only: *read_only,
+                };
+                let got = coded(self.driver().publish(&request), Operation::Volume);
+                assert_eq!(
+                    got,
+                    self.model.publish(name, *target, capability, *read_only)
+                );
+            }
+            Op::Unpublish { name, target } => {
+                let id = self.id(name).to_string();
+                let got = self.driver().unpublish(&id, &self.targets[*target]);
+                let got = coded(got, Operation::Volume);
+                assert_eq!(got, self.model.unpublish(name, *target));
+            }
+            Op::Unmount(target) => {
+                self.mounter.unmount(&self.target(*target)).unwrap();
+                self.model.mounts.remove(target);
+            }
+            Op::List(sizes) => self.list(sizes),
+            Op::Capacity(class, capability) => self.capacity(class, capability),
+            Op::Probe(pool) => self.probe(pool),
+            Op::Restart => self.restart(),
+        }
+    }
+
+    fn target(&self, target: usize) -> Target {
+        let kubelet = self.node.path("kubelet");
+        Target::open(&self.targets[target], &kubelet, &[])
+            .unwrap()
+            .unwrap()
+    }
+
+    fn restart(&mut self) {
+        // The old server must be gone before the new one can have the lock.
+        self.running = None;
+        self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
+        for mounted in self.model.mounts.values_mut() {
+            mounted.mode = None;
+        }
+    }
+
+    fn list(&self, sizes: &[usize]) {
+        let mut pages = Vec::new();
+        let mut token = String::new();
+        for size in sizes.iter().cycle() {
+            let page = self.driver().list(*size, &token).unwrap();
+            assert!(page.volumes.len() <= *size);
+            assert!(
+                !page.volumes.is_empty() || page.next_token.is_empty(),
+                "an empty page is the last"
+            );
+            pages.extend(page.volumes);
+            assert!(pages.len() <= self.model.volumes.len(), "a page repeats");
+            token = page.next_token;
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(pages, self.all());
+        let refused = coded(
+            self.driver().list(1, "no token").map(drop),
+            Operation::Query,
+        );
+        assert_eq!(refused, Err(Code::Aborted));
+    }
+
+    fn capacity(&self, class: &Class, capability: &Capability) {
+        let capabilities = std::slice::from_ref(capability);
+        let got = self.driver().capacity(class, capabilities);
+        match Model::place(class, capabilities) {
+            Some(pool) => self.check_capacity(&pool, got),
+            None => assert_eq!(got, Bytes::ZERO),
+        }
+    }
+
+    /// Nothing is promised: then free space decides, which the reclaimer changes meanwhile.
+    fn probe(&mut self, pool: &str) {
+        if self.model.room(pool) == HOLDS {
+            return;
+        }
+        let class = Class {
+            pool: Some(pool.parse().unwrap()),
+            ..Class::default()
+        };
+        let room = self.driver().capacity(&class, &[]).0;
+        let more = CreateRequest {
+            class: class.clone(),
+            ..create("probe", room + 1)
+        };
+        let refused = coded(self.driver().create(&more), Operation::CreateVolume);
+        assert_eq!(
+            refused,
+            Err(Code::ResourceExhausted),
+            "a byte more than the capacity"
+        );
+        let exact = CreateRequest {
+            class: class.clone(),
+            ..create("probe", room)
+        };
+        let made = self.driver().create(&exact).expect("exactly the capacity");
+        assert_eq!(self.driver().capacity(&class, &[]), Bytes::ZERO);
+        self.driver().delete(&made.id.to_string()).unwrap();
+        self.await_reclaim();
+    }
+
+    /// Until its trash is reclaimed a pool promises no more than before.
+    fn await_reclaim(&self) {
+        let pools = self.driver().pools();
+        eventually("the trash is empty", || {
+            pools.iter().all(|pool| pool.status().trash == 0)
+        });
+    }
+
+    fn all(&self) -> Vec<Volume> {
+        let names = self.model.volumes.keys();
+        let mut all: Vec<Volume> = names.map(|name| self.expected(name).unwrap()).collect();
+        all.sort_by_key(|volume| volume.id);
+        all
+    }
+
+    /// The invariants that hold after every step.
+    fn check(&self) {
+        let all = self.all();
+        assert_eq!(self.driver().list(0, "").unwrap().volumes, all);
+        for pool in self.driver().pools() {
+            let of_pool: Vec<&Volume> = all.iter().filter(|v| v.pool == *pool.name()).collect();
+            self.check_disk(pool.name().as_str(), &of_pool);
+            self.check_capacity(pool.name().as_str(), pool.available());
+            let status = pool.status();
+            assert_eq!(status.sickness, None);
+            assert_eq!((status.volumes, status.quarantined), (of_pool.len(), 0));
+            assert_eq!(
+                status.reserved.0,
+                of_pool.iter().map(|v| v.size.0).sum::<u64>()
+            );
+        }
+        self.check_mounts();
+    }
+
+    fn check_capacity(&self, pool: &str, capacity: Bytes) {
+        let room = self.model.room(pool);
+        let within = room.saturating_sub(FUZZ)..=room;
+        assert!(
+            within.contains(&capacity.0),
+            "{pool}: {capacity:?} is not in {within:?}"
+        );
+    }
+
+    /// Exactly the volumes of the model are on the disk, whole, and nothing else is.
+    fn check_disk(&self, pool: &str, volumes: &[&Volume]) {
+        let pool = self.node.pool(pool);
+        assert_eq!(names(&pool), [".rootcellar", "snapshots", "volumes"]);
+        assert_eq!(names(&pool.join(".rootcellar/staging")), [""; 0]);
+        assert_eq!(names(&pool.join("snapshots")), [""; 0]);
+        let directories = names(&pool.join("volumes"));
+        assert_eq!(directories.len(), volumes.len(), "{directories:?}");
+        for volume in volumes {
+            let hash = format!("-{}", volume.id.hash());
+            let mut directories = directories.iter().filter(|name| name.ends_with(&hash));
+            let directory = pool.join("volumes").join(directories.next().unwrap());
+            assert_eq!(names(&directory), ["data", "volume.json"]);
+            let data = directory.join("data").symlink_metadata().unwrap();
+            let Parameters { mode, uid, gid, .. } = volume.parameters;
+            assert!(data.is_dir());
+            assert_eq!(data.permissions().mode() & 0o7777, mode.bits());
+            assert_eq!((data.uid(), data.gid()), (uid, gid));
+            let record = std::fs::read(directory.join("volume.json")).unwrap();
+            let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+            assert_eq!(record["id"], volume.id.to_string());
+            assert_eq!(record["name"], volume.name.as_str());
+            assert_eq!(record["size_bytes"], volume.size.0);
+        }
+    }
+
+    /// Exactly the publications of the model are mounted, each showing its volume as asked.
+    fn check_mounts(&self) {
+        let mounted: Vec<&PathBuf> = self
+            .model
+            .mounts
+            .keys()
+            .map(|t| &self.targets[*t])
+            .collect();
+        assert_eq!(self.mounter.mounted().iter().collect::<Vec<_>>(), mounted);
+        for (target, there) in &self.model.mounts {
+            let id = self.id(there.name).to_string();
+            let shown = self.driver().stats(&id, &self.targets[*target]);
+            assert!(
+                shown.is_ok(),
+                "{shown:?}: another directory than the volume's is mounted"
+            );
+            let flags = self.mounter.flags(&self.target(*target)).unwrap();
+            let atime = there.options.atime;
+            for (flag, asked) in [
+                (StatVfsMountFlags::RDONLY, there.options.read_only),
+                (StatVfsMountFlags::NOEXEC, there.options.noexec),
+                (StatVfsMountFlags::NOATIME, atime == Some(Atime::Noatime)),
+                (StatVfsMountFlags::RELATIME, atime == Some(Atime::Relatime)),
+            ] {
+                assert_eq!(flags.contains(flag), asked, "{flag:?}");
+            }
+        }
+    }
+
+    /// What was deleted is reclaimed in the end.
+    fn finish(&self) {
+        for pool in self.driver().pools() {
+            let trash = pool.path().join(".rootcellar/trash");
+            eventually("the trash is empty", || names(&trash).is_empty());
+        }
+    }
+}
+
+fn coded<T>(result: Result<T>, operation: Operation) -> Result<T, Code> {
+    result.map_err(|error| error.code(operation))
+}
+
+/// After every step of any sequence of requests and restarts, exactly the acknowledged volumes
+/// and publications exist, and nothing else does.
+#[test]
+fn any_sequence_of_requests_does_what_the_model_says() {
+    if !MemoryNode::new(&POOLS).is_in_memory() {
+        skip!("not in a mount namespace of its own; run by `make test`");
+    }
+    let config = Config {
+        cases: 16,
+        failure_persistence: None,
+        max_shrink_iters: 4096,
+        ..Config::default()
+    };
+    let sequences = prop::collection::vec(ops(), 1..=320);
+    let steps = AtomicUsize::new(0);
+    while steps.load(Ordering::Relaxed) < STEPS {
+        let outcome = TestRunner::new(config.clone()).run(&sequences, |sequence| {
+            let mut world = World::new();
+            for op in &sequence {
+                world.apply(op);
+                world.check();
+                steps.fetch_add(1, Ordering::Relaxed);
+            }
+            world.finish();
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            let TestError::Fail(reason, sequence) = error else {
+                panic!("{error}");
+            };
+            let lines: Vec<String> = sequence.iter().map(|op| format!("{op:?}")).collect();
+            panic!("{reason}\nafter\n{}", lines.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Random requests, of few kinds so that they meet.
+
+use proptest::prelude::*;
+
+use rootcellar::mount::MountOptions;
+use rootcellar::pool::{AccessMode, Mode, Parameters, Sharing};
+use rootcellar::types::Bytes;
+use rootcellar::volume::{Capability, Class, CreateRequest};
+
+use crate::common::create;
+
+use super::{MIB, NAMES, POOLS, TARGETS};
+
+#[derive(Debug, Clone)]
+pub enum Op {
+    Create(CreateRequest),
+    Delete(&'static str),
+    Get(&'static str),
+    Publish {
+        name: &'static str,
+        target: usize,
+        capability: Capability,
+        read_only: bool,
+    },
+    Unpublish {
+        name: &'static str,
+        target: usize,
+    },
+    /// Somebody unmounts a target behind the driver's back.
+    Unmount(usize),
+    /// All pages, of these sizes in turn.
+    List(Vec<usize>),
+    Capacity(Class, Capability),
+    /// Asks for exactly the capacity, and for a byte more.
+    Probe(&'static str),
+    Restart,
+}
+
+fn modes() -> impl Strategy<Value = AccessMode> {
+    prop_oneof![
+        4 => Just(AccessMode::SingleNodeMultiWriter),
+        2 => Just(AccessMode::SingleNodeSingleWriter),
+        1 => Just(AccessMode::SingleNodeWriter),
+        1 => Just(AccessMode::SingleNodeReaderOnly),
+        1 => Just(AccessMode::MultiNodeReaderOnly),
+        1 => Just(AccessMode::MultiNodeSingleWriter),
+        1 => Just(AccessMode::MultiNodeMultiWriter),
+    ]
+}
+
+fn fs_types() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![
+        10 => Just(None),
+        2 => Just(Some("tmpfs".to_owned())),
+        1 => Just(Some("xfs".to_owned())),
+    ]
+}
+
+fn capabilities() -> impl Strategy<Value = Capability> {
+    let flags = prop_oneof![
+        6 => Just(vec![]),
+        1 => Just(vec!["ro"]),
+        1 => Just(vec!["rw", "relatime"]),
+        1 => Just(vec!["noexec"]),
+        1 => Just(vec!["noexec", "noatime"]),
+    ];
+    (modes(), fs_types(), flags).prop_map(|(access_mode, fs_type, flags)| {
+        let options = MountOptions::parse(flags).unwrap();
+        Capability {
+            access_mode,
+            fs_type,
+            options,
+        }
+    })
+}
+
+fn classes() -> impl Strategy<Value = Class> {
+    let pool = prop_oneof![
+        6 => Just(None),
+        2 => Just(Some("default")),
+        4 => Just(Some("second")),
+        1 => Just(Some("third")),
+    ];
+    let kept = |mode: &str, id: u32, sharing| Parameters {
+        mode: Mode::parse(mode).unwrap(),
+        uid: id,
+        gid: 2 * id,
+        sharing,
+    };
+    // In a user namespace no other id is to be had.
+    let id = if can_change_owner() { 1000 } else { 0 };
+    let parameters = prop_oneof![
+        4 => Just(Parameters::default()),
+        1 => Just(kept("0700", id, Sharing::None)),
+        3 => Just(kept("3775", 0, Sharing::Node)),
+    ];
+    (pool, parameters, fs_types()).prop_map(|(pool, parameters, fs_type)| Class {
+        pool: pool.map(|pool| pool.parse().unwrap()),
+        parameters,
+        fs_type,
+        ..Class::default()
+    })
+}
+
+fn can_change_owner() -> bool {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::os::unix::fs::chown(file.path(), Some(1000), Some(2000)).is_ok()
+}
+
+fn requests() -> impl Strategy<Value = CreateRequest> {
+    let sizes = prop::sample::select(vec![0, 4 * MIB, 64 * MIB, 160 * MIB, 400 * MIB]);
+    let above = prop::option::of(prop::sample::select(vec![4 * MIB, 60 * MIB]));
+    let capabilities = prop::collection::vec(capabilities(), 1..=2);
+    let excludes_node = prop::bool::weighted(0.05);
+    (
+        prop::sample::select(&NAMES[..]),
+        sizes,
+        above,
+        capabilities,
+        classes(),
+        excludes_node,
+    )
+        .prop_map(
+            |(volume, size, above, capabilities, class, excludes_node)| CreateRequest {
+                limit: above.map(|above| Bytes(size + above)),
+                capabilities,
+                class,
+                excludes_node,
+                ..create(volume, size)
+            },
+        )
+}
+
+pub fn ops() -> impl Strategy<Value = Op> {
+    let names = || prop::sample::select(&NAMES[..]);
+    let publish = (
+        names(),
+        0..TARGETS,
+        capabilities(),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(|(name, target, capability, read_only)| Op::Publish {
+            name,
+            target,
+            capability,
+            read_only,
+        });
+    prop_oneof![
+        10 => requests().prop_map(Op::Create),
+        5 => names().prop_map(Op::Delete),
+        1 => names().prop_map(Op::Get),
+        12 => publish,
+        6 => (names(), 0..TARGETS).prop_map(|(name, target)| Op::Unpublish { name, target }),
+        2 => (0..TARGETS).prop_map(Op::Unmount),
+        2 => prop::collection::vec(1..4_usize, 1..4).prop_map(Op::List),
+        2 => (classes(), capabilities()).prop_map(|(class, mode)| Op::Capacity(class, mode)),
+        1 => prop::sample::select(&POOLS[..]).prop_map(Op::Probe),
+        1 => Just(Op::Restart),
+    ]
+}

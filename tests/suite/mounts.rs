@@ -1,0 +1,54 @@
+//! What the kernel shows of a published volume, and what is left of it afterwards.
+
+mod isolation;
+mod options;
+mod ownership;
+mod unmounting;
+mod unpublish;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::NodeDir;
+use crate::common::loops::{LoopMount, run};
+use crate::common::server::{Clients, Server};
+
+/// The filesystems that pools are made on.
+const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+
+/// The options of every mount at a path, the lowest first, as mountinfo shows them.
+fn mounts_at(path: &Path) -> Vec<BTreeSet<String>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let fields = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    fields
+        .filter(|fields| Path::new(fields[4]) == path)
+        .map(|fields| fields[5].split(',').map(str::to_owned).collect())
+        .collect()
+}
+
+/// Mounts something in memory, as a pod or an operator might.
+fn mount_tmpfs(at: &Path) {
+    run(Command::new("mount")
+        .args(["-t", "tmpfs", "others"])
+        .arg(at));
+}
+
+fn umount(at: &Path) {
+    run(Command::new("umount").arg(at));
+}
+
+/// `--pool` for a disk of its own.
+fn disk_option(disk: &LoopMount) -> String {
+    format!("default={},init", disk.path().display())
+}
+
+/// A served node with one volume.
+async fn one_volume(node: &NodeDir) -> (Server, Clients, String) {
+    let server = Server::start(node).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("pvc-1", 1 << 20).await;
+    (server, clients, id)
+}

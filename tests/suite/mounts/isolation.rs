@@ -1,0 +1,138 @@
+//! Who sees what: data everywhere the volume is, mounts nowhere else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{disk_option, mount_tmpfs, mounts_at, one_volume, umount};
+use crate::common::loops::{self, LoopMount, run};
+use crate::common::messages::publish;
+use crate::common::server::Server;
+use crate::common::{NodeDir, names};
+use crate::skip;
+
+/// What is written through one target is read through the other, and is in the volume's `data/`.
+#[tokio::test]
+async fn data_is_the_same_at_every_target() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let (first, second) = (node.target("first"), node.target("second"));
+    for target in [&first, &second] {
+        clients.publish(publish(&id, target)).await.unwrap();
+    }
+    fs::write(first.join("file"), "from the first").unwrap();
+    assert_eq!(
+        fs::read_to_string(second.join("file")).unwrap(),
+        "from the first"
+    );
+    fs::rename(second.join("file"), second.join("renamed")).unwrap();
+    assert_eq!(names(&first), ["renamed"]);
+    assert_eq!(names(&data_of(&node.pool())), ["renamed"]);
+    clients.unpublish(&id, &first).await.unwrap();
+    assert_eq!(
+        names(&second),
+        ["renamed"],
+        "the other target is not disturbed"
+    );
+}
+
+/// The `data/` of a pool's only volume.
+fn data_of(pool: &Path) -> PathBuf {
+    let volumes = pool.join("volumes");
+    volumes.join(names(&volumes).remove(0)).join("data")
+}
+
+/// What a pod mounts inside its volume appears neither in the pool nor at another target, and what
+/// the host mounts in the pool appears at no target, though both mounts be shared.
+#[tokio::test]
+async fn mounts_inside_a_volume_stay_where_they_are() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let kubelet = node.path("kubelet");
+    mount_tmpfs(&kubelet);
+    for shared in [disk.path(), &kubelet] {
+        run(Command::new("mount").arg("--make-shared").arg(shared));
+    }
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("pvc-1", 1 << 20).await;
+    let (first, second) = (node.target("first"), node.target("second"));
+    for target in [&first, &second] {
+        clients.publish(publish(&id, target)).await.unwrap();
+    }
+    let data = data_of(disk.path());
+    fs::create_dir(first.join("inner")).unwrap();
+    let places = [&data, &first, &second].map(|place| place.join("inner"));
+    let counts = || places.each_ref().map(|place| mounts_at(place).len());
+    assert_eq!(counts(), [0, 0, 0]);
+    mount_tmpfs(&places[1]);
+    fs::write(places[1].join("hidden"), "").unwrap();
+    assert_eq!(
+        counts(),
+        [0, 1, 0],
+        "the pod's mount is at its target alone"
+    );
+    assert_eq!(names(&places[0]), Vec::<String>::new());
+    assert_eq!(names(&places[2]), Vec::<String>::new());
+    mount_tmpfs(&places[0]);
+    assert_eq!(counts(), [1, 1, 0], "the host's mount is in the pool alone");
+    umount(&places[0]);
+    for target in [&first, &second] {
+        clients.unpublish(&id, target).await.unwrap();
+    }
+    clients.delete(&id).await.unwrap();
+    assert_eq!(counts(), [0, 0, 0]);
+    drop(server);
+    umount(&kubelet);
+}
+
+/// What is mounted in a volume's `data/` when it is published is not seen at the target.
+#[tokio::test]
+async fn a_mount_in_the_pool_is_not_published() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let inner = data_of(&node.pool()).join("inner");
+    fs::create_dir(&inner).unwrap();
+    mount_tmpfs(&inner);
+    fs::write(inner.join("of-the-host"), "").unwrap();
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    assert_eq!(names(&target.join("inner")), Vec::<String>::new());
+    clients.unpublish(&id, &target).await.unwrap();
+    umount(&inner);
+}
+
+/// The kubelet's bind of a directory inside a volume is no publication: it holds up no delete, and
+/// what it shows is not followed when the volume is reclaimed.
+#[tokio::test]
+async fn a_subpath_bind_is_no_publication() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (server, mut clients, id) = one_volume(&node).await;
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    fs::create_dir(target.join("sub")).unwrap();
+    let bind = node.path("kubelet/pods/pod/subpath");
+    fs::create_dir(&bind).unwrap();
+    run(Command::new("mount")
+        .arg("--bind")
+        .arg(target.join("sub"))
+        .arg(&bind));
+    clients.unpublish(&id, &target).await.unwrap();
+    drop((server, clients));
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    clients.delete(&id).await.unwrap();
+    umount(&bind);
+}

@@ -1,0 +1,297 @@
+//! Mount options, and publishing twice.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+
+use rootcellar::csi;
+use rootcellar::csi::volume_capability::access_mode::Mode;
+use tonic::Code;
+
+use super::{FILESYSTEMS, disk_option, mount_tmpfs, mounts_at, one_volume, umount};
+use crate::common::NodeDir;
+use crate::common::loops::{self, LoopMount};
+use crate::common::messages::{capability, publish, publish_with, refused};
+use crate::common::server::Server;
+use crate::skip;
+
+/// What is asked for, and what mountinfo shows on a disk mounted with the defaults.
+#[rustfmt::skip]
+const OPTIONS: &[(&[&str], &str)] = &[
+    (&[], "rw,relatime"),
+    (&["rw"], "rw,relatime"),
+    (&["ro"], "ro,relatime"),
+    (&["ro", "ro"], "ro,relatime"),
+    (&["nosuid"], "rw,nosuid,relatime"),
+    (&["nodev"], "rw,nodev,relatime"),
+    (&["noexec"], "rw,noexec,relatime"),
+    (&["nosymfollow"], "rw,relatime,nosymfollow"),
+    (&["noatime"], "rw,noatime"),
+    (&["nodiratime"], "rw,nodiratime,relatime"),
+    (&["relatime"], "rw,relatime"),
+    (&["strictatime"], "rw"),
+    (&["noatime", "nodiratime"], "rw,noatime,nodiratime"),
+    (
+        &["ro", "nosuid", "nodev", "noexec", "nosymfollow", "noatime", "nodiratime"],
+        "ro,nosuid,nodev,noexec,noatime,nodiratime,nosymfollow",
+    ),
+];
+
+fn options(text: &str) -> BTreeSet<String> {
+    text.split(',').map(str::to_owned).collect()
+}
+
+/// Every mount option that is accepted is on the mount, and no other: the kernel's mount table
+/// shows it, on every filesystem, and `ValidateVolumeCapabilities` confirms it.
+#[tokio::test]
+async fn every_mount_option_is_honoured() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    for filesystem in FILESYSTEMS {
+        let node = NodeDir::new();
+        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+        let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+        let mut clients = server.clients().await;
+        let id = clients.make("pvc-1", 1 << 20).await;
+        let target = node.target("pod");
+        for (flags, expected) in OPTIONS {
+            let case = format!("{filesystem} {flags:?}");
+            let asked = capability(Mode::SingleNodeMultiWriter, flags);
+            assert_eq!(clients.validate(&id, asked).await.unwrap(), None, "{case}");
+            clients
+                .publish(publish_with(&id, &target, flags))
+                .await
+                .unwrap();
+            assert_eq!(mounts_at(&target), [options(expected)], "{case}");
+            clients.unpublish(&id, &target).await.unwrap();
+            assert_eq!(mounts_at(&target), [], "{case}");
+        }
+    }
+}
+
+/// What is not asked for stays as the pool's own mount has it; what is asked for wins.
+#[tokio::test]
+async fn the_pools_own_options_stay_unless_asked() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    disk.unmount();
+    disk.mount(&["nosuid", "noatime"]);
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("pvc-1", 1 << 20).await;
+    let target = node.target("pod");
+    let cases: [(&[&str], &str); 4] = [
+        (&[], "rw,nosuid,noatime"),
+        (&["nodev"], "rw,nosuid,nodev,noatime"),
+        (&["relatime"], "rw,nosuid,relatime"),
+        (&["strictatime"], "rw,nosuid"),
+    ];
+    for (flags, expected) in cases {
+        for _ in 0..2 {
+            clients
+                .publish(publish_with(&id, &target, flags))
+                .await
+                .unwrap();
+            assert_eq!(mounts_at(&target), [options(expected)], "{flags:?}");
+        }
+        clients.unpublish(&id, &target).await.unwrap();
+    }
+}
+
+/// However a volume is published for reading alone, a write through that mount fails with EROFS,
+/// while another target may write.
+#[tokio::test]
+async fn a_read_only_publish_refuses_a_write() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let request = crate::common::messages::create_with("pvc-1", 1 << 20, &[("sharing", "node")]);
+    let id = clients.create(request).await.unwrap().volume_id;
+    let (writer, reader) = (node.target("writer"), node.target("reader"));
+    clients.publish(publish(&id, &writer)).await.unwrap();
+    let asked = |read_only, mode, flags| csi::NodePublishVolumeRequest {
+        readonly: read_only,
+        volume_capability: Some(capability(mode, flags)),
+        ..publish(&id, &reader)
+    };
+    let cases = [
+        ("readonly", asked(true, Mode::SingleNodeMultiWriter, &[])),
+        (
+            "readonly and rw",
+            asked(true, Mode::SingleNodeMultiWriter, &["rw"]),
+        ),
+        ("ro", asked(false, Mode::SingleNodeMultiWriter, &["ro"])),
+        (
+            "a mode for readers",
+            asked(false, Mode::MultiNodeReaderOnly, &[]),
+        ),
+    ];
+    for (case, request) in cases {
+        clients.publish(request).await.unwrap();
+        fs::write(writer.join("file"), case).unwrap();
+        assert_eq!(fs::read_to_string(reader.join("file")).unwrap(), case);
+        let error = fs::write(reader.join("file"), "x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem, "{case}");
+        clients.unpublish(&id, &reader).await.unwrap();
+    }
+}
+
+/// The restrictions hold for what a pod does: no program runs, no link is followed.
+#[tokio::test]
+async fn restrictions_bind_the_pod() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let (free, bound) = (node.target("free"), node.target("bound"));
+    clients.publish(publish(&id, &free)).await.unwrap();
+    clients
+        .publish(publish_with(&id, &bound, &["noexec", "nosymfollow"]))
+        .await
+        .unwrap();
+    fs::copy("/bin/true", free.join("program")).unwrap();
+    fs::set_permissions(free.join("program"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("/etc/passwd", free.join("link")).unwrap();
+    assert!(
+        Command::new(free.join("program"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(fs::read(free.join("link")).is_ok());
+    let error = Command::new(bound.join("program")).status().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(fs::read(bound.join("link")).is_err());
+}
+
+/// A publish that is repeated finds its mount and makes no second one.
+#[tokio::test]
+async fn a_publish_that_is_repeated_mounts_once() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    for (pod, made_before) in [("missing", false), ("empty", true)] {
+        let target = node.target(pod);
+        if made_before {
+            fs::create_dir(&target).unwrap();
+        }
+        for _ in 0..3 {
+            clients
+                .publish(publish_with(&id, &target, &["nosuid"]))
+                .await
+                .unwrap();
+            assert_eq!(mounts_at(&target).len(), 1, "{pod}");
+        }
+        clients.unpublish(&id, &target).await.unwrap();
+        assert!(fs::symlink_metadata(&target).is_err(), "{pod}");
+    }
+}
+
+/// A target where the volume is mounted otherwise, or something else is, is `ALREADY_EXISTS`, and
+/// what is there stays.
+#[tokio::test]
+async fn another_mount_at_the_target_is_already_exists() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let other = clients.make("pvc-2", 1 << 20).await;
+    let target = node.target("pod");
+    clients
+        .publish(publish_with(&id, &target, &["nosuid"]))
+        .await
+        .unwrap();
+    let read_only = csi::NodePublishVolumeRequest {
+        readonly: true,
+        ..publish_with(&id, &target, &["nosuid"])
+    };
+    let cases = [
+        ("fewer options", publish(&id, &target)),
+        (
+            "more options",
+            publish_with(&id, &target, &["nosuid", "nodev"]),
+        ),
+        ("read-only", read_only),
+        ("another volume", publish_with(&other, &target, &["nosuid"])),
+    ];
+    let before = mounts_at(&target);
+    for (case, request) in cases {
+        let says = target.to_str().unwrap();
+        refused(
+            case,
+            clients.publish(request).await,
+            Code::AlreadyExists,
+            says,
+        );
+        assert_eq!(mounts_at(&target), before, "{case}");
+    }
+    clients.delete(&other).await.unwrap();
+    clients.unpublish(&id, &target).await.unwrap();
+
+    fs::create_dir(&target).unwrap();
+    mount_tmpfs(&target);
+    let answer = clients.publish(publish(&id, &target)).await;
+    refused(
+        "a mount of others",
+        answer,
+        Code::AlreadyExists,
+        "does not show volume",
+    );
+    umount(&target);
+    assert_unpublished(&target);
+    clients.delete(&id).await.unwrap();
+}
+
+/// Of two volumes that are published to one target at the same time one is mounted there, once, and
+/// the other is told so.
+#[tokio::test]
+async fn two_volumes_never_share_a_target() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (server, mut clients, id) = one_volume(&node).await;
+    let ids = [id, clients.make("pvc-2", 1 << 20).await];
+    let target = node.target("pod");
+    for round in 0..16 {
+        let mut calls = Vec::new();
+        for id in &ids {
+            let (mut clients, request) = (server.clients().await, publish(id, &target));
+            calls.push(tokio::spawn(async move { clients.publish(request).await }));
+        }
+        let mut owners = Vec::new();
+        for (call, id) in calls.into_iter().zip(&ids) {
+            match call.await.unwrap() {
+                Ok(()) => owners.push(id),
+                Err(status) => assert!(
+                    [Code::Aborted, Code::AlreadyExists].contains(&status.code()),
+                    "{status}"
+                ),
+            }
+        }
+        assert_eq!(
+            (owners.len(), mounts_at(&target).len()),
+            (1, 1),
+            "round {round}"
+        );
+        clients.unpublish(owners[0], &target).await.unwrap();
+    }
+}
+
+fn assert_unpublished(target: &Path) {
+    assert_eq!(crate::common::names(target), Vec::<String>::new());
+}

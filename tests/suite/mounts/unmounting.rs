@@ -1,0 +1,205 @@
+//! Disks that the host takes away while the driver serves them, and brings back.
+
+use std::fs;
+use std::process::Command;
+
+use tonic::Code;
+
+use super::{FILESYSTEMS, disk_option, mounts_at};
+use crate::common::loops::{self, LoopMount};
+use crate::common::messages::{create, publish, refused, soon};
+use crate::common::server::{Clients, Server};
+use crate::common::{NodeDir, eventually, names};
+use crate::skip;
+
+/// Asserts what each call says while the pool of volume `kept` is away.
+async fn assert_sick(case: &str, clients: &mut Clients, id: &str, node: &NodeDir) {
+    let sick = "pool default";
+    refused(
+        case,
+        clients.create(create("new", 1000)).await,
+        Code::ResourceExhausted,
+        sick,
+    );
+    refused(
+        case,
+        clients.create(create("kept", 0)).await,
+        Code::Unavailable,
+        sick,
+    );
+    refused(case, clients.delete(id).await, Code::Unavailable, sick);
+    refused(case, clients.get(id).await, Code::Unavailable, sick);
+    let target = node.target("late");
+    refused(
+        case,
+        clients.publish(publish(id, &target)).await,
+        Code::Unavailable,
+        sick,
+    );
+    assert!(names(target.parent().unwrap()).is_empty(), "{case}");
+    assert!(
+        clients.ready().await,
+        "{case}: Probe does not depend on pools"
+    );
+}
+
+/// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
+/// volume published: the pool falls sick, its volume is `UNAVAILABLE`, others are refused with
+/// `RESOURCE_EXHAUSTED`, nothing is written under the mount point, unpublishing works; mounted
+/// again, the disk is served without a restart, and holds what it held.
+#[tokio::test]
+async fn the_host_may_take_a_disk_away_and_bring_it_back() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let disks = FILESYSTEMS.map(|filesystem| (filesystem, ""));
+    for (filesystem, extra) in disks.into_iter().chain([("ext4", ",require-mount")]) {
+        let case = format!("{filesystem}{extra}");
+        let node = NodeDir::new();
+        let image = node.path("image");
+        let disk = LoopMount::make(filesystem, &image, &node.path("disk"));
+        let server = Server::start_with(&node, &[disk_option(&disk) + extra]).await;
+        let mut clients = server.clients().await;
+        let capacity = clients.capacity(&[]).await;
+        let id = clients.make("kept", 32 << 20).await;
+        let target = node.target("pod");
+        clients.publish(publish(&id, &target)).await.unwrap();
+        fs::write(target.join("file"), "kept").unwrap();
+
+        disk.unmount();
+        let late = clients.publish(publish(&id, &node.target("late"))).await;
+        refused(&case, late, Code::Unavailable, "pool default");
+        soon("the pool is sick", async || {
+            clients.capacity(&[]).await == 0
+        })
+        .await;
+        assert_sick(&case, &mut clients, &id, &node).await;
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
+        clients.unpublish(&id, &target).await.unwrap();
+        assert_eq!(mounts_at(&target), []);
+        // Only with its last user does a loop device go.
+        eventually("nothing holds the disk", || devices_of(&image).is_empty());
+        assert_eq!(names(disk.path()), Vec::<String>::new(), "{case}");
+
+        disk.mount(&[]);
+        soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+        assert_eq!(clients.capacity(&[]).await, capacity - (32 << 20), "{case}");
+        clients.publish(publish(&id, &target)).await.unwrap();
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
+        clients.unpublish(&id, &target).await.unwrap();
+        clients.delete(&id).await.unwrap();
+    }
+}
+
+/// The loop devices an image is behind.
+fn devices_of(image: &std::path::Path) -> String {
+    let output = Command::new("losetup")
+        .arg("-j")
+        .arg(image)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Unpublishing works when the disk was pulled away from under the pool, before and after the
+/// driver notices, and in a driver that has never seen it.
+#[tokio::test]
+async fn unpublish_needs_no_healthy_pool() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("kept", 1 << 20).await;
+    let targets = ["at once", "when sick", "after a restart"].map(|pod| node.target(pod));
+    for target in &targets {
+        clients.publish(publish(&id, target)).await.unwrap();
+    }
+    loops::run(Command::new("umount").arg("-l").arg(disk.path()));
+    clients.unpublish(&id, &targets[0]).await.unwrap();
+    soon("the pool is sick", async || {
+        clients.capacity(&[]).await == 0
+    })
+    .await;
+    clients.unpublish(&id, &targets[1]).await.unwrap();
+    refused(
+        "sick",
+        clients.delete(&id).await,
+        Code::Unavailable,
+        "is sick",
+    );
+    drop(clients);
+    assert_eq!(server.stop(), Some(0));
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    clients.unpublish(&id, &targets[2]).await.unwrap();
+    for target in &targets {
+        assert_eq!(mounts_at(target), []);
+        assert!(names(target.parent().unwrap()).is_empty());
+    }
+    refused(
+        "known",
+        clients.delete(&id).await,
+        Code::Unavailable,
+        "held pool",
+    );
+    assert_eq!(names(disk.path()), Vec::<String>::new());
+}
+
+/// A disk that comes back with a volume still published knows so: the volume is not deleted.
+#[tokio::test]
+async fn publications_are_known_again_when_a_disk_is_back() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("kept", 1 << 20).await;
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    disk.unmount();
+    // The server that starts without the disk cannot know whose the mount is.
+    assert_eq!(server.stop(), Some(0));
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    disk.mount(&[]);
+    soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+    refused(
+        "published",
+        clients.delete(&id).await,
+        Code::FailedPrecondition,
+        "is published at",
+    );
+    clients.unpublish(&id, &target).await.unwrap();
+    clients.delete(&id).await.unwrap();
+}
+
+/// A pool that turns read-only falls sick, and is well again when it is writable.
+#[tokio::test]
+async fn a_read_only_disk_is_sick_until_it_is_writable() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("kept", 1 << 20).await;
+    let remount = |option: &str| {
+        let option = format!("remount,{option}");
+        loops::run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
+    };
+    remount("ro");
+    soon("the pool is sick", async || {
+        clients.capacity(&[]).await == 0
+    })
+    .await;
+    assert_sick("read-only", &mut clients, &id, &node).await;
+    remount("rw");
+    soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+    clients.delete(&id).await.unwrap();
+}

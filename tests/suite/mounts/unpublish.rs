@@ -1,0 +1,286 @@
+//! `NodeUnpublishVolume`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use tonic::Code;
+
+use super::{mount_tmpfs, mounts_at, one_volume, umount};
+use crate::common::loops::{self, run};
+use crate::common::messages::{publish, refused};
+use crate::common::server::Server;
+use crate::common::{NodeDir, fuse, names};
+use crate::skip;
+
+/// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
+#[tokio::test]
+async fn an_unpublish_that_is_repeated_is_fine() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let target = node.target("pod");
+    clients.unpublish(&id, &target).await.unwrap();
+    clients.publish(publish(&id, &target)).await.unwrap();
+    fs::write(target.join("file"), "kept").unwrap();
+    for _ in 0..2 {
+        clients.unpublish(&id, &target).await.unwrap();
+        assert!(fs::symlink_metadata(&target).is_err());
+    }
+    fs::create_dir(&target).unwrap();
+    clients.unpublish(&id, &target).await.unwrap();
+    assert!(
+        fs::symlink_metadata(&target).is_err(),
+        "an empty leaf is removed"
+    );
+    fs::write(&target, "").unwrap();
+    clients.unpublish(&id, &target).await.unwrap();
+    assert!(
+        fs::symlink_metadata(&target).is_err(),
+        "an empty file is removed"
+    );
+    fs::remove_dir(target.parent().unwrap()).unwrap();
+    clients.unpublish(&id, &target).await.unwrap();
+    clients
+        .publish(publish(&id, &node.target("pod")))
+        .await
+        .unwrap();
+    assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
+}
+
+/// Something that gets in the way of unmounting a target.
+type Burden = fn(&Path);
+
+/// Whatever is stacked on the target or mounted below it, by the pod or anybody, is unmounted with
+/// it.
+#[tokio::test]
+async fn everything_mounted_at_and_below_the_target_goes() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let target = node.target("pod");
+    let burdens: [(&str, Burden); 4] = [
+        ("stacked", |target| {
+            mount_tmpfs(target);
+            mount_tmpfs(target);
+        }),
+        ("below", |target| {
+            fs::create_dir_all(target.join("a/b")).unwrap();
+            mount_tmpfs(&target.join("a"));
+            fs::create_dir(target.join("a/b")).unwrap();
+            mount_tmpfs(&target.join("a/b"));
+        }),
+        ("stacked, with one below", |target| {
+            mount_tmpfs(target);
+            fs::create_dir(target.join("c")).unwrap();
+            mount_tmpfs(&target.join("c"));
+        }),
+        ("below, with a bind of the volume itself", |target| {
+            fs::create_dir_all(target.join("self")).unwrap();
+            run(Command::new("mount")
+                .arg("--bind")
+                .arg(target)
+                .arg(target.join("self")));
+        }),
+    ];
+    for (case, burden) in burdens {
+        clients.publish(publish(&id, &target)).await.unwrap();
+        burden(&target);
+        clients.unpublish(&id, &target).await.unwrap();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!table.contains(target.to_str().unwrap()), "{case}: {table}");
+        assert!(names(target.parent().unwrap()).is_empty(), "{case}");
+    }
+    clients.delete(&id).await.unwrap();
+}
+
+/// Files that lie in the target beneath the mount are not deleted: `ALREADY_EXISTS`, until somebody
+/// removes them.
+#[tokio::test]
+async fn a_leaf_that_is_not_empty_is_not_deleted() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    umount(&target);
+    fs::write(target.join("file"), "not of the volume").unwrap();
+    for _ in 0..2 {
+        let answer = clients.unpublish(&id, &target).await;
+        refused(
+            "not empty",
+            answer,
+            Code::AlreadyExists,
+            "files that are not the volume's",
+        );
+        assert_eq!(
+            fs::read_to_string(target.join("file")).unwrap(),
+            "not of the volume"
+        );
+    }
+    fs::remove_file(target.join("file")).unwrap();
+    clients.unpublish(&id, &target).await.unwrap();
+    clients.delete(&id).await.unwrap();
+}
+
+/// A target in use is `UNAVAILABLE` and stays published; once it is free, unpublishing works.
+#[tokio::test]
+async fn a_busy_target_is_unavailable_until_it_is_free() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    let open = fs::File::create(target.join("file")).unwrap();
+    for _ in 0..2 {
+        let answer = clients.unpublish(&id, &target).await;
+        refused("busy", answer, Code::Unavailable, "in use, cannot unmount");
+        assert_eq!(mounts_at(&target).len(), 1);
+    }
+    refused(
+        "published",
+        clients.delete(&id).await,
+        Code::FailedPrecondition,
+        "is published at",
+    );
+    drop(open);
+    clients.unpublish(&id, &target).await.unwrap();
+    clients.delete(&id).await.unwrap();
+}
+
+/// The target of one volume is not unpublished in the name of another: `NOT_FOUND`, and it stays.
+#[tokio::test]
+async fn anothers_target_is_not_unpublished() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let other = clients.make("other", 1000).await;
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    for wrong in [other.as_str(), "v1-x"] {
+        let answer = clients.unpublish(wrong, &target).await;
+        refused(wrong, answer, Code::NotFound, "not published at");
+        assert_eq!(mounts_at(&target).len(), 1);
+    }
+    clients.unpublish(&id, &target).await.unwrap();
+}
+
+/// A filesystem that hangs whoever asks it anything, mounted over the target or below it, hangs no
+/// unpublish.
+#[tokio::test]
+async fn a_hanging_filesystem_is_asked_nothing() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (_server, mut clients, id) = one_volume(&node).await;
+    let target = node.target("pod");
+    for (below, dead) in [("", false), ("", true), ("inner", false), ("inner", true)] {
+        clients.publish(publish(&id, &target)).await.unwrap();
+        let at = target.join(below);
+        fs::create_dir_all(&at).unwrap();
+        let Some(daemon) = fuse::mount_hanging(&at) else {
+            skip!("no FUSE");
+        };
+        let _daemon = Some(daemon).filter(|_| !dead);
+        clients.unpublish(&id, &target).await.unwrap();
+        assert!(names(target.parent().unwrap()).is_empty());
+    }
+    clients.delete(&id).await.unwrap();
+}
+
+/// Targets of any spelling are known again after a restart: their volumes are not deleted, and they
+/// can be unpublished.
+#[tokio::test]
+async fn odd_targets_are_known_after_a_restart() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let pods = [
+        "a b",
+        "tab\tnewline\n",
+        "back\\040slash",
+        "→",
+        "#hash",
+        "..x",
+        &"n".repeat(255),
+    ];
+    let mut published = Vec::new();
+    for pod in pods {
+        let id = clients.make(&format!("for {pod:.10}"), 1000).await;
+        let target = node.target(pod);
+        clients.publish(publish(&id, &target)).await.unwrap();
+        published.push((id, target));
+    }
+    drop(clients);
+    assert_eq!(server.stop(), Some(0));
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    for (id, target) in published {
+        let case = format!("{target:?}");
+        refused(
+            &case,
+            clients.delete(&id).await,
+            Code::FailedPrecondition,
+            "is published at",
+        );
+        clients.unpublish(&id, &target).await.unwrap();
+        clients.delete(&id).await.unwrap();
+    }
+}
+
+/// Where the kubelet's directory is reached by a link, a target may be spelled by the link or by
+/// what it points to, and both mean the same.
+#[tokio::test]
+async fn a_linked_kubelet_directory_has_two_spellings() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let link = node.path("link");
+    symlink(node.path("kubelet"), &link).unwrap();
+    let real = node.target("pod");
+    let spelled = link.join("pods/pod/mount");
+    for dir in [&link, &node.path("kubelet")] {
+        let command = Server::command(&node, &[node.pool_option()]);
+        let command = Server::with(&command, "--kubelet-dir", dir.to_str().unwrap());
+        for (published, unpublished) in [(&real, &spelled), (&spelled, &real)] {
+            let start = || Server::spawn(&node, &mut Server::with(&command, "--lock-wait", "0"));
+            let server = start();
+            server.wait_ready().await;
+            let mut clients = server.clients().await;
+            let id = clients.make("linked", 1000).await;
+            clients.publish(publish(&id, published)).await.unwrap();
+            clients.publish(publish(&id, unpublished)).await.unwrap();
+            assert_eq!(mounts_at(&real).len(), 1, "it is one target");
+            drop(clients);
+            assert_eq!(server.stop(), Some(0));
+            let server = start();
+            server.wait_ready().await;
+            let mut clients = server.clients().await;
+            let says = real.to_str().unwrap();
+            refused(
+                "published",
+                clients.delete(&id).await,
+                Code::FailedPrecondition,
+                says,
+            );
+            clients.unpublish(&id, unpublished).await.unwrap();
+            clients.delete(&id).await.unwrap();
+        }
+    }
+}

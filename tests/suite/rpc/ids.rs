@@ -1,0 +1,174 @@
+//! Ids that name nothing, and ids of other pools and nodes.
+
+use std::path::Path;
+
+use rootcellar::csi;
+use tonic::Code;
+
+use crate::common::NodeDir;
+use crate::common::messages::{Answer, publish, read_write_once, refused};
+use crate::common::server::{Clients, Server};
+
+async fn stats(clients: &mut Clients, id: &str, path: &Path) -> Answer<Vec<csi::VolumeUsage>> {
+    let request = csi::NodeGetVolumeStatsRequest {
+        volume_id: id.to_owned(),
+        volume_path: path.to_str().unwrap().to_owned(),
+        ..Default::default()
+    };
+    let answer = clients.node.node_get_volume_stats(request).await?;
+    Ok(answer.into_inner().usage)
+}
+
+/// Every call that asks about a volume says `NOT_FOUND`; to unpublish it is fine.
+async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
+    let target = node.target("pod");
+    refused(id, clients.get(id).await, Code::NotFound, "");
+    refused(
+        id,
+        clients.validate(id, read_write_once()).await,
+        Code::NotFound,
+        "",
+    );
+    refused(
+        id,
+        clients.publish(publish(id, &target)).await,
+        Code::NotFound,
+        "",
+    );
+    for path in [&target, Path::new("some/path")] {
+        refused(id, stats(clients, id, path).await, Code::NotFound, "");
+    }
+    clients.unpublish(id, &target).await.unwrap();
+    assert!(crate::common::names(target.parent().unwrap()).is_empty());
+}
+
+/// An id that is none, or that names no volume of a pool that is here, is deleted already; every
+/// other call is `NOT_FOUND`.
+#[tokio::test]
+async fn an_id_of_nothing_is_deleted_already_and_not_found() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("a", 1000).await;
+    let other_name = format!(
+        "{}{}",
+        &id[..id.len() - 1],
+        if id.ends_with('0') { '1' } else { '0' }
+    );
+    let ids = [
+        "fake-vol-id",
+        "..",
+        "/",
+        &id.to_uppercase(),
+        &id.replace("v1", "v2"),
+        &format!("{id}/../x"),
+        &other_name,
+    ];
+    for id in ids {
+        clients.delete(id).await.unwrap();
+        assert_unknown(&mut clients, &node, id).await;
+    }
+    assert!(clients.get(&id).await.is_ok());
+}
+
+/// To delete a volume of a pool that is not here is `FAILED_PRECONDITION`, naming the pool and the
+/// command that declares it gone: OK would drop the object and leak the data. Node calls are
+/// `NOT_FOUND`.
+#[tokio::test]
+async fn a_volume_of_an_absent_pool_is_not_deleted() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let id = "v1-11111111111141118111111111111111-22222222222252228222222222222222";
+    let hint = "rootcellar pool retire 11111111-1111-4111-8111-111111111111";
+    refused(
+        "delete",
+        clients.delete(id).await,
+        Code::FailedPrecondition,
+        hint,
+    );
+    assert_unknown(&mut clients, &node, id).await;
+}
+
+/// Volumes of one name on two nodes have two ids, and neither node deletes or shows the other's.
+#[tokio::test]
+async fn two_nodes_never_share_an_id() {
+    let nodes = [NodeDir::new(), NodeDir::new()];
+    let mut both = Vec::new();
+    for (node, name) in nodes.iter().zip(["node-a", "node-b"]) {
+        let command = Server::command(node, &[node.pool_option()]);
+        let server = Server::spawn(node, &mut Server::with(&command, "--node", name));
+        server.wait_ready().await;
+        let mut clients = server.clients().await;
+        let id = clients.make("same", 1000).await;
+        both.push((server, clients, id));
+    }
+    let [(_, first, own), (_, second, other)] = both.as_mut_slice() else {
+        unreachable!("two nodes")
+    };
+    assert_ne!(own, other);
+    refused(
+        "other's",
+        first.delete(other).await,
+        Code::FailedPrecondition,
+        "not on this node",
+    );
+    refused("other's", second.get(own).await, Code::NotFound, "");
+    assert!(second.get(other).await.is_ok());
+}
+
+/// Statistics are of a volume where it is published, and `NOT_FOUND` anywhere else.
+#[tokio::test]
+async fn stats_are_of_the_published_volume() {
+    if let Some(reason) = crate::common::loops::obstacle() {
+        crate::skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let id = clients.make("a", 1000).await;
+    let other = clients.make("b", 1000).await;
+    let target = node.target("pod");
+    refused(
+        "before",
+        stats(&mut clients, &id, &target).await,
+        Code::NotFound,
+        "not published",
+    );
+    clients.publish(publish(&id, &target)).await.unwrap();
+    let usages = stats(&mut clients, &id, &target).await.unwrap();
+    assert_eq!(usages.len(), 2, "bytes and inodes");
+    for usage in usages {
+        assert!(
+            usage.total > 0 && usage.used > 0 && usage.available > 0,
+            "{usage:?}"
+        );
+    }
+    let elsewhere = [
+        target.parent().unwrap(),
+        Path::new("some/path"),
+        Path::new("/"),
+        &node.pool(),
+    ];
+    for path in elsewhere {
+        refused(
+            "elsewhere",
+            stats(&mut clients, &id, path).await,
+            Code::NotFound,
+            "",
+        );
+    }
+    refused(
+        "another's",
+        stats(&mut clients, &other, &target).await,
+        Code::NotFound,
+        "",
+    );
+    clients.unpublish(&id, &target).await.unwrap();
+    refused(
+        "after",
+        stats(&mut clients, &id, &target).await,
+        Code::NotFound,
+        "not published",
+    );
+}

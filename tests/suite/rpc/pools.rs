@@ -1,0 +1,132 @@
+//! Several pools on one node.
+
+use tonic::Code;
+
+use super::{NO_MEMORY, memory_node, serve};
+use crate::common::messages::{create, create_with, refused};
+use crate::common::names;
+use crate::skip;
+
+const MIB: i64 = 1 << 20;
+
+/// A volume goes to the pool its class names; a class that names none means the pool `default`.
+#[tokio::test]
+async fn a_volume_goes_to_the_pool_of_its_class() {
+    let Some(node) = memory_node(&["fast", "default"]) else {
+        skip!("{NO_MEMORY}");
+    };
+    let (_server, mut clients) = serve(&node).await;
+    let (fast, default) = ([("pool", "fast")], [("pool", "default")]);
+    let before = [
+        clients.capacity(&fast).await,
+        clients.capacity(&default).await,
+    ];
+    clients
+        .create(create_with("in fast", 2 * MIB, &fast))
+        .await
+        .unwrap();
+    clients
+        .create(create_with("in default", 3 * MIB, &default))
+        .await
+        .unwrap();
+    clients
+        .create(create("in none named", 4 * MIB))
+        .await
+        .unwrap();
+    let after = [
+        clients.capacity(&fast).await,
+        clients.capacity(&default).await,
+    ];
+    assert_eq!(
+        [before[0] - after[0], before[1] - after[1]],
+        [2 * MIB, 7 * MIB]
+    );
+    assert_eq!(clients.capacity(&[]).await, after[1]);
+    assert_eq!(names(&node.pool("fast").join("volumes")).len(), 1);
+    assert_eq!(names(&node.pool("default").join("volumes")).len(), 2);
+    assert_eq!(
+        clients.list(0, "").await.unwrap().0.len(),
+        3,
+        "the list is of all pools"
+    );
+}
+
+/// Where several pools are and none is called `default`, a class must name one: `INVALID_ARGUMENT`
+/// with their names. Its capacity is that of the roomiest pool, so that it gets that far.
+#[tokio::test]
+async fn a_class_names_a_pool_where_none_is_the_default() {
+    let Some(node) = memory_node(&["fast", "slow"]) else {
+        skip!("{NO_MEMORY}");
+    };
+    let (_server, mut clients) = serve(&node).await;
+    let slow = [("pool", "slow")];
+    clients
+        .create(create_with("filler", 5 * MIB, &[("pool", "fast")]))
+        .await
+        .unwrap();
+    assert_eq!(clients.capacity(&[]).await, clients.capacity(&slow).await);
+    let answer = clients.create(create("a", MIB)).await;
+    refused(
+        "no pool",
+        answer,
+        Code::InvalidArgument,
+        "parameter \"pool\"",
+    );
+    refused(
+        "no pool",
+        clients.create(create("a", MIB)).await,
+        Code::InvalidArgument,
+        "fast, slow",
+    );
+    let volume = clients.create(create_with("a", MIB, &slow)).await.unwrap();
+    assert_eq!(
+        clients.create(create("a", MIB)).await.unwrap(),
+        volume,
+        "found where it is"
+    );
+}
+
+/// A pool this node does not have gives the pod back to the scheduler: capacity 0 and
+/// `RESOURCE_EXHAUSTED` with the names of those it has.
+#[tokio::test]
+async fn a_pool_of_other_nodes_is_resource_exhausted() {
+    let Some(node) = memory_node(&["fast", "slow"]) else {
+        skip!("{NO_MEMORY}");
+    };
+    let (_server, mut clients) = serve(&node).await;
+    let bulk = [("pool", "bulk")];
+    assert_eq!(clients.capacity(&bulk).await, 0);
+    let answer = clients.create(create_with("a", MIB, &bulk)).await;
+    refused(
+        "not here",
+        answer,
+        Code::ResourceExhausted,
+        "it has fast, slow",
+    );
+}
+
+/// A name is looked up in every pool before it is new: asked for in another pool it is
+/// `ALREADY_EXISTS`, naming the pool it is in.
+#[tokio::test]
+async fn a_name_is_one_volume_whatever_the_pool() {
+    let Some(node) = memory_node(&["fast", "default"]) else {
+        skip!("{NO_MEMORY}");
+    };
+    let (_server, mut clients) = serve(&node).await;
+    let fast = create_with("one", MIB, &[("pool", "fast")]);
+    let volume = clients.create(fast.clone()).await.unwrap();
+    let other = create_with("one", MIB, &[("pool", "default")]);
+    refused(
+        "other pool",
+        clients.create(other).await,
+        Code::AlreadyExists,
+        "in pool fast",
+    );
+    assert_eq!(
+        clients.create(create("one", MIB)).await.unwrap(),
+        volume,
+        "no pool named"
+    );
+    assert_eq!(clients.create(fast).await.unwrap(), volume);
+    assert!(names(&node.pool("default").join("volumes")).is_empty());
+}

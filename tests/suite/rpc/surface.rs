@@ -1,0 +1,233 @@
+//! What the driver declares, what it does not serve, and what it never tells.
+
+use rootcellar::csi;
+use tonic::{Code, Status};
+
+use crate::common::messages::{
+    assert_well_formed, capability, create, map, publish, publish_with, refused,
+};
+use crate::common::server::Server;
+use crate::common::{NODE, NodeDir};
+use csi::volume_capability::access_mode::Mode;
+
+/// The driver says who it is and on which node.
+#[tokio::test]
+async fn the_driver_says_who_it_is() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let request = csi::GetPluginInfoRequest {};
+    let plugin = clients.identity.get_plugin_info(request).await.unwrap();
+    let plugin = plugin.into_inner();
+    assert_eq!(plugin.name, "csi.rootcellar.dev");
+    assert_eq!(plugin.vendor_version, env!("CARGO_PKG_VERSION"));
+    let request = csi::NodeGetInfoRequest {};
+    let info = clients.node.node_get_info(request).await.unwrap();
+    let info = info.into_inner();
+    assert_eq!(
+        (info.node_id.as_str(), info.max_volumes_per_node),
+        (NODE, 0)
+    );
+}
+
+/// The plugin declares a controller on every node and volumes that are on one node.
+#[tokio::test]
+async fn the_plugin_declares_what_it_does() {
+    use csi::plugin_capability::Type;
+    use csi::plugin_capability::service::Type as Service;
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut client = server.clients().await.identity;
+    let request = csi::GetPluginCapabilitiesRequest {};
+    let answer = client.get_plugin_capabilities(request).await.unwrap();
+    let declared = answer.into_inner().capabilities.into_iter();
+    let declared = declared.map(|capability| match capability.r#type {
+        Some(Type::Service(service)) => service.r#type(),
+        other => panic!("{other:?}"),
+    });
+    let expected = [
+        Service::ControllerService,
+        Service::VolumeAccessibilityConstraints,
+    ];
+    assert_eq!(declared.collect::<Vec<_>>(), expected);
+}
+
+/// The controller declares exactly what works.
+#[tokio::test]
+async fn the_controller_declares_what_it_does() {
+    use csi::controller_service_capability::Type;
+    use csi::controller_service_capability::rpc::Type as Rpc;
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut client = server.clients().await.controller;
+    let request = csi::ControllerGetCapabilitiesRequest {};
+    let answer = client.controller_get_capabilities(request).await.unwrap();
+    let declared = answer.into_inner().capabilities.into_iter();
+    let declared = declared.map(|capability| {
+        let Some(Type::Rpc(rpc)) = capability.r#type else {
+            panic!("nothing")
+        };
+        rpc.r#type()
+    });
+    let expected = [
+        Rpc::CreateDeleteVolume,
+        Rpc::GetCapacity,
+        Rpc::ListVolumes,
+        Rpc::GetVolume,
+        Rpc::SingleNodeMultiWriter,
+    ];
+    assert_eq!(declared.collect::<Vec<_>>(), expected);
+}
+
+/// The node service declares exactly what works.
+#[tokio::test]
+async fn the_node_declares_what_it_does() {
+    use csi::node_service_capability::Type;
+    use csi::node_service_capability::rpc::Type as Rpc;
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut client = server.clients().await.node;
+    let request = csi::NodeGetCapabilitiesRequest {};
+    let answer = client.node_get_capabilities(request).await.unwrap();
+    let declared = answer.into_inner().capabilities.into_iter();
+    let declared = declared.map(|capability| {
+        let Some(Type::Rpc(rpc)) = capability.r#type else {
+            panic!("nothing")
+        };
+        rpc.r#type()
+    });
+    let expected = [Rpc::GetVolumeStats, Rpc::SingleNodeMultiWriter];
+    assert_eq!(declared.collect::<Vec<_>>(), expected);
+}
+
+/// A call that is not declared is `UNIMPLEMENTED`.
+#[tokio::test]
+async fn what_is_not_declared_is_unimplemented() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let (controller, node) = (&mut clients.controller, &mut clients.node);
+    macro_rules! status {
+        ($service:ident.$call:ident($message:ident)) => {{
+            let request = csi::$message::default();
+            (stringify!($call), $service.$call(request).await.err())
+        }};
+    }
+    let answers: Vec<(&str, Option<Status>)> = vec![
+        status!(controller.controller_publish_volume(ControllerPublishVolumeRequest)),
+        status!(controller.controller_unpublish_volume(ControllerUnpublishVolumeRequest)),
+        status!(controller.create_snapshot(CreateSnapshotRequest)),
+        status!(controller.delete_snapshot(DeleteSnapshotRequest)),
+        status!(controller.list_snapshots(ListSnapshotsRequest)),
+        status!(controller.controller_expand_volume(ControllerExpandVolumeRequest)),
+        status!(controller.controller_modify_volume(ControllerModifyVolumeRequest)),
+        status!(node.node_stage_volume(NodeStageVolumeRequest)),
+        status!(node.node_unstage_volume(NodeUnstageVolumeRequest)),
+        status!(node.node_expand_volume(NodeExpandVolumeRequest)),
+    ];
+    for (case, status) in answers {
+        let status = status.unwrap_or_else(|| panic!("{case}: accepted"));
+        assert_eq!(status.code(), Code::Unimplemented, "{case}");
+        assert_well_formed(case, &status);
+    }
+}
+
+/// A service that is not declared is `UNIMPLEMENTED` too, in words.
+#[tokio::test]
+async fn an_unknown_service_is_unimplemented() {
+    use csi::group_controller_client::GroupControllerClient;
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let endpoint = format!("unix://{}", server.socket.display());
+    let mut client = GroupControllerClient::connect(endpoint).await.unwrap();
+    let request = csi::GroupControllerGetCapabilitiesRequest {};
+    let answer = client.group_controller_get_capabilities(request).await;
+    refused("group", answer, Code::Unimplemented, "");
+}
+
+/// Secrets, and what stands behind the `=` of a mount option, are in no message and in no log, not
+/// even the most talkative one.
+#[tokio::test]
+async fn secrets_are_never_told() {
+    const SECRET: &str = "hunter2";
+    let node = NodeDir::new();
+    let mut command = Server::command(&node, &[node.pool_option()]);
+    command.env("RUST_LOG", "trace");
+    let server = Server::spawn(&node, &mut command);
+    server.wait_ready().await;
+    let mut clients = server.clients().await;
+    let secrets = || map(&[("password", SECRET)]);
+    let request = csi::CreateVolumeRequest {
+        secrets: secrets(),
+        ..create("a", 1000)
+    };
+    let id = clients.create(request).await.unwrap().volume_id;
+    let option = format!("password={SECRET}");
+    let flags = [option.as_str()];
+    let target = node.target("pod");
+
+    let request = csi::CreateVolumeRequest {
+        secrets: secrets(),
+        volume_capabilities: vec![capability(Mode::SingleNodeWriter, &flags)],
+        ..create("b", 1000)
+    };
+    let mut messages = vec![clients.create(request).await.unwrap_err()];
+    let request = csi::NodePublishVolumeRequest {
+        secrets: secrets(),
+        ..publish_with(&id, &target, &flags)
+    };
+    messages.push(clients.publish(request).await.unwrap_err());
+    let request = csi::NodePublishVolumeRequest {
+        secrets: secrets(),
+        ..publish("v1-x", &target)
+    };
+    messages.push(clients.publish(request).await.unwrap_err());
+    for status in messages {
+        assert!(!status.message().contains(SECRET), "{status}");
+    }
+    let reason = clients
+        .validate(&id, capability(Mode::SingleNodeWriter, &flags))
+        .await
+        .unwrap();
+    assert!(!reason.unwrap().contains(SECRET));
+    let request = csi::DeleteVolumeRequest {
+        volume_id: id,
+        secrets: secrets(),
+    };
+    clients.controller.delete_volume(request).await.unwrap();
+    let log = server.log();
+    assert!(log.contains("DeleteVolume"), "it is the right log");
+    assert!(!log.contains(SECRET), "{log}");
+}
+
+/// A message that quotes what a client sent stays small enough for the header it travels in.
+#[tokio::test]
+async fn a_message_that_quotes_is_cut() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let long = "→".repeat(100_000);
+    refused(
+        "token",
+        clients.list(1, &long).await,
+        Code::Aborted,
+        "starting_token",
+    );
+    let request = csi::CreateVolumeRequest {
+        parameters: map(&[("uid", &"→".repeat(1300))]),
+        ..create("a", 1)
+    };
+    refused(
+        "uid",
+        clients.create(request).await,
+        Code::InvalidArgument,
+        "\"uid\"",
+    );
+    let path = std::path::PathBuf::from(format!("/{}", "x/".repeat(2000)));
+    refused(
+        "path",
+        clients.publish(publish("v1-x", &path)).await,
+        Code::InvalidArgument,
+        "target_path",
+    );
+}

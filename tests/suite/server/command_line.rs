@@ -1,0 +1,313 @@
+//! Flags, environment, and the commands for pools.
+
+use std::fs;
+use std::process::Output;
+
+use super::{last_line, rootcellar};
+use crate::common::loops::{self, run};
+use crate::common::picture::picture;
+use crate::common::server::Server;
+use crate::common::{NODE, NodeDir, eventually};
+use crate::skip;
+
+/// Replaces `@` by the node's directory.
+fn fill(node: &NodeDir, arguments: &[&str]) -> Vec<String> {
+    let root = node.path("");
+    let root = root.to_str().unwrap().trim_end_matches('/');
+    arguments
+        .iter()
+        .map(|text| text.replace('@', root))
+        .collect()
+}
+
+/// Good flags, which the cases spoil.
+const GOOD: &[&str] = &[
+    "serve",
+    "--endpoint=unix://@/run/csi.sock",
+    "--node=n1",
+    "--state-dir=@/new-state",
+    "--kubelet-dir=@/kubelet",
+];
+
+/// What to add to the good flags or to put in the place of one of them, and the flag to be named.
+const MISTAKES: &[(&str, &str)] = &[
+    ("--endpoint=tcp://127.0.0.1:1", "--endpoint"),
+    ("--endpoint=@/run/csi.sock", "--endpoint"),
+    ("--endpoint=unix://run/csi.sock", "--endpoint"),
+    ("--endpoint=unix://@/run/csi", "--endpoint"),
+    ("--endpoint=unix://@/run/../csi.sock", "--endpoint"),
+    ("--endpoint=unix://@/new-state/csi.sock", "--state-dir"),
+    ("--endpoint=", "--endpoint"),
+    ("--node=", "--node"),
+    ("--node=a/b", "--node"),
+    ("--node=-a", "--node"),
+    ("--state-dir=state", "--state-dir"),
+    ("--state-dir=/", "--state-dir"),
+    ("--kubelet-dir=kubelet", "--kubelet-dir"),
+    ("--kubelet-dir=@/missing", "--kubelet-dir"),
+    ("--kubelet-dir=@/file", "--kubelet-dir"),
+    ("--pool=fast", "--pool"),
+    ("--pool=fast=relative", "--pool"),
+    ("--pool=Fast=@/pool", "--pool"),
+    ("--pool=fast=@/pool,frob", "--pool"),
+    ("--pool=fast=@/pool,overcommit=0", "--pool"),
+    ("--pool=fast=@/pool,reserve=101%", "--pool"),
+    ("--pool=a=@/pool --pool=a=@/other", "--pool"),
+    ("--pool=a=@/pool --pool=b=@/pool", "--pool"),
+    ("--pool=a=@/pool --pool=b=@/pool/b", "--pool"),
+    ("--pool=a=@/run", "--endpoint"),
+    ("--pool=a=@/new-state", "--state-dir"),
+    ("--pool=a=@/new-state/a", "--state-dir"),
+    ("--pool=a=@/kubelet", "--kubelet-dir"),
+    ("--driver-name=1csi", "--driver-name"),
+    ("--driver-name=Csi.Example", "--driver-name"),
+    ("--topology-key=node", "--topology-key"),
+    ("--topology-key=a/b/c", "--topology-key"),
+    ("--http=9808", "--http"),
+    ("--http=localhost:9808", "--http"),
+    ("--http=127.0.0.1:65536", "--http"),
+    ("--log-format=xml", "--log-format"),
+    ("--lock-wait=never", "--lock-wait"),
+    ("--frob", "--frob"),
+    ("extra", "extra"),
+];
+
+/// A mistake in the flags ends the server with exit code 64 and one sentence naming the flag,
+/// before anything is made, bound or opened.
+#[test]
+fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
+    let node = NodeDir::new();
+    fs::write(node.path("file"), "").unwrap();
+    let before = picture(&node.path(""), &[]);
+    for (mistake, flag) in MISTAKES {
+        let given: Vec<&str> = mistake.split(' ').collect();
+        let replaced = |good: &&&str| {
+            let name = good.split('=').next().unwrap_or_default();
+            !good.starts_with("--") || !given.iter().any(|g| g.starts_with(&format!("{name}=")))
+        };
+        let kept: Vec<&str> = GOOD.iter().filter(replaced).copied().collect();
+        let arguments = fill(&node, &[kept, given].concat());
+        assert_mistake(mistake, &run_to_its_end(&node, &arguments, &[]), flag);
+        assert_eq!(picture(&node.path(""), &[]), before, "{mistake}");
+    }
+}
+
+/// A required flag that is missing is named too.
+#[test]
+fn a_missing_flag_is_named() {
+    let node = NodeDir::new();
+    for missing in ["--endpoint", "--node"] {
+        let kept: Vec<&str> = GOOD
+            .iter()
+            .filter(|flag| !flag.starts_with(missing))
+            .copied()
+            .collect();
+        assert_mistake(
+            missing,
+            &run_to_its_end(&node, &fill(&node, &kept), &[]),
+            missing,
+        );
+    }
+}
+
+/// Mistakes in the environment are told by the variable's name.
+#[test]
+fn a_mistake_in_the_environment_names_the_variable() {
+    let node = NodeDir::new();
+    let before = picture(&node.path(""), &[]);
+    let cases = [
+        ("CSI_ENDPOINT", "/csi.sock"),
+        ("NODE_NAME", "a b"),
+        ("ROOTCELLAR_POOLS", "a=/srv/a;a=/srv/b"),
+        ("RUST_LOG", "rootcellar=loud=very"),
+    ];
+    for (variable, value) in cases {
+        let flag = match variable {
+            "CSI_ENDPOINT" => "--endpoint",
+            "NODE_NAME" => "--node",
+            _ => "no flag",
+        };
+        let kept: Vec<&str> = GOOD
+            .iter()
+            .filter(|good| !good.starts_with(flag))
+            .copied()
+            .collect();
+        let output = run_to_its_end(&node, &fill(&node, &kept), &[(variable, value)]);
+        assert_mistake(variable, &output, variable);
+        assert_eq!(picture(&node.path(""), &[]), before, "{variable}");
+    }
+}
+
+fn run_to_its_end(node: &NodeDir, arguments: &[String], env: &[(&str, &str)]) -> Output {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut command = rootcellar(&arguments);
+    command
+        .envs(env.iter().copied())
+        .current_dir(node.path("run"));
+    // Should it serve after all, it ends with an error that no case expects.
+    let mut limited = std::process::Command::new("timeout");
+    limited
+        .arg("30")
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (variable, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(variable, value),
+            None => limited.env_remove(variable),
+        };
+    }
+    limited.current_dir(node.path("run")).output().unwrap()
+}
+
+#[track_caller]
+fn assert_mistake(case: &str, output: &Output, named: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{case}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{case}: {stderr}");
+    assert!(
+        stderr.starts_with("rootcellar: ") && stderr.contains(named),
+        "{case}: {stderr}"
+    );
+}
+
+/// Endpoint, node and pools may come from the environment.
+#[test]
+fn the_environment_configures_what_the_flags_leave_open() {
+    let node = NodeDir::new();
+    let flags = fill(
+        &node,
+        &["serve", "--state-dir=@/state", "--kubelet-dir=@/kubelet"],
+    );
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut command = rootcellar(&flags);
+    command
+        .env(
+            "CSI_ENDPOINT",
+            format!("unix://{}", node.path("run/csi.sock").display()),
+        )
+        .env("NODE_NAME", NODE)
+        .env("ROOTCELLAR_POOLS", format!(" {} ;", node.pool_option()));
+    let server = Server::spawn(&node, &mut command);
+    eventually("the pool is made", || {
+        node.pool().join(".rootcellar/pool.json").is_file()
+    });
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// A kubelet directory that is a mount of its own but not shared is refused, since the host would
+/// never see a volume; shared, it is accepted.
+#[test]
+fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let kubelet = node.path("kubelet");
+    let mount = |arguments: &[&str]| {
+        run(std::process::Command::new("mount")
+            .args(arguments)
+            .arg(&kubelet));
+    };
+    mount(&["-t", "tmpfs", "kubelet"]);
+    let (code, log) = Server::spawn(&node, &mut Server::command(&node, &[])).end();
+    assert_eq!(code, Some(64), "{log}");
+    assert!(
+        last_line(&log).contains("--kubelet-dir") && log.contains("Bidirectional"),
+        "{log}"
+    );
+    mount(&["--make-shared"]);
+    let server = Server::spawn(&node, &mut Server::command(&node, &[]));
+    eventually("it serves", || {
+        std::os::unix::net::UnixStream::connect(&server.socket).is_ok()
+    });
+    assert_eq!(server.stop(), Some(0));
+    run(std::process::Command::new("umount").arg(&kubelet));
+}
+
+/// `pool init` makes an empty directory a pool and prints its id first; it refuses a directory that
+/// holds anything, a pool, and a filesystem that keeps no promises, and then changes nothing.
+#[test]
+fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
+    let node = NodeDir::new();
+    fs::create_dir(node.path("full")).unwrap();
+    fs::write(node.path("full/file"), "mine").unwrap();
+    let init = |path: &str| {
+        run_to_its_end(
+            &node,
+            &fill(&node, &["pool", "init", path, "--node=n1"]),
+            &[],
+        )
+    };
+    for path in ["@/pool", "@/made"] {
+        let made = init(path);
+        let stdout = String::from_utf8_lossy(&made.stdout);
+        assert!(made.status.success(), "{made:?}");
+        let marker = node
+            .path(&path.replace("@/", ""))
+            .join(".rootcellar/pool.json");
+        let marker: serde_json::Value = serde_json::from_slice(&fs::read(marker).unwrap()).unwrap();
+        assert_eq!(stdout.lines().next(), marker["id"].as_str(), "{stdout}");
+        assert_eq!(marker["node"], "n1");
+    }
+    let before = picture(&node.path(""), &[]);
+    let cases = [
+        ("@/full", 1, "not empty"),
+        ("@/pool", 1, "is pool"),
+        ("@/missing/pool", 1, "nothing is at its path"),
+        ("/proc/self/task", 1, "proc"),
+        ("pool", 64, "not absolute"),
+    ];
+    for (path, code, says) in cases {
+        let refused = init(path);
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(code), "{path}: {stderr}");
+        assert!(
+            stderr.contains(says) && stderr.lines().count() == 1,
+            "{path}: {stderr}"
+        );
+    }
+    assert_eq!(picture(&node.path(""), &[]), before);
+}
+
+/// `pool list` shows every configured pool with its state, volumes and what is reserved, also while
+/// a server serves them, and `--json` says the same to programs.
+#[tokio::test]
+async fn pool_list_tells_of_every_pool() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let request = crate::common::messages::create("listed", 3 << 20);
+    server.clients().await.create(request).await.unwrap();
+    let healthy = format!("--pool={}", node.pool_option());
+    let list = |arguments: &[&str]| {
+        run_to_its_end(
+            &node,
+            &fill(&node, &[&["pool", "list"], arguments].concat()),
+            &[],
+        )
+    };
+
+    let all_well = list(&[&healthy]);
+    let text = String::from_utf8_lossy(&all_well.stdout);
+    assert!(all_well.status.success(), "{all_well:?}");
+    let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..5], ["default", "ok", "1", "3", "MiB"], "{text}");
+
+    let one_sick = list(&[&healthy, "--pool=gone=@/gone", "--json"]);
+    assert_eq!(
+        one_sick.status.code(),
+        Some(1),
+        "a script learns of the sick one"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&one_sick.stdout).unwrap();
+    assert_eq!(json[0]["name"], "default");
+    assert_eq!(json[0]["volumes"], 1);
+    assert_eq!(json[0]["reserved_bytes"], 3 << 20);
+    assert_eq!(json[0]["problem"], serde_json::Value::Null);
+    assert_eq!(json[1]["name"], "gone");
+    assert!(
+        json[1]["problem"]
+            .as_str()
+            .unwrap()
+            .contains("nothing is at its path")
+    );
+}

@@ -1,0 +1,171 @@
+//! The socket, and who may have it.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use super::last_line;
+use crate::common::picture::picture;
+use crate::common::server::Server;
+use crate::common::{NodeDir, eventually};
+
+/// The server's command in a shell that first lifts every restriction on new files.
+fn careless(node: &NodeDir) -> Command {
+    let server = Server::command(node, &[]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "umask 0; exec \"$@\"", "sh"])
+        .arg(server.get_program())
+        .args(server.get_args());
+    command
+}
+
+/// Whoever can connect to the socket finds it with mode 0600, whatever the umask.
+#[test]
+fn the_socket_is_private_whenever_it_can_be_reached() {
+    // Each start shows one first moment, and it may pass unseen.
+    for _ in 0..30 {
+        let node = NodeDir::new();
+        let path = node.path("run/csi.sock");
+        let server = Server::spawn(&node, &mut careless(&node));
+        let mut mode = None;
+        eventually("it can be reached", || {
+            for _ in 0..100_000 {
+                // Nothing in between: the moment after listen(2) is the one that matters.
+                if UnixStream::connect(&path).is_ok() {
+                    let found = fs::symlink_metadata(&path).unwrap();
+                    mode = Some(found.permissions().mode() & 0o7777);
+                    return true;
+                }
+            }
+            false
+        });
+        assert_eq!(mode, Some(0o600));
+        assert_eq!(server.stop(), Some(0));
+    }
+}
+
+/// The socket that a killed server left is replaced.
+#[tokio::test]
+async fn a_stale_socket_is_replaced() {
+    let node = NodeDir::new();
+    let killed = Server::start(&node).await;
+    let path = killed.socket.clone();
+    killed.kill();
+    assert!(fs::symlink_metadata(&path).unwrap().file_type().is_socket());
+    let server = Server::start(&node).await;
+    assert!(server.clients().await.ready().await);
+}
+
+/// A file, directory or link where the socket should be is refused with exit code 64 and a
+/// sentence naming the flag, and is left as it is.
+#[test]
+fn what_is_no_socket_is_refused_and_untouched() {
+    type Prepare = fn(&Path);
+    let cases: &[(&str, Prepare)] = &[
+        ("a file", |path| fs::write(path, "precious").unwrap()),
+        ("an empty file", |path| fs::write(path, "").unwrap()),
+        ("a directory", |path| fs::create_dir(path).unwrap()),
+        ("a link to a stale socket", |path| {
+            let stale = path.with_file_name("stale.sock");
+            drop(UnixListener::bind(&stale).unwrap());
+            symlink(stale, path).unwrap();
+        }),
+        ("a dangling link", |path| symlink("nothing", path).unwrap()),
+    ];
+    for (case, prepare) in cases {
+        let node = NodeDir::new();
+        prepare(&node.path("run/csi.sock"));
+        let before = picture(&node.path("run"), &[]);
+        let server = Server::spawn(&node, &mut Server::command(&node, &[]));
+        let (code, log) = server.end();
+        assert_eq!(code, Some(64), "{case}: {log}");
+        let sentence = last_line(&log);
+        assert!(
+            sentence.starts_with("rootcellar: --endpoint: "),
+            "{case}: {log}"
+        );
+        assert_eq!(picture(&node.path("run"), &[]), before, "{case}");
+    }
+}
+
+/// A second server on the same socket is refused with exit code 64 and a sentence, and the first
+/// goes on serving on it.
+#[tokio::test]
+async fn a_second_server_on_the_same_socket_is_refused() {
+    let node = NodeDir::new();
+    let first = Server::start(&node).await;
+    let before = picture(&node.path("run"), &[]);
+    let second = Server::spawn(&node, &mut Server::command(&node, &[]));
+    let (code, log) = second.end();
+    assert_eq!(code, Some(64), "{log}");
+    assert!(last_line(&log).contains("living server"), "{log}");
+    assert_eq!(picture(&node.path("run"), &[]), before);
+    assert!(first.clients().await.ready().await);
+}
+
+/// A second server on the same pool ends with exit code 75 and a sentence, leaves no socket, and
+/// the first goes on.
+#[tokio::test]
+async fn a_second_server_on_the_same_pool_is_refused() {
+    let (node, other) = (NodeDir::new(), NodeDir::new());
+    let first = Server::start(&node).await;
+    let second = Server::spawn(&other, &mut Server::command(&other, &[node.pool_option()]));
+    let (code, log) = second.end();
+    assert_eq!(code, Some(75), "{log}");
+    assert!(
+        last_line(&log).starts_with("rootcellar: another server holds"),
+        "{log}"
+    );
+    assert!(picture(&other.path("run"), &[]).is_empty());
+    let mut clients = first.clients().await;
+    clients
+        .create(crate::common::messages::create("goes-on", 1 << 20))
+        .await
+        .unwrap();
+}
+
+/// Bytes that are no HTTP/2, on as many connections as anybody likes, stop nobody else.
+#[tokio::test]
+async fn garbage_on_the_socket_harms_nobody() {
+    use std::io::Write as _;
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice();
+    let endless = vec![0xff; 1 << 20];
+    for garbage in [b"GET / HTTP/1.1\r\n\r\n", preface, b"\0\0\0", &endless, b""] {
+        let mut stream = UnixStream::connect(&server.socket).unwrap();
+        // The server may hang up before all is written, which is its right.
+        let _ = stream.write_all(garbage);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert!(server.clients().await.ready().await);
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+}
+
+/// A socket that is gone when the server stops, because somebody removed it, is no error.
+#[tokio::test]
+async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    fs::remove_file(&server.socket).unwrap();
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// A socket that another server made in the meantime is not removed.
+#[tokio::test]
+async fn a_stopping_server_does_not_remove_anothers_socket() {
+    let node = NodeDir::new();
+    let first = Server::start(&node).await;
+    fs::remove_file(&first.socket).unwrap();
+    let second = Server::spawn(&node, &mut Server::command(&node, &[]));
+    eventually("the second one listens", || {
+        UnixStream::connect(&second.socket).is_ok()
+    });
+    assert_eq!(first.stop(), Some(0));
+    assert!(second.clients().await.ready().await);
+}

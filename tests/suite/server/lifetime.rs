@@ -1,0 +1,353 @@
+//! How the server starts, stops and starts again.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rootcellar::csi;
+use rootcellar::csi::volume_capability::access_mode::Mode;
+use rustix::process::Signal;
+use tokio::task::JoinHandle;
+use tonic::Code;
+
+use super::{hold_lock, init_pool, waiting};
+use crate::common::loops::{self, LoopMount, run};
+use crate::common::messages::{Answer, capability, create, publish, refused, soon};
+use crate::common::server::Server;
+use crate::common::{NodeDir, eventually, names};
+use crate::skip;
+
+/// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
+#[tokio::test]
+async fn a_signal_ends_the_server_and_its_socket() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let node = NodeDir::new();
+        let server = Server::start(&node).await;
+        server.signal(signal);
+        let (code, log) = server.end();
+        assert_eq!(code, Some(0), "{signal:?}: {log}");
+        assert_eq!(names(&node.path("run")), Vec::<String>::new());
+    }
+}
+
+/// Connections that lie open and say nothing, by whomever, do not hold up the stop.
+#[tokio::test]
+async fn idle_connections_do_not_hold_up_the_stop() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let _silent = UnixStream::connect(&server.socket).unwrap();
+    let mut begun = UnixStream::connect(&server.socket).unwrap();
+    begun.write_all(b"PRI * HTTP/2.0\r\n").unwrap();
+    // While the server stops, this client's runtime does not run: it answers nothing.
+    let mut idle = server.clients().await;
+    assert!(idle.ready().await);
+    server.signal(Signal::TERM);
+    let (code, log) = server.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains("still at work"), "{log}");
+    assert_eq!(names(&node.path("run")), Vec::<String>::new());
+}
+
+/// A disk on which everything that writes waits, until this is dropped.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(path: &Path) -> Self {
+        run(Command::new("fsfreeze").arg("-f").arg(path));
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("-u").arg(&self.0));
+    }
+}
+
+/// A pool on a disk of its own, served.
+async fn serve_disk(node: &NodeDir) -> (LoopMount, Server) {
+    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let server = Server::start_with(node, &[disk_option(&disk)]).await;
+    (disk, server)
+}
+
+fn disk_option(disk: &LoopMount) -> String {
+    format!("default={},init", disk.path().display())
+}
+
+/// Sends a create by a client of its own.
+async fn begin(server: &Server) -> JoinHandle<Answer<csi::Volume>> {
+    let mut clients = server.clients().await;
+    tokio::spawn(async move { clients.create(create("slow", 1 << 20)).await })
+}
+
+/// Freezes the disk and has a create at work on it; returns the id its volume will have.
+async fn create_on_frozen(
+    server: &Server,
+    disk: &LoopMount,
+) -> (String, JoinHandle<Answer<csi::Volume>>, Frozen) {
+    let mut clients = server.clients().await;
+    // A pool that holds nothing measures its disk, which would wait for the thaw as well.
+    clients.make("other", 1 << 20).await;
+    let id = clients.make("slow", 1 << 20).await;
+    clients.delete(&id).await.unwrap();
+    eventually("all is reclaimed", || {
+        names(&disk.path().join(".rootcellar/trash")).is_empty()
+    });
+    let frozen = Frozen::new(disk.path());
+    let mut at_work = begin(server).await;
+    // To delete what is not there takes no disk, and it is told to wait while a create is at work.
+    while clients.delete(&id).await.is_ok() {
+        if at_work.is_finished() {
+            refused(
+                "it met the delete",
+                at_work.await.unwrap(),
+                Code::Aborted,
+                "try again",
+            );
+            at_work = begin(server).await;
+        }
+    }
+    (id, at_work, frozen)
+}
+
+/// A call at work when the server is told to stop is finished and answered first.
+#[tokio::test]
+async fn a_stop_waits_for_the_calls_at_work() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (disk, server) = serve_disk(&node).await;
+    let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
+    server.signal(Signal::TERM);
+    eventually("it is stopping", || server.log().contains("SIGTERM"));
+    assert!(!begun.is_finished());
+    drop(frozen);
+    assert_eq!(begun.await.unwrap().unwrap().volume_id, id);
+    let (code, log) = server.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains("still at work"), "{log}");
+    assert_eq!(names(&node.path("run")), Vec::<String>::new());
+    let again = Server::start_with(&node, &[disk_option(&disk)]).await;
+    again.clients().await.get(&id).await.unwrap();
+}
+
+/// A call at work whose client hangs up is finished all the same.
+#[tokio::test]
+async fn a_call_goes_on_when_its_client_hangs_up() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (disk, server) = serve_disk(&node).await;
+    let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
+    begun.abort();
+    assert!(begun.await.unwrap_err().is_cancelled());
+    let mut clients = server.clients().await;
+    assert!(clients.ready().await, "others are served meanwhile");
+    drop(frozen);
+    soon("the volume is there", async || {
+        clients.get(&id).await.is_ok()
+    })
+    .await;
+}
+
+/// A stop waits for the calls at work also where their clients are gone.
+#[tokio::test]
+async fn a_stop_waits_for_calls_that_nobody_waits_for() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let (disk, server) = serve_disk(&node).await;
+    let (_, begun, frozen) = create_on_frozen(&server, &disk).await;
+    begun.abort();
+    assert!(begun.await.unwrap_err().is_cancelled());
+    assert!(server.clients().await.ready().await);
+    server.signal(Signal::TERM);
+    eventually("it is stopping", || server.log().contains("SIGTERM"));
+    drop(frozen);
+    let (code, log) = server.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains("still at work"), "{log}");
+    assert!(names(&disk.path().join(".rootcellar/staging")).is_empty());
+    assert_eq!(names(&disk.path().join("volumes")).len(), 2);
+}
+
+/// Wherever a client hangs up, its volume is there whole or not there at all, and asking again
+/// gets it.
+#[tokio::test]
+async fn a_hang_up_leaves_nothing_half_made() {
+    const CALLS: usize = 64;
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    for call in 0..CALLS {
+        let mut clients = server.clients().await;
+        let name = format!("pvc-{call}");
+        let task = tokio::spawn(async move { clients.create(create(&name, 1 << 20)).await });
+        for _ in 0..call {
+            tokio::task::yield_now().await;
+        }
+        task.abort();
+    }
+    // A server that has stopped has nothing at work any more.
+    let (code, log) = stop(server);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+    assert_eq!(node.names(".rootcellar/staging"), Vec::<String>::new());
+    let made = node.names("volumes");
+    for directory in &made {
+        assert_eq!(
+            node.names(&format!("volumes/{directory}")),
+            ["data", "volume.json"]
+        );
+    }
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let (ids, _) = clients.list(0, "").await.unwrap();
+    assert_eq!(ids.len(), made.len());
+    for call in 0..CALLS {
+        clients
+            .create(create(&format!("pvc-{call}"), 1 << 20))
+            .await
+            .unwrap();
+    }
+    assert_eq!(node.names("volumes").len(), CALLS);
+}
+
+fn stop(server: Server) -> (Option<i32>, String) {
+    server.signal(Signal::TERM);
+    server.end()
+}
+
+/// While the server waits for a pool's lock, Probe says not ready and every call is `UNAVAILABLE`
+/// but `NodeUnpublishVolume`, which works; once the lock is free, it serves.
+#[tokio::test]
+async fn while_loading_only_unpublish_works() {
+    let node = NodeDir::new();
+    init_pool(&node);
+    let lock = hold_lock(&node);
+    let server = Server::spawn(&node, &mut waiting(&node, &[node.pool_option()], "600"));
+    eventually("it listens", || UnixStream::connect(&server.socket).is_ok());
+    let mut clients = server.clients().await;
+    assert!(!clients.ready().await);
+    let info = csi::GetPluginInfoRequest {};
+    clients.identity.get_plugin_info(info).await.unwrap();
+
+    let id = "v1-00000000000000000000000000000000-00000000000000000000000000000000";
+    let target = node.target("pod");
+    let loading = "loading";
+    let unavailable = Code::Unavailable;
+    refused(
+        "create",
+        clients.create(create("a", 1)).await,
+        unavailable,
+        loading,
+    );
+    refused("delete", clients.delete(id).await, unavailable, loading);
+    refused("get", clients.get(id).await, unavailable, loading);
+    refused("list", clients.list(0, "").await, unavailable, loading);
+    refused(
+        "publish",
+        clients.publish(publish(id, &target)).await,
+        unavailable,
+        loading,
+    );
+    refused(
+        "validate",
+        clients
+            .validate(id, capability(Mode::SingleNodeWriter, &[]))
+            .await,
+        unavailable,
+        loading,
+    );
+
+    fs::create_dir(&target).unwrap();
+    clients.unpublish(id, &target).await.unwrap();
+    assert!(
+        names(&node.path("kubelet/pods/pod")).is_empty(),
+        "the target is gone"
+    );
+
+    drop(lock);
+    server.wait_ready().await;
+    clients.create(create("a", 1)).await.unwrap();
+}
+
+/// A server that still waits for a lock stops when it is told to.
+#[test]
+fn a_loading_server_can_be_stopped() {
+    let node = NodeDir::new();
+    init_pool(&node);
+    let _lock = hold_lock(&node);
+    let server = Server::spawn(&node, &mut waiting(&node, &[node.pool_option()], "600"));
+    eventually("it listens", || UnixStream::connect(&server.socket).is_ok());
+    let (code, log) = stop(server);
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(names(&node.path("run")), Vec::<String>::new());
+}
+
+/// A driver without pools is ready, has capacity 0 and gives every create back to the scheduler.
+#[tokio::test]
+async fn a_driver_without_pools_refuses_every_create() {
+    let node = NodeDir::new();
+    let server = Server::start_with(&node, &[]).await;
+    let mut clients = server.clients().await;
+    assert_eq!(clients.capacity(&[]).await, 0);
+    for bytes in [0, 1, i64::MAX] {
+        let answer = clients.create(create("a", bytes)).await;
+        refused("create", answer, Code::ResourceExhausted, "has no pool");
+    }
+    assert_eq!(clients.list(0, "").await.unwrap(), (vec![], String::new()));
+}
+
+/// After a restart the volumes are the same, a published one is still not deleted, and a volume for
+/// one writer is still given to no second target.
+#[tokio::test]
+async fn a_restart_keeps_volumes_and_publications() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let single = || capability(Mode::SingleNodeSingleWriter, &[]);
+    let request = csi::CreateVolumeRequest {
+        volume_capabilities: vec![single()],
+        ..create("kept", 1 << 20)
+    };
+    let volume = clients.create(request.clone()).await.unwrap();
+    let id = &volume.volume_id;
+    let to = |target: &Path| csi::NodePublishVolumeRequest {
+        volume_capability: Some(single()),
+        ..publish(id, target)
+    };
+    let (target, second) = (node.target("pod"), node.target("second"));
+    clients.publish(to(&target)).await.unwrap();
+    fs::write(target.join("file"), "kept").unwrap();
+    assert_eq!(stop(server).0, Some(0));
+
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    assert_eq!(clients.get(id).await.unwrap(), volume);
+    assert_eq!(clients.create(request).await.unwrap(), volume);
+    assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
+    refused(
+        "delete",
+        clients.delete(id).await,
+        Code::FailedPrecondition,
+        target.to_str().unwrap(),
+    );
+    refused(
+        "second",
+        clients.publish(to(&second)).await,
+        Code::FailedPrecondition,
+        "is published at",
+    );
+    clients.publish(to(&target)).await.unwrap();
+    clients.unpublish(id, &target).await.unwrap();
+    clients.delete(id).await.unwrap();
+}

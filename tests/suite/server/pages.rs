@@ -1,0 +1,123 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+use super::{hold_lock, init_pool, rootcellar, waiting};
+use crate::common::messages::create;
+use crate::common::server::Server;
+use crate::common::{NodeDir, eventually};
+
+/// An address nobody listens on.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+/// The code and body of a page, if anybody answers.
+fn page(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Some((code, body.to_owned()))
+}
+
+fn with_page(mut command: Command, address: SocketAddr) -> Command {
+    command.arg("--http").arg(address.to_string());
+    command
+}
+
+/// A sick pool is named by /readyz with code 503 and told from the healthy one in /metrics, while
+/// Probe and /healthz stay good.
+#[tokio::test]
+async fn readyz_and_metrics_tell_a_sick_pool_apart() {
+    let node = NodeDir::new();
+    let address = free_address();
+    let pools = [
+        node.pool_option(),
+        format!("gone={}", node.path("gone").display()),
+    ];
+    let server = Server::spawn(
+        &node,
+        &mut with_page(Server::command(&node, &pools), address),
+    );
+    server.wait_ready().await;
+    let mut clients = server.clients().await;
+    clients.create(create("counted", 5 << 20)).await.unwrap();
+
+    assert_eq!(page(address, "/healthz").unwrap().0, 200);
+    let (code, text) = page(address, "/readyz").unwrap();
+    assert_eq!(code, 503, "{text}");
+    assert!(text.contains("pool default: healthy\n"), "{text}");
+    assert!(
+        text.contains("pool gone: sick: nothing is at its path"),
+        "{text}"
+    );
+    let (code, text) = page(address, "/metrics").unwrap();
+    assert_eq!(code, 200, "{text}");
+    for line in [
+        "rootcellar_pool_healthy{pool=\"default\"} 1",
+        "rootcellar_pool_healthy{pool=\"gone\"} 0",
+        "rootcellar_pool_available_bytes{pool=\"gone\"} 0",
+        "rootcellar_pool_volumes{pool=\"default\"} 1",
+        "rootcellar_pool_reserved_bytes{pool=\"default\"} 5242880",
+        "rootcellar_rpc_seconds_count{rpc=\"CreateVolume\",code=\"OK\"} 1",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert_eq!(page(address, "/nothing").unwrap().0, 404);
+    assert!(clients.ready().await);
+}
+
+/// /readyz says 200 when all is loaded and every pool is healthy, and 503 while records load.
+#[tokio::test]
+async fn readyz_is_503_while_loading_and_200_after() {
+    let node = NodeDir::new();
+    init_pool(&node);
+    let lock = hold_lock(&node);
+    let address = free_address();
+    let command = waiting(&node, &[node.pool_option()], "600");
+    let server = Server::spawn(&node, &mut with_page(command, address));
+    eventually("the page is there", || page(address, "/healthz").is_some());
+    assert_eq!(page(address, "/healthz").unwrap().0, 200);
+    let (code, text) = page(address, "/readyz").unwrap();
+    assert_eq!(code, 503, "{text}");
+    assert!(text.starts_with("loading\n"), "{text}");
+    drop(lock);
+    eventually("it is ready", || page(address, "/readyz").unwrap().0 == 200);
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// An address that is taken is a mistake told in a sentence with exit code 64, and no socket is
+/// left behind.
+#[test]
+fn a_taken_address_is_a_mistake_in_the_flags() {
+    let node = NodeDir::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (code, log) =
+        Server::spawn(&node, &mut with_page(Server::command(&node, &[]), address)).end();
+    assert_eq!(code, Some(64), "{log}");
+    assert!(super::last_line(&log).contains("--http"), "{log}");
+    assert!(crate::common::names(&node.path("run")).is_empty());
+    assert!(
+        rootcellar(&["--version"])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+}
