@@ -15,6 +15,7 @@ mod common;
 mod hostile;
 mod model;
 mod mounts;
+mod opening;
 mod pools;
 mod poweroff;
 mod rpc;

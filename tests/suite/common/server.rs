@@ -121,11 +121,6 @@ impl Server {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// The number of its process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();

@@ -1,0 +1,196 @@
+//! Pools that are opened while they are asked, and what keeps two of them, or two volumes, apart.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rootcellar::error::{Code, Error, Operation};
+use rootcellar::mount::{FakeMounter, Mounter, Target};
+use rootcellar::os::{Observer, Os, Step};
+use rootcellar::pool::Sickness;
+use rootcellar::types::Bytes;
+use rootcellar::volume::Volumes;
+use rustix::io::Errno;
+
+use crate::common::loops::run;
+use crate::common::memory::MemoryNode;
+use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
+use crate::skip;
+
+const MIB: u64 = 1 << 20;
+
+/// While a pool is being opened a volume of its own is never made twice and never `NOT_FOUND`,
+/// which to a delete would mean success.
+#[test]
+fn a_pool_that_is_opening_never_denies_its_volumes() {
+    let node = NodeDir::new();
+    let volume = node
+        .volumes(&Fakes::default())
+        .create(&create("pvc-1", MIB))
+        .unwrap();
+    let id = volume.id.to_string();
+    let mut relabelled = create("pvc-1", MIB);
+    relabelled.class.claim.claim = Some("other".into());
+    for round in 0..100 {
+        let volumes = Arc::new(Volumes::new(node.settings(&[node.pool_option()])).unwrap());
+        let loading = Arc::clone(&volumes);
+        let loader = std::thread::spawn(move || loading.load());
+        loop {
+            match volumes.get(&id) {
+                Ok(found) => assert_eq!(found, volume),
+                Err(error) => assert!(matches!(error, Error::HomeSick { .. }), "{error}"),
+            }
+            match volumes.create(&relabelled) {
+                Ok(found) => break assert_eq!(found, volume, "round {round}"),
+                Err(error) => assert!(
+                    matches!(
+                        error,
+                        Error::PoolSick { .. } | Error::HomeSick { .. } | Error::Busy(_)
+                    ),
+                    "{error}"
+                ),
+            }
+        }
+        loader.join().unwrap().unwrap();
+        volumes.stop();
+        assert_eq!(node.names("volumes").len(), 1, "round {round}");
+    }
+}
+
+/// A target that another volume took over is that volume's alone: deleting the first one forgets
+/// nothing of the second.
+#[test]
+fn a_target_taken_over_protects_its_new_volume() {
+    let node = NodeDir::new();
+    let mounter = Arc::new(FakeMounter::default());
+    let fakes = Fakes {
+        mounter: mounter.clone(),
+        ..Fakes::default()
+    };
+    let volumes = node.volumes(&fakes);
+    let [first, second] =
+        ["a", "b"].map(|name| volumes.create(&create(name, MIB)).unwrap().id.to_string());
+    let path = node.target("pod");
+    volumes.publish(&publish(&first, &path)).unwrap();
+    let target = Target::open_known(&path).unwrap().unwrap();
+    mounter.unmount(&target).unwrap();
+    volumes.publish(&publish(&second, &path)).unwrap();
+
+    volumes.delete(&first).unwrap();
+    let refused = volumes.delete(&second).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::Delete),
+        Code::FailedPrecondition,
+        "{refused}"
+    );
+    volumes.unpublish(&second, &path).unwrap();
+    volumes.delete(&second).unwrap();
+}
+
+/// Fails every unlink of a name while it is told to.
+#[derive(Debug, Default)]
+struct Stubborn {
+    off: AtomicBool,
+}
+
+impl Observer for Stubborn {
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+        let resists = match step {
+            Step::Unlink => name == "stubborn",
+            // Where what is too deep is moved to.
+            Step::Rename => name.to_string_lossy().starts_with("deep-"),
+            _ => false,
+        };
+        if resists && !self.off.load(Ordering::Relaxed) {
+            Err(Errno::BUSY)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// The size of a deleted volume stays promised until its space is free, and what resists, at any
+/// depth, holds up nothing else.
+#[test]
+fn what_resists_stays_promised_and_holds_up_nothing_else() {
+    let node = NodeDir::new();
+    let stubborn = Arc::new(Stubborn::default());
+    let fakes = Fakes {
+        os: Os::observed(stubborn.clone()),
+        ..Fakes::default()
+    };
+    let volumes = node.volumes(&fakes);
+    let pool = &volumes.pools()[0];
+    // Little enough for other data on the disk not to decide.
+    let size = pool.available().0 / 4;
+    let data = |name: &str| {
+        let volume = volumes.create(&create(name, size)).unwrap();
+        let data = format!("volumes/{name}-{}/data", volume.id.hash());
+        (volume.id.to_string(), node.pool().join(data))
+    };
+    let (file, file_data) = data("a");
+    fs::write(file_data.join("stubborn"), "").unwrap();
+    let (deep, deep_data) = data("b");
+    fs::create_dir_all(deep_data.join("d/".repeat(60))).unwrap();
+    let (plain, plain_data) = data("c");
+    fs::write(plain_data.join("file"), "").unwrap();
+    for id in [&file, &deep, &plain] {
+        volumes.delete(id).unwrap();
+    }
+    eventually("two resist and the third is reclaimed", || {
+        let status = pool.status();
+        (status.trash, status.resisting) == (2, 2)
+    });
+    let refused = volumes.create(&create("d", size * 3)).unwrap_err();
+    assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+
+    stubborn.off.store(true, Ordering::Relaxed);
+    eventually("all is reclaimed", || {
+        node.names(".rootcellar/trash").is_empty()
+    });
+    eventually("nothing is promised", || pool.status().trash == 0);
+    volumes.create(&create("d", size * 3)).unwrap();
+}
+
+/// A copy of a pool's disk is not served beside the original.
+#[test]
+fn a_copied_pool_is_not_served_beside_the_original() {
+    let node = MemoryNode::new(&["a", "b"]);
+    if !node.is_in_memory() {
+        skip!("two filesystems need mounts in a namespace of the test's own");
+    }
+    let fakes = Fakes::default();
+    let volume = {
+        let volumes = node.volumes_of(&node.options(), &fakes);
+        let mut request = create("pvc-1", MIB);
+        request.class.pool = Some("a".parse().unwrap());
+        volumes.create(&request).unwrap()
+    };
+    fs::remove_file(node.path("state/pools.json")).unwrap();
+    for old in names(&node.pool("b")) {
+        run(Command::new("rm").arg("-r").arg(node.pool("b").join(old)));
+    }
+    run(Command::new("cp")
+        .arg("-aT")
+        .arg(node.pool("a"))
+        .arg(node.pool("b")));
+
+    let volumes = node.volumes_of(&node.options(), &fakes);
+    let twin = volumes.pools()[1].sickness();
+    assert!(matches!(twin, Some(Sickness::Twin { .. })), "{twin:?}");
+    assert_eq!(volumes.pools()[1].available(), Bytes::ZERO);
+    assert_eq!(
+        volumes.list(0, "").unwrap().volumes,
+        std::slice::from_ref(&volume)
+    );
+    volumes.delete(&volume.id.to_string()).unwrap();
+    assert_eq!(
+        names(&node.pool("b").join("volumes")).len(),
+        1,
+        "the copy is not touched"
+    );
+}
