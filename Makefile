@@ -20,11 +20,12 @@ build: ## build the release binary
 demo: build ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
 	@"$(CARGO_TARGET_DIR)/release/rootcellar" demo
 
-lint: ## check formatting, lints, shell scripts and manifests
+lint: ## check formatting, lints, shell scripts, manifests and what the docs name
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 	shellcheck .ci/run hack/*.sh csi-sanity/*.sh
 	hack/check-manifests.sh
+	hack/check-docs.sh
 
 test: setup ## run everything that needs no cluster; ends with the numbers
 	@hack/test.sh

@@ -35,6 +35,7 @@ step() {
 step format cargo fmt --check -- --color never
 step shell shellcheck .ci/run hack/*.sh csi-sanity/*.sh
 step manifests hack/check-manifests.sh
+step docs hack/check-docs.sh
 step clippy cargo clippy --all-targets --locked -- -D warnings
 step tests cargo test --locked --no-fail-fast -- --show-output
 # csi-sanity/suite.sh holds its skips against a list; whatever was skipped before it should have run.

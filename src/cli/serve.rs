@@ -10,7 +10,7 @@ use super::environment;
 use crate::config::{Config, LogFormat, POOLS_ENV, ServeArgs};
 use crate::error::{Error, Result};
 
-/// The oldest kernel with everything used: `mount_setattr` came in 5.12, `quotactl_fd` in 5.14.
+/// The oldest kernel with everything used: `mount_setattr` came in 5.12, its `nosymfollow` in 5.14.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);
 
 /// The environment variable that says what is logged.
