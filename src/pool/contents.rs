@@ -121,7 +121,9 @@ impl Pool {
         let place = disk
             .bin(&entry.directory)
             .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
-        self.trash.add_size(place, entry.record.size_bytes.0);
+        if let Some(place) = place {
+            self.trash.add_size(place, entry.record.size_bytes.0);
+        }
         self.lock().index.remove(entry.record.id);
         self.trash.notify();
         Ok(())

@@ -245,22 +245,23 @@ impl Disk {
         self.sync_dirs([&self.volumes])
     }
 
-    /// Takes a volume out of sight, into the trash, durably; returns its name there.
-    pub(crate) fn bin(&self, directory: &str) -> Result<OsString, Fault> {
+    /// Takes a volume out of sight, into the trash, durably; returns its name there, or nothing
+    /// if somebody removed it by hand: then it is gone, which is what was asked for.
+    pub(crate) fn bin(&self, directory: &str) -> Result<Option<OsString>, Fault> {
         // A directory renamed by hand may have a name that leaves no room for a suffix.
         let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_BINNED));
         let place = format!("{}.{}", &directory[start..], Uuid::new_v4().simple());
-        match self
+        let moved = self
             .context
             .os
-            .rename((&self.volumes, directory), (&self.trash, &place))
-        {
-            // Somebody removed it by hand; then it is gone, which is what was asked for.
-            Ok(()) | Err(Errno::NOENT) => {}
+            .rename((&self.volumes, directory), (&self.trash, &place));
+        let place = match moved {
+            Ok(()) => Some(place.into()),
+            Err(Errno::NOENT) => None,
             Err(errno) => return Err(Fault::new("move a volume to the trash", errno)),
-        }
+        };
         self.sync_dirs([&self.trash, &self.volumes])?;
-        Ok(place.into())
+        Ok(place)
     }
 
     fn sync_dirs<const N: usize>(&self, dirs: [&OwnedFd; N]) -> Result<(), Fault> {

@@ -18,5 +18,7 @@ mod mounts;
 mod opening;
 mod pools;
 mod poweroff;
+mod reclaim;
 mod rpc;
 mod server;
+mod steps;

@@ -114,6 +114,20 @@ impl NodeDir {
     }
 }
 
+impl Drop for NodeDir {
+    fn drop(&mut self) {
+        if !memory::has_own_namespace() {
+            return;
+        }
+        // What a test leaves mounted would keep its directory from being removed.
+        let table = rootcellar::mount::MountTable::read().unwrap_or_default();
+        let mounts = table.entries.iter().rev().map(|entry| &entry.mount_point);
+        for mount in mounts.filter(|mount| mount.starts_with(self.dir.path())) {
+            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
 /// The names in a directory, sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)

@@ -135,7 +135,7 @@ async fn a_stop_waits_for_the_calls_at_work() {
     again.clients().await.get(&id).await.unwrap();
 }
 
-/// A call at work whose client hangs up is finished all the same.
+/// A call at work whose client hangs up is finished and logged all the same.
 #[tokio::test]
 async fn a_call_goes_on_when_its_client_hangs_up() {
     if let Some(reason) = loops::obstacle() {
@@ -153,6 +153,12 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
         clients.get(&id).await.is_ok()
     })
     .await;
+    let is_create = |line: &&str| line.contains("CreateVolume") && line.contains("slow");
+    eventually("both creates are logged as done", || {
+        let log = server.log();
+        let creates = log.lines().filter(is_create);
+        creates.filter(|line| line.contains("\"OK\"")).count() == 2
+    });
 }
 
 /// A stop waits for the calls at work also where their clients are gone.

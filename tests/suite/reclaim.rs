@@ -1,0 +1,415 @@
+//! Reclaiming what pods leave behind: everything in a deleted volume goes, whatever it is, and
+//! nothing outside it.
+
+mod yard;
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::fs::{FileType, IFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use rootcellar::os::Step;
+use rootcellar::types::Bytes;
+
+use crate::common::memory::{MemoryNode, SIZE, has_own_namespace};
+use crate::common::{create, eventually, names, publish};
+use crate::skip;
+use yard::{Gate, Opened, Yard, delete, hooked, make};
+
+fn enter(dir: impl AsFd, name: &str) -> OwnedFd {
+    rustix::fs::mkdirat(&dir, name, Mode::RWXU).unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    rustix::fs::openat(&dir, name, flags, Mode::empty()).unwrap()
+}
+
+/// A chain of directories, a file in each; the deepest.
+fn dig(from: &Path, first: &str, levels: usize) -> OwnedFd {
+    let mut dir = OwnedFd::from(std::fs::File::open(from).unwrap());
+    for level in 0..levels {
+        dir = enter(&dir, if level == 0 { first } else { LONG });
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        rustix::fs::openat(&dir, "file", flags, Mode::RUSR).unwrap();
+    }
+    dir
+}
+
+const LONG: &str = concat!(
+    "a-directory-whose-name-has-a-hundred-bytes-so-that-few-of-its----",
+    "levels-are-longer-than-any-path----"
+);
+
+/// A tree deeper than any path may be long is reclaimed to its bottom.
+#[test]
+fn a_tree_of_any_depth_is_reclaimed() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    for (first, levels) in [
+        ("deepest", 2000),
+        ("deep", 120),
+        ("deep too", 49),
+        ("flat", 2),
+    ] {
+        let bottom = dig(&data, first, levels);
+        for branch in ["left", "right"] {
+            enter(&bottom, branch);
+        }
+    }
+    yard.reclaims("pvc");
+}
+
+/// Links in a volume are removed and never followed: what a symbolic link points to and what
+/// shares an inode with a file stays as it is.
+#[test]
+fn what_links_point_to_is_not_touched() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    let file = yard.canary.join("file");
+    let targets = [
+        ("root", Path::new("/")),
+        ("canary", &yard.canary),
+        ("file", &file),
+        ("pool", &yard.pool),
+        ("up", Path::new("../../..")),
+        ("here", Path::new(".")),
+        ("loop", Path::new("loop")),
+        ("nowhere", Path::new("/nowhere/at/all")),
+    ];
+    for (name, target) in targets {
+        symlink(target, data.join(name)).unwrap();
+    }
+    std::fs::hard_link(&file, data.join("hard link")).unwrap();
+    yard.reclaims("pvc");
+    assert!(names(&yard.pool).contains(&"volumes".to_owned()));
+}
+
+/// FIFOs and sockets are removed without being opened, which could block for ever.
+#[test]
+fn fifos_and_sockets_are_reclaimed() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    let dir = std::fs::File::open(&data).unwrap();
+    rustix::fs::mknodat(&dir, "fifo", FileType::Fifo, Mode::RUSR, 0).unwrap();
+    rustix::fs::mknodat(&dir, "socket", FileType::Socket, Mode::RUSR, 0).unwrap();
+    yard.reclaims("pvc");
+}
+
+/// Device nodes are removed without being opened, which could start something.
+#[test]
+fn device_nodes_are_reclaimed() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    let dir = std::fs::File::open(&data).unwrap();
+    let devices = [
+        ("null", FileType::CharacterDevice, (1, 3)),
+        ("no such device", FileType::CharacterDevice, (240, 77)),
+        ("no such disk", FileType::BlockDevice, (240, 77)),
+    ];
+    for (name, kind, (major, minor)) in devices {
+        let device = rustix::fs::makedev(major, minor);
+        match rustix::fs::mknodat(&dir, name, kind, Mode::RUSR, device) {
+            Err(Errno::PERM) => skip!("device nodes need root outside a user namespace"),
+            made => made.unwrap(),
+        }
+    }
+    yard.reclaims("pvc");
+}
+
+/// Any bytes a filesystem takes for a name, the driver's own names among them, and directories
+/// that nobody may enter are reclaimed.
+#[test]
+fn entries_of_any_name_and_mode_are_reclaimed() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    let longest = [0xFF; 255];
+    let spellings: [&[u8]; 9] = [
+        &longest,
+        b"\xC3\x28",
+        b"line\nbreak",
+        b"-rf",
+        b"...",
+        b" ",
+        b"volume.json",
+        b"data",
+        b".rootcellar",
+    ];
+    for parent in ["", "inner"] {
+        let parent = data.join(parent);
+        std::fs::create_dir_all(&parent).unwrap();
+        for spelling in spellings {
+            let dir = parent.join(OsStr::from_bytes(spelling));
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join(OsStr::from_bytes(spelling)), "").unwrap();
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o000)).unwrap();
+        }
+    }
+    yard.reclaims("pvc");
+}
+
+/// A directory with very many entries is reclaimed whole, and every entry is counted.
+#[test]
+fn a_directory_of_many_entries_is_reclaimed() {
+    const ENTRIES: u64 = 20_000;
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    for entry in 0..ENTRIES {
+        std::fs::File::create(data.join(format!("entry-{entry}"))).unwrap();
+    }
+    yard.reclaims("pvc");
+    assert!(yard.status().reclaimed >= ENTRIES, "{:?}", yard.status());
+}
+
+/// Files and directories that a pod made immutable or append-only are reclaimed, however deep.
+#[test]
+fn protected_files_and_directories_are_reclaimed() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    let deepest = dig(&data, "deep", 60);
+    let mut protected = vec![enter(&deepest, "below a protected one"), deepest];
+    for (name, _) in FLAGS {
+        let dir = data.join(name);
+        std::fs::create_dir_all(dir.join("inner")).unwrap();
+        std::fs::write(dir.join("inner/file"), "kept").unwrap();
+        for path in [dir.join("inner/file"), dir.join("inner"), dir] {
+            protected.push(std::fs::File::open(path).unwrap().into());
+        }
+    }
+    protected.push(std::fs::File::open(&data).unwrap().into());
+    for (turn, file) in protected.iter().enumerate() {
+        // A file has flags of its own already, on ext4 that of its extents.
+        let before = rustix::fs::ioctl_getflags(file).unwrap_or(IFlags::empty());
+        if let Err(errno) = rustix::fs::ioctl_setflags(file, before | FLAGS[turn % 2].1) {
+            // The first one tells: nothing is protected yet.
+            assert_eq!(turn, 0, "{errno}");
+            skip!("this filesystem or user cannot protect files: {errno}");
+        }
+    }
+    drop(protected);
+    yard.reclaims("pvc");
+}
+
+const FLAGS: [(&str, IFlags); 2] = [
+    ("immutable", IFlags::IMMUTABLE),
+    ("append-only", IFlags::APPEND),
+];
+
+fn mount_memory(at: &Path) {
+    rustix::mount::mount("rootcellar-test", at, "tmpfs", MountFlags::empty(), None).unwrap();
+}
+
+/// What somebody mounted inside a volume is not entered: the mount point resists until it is
+/// unmounted, and everything else is reclaimed meanwhile.
+#[test]
+fn mounts_inside_a_volume_are_not_entered() {
+    if !has_own_namespace() {
+        skip!("not in a mount namespace of its own; run by `make test`");
+    }
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    let other = yard.make("other");
+    std::fs::write(other.join("file"), "").unwrap();
+    std::fs::write(data.join("file"), "").unwrap();
+    let point = data.join("point");
+    std::fs::create_dir(&point).unwrap();
+    std::fs::write(point.join("below"), "").unwrap();
+    mount_memory(&point);
+    std::fs::write(point.join("mounted"), "untouched").unwrap();
+
+    yard.delete("pvc");
+    yard.delete("other");
+    let left = yard.resists().join("data");
+    assert_eq!(names(&left), ["point"]);
+    let point = left.join("point");
+    assert_eq!(
+        std::fs::read_to_string(point.join("mounted")).unwrap(),
+        "untouched"
+    );
+    rustix::mount::unmount(&point, UnmountFlags::empty()).unwrap();
+    yard.is_clean();
+}
+
+/// A file of the volume that is bind-mounted elsewhere, as the kubelet does for a subPath, keeps
+/// nothing from being reclaimed, and neither does a mount that only another namespace has.
+#[test]
+fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
+    if !has_own_namespace() {
+        skip!("not in a mount namespace of its own; run by `make test`");
+    }
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    std::fs::write(data.join("file"), "still open").unwrap();
+    std::fs::create_dir(data.join("point")).unwrap();
+    let elsewhere = yard.node.path("kubelet/subpath");
+    std::fs::write(&elsewhere, "").unwrap();
+    rustix::mount::mount_bind(data.join("file"), &elsewhere).unwrap();
+    let script = "mount -t tmpfs rootcellar-test \"$0\" && echo mounted && read -r line";
+    let mut namespace = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(data.join("point"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(namespace.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "mounted\n");
+
+    yard.reclaims("pvc");
+    assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "still open");
+    namespace.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(namespace.wait().unwrap().success());
+    rustix::mount::unmount(&elsewhere, UnmountFlags::empty()).unwrap();
+}
+
+/// What a driver that ended left in the trash, half reclaimed or not at all, the next one
+/// reclaims.
+#[test]
+fn reclaiming_goes_on_after_a_restart() {
+    let left = Arc::new(AtomicUsize::new(500));
+    let allowance = left.clone();
+    let mut yard = Yard::with(&hooked(move |step, _| {
+        if !matches!(step, Step::Unlink | Step::Rmdir) {
+            return Ok(());
+        }
+        let one_less = |left: usize| left.checked_sub(1);
+        let left = allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        left.map(|_| ()).map_err(|_| Errno::IO)
+    }));
+    for volume in ["first", "second"] {
+        let data = yard.make(volume);
+        for entry in 0..1000 {
+            std::fs::File::create(data.join(format!("entry-{entry}"))).unwrap();
+        }
+    }
+    yard.delete("first");
+    yard.delete("second");
+    eventually("the driver ends", || left.load(Ordering::Relaxed) == 0);
+    yard.driver().stop();
+    assert_eq!(yard.trash().len(), 2);
+    let count = |name| names(&yard.pool.join(".rootcellar/trash").join(name).join("data")).len();
+    let entries: usize = yard.trash().iter().map(count).sum();
+    assert!(
+        (1000..2000).contains(&entries),
+        "{entries} entries are left"
+    );
+
+    yard.restart();
+    yard.is_clean();
+}
+
+/// What resists is reported and tried again, ever more rarely; everything else in the same volume
+/// and in others is reclaimed meanwhile, and the pool stays well.
+#[test]
+fn what_resists_stops_nothing_else() {
+    for errno in [Errno::BUSY, Errno::IO, Errno::PERM] {
+        let resists = Arc::new(AtomicBool::new(true));
+        let still = resists.clone();
+        let yard = Yard::with(&hooked(move |step, name| {
+            let stubborn = (step, name) == (Step::Unlink, OsStr::new("stubborn"));
+            if stubborn && still.load(Ordering::Relaxed) {
+                Err(errno)
+            } else {
+                Ok(())
+            }
+        }));
+        let data = yard.make("pvc");
+        for name in ["before", "stubborn", "tame"] {
+            std::fs::create_dir(data.join(format!("dir-{name}"))).unwrap();
+            std::fs::write(data.join(format!("dir-{name}")).join(name), "").unwrap();
+            std::fs::write(data.join(name), "").unwrap();
+        }
+        dig(&data, "deep", 100);
+        std::fs::write(yard.make("other").join("file"), "").unwrap();
+        yard.delete("pvc");
+        yard.delete("other");
+        let left = yard.resists();
+        assert_eq!(names(&left), ["data", "volume.json"]);
+        assert_eq!(names(&left.join("data")), ["dir-stubborn", "stubborn"]);
+        resists.store(false, Ordering::Relaxed);
+        yard.is_clean();
+    }
+}
+
+/// A volume whose directory somebody took away by hand can be deleted, and nothing waits for it.
+#[test]
+fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
+    let yard = Yard::new();
+    let data = yard.make("pvc");
+    std::fs::rename(data.parent().unwrap(), yard.node.path("taken away")).unwrap();
+    yard.reclaims("pvc");
+    assert_eq!(yard.driver().list(0, "").unwrap().volumes, []);
+}
+
+/// No request waits for the reclaimer, however long it is at work.
+#[test]
+fn requests_go_on_while_the_trash_is_reclaimed() {
+    let gate = Arc::new(Gate::default());
+    gate.shut("held");
+    let yard = Yard::with(&gate.fakes());
+    let _opened = Opened(&gate);
+    std::fs::write(yard.make("pvc").join("held"), "").unwrap();
+    yard.delete("pvc");
+    eventually("the reclaimer is at work", || gate.holds("held"));
+    assert_eq!(yard.status().trash, 1);
+
+    let volume = yard.driver().create(&create("next", 1 << 20)).unwrap();
+    let id = volume.id.to_string();
+    let target = yard.node.target("pod");
+    yard.driver().publish(&publish(&id, &target)).unwrap();
+    assert_eq!(yard.driver().list(0, "").unwrap().volumes, [volume]);
+    yard.driver().unpublish(&id, &target).unwrap();
+    yard.driver().check_pools();
+    yard.driver().delete(&id).unwrap();
+    let again = yard.driver().create(&create("pvc", 1 << 20)).unwrap();
+    assert!(gate.holds("held"), "all that without the reclaimer");
+    gate.open(|_| true);
+    yard.is_clean();
+    assert_eq!(yard.driver().list(0, "").unwrap().volumes, [again]);
+}
+
+/// What waits in the trash is never taken for data that was there before the pool: its room can be
+/// promised again once it is reclaimed.
+#[test]
+fn the_room_of_what_is_reclaimed_comes_back() {
+    const MIB: u64 = 1 << 20;
+    let node = MemoryNode::new(&["default"]);
+    if !node.is_in_memory() {
+        skip!("not in a mount namespace of its own; run by `make test`");
+    }
+    let gate = Arc::new(Gate::default());
+    gate.shut("in first");
+    gate.shut("in second");
+    let driver = node.volumes_of(&node.options(), &gate.fakes());
+    let _opened = Opened(&gate);
+    let pool = node.pool("default");
+    std::fs::write(make(&driver, &pool, "first").join("in first"), "").unwrap();
+    let large = vec![0; 64 << 20];
+    std::fs::write(make(&driver, &pool, "second").join("in second"), large).unwrap();
+    delete(&driver, "first");
+    eventually("the first is at hand", || gate.holds("in first"));
+    // The round that is under way ends with nothing left of what it knew.
+    delete(&driver, "second");
+    gate.open(|name| name == "in first");
+    eventually("the second is at hand", || gate.holds("in second"));
+    make(&driver, &pool, "third");
+    gate.open(|_| true);
+    eventually("everything is reclaimed", || {
+        names(&pool.join(".rootcellar/trash")).is_empty()
+    });
+    let room = SIZE - SIZE / 100 - MIB;
+    let available = driver.pools()[0].available();
+    assert!(
+        (Bytes(room - MIB)..=Bytes(room)).contains(&available),
+        "{available} of {room}"
+    );
+}

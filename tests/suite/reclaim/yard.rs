@@ -1,0 +1,187 @@
+//! A pool whose reclaimer can be held and hindered.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+
+use rustix::io::Errno;
+
+use rootcellar::os::{Observer, Os, Step};
+use rootcellar::pool::PoolStatus;
+
+use crate::common::{Fakes, NodeDir, Running, create, eventually, names};
+
+/// A node with a loaded pool, and a directory beside the pool that nothing may touch.
+pub struct Yard {
+    running: Option<Running>,
+    pub pool: PathBuf,
+    pub canary: PathBuf,
+    pub node: NodeDir,
+}
+
+impl Yard {
+    pub fn new() -> Self {
+        Self::with(&Fakes::default())
+    }
+
+    pub fn with(fakes: &Fakes) -> Self {
+        let node = NodeDir::new();
+        let canary = node.path("canary");
+        std::fs::create_dir(&canary).unwrap();
+        std::fs::write(canary.join("file"), "untouched").unwrap();
+        Self {
+            running: Some(node.volumes(fakes)),
+            pool: node.pool(),
+            canary,
+            node,
+        }
+    }
+
+    /// Ends the driver and starts one without a hook.
+    pub fn restart(&mut self) {
+        self.running = None;
+        self.running = Some(self.node.volumes(&Fakes::default()));
+    }
+
+    pub fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn make(&self, volume: &str) -> PathBuf {
+        make(self.driver(), &self.pool, volume)
+    }
+
+    pub fn delete(&self, volume: &str) {
+        delete(self.driver(), volume);
+    }
+
+    pub fn status(&self) -> PoolStatus {
+        self.driver().pools()[0].status()
+    }
+
+    pub fn trash(&self) -> Vec<String> {
+        names(&self.pool.join(".rootcellar/trash"))
+    }
+
+    /// Deletes the volume and waits until nothing is left of it.
+    pub fn reclaims(&self, volume: &str) {
+        self.delete(volume);
+        self.is_clean();
+    }
+
+    /// Waits until one entry is left in the trash, and resists; where it is.
+    pub fn resists(&self) -> PathBuf {
+        eventually("only what resists is left", || {
+            let PoolStatus {
+                trash, resisting, ..
+            } = self.status();
+            (self.trash().len(), trash, resisting) == (1, 1, 1)
+        });
+        self.pool.join(".rootcellar/trash").join(&self.trash()[0])
+    }
+
+    pub fn is_clean(&self) {
+        eventually("everything is reclaimed", || self.trash().is_empty());
+        eventually("the status says so", || {
+            self.status().trash + self.status().resisting == 0
+        });
+        assert_eq!(self.status().sickness, None);
+        assert_eq!(names(&self.canary), ["file"]);
+        let file = self.canary.join("file");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "untouched");
+        assert_eq!(file.metadata().unwrap().nlink(), 1);
+    }
+}
+
+/// Makes a volume; the path of its data.
+pub fn make(driver: &Running, pool: &Path, volume: &str) -> PathBuf {
+    driver.create(&create(volume, 1 << 20)).unwrap();
+    let start = format!("{volume}-");
+    let mut directories = names(&pool.join("volumes")).into_iter();
+    let directory = directories.find(|name| name.starts_with(&start)).unwrap();
+    pool.join("volumes").join(directory).join("data")
+}
+
+pub fn delete(driver: &Running, volume: &str) {
+    let all = driver.list(0, "").unwrap().volumes;
+    let volume = all
+        .into_iter()
+        .find(|known| known.name.as_str() == volume)
+        .unwrap();
+    driver.delete(&volume.id.to_string()).unwrap();
+}
+
+/// Lets a test have its say before every step.
+struct Hook<F>(F);
+
+impl<F> fmt::Debug for Hook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+impl<F: Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync> Observer for Hook<F> {
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+        self.0(step, name)
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+pub fn hooked(hook: impl Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync + 'static) -> Fakes {
+    Fakes {
+        os: Os::observed(Arc::new(Hook(hook))),
+        ..Fakes::default()
+    }
+}
+
+/// Holds whoever makes a step on an entry of a shut name.
+#[derive(Default)]
+pub struct Gate {
+    shut: Mutex<Vec<(&'static str, bool)>>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub fn shut(&self, name: &'static str) {
+        self.shut.lock().unwrap().push((name, false));
+    }
+
+    pub fn open(&self, open: impl Fn(&str) -> bool) {
+        self.shut.lock().unwrap().retain(|(name, _)| !open(name));
+        self.opened.notify_all();
+    }
+
+    pub fn pass(&self, name: &OsStr) {
+        let mut shut = self.shut.lock().unwrap();
+        while let Some((_, arrived)) = shut.iter_mut().find(|(closed, _)| *closed == name) {
+            *arrived = true;
+            shut = self.opened.wait(shut).unwrap();
+        }
+    }
+
+    pub fn holds(&self, name: &str) -> bool {
+        let shut = self.shut.lock().unwrap();
+        shut.iter()
+            .any(|(closed, arrived)| *closed == name && *arrived)
+    }
+
+    pub fn fakes(self: &Arc<Self>) -> Fakes {
+        let gate = self.clone();
+        hooked(move |_, name| {
+            gate.pass(name);
+            Ok(())
+        })
+    }
+}
+
+/// Opens a gate at the end of a test, or a failed one would wait for the reclaimer for ever.
+pub struct Opened<'a>(pub &'a Gate);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.open(|_| true);
+    }
+}

@@ -1,0 +1,181 @@
+//! A pool whose every step can be counted, failed and halted at.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::io::Errno;
+
+use rootcellar::os::{Observer, Os, Step};
+use rootcellar::quota::Quota;
+use rootcellar::types::VolumeId;
+
+use crate::common::memory::MemoryNode;
+use crate::common::{Fakes, Running, create, eventually, name, names};
+
+pub const SIZE: u64 = 1 << 20;
+
+/// What goes wrong, and at which step.
+#[derive(Debug, Clone, Copy)]
+pub enum Trouble {
+    /// That step fails; the next ones do not.
+    Once(usize, Errno),
+    /// From that step on none is made, by any thread.
+    Halt(usize),
+}
+
+/// Counts steps, but not the reclaimer's, for what it does meanwhile is no part of a request, and
+/// makes trouble.
+#[derive(Debug, Default)]
+pub struct Script(Mutex<Plan>);
+
+#[derive(Debug, Default)]
+struct Plan {
+    counts: bool,
+    trouble: Option<Trouble>,
+    halted: bool,
+    seen: Vec<Step>,
+}
+
+impl Script {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap()
+    }
+
+    /// Counts from here on.
+    pub fn start(&self, trouble: Option<Trouble>) {
+        *self.plan() = Plan {
+            counts: true,
+            trouble,
+            ..Plan::default()
+        };
+    }
+
+    /// Ends all trouble; the steps since the start.
+    pub fn end(&self) -> Vec<Step> {
+        std::mem::take(&mut *self.plan()).seen
+    }
+}
+
+impl Observer for Script {
+    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+        let mut plan = self.plan();
+        let reclaims = std::thread::current()
+            .name()
+            .is_some_and(|name| name.starts_with("reclaim-"));
+        if plan.counts && !plan.halted && !reclaims {
+            let count = plan.seen.len();
+            plan.seen.push(step);
+            match plan.trouble {
+                Some(Trouble::Once(at, errno)) if at == count => return Err(errno),
+                Some(Trouble::Halt(at)) => plan.halted = at == count,
+                _ => {}
+            }
+        }
+        if plan.halted { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// A node with one pool, whose steps are scripted.
+pub struct Stage {
+    pub running: Option<Running>,
+    pub script: Arc<Script>,
+    pub fakes: Fakes,
+    pub node: MemoryNode,
+}
+
+impl Stage {
+    pub fn new(quota: Arc<dyn Quota>) -> Self {
+        let script = Arc::new(Script::default());
+        let fakes = Fakes {
+            os: Os::observed(script.clone()),
+            quota,
+            ..Fakes::default()
+        };
+        Self {
+            running: None,
+            script,
+            fakes,
+            node: MemoryNode::new(&["default"]),
+        }
+    }
+
+    /// Starts the driver; the one before is gone by then, for it holds the lock.
+    pub fn start(&mut self) {
+        self.running = None;
+        self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
+    }
+
+    pub fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn is_sick(&self) -> bool {
+        self.driver().pools()[0].sickness().is_some()
+    }
+
+    /// Has the driver look at the sick pool until it is well: the reclaimer may not have let go of
+    /// the disk yet, and then the first look finds it locked.
+    pub fn recovers(&self) {
+        eventually("the pool is well", || {
+            self.driver().check_pools();
+            !self.is_sick()
+        });
+    }
+
+    pub fn id(&self, volume: &str) -> String {
+        VolumeId::new(self.driver().pools()[0].id().unwrap(), &name(volume)).to_string()
+    }
+
+    pub fn names(&self, below: &str) -> Vec<String> {
+        names(&self.node.pool("default").join(below))
+    }
+
+    pub fn directory(&self, volume: &str) -> Option<PathBuf> {
+        let start = format!("{volume}-");
+        let name = self
+            .names("volumes")
+            .into_iter()
+            .find(|name| name.starts_with(&start))?;
+        Some(self.node.pool("default").join("volumes").join(name))
+    }
+
+    /// Makes a volume with something in it.
+    pub fn make(&self, volume: &str) {
+        self.driver().create(&create(volume, SIZE)).unwrap();
+        std::fs::write(self.directory(volume).unwrap().join("data/file"), volume).unwrap();
+    }
+
+    /// Whether the volume is wholly there; half a volume fails the test.
+    pub fn has(&self, volume: &str) -> bool {
+        let known = self.driver().get(&self.id(volume)).is_ok();
+        let directory = self.directory(volume);
+        assert_eq!(
+            known,
+            directory.is_some(),
+            "{volume}: the index and the disk differ"
+        );
+        if let Some(directory) = directory {
+            assert_eq!(names(&directory), ["data", "volume.json"]);
+        }
+        known
+    }
+
+    /// Exactly these volumes are there, and nothing else once the trash is reclaimed.
+    pub fn settles_to(&self, volumes: &[&str]) {
+        eventually("the trash is empty", || {
+            self.names(".rootcellar/trash").is_empty()
+        });
+        // An empty pool may just be writing its marker.
+        eventually("no temporary file is left", || {
+            self.names(".rootcellar") == ["lock", "pool.json", "staging", "trash"]
+        });
+        assert_eq!(self.names(".rootcellar/staging"), [""; 0]);
+        assert_eq!(self.names(""), [".rootcellar", "snapshots", "volumes"]);
+        assert_eq!(self.names("volumes").len(), volumes.len());
+        assert!(volumes.iter().all(|volume| self.has(volume)), "{volumes:?}");
+        assert!(!self.is_sick());
+    }
+}
