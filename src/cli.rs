@@ -17,7 +17,6 @@ use clap::{Parser, Subcommand};
 use crate::config::ServeArgs;
 use crate::error::{Error, Result};
 use crate::pool::Sickness;
-use crate::types::Bytes;
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
@@ -124,21 +123,6 @@ fn cannot_print(source: io::Error) -> Error {
     }
 }
 
-/// A number of bytes in the nearest binary unit, for tables.
-fn human(Bytes(bytes): Bytes) -> String {
-    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    match UNITS.iter().find(|(shift, _)| bytes >> shift > 0) {
-        Some((shift, unit)) => {
-            let tenths = (u128::from(bytes) * 10) >> shift;
-            match (tenths / 10, tenths % 10) {
-                (whole, 0) => format!("{whole} {unit}"),
-                (whole, tenth) => format!("{whole}.{tenth} {unit}"),
-            }
-        }
-        None => format!("{bytes} B"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -211,21 +195,6 @@ mod tests {
         ];
         for (error, code) in cases {
             assert_eq!(exit_code(&error), code, "{error}");
-        }
-    }
-
-    #[test]
-    fn bytes_are_shown_in_the_nearest_unit() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (1536, "1.5 KiB"),
-            (64 << 20, "64 MiB"),
-            (u64::MAX, "16777215.9 TiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(human(Bytes(bytes)), text);
         }
     }
 }

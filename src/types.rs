@@ -31,23 +31,28 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// The number in the nearest binary unit, for people.
+    pub fn rounded(self) -> String {
+        const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let Some((shift, unit)) = UNITS.iter().find(|(shift, _)| self.0 >> shift > 0) else {
+            return format!("{} B", self.0);
+        };
+        let tenths = (u128::from(self.0) * 10) >> shift;
+        match (tenths / 10, tenths % 10) {
+            (whole, 0) => format!("{whole} {unit}"),
+            (whole, tenth) => format!("{whole}.{tenth} {unit}"),
+        }
+    }
+}
+
 impl fmt::Display for Bytes {
     /// The exact number, with the nearest binary unit where that is easier to read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match UNITS.iter().find(|(shift, _)| self.0 >> shift > 0) {
-            Some((shift, unit)) => {
-                let tenths = (u128::from(self.0) * 10) >> shift;
-                write!(
-                    f,
-                    "{} bytes ({}.{} {unit})",
-                    self.0,
-                    tenths / 10,
-                    tenths % 10
-                )
-            }
-            None => write!(f, "{} bytes", self.0),
+        if self.0 < 1024 {
+            return write!(f, "{} bytes", self.0);
         }
+        write!(f, "{} bytes ({})", self.0, self.rounded())
     }
 }
 
@@ -390,9 +395,22 @@ mod tests {
 
     #[test]
     fn bytes_are_shown_exactly_and_readably() {
-        assert_eq!(Bytes(1).to_string(), "1 bytes");
-        assert_eq!(Bytes(1536).to_string(), "1536 bytes (1.5 KiB)");
-        assert_eq!(Bytes(10 << 30).to_string(), "10737418240 bytes (10.0 GiB)");
+        let cases = [
+            (0, "0 B", "0 bytes"),
+            (1023, "1023 B", "1023 bytes"),
+            (1024, "1 KiB", "1024 bytes (1 KiB)"),
+            (1536, "1.5 KiB", "1536 bytes (1.5 KiB)"),
+            (10 << 30, "10 GiB", "10737418240 bytes (10 GiB)"),
+            (
+                u64::MAX,
+                "16777215.9 TiB",
+                "18446744073709551615 bytes (16777215.9 TiB)",
+            ),
+        ];
+        for (bytes, rounded, exact) in cases {
+            assert_eq!(Bytes(bytes).rounded(), rounded);
+            assert_eq!(Bytes(bytes).to_string(), exact);
+        }
         assert_eq!(Bytes(u64::MAX).to_i64(), i64::MAX);
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{cannot_print, environment, human};
+use super::{cannot_print, environment};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::Result;
 use crate::pool::{self, Inspection};
@@ -168,7 +168,7 @@ fn row(pool: &Inspection) -> [String; HEADS.len()] {
         pool.name.to_string(),
         state,
         pool.volumes.to_string(),
-        human(pool.reserved),
+        pool.reserved.rounded(),
         or_dash(Some(pool.filesystem.clone()).filter(|text| !text.is_empty())),
         or_dash(pool.node.as_ref().map(ToString::to_string)),
         or_dash(pool.id.map(|id| id.to_string())),

@@ -11,7 +11,7 @@ use super::Demo;
 use super::client::{Claim, call, refused};
 use super::report::Failure;
 use super::server::Server;
-use crate::cli::human;
+
 use crate::csi::volume_usage::Unit;
 use crate::csi::{
     DeleteVolumeRequest, GetCapacityRequest, GetPluginInfoRequest, ListVolumesRequest,
@@ -434,7 +434,7 @@ fn write_file(path: &PathBuf) -> io::Result<()> {
 
 fn bytes(bytes: i64) -> String {
     match u64::try_from(bytes) {
-        Ok(bytes) => human(Bytes(bytes)),
+        Ok(bytes) => Bytes(bytes).rounded(),
         Err(_) => format!("{bytes} B"),
     }
 }

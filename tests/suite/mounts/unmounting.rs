@@ -61,7 +61,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         let server = Server::start_with(&node, &[disk_option(&disk) + extra]).await;
         let mut clients = server.clients().await;
         let capacity = clients.capacity(&[]).await;
-        let id = clients.make("kept", 32 << 20).await;
+        let id = clients.make("kept", 64 << 20).await;
         let target = node.target("pod");
         clients.publish(publish(&id, &target)).await.unwrap();
         fs::write(target.join("file"), "kept").unwrap();
@@ -83,7 +83,9 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
 
         disk.mount(&[]);
         soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
-        assert_eq!(clients.capacity(&[]).await, capacity - (32 << 20), "{case}");
+        // What else is on the disk is remembered no more finely than its metadata changes.
+        let lost = capacity - clients.capacity(&[]).await;
+        assert!(lost.abs_diff(64 << 20) < 16 << 20, "{case}: {lost}");
         clients.publish(publish(&id, &target)).await.unwrap();
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
         clients.unpublish(&id, &target).await.unwrap();
