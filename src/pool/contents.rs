@@ -118,12 +118,14 @@ impl Pool {
         let (disk, _) = self
             .attached()
             .map_err(|sickness| self.home_sick(sickness))?;
-        let place = disk
-            .bin(&entry.directory)
-            .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
-        if let Some(place) = place {
-            self.trash.add_size(place, entry.record.size_bytes.0);
+        // Counted before it is there, for the reclaimer may be done with it at once.
+        let place = Disk::place_in_trash(&entry.directory);
+        self.trash.add_size(&place, entry.record.size_bytes.0);
+        let binned = disk.bin(&entry.directory, &place);
+        if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
+            self.trash.forget(place.as_ref());
         }
+        binned.map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
         self.lock().index.remove(entry.record.id);
         self.trash.notify();
         Ok(())

@@ -245,23 +245,27 @@ impl Disk {
         self.sync_dirs([&self.volumes])
     }
 
-    /// Takes a volume out of sight, into the trash, durably; returns its name there, or nothing
-    /// if somebody removed it by hand: then it is gone, which is what was asked for.
-    pub(crate) fn bin(&self, directory: &str) -> Result<Option<OsString>, Fault> {
+    /// A name in the trash that nothing else has.
+    pub(crate) fn place_in_trash(directory: &str) -> String {
         // A directory renamed by hand may have a name that leaves no room for a suffix.
         let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_BINNED));
-        let place = format!("{}.{}", &directory[start..], Uuid::new_v4().simple());
+        format!("{}.{}", &directory[start..], Uuid::new_v4().simple())
+    }
+
+    /// Takes a volume out of sight, to its place in the trash, durably; false if somebody removed
+    /// it by hand: then it is gone, which is what was asked for.
+    pub(crate) fn bin(&self, directory: &str, place: &str) -> Result<bool, Fault> {
         let moved = self
             .context
             .os
-            .rename((&self.volumes, directory), (&self.trash, &place));
-        let place = match moved {
-            Ok(()) => Some(place.into()),
-            Err(Errno::NOENT) => None,
+            .rename((&self.volumes, directory), (&self.trash, place));
+        let was_there = match moved {
+            Ok(()) => true,
+            Err(Errno::NOENT) => false,
             Err(errno) => return Err(Fault::new("move a volume to the trash", errno)),
         };
         self.sync_dirs([&self.trash, &self.volumes])?;
-        Ok(place)
+        Ok(was_there)
     }
 
     fn sync_dirs<const N: usize>(&self, dirs: [&OwnedFd; N]) -> Result<(), Fault> {

@@ -69,12 +69,12 @@ impl Trash {
     }
 
     /// Counts an entry that begins to wait.
-    pub(crate) fn add_size(&self, name: OsString, size: u64) {
-        lock(&self.sizes).insert(name, size);
+    pub(crate) fn add_size(&self, name: &str, size: u64) {
+        lock(&self.sizes).insert(name.into(), size);
     }
 
     /// Counts an entry that is gone.
-    fn forget(&self, name: &OsStr) {
+    pub(crate) fn forget(&self, name: &OsStr) {
         lock(&self.sizes).remove(name);
     }
 

@@ -167,18 +167,26 @@ fn a_directory_of_many_entries_is_reclaimed() {
     assert!(yard.status().reclaimed >= ENTRIES, "{:?}", yard.status());
 }
 
-/// Files and directories that a pod made immutable or append-only are reclaimed, however deep.
+/// Files and directories that a pod made immutable or append-only are reclaimed, however deep, and
+/// without waiting for another attempt.
 #[test]
 fn protected_files_and_directories_are_reclaimed() {
-    let yard = Yard::new();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    let yard = Yard::with(&hooked(move |step, name| {
+        if (step, name) == (Step::Unlink, OsStr::new("protected")) {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }));
     let data = yard.make("pvc");
     let deepest = dig(&data, "deep", 60);
     let mut protected = vec![enter(&deepest, "below a protected one"), deepest];
     for (name, _) in FLAGS {
         let dir = data.join(name);
         std::fs::create_dir_all(dir.join("inner")).unwrap();
-        std::fs::write(dir.join("inner/file"), "kept").unwrap();
-        for path in [dir.join("inner/file"), dir.join("inner"), dir] {
+        std::fs::write(dir.join("inner/protected"), "kept").unwrap();
+        for path in [dir.join("inner/protected"), dir.join("inner"), dir] {
             protected.push(std::fs::File::open(path).unwrap().into());
         }
     }
@@ -194,6 +202,8 @@ fn protected_files_and_directories_are_reclaimed() {
     }
     drop(protected);
     yard.reclaims("pvc");
+    // Each file once as it was, and once with its and its directory's flags cleared.
+    assert_eq!(attempts.load(Ordering::Relaxed), 2 * FLAGS.len());
 }
 
 const FLAGS: [(&str, IFlags); 2] = [
@@ -375,6 +385,30 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
     gate.open(|_| true);
     yard.is_clean();
     assert_eq!(yard.driver().list(0, "").unwrap().volumes, [again]);
+}
+
+/// What is reclaimed before its delete is answered does not wait for ever in the numbers.
+#[test]
+fn an_entry_reclaimed_early_is_no_longer_counted() {
+    let gate = Arc::new(Gate::default());
+    gate.shut("held");
+    let yard = Yard::with(&gate.fakes());
+    std::fs::write(yard.make("first").join("held"), "").unwrap();
+    yard.make("second");
+    yard.make("third");
+    std::thread::scope(|scope| {
+        let _opened = Opened(&gate);
+        yard.delete("first");
+        eventually("the reclaimer is at work", || gate.holds("held"));
+        // The reason for another round, which finds the second before its delete has ended.
+        yard.delete("third");
+        gate.shut("");
+        scope.spawn(|| yard.delete("second"));
+        eventually("the delete is at its fsync", || gate.holds(""));
+        gate.open(|name| name == "held");
+        eventually("the trash is empty", || yard.trash().is_empty());
+    });
+    yard.is_clean();
 }
 
 /// What waits in the trash is never taken for data that was there before the pool: its room can be
