@@ -92,7 +92,7 @@ impl Site<'_> {
     }
 }
 
-/// A volume being made, invisible until it is committed.
+/// A volume being made, invisible until it is revealed.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
@@ -221,7 +221,7 @@ impl Disk {
     }
 
     /// Makes the record durable, still unseen. Nothing was put into `data/`, so the one fsync of
-    /// [`Disk::reveal`] covers directory, mode and owner, except where the filesystem says no.
+    /// [`Disk::settle`] covers directory, mode and owner, except where the filesystem says no.
     pub(crate) fn seal(&self, staged: &Staged, record: &VolumeRecord) -> Result<(), Fault> {
         if self.filesystem.needs_syncfs {
             self.context
@@ -293,7 +293,8 @@ impl Disk {
         Ok(())
     }
 
-    /// What is used of the filesystem; unless it was idle, after it had to settle what was freed.
+    /// What is used of the filesystem. Unless it was idle it is synced first, which brings back some
+    /// of what was freed a moment ago.
     pub(crate) fn used(&self, idle: bool) -> Result<Bytes, Fault> {
         if !idle {
             self.context
@@ -333,7 +334,7 @@ impl Disk {
         }
     }
 
-    /// Whether the pool shares its filesystem with the node's root or the kubelet's directory.
+    /// Whether the pool shares a filesystem that the node itself needs.
     pub(crate) fn is_on_root_disk(&self) -> bool {
         self.context.root_devices.contains(&self.place.device)
     }

@@ -41,7 +41,7 @@ pub enum Sickness {
         remembered: PoolId,
     },
     /// A pool of another node.
-    #[error("its path holds pool {found} of node {node}")]
+    #[error("its path holds pool {found} of node {node}; mount the right disk")]
     Foreign {
         /// The pool that is there.
         found: PoolId,

@@ -250,7 +250,7 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
     }
     match os.unlink(&dir, VOLUME_RECORD) {
         Ok(()) | Err(Errno::NOENT) => {}
-        // Whoever staged this may have died before the record was a file.
+        // Not a file, or a protected one: then it is no record, and goes like the rest.
         Err(_) => tree::empty(os, &dir, None, &mut progress)?,
     }
     os.rmdir(disk.trash(), name)
