@@ -236,18 +236,19 @@ pub fn status(file: impl AsFd) -> Outcome<Status> {
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
 
 /// Opens a directory beneath another for reading, following no link and crossing no mount.
 pub fn open_dir(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open_beneath(dir, path.as_ref(), flags, BENEATH | ResolveFlags::NO_XDEV)
+    open_beneath(dir, path.as_ref(), flags)
 }
 
 /// Opens a directory beneath another as a place only, as mounts need it.
 pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open_beneath(dir, path.as_ref(), flags, BENEATH | ResolveFlags::NO_XDEV)
+    open_beneath(dir, path.as_ref(), flags)
 }
 
 /// Opens whatever an entry is, for changing its flags; never blocks on a FIFO or a device that
@@ -255,20 +256,15 @@ pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
 pub fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    open_beneath(dir, name.as_ref(), flags, BENEATH | ResolveFlags::NO_XDEV)
+    open_beneath(dir, name.as_ref(), flags)
 }
 
-fn open_beneath(
-    dir: impl AsFd,
-    path: &OsStr,
-    flags: OFlags,
-    resolve: ResolveFlags,
-) -> Outcome<OwnedFd> {
+fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd> {
     // EAGAIN: something above was renamed while a BENEATH look-up went on.
     const ATTEMPTS: usize = 16;
     let mut outcome = Err(Errno::AGAIN);
     for _ in 0..ATTEMPTS {
-        outcome = rustix::fs::openat2(&dir, path, flags, Mode::empty(), resolve);
+        outcome = rustix::fs::openat2(&dir, path, flags, Mode::empty(), BENEATH);
         if !matches!(outcome, Err(Errno::AGAIN | Errno::INTR)) {
             break;
         }

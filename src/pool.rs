@@ -2,7 +2,7 @@
 //!
 //! A pool is open or sick. While it is open, [`disk::Disk`] holds its descriptors; a pool that
 //! falls sick drops them all and is looked at again every few seconds. The mutex guards what is
-//! known in memory and is never held across a write to the disk.
+//! known in memory and is never held while the disk is asked or written.
 
 mod capacity;
 mod claims;
@@ -57,7 +57,7 @@ pub struct Context {
     pub quota: Arc<dyn Quota>,
     /// Which pool each path held before.
     pub memory: Arc<Memory>,
-    /// The filesystems of the node's root and of the kubelet's directory.
+    /// The filesystems that the node itself needs.
     pub root_devices: Vec<(u32, u32)>,
     /// What the open pools have claimed.
     pub claims: Arc<Claims>,
@@ -233,21 +233,21 @@ impl Pool {
 
     /// What a fault means. A full disk and a shortage of the process's own are answers; anything
     /// else makes the pool sick, for what is on the disk is unknown until its records are read
-    /// again.
-    fn judge(&self, fault: Fault) -> Result<Error, Sickness> {
+    /// again. What that means for the caller, `sick` says: [`Pool::sick`] or [`Pool::home_sick`].
+    fn judge(&self, fault: Fault, sick: fn(&Self, Sickness) -> Error) -> Error {
         let pool = self.options.name.clone();
         if fault.is_full() {
-            return Ok(Error::DiskFull {
+            return Error::DiskFull {
                 pool,
                 what: fault.what,
-            });
+            };
         }
         if fault.is_local() {
-            return Ok(Error::Failed { pool, fault });
+            return Error::Failed { pool, fault };
         }
         let sickness = Sickness::from(fault);
         self.fall_sick(sickness.clone());
-        Err(sickness)
+        sick(self, sickness)
     }
 
     /// What the pool knows of an id, and why it cannot be used now, if it cannot; both of one

@@ -356,9 +356,6 @@ impl Volumes {
     /// of a target does not mean that the volume is not below it.
     fn published(&self, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
         let known = self.publications.of(entry.record.id);
-        if known.is_empty() {
-            return Ok(known);
-        }
         let mut still = Vec::with_capacity(known.len());
         for (path, usage) in known {
             let found = match Target::open_known(&path)? {

@@ -84,16 +84,10 @@ impl Mounter for KernelMounter {
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {
-        let flags =
-            rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
-        rustix::fs::openat(
-            target.parent(),
-            target.leaf(),
-            flags,
-            rustix::fs::Mode::empty(),
-        )
-        .and_then(|mounted| flags_of(mounted.as_fd()))
-        .map_err(|errno| target.error("cannot read the mount at", errno))
+        target
+            .statvfs()
+            .map(|vfs| vfs.f_flag & MountOptions::visible())
+            .map_err(|errno| target.error("cannot read the mount at", errno))
     }
 
     fn unmount(&self, target: &Target) -> Result<()> {

@@ -117,8 +117,8 @@ impl Target {
         }
     }
 
-    /// The space of the filesystem mounted there.
-    pub fn space(&self) -> std::result::Result<StatVfs, Errno> {
+    /// What statvfs(3) says of what is mounted there.
+    pub fn statvfs(&self) -> std::result::Result<StatVfs, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
             .and_then(rustix::fs::fstatvfs)

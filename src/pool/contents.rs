@@ -25,27 +25,18 @@ impl Pool {
         let (disk, _) = self.attached().map_err(|sickness| self.sick(sickness))?;
         let (staged, record) = self
             .build(&disk, reservation.size, record)
-            .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.sick(s)))?;
+            .map_err(|fault| self.judge(fault, Self::sick))?;
         let directory = layout::directory_name(record.id, &record.name, &record.claim);
         if let Err(fault) = disk.reveal(&staged, &directory) {
             self.abandon(&disk, &staged, record.quota_id);
-            return Err(self.judge(fault).unwrap_or_else(|s| self.sick(s)));
+            return Err(self.judge(fault, Self::sick));
         }
         // From here on the volume may be on the disk whatever happens, and another node would
         // make a second one.
-        let entry = Entry { record, directory };
-        if let Err(fault) = disk.settle() {
-            self.lock().index.insert(entry);
-            return Err(self.judge(fault).unwrap_or_else(|s| self.home_sick(s)));
-        }
-        let id = entry.record.id;
-        let mut state = self.lock();
-        state.index.insert(entry.clone());
-        Ok(state
-            .index
-            .get(id)
-            .cloned()
-            .unwrap_or_else(|| Arc::new(entry)))
+        let settled = disk.settle();
+        let entry = self.lock().index.insert(Entry { record, directory });
+        settled.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        Ok(entry)
     }
 
     /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
@@ -87,7 +78,8 @@ impl Pool {
         record: &mut VolumeRecord,
     ) -> Result<(), Fault> {
         let parameters = record.parameters;
-        record.quota_id = disk
+        record.quota_id = self
+            .context
             .quota
             .create_dir(&self.context.os, staged.dir.as_fd(), layout::DATA, size)
             .during("make a volume's data")?;
@@ -107,7 +99,7 @@ impl Pool {
             tracing::warn!(pool = %self.options.name, %fault, "left in staging");
             return;
         }
-        if let Some(Err(errno)) = quota_id.map(|id| disk.quota.release(id)) {
+        if let Some(Err(errno)) = quota_id.map(|id| self.context.quota.release(id)) {
             tracing::warn!(pool = %self.options.name, %errno, "left a limit");
         }
     }
@@ -125,7 +117,7 @@ impl Pool {
         if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
             self.trash.forget(place.as_ref());
         }
-        binned.map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.home_sick(s)))?;
+        binned.map_err(|fault| self.judge(fault, Self::home_sick))?;
         self.lock().index.remove(entry.record.id);
         self.trash.notify();
         Ok(())
@@ -164,7 +156,7 @@ impl Pool {
                     fault.errno
                 ),
             },
-            _ => self.judge(fault).unwrap_or_else(|s| self.home_sick(s)),
+            _ => self.judge(fault, Self::home_sick),
         }
     }
 }

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use crate::mount::{self, GuardedDir, MountEntry, MountTable, Place};
 use crate::os::{self, FileId, Status};
-use crate::quota::Quota;
 use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::fault::{During, Fault};
@@ -38,7 +37,6 @@ pub(crate) struct Disk {
     pub(crate) id: PoolId,
     pub(crate) place: Place,
     pub(crate) filesystem: Filesystem,
-    pub(crate) quota: std::sync::Arc<dyn Quota>,
     context: Context,
     root: GuardedDir,
     meta: OwnedFd,
@@ -118,7 +116,6 @@ impl Disk {
             id: marker.id,
             place,
             filesystem,
-            quota: context.quota.clone(),
             context: context.clone(),
             staging: open_own(&meta, layout::STAGING)?,
             trash: open_own(&meta, layout::TRASH)?,

@@ -66,7 +66,9 @@ impl Index {
                 read_entry(volumes, name, pool)
             };
             match entry {
-                Ok(Some(entry)) => index.insert(entry),
+                Ok(Some(entry)) => {
+                    index.insert(entry);
+                }
                 Ok(None) => {}
                 Err(reason) => index.quarantine(volumes, name, hash, reason),
             }
@@ -92,10 +94,12 @@ impl Index {
         });
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) {
+    pub(crate) fn insert(&mut self, entry: Entry) -> Arc<Entry> {
         self.remove(entry.record.id);
         self.reserved = self.reserved.saturating_add(entry.record.size_bytes.0);
-        self.volumes.insert(entry.record.id, Arc::new(entry));
+        let entry = Arc::new(entry);
+        self.volumes.insert(entry.record.id, Arc::clone(&entry));
+        entry
     }
 
     pub(crate) fn remove(&mut self, id: VolumeId) {

@@ -1,8 +1,11 @@
 //! How a pool comes and goes: opened when its disk is there, sick when it is not what it was.
 
+use std::ffi::OsString;
 use std::mem;
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::Instant;
+
+use crate::types::Bytes;
 
 use super::disk::Disk;
 use super::index::Index;
@@ -12,8 +15,8 @@ use super::{Learn, Pool, Sickness};
 struct Opened {
     disk: Disk,
     index: Index,
-    other: crate::types::Bytes,
-    binned: Vec<(std::ffi::OsString, u64)>,
+    other: Bytes,
+    binned: Vec<(OsString, u64)>,
 }
 
 impl Pool {

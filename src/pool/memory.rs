@@ -34,7 +34,7 @@ struct MemoryRecord {
 }
 
 impl Memory {
-    /// Opens the state directory, making it if need be, and reads what is remembered.
+    /// Opens the state directory, making it if need be.
     pub fn open(os: Os, state_dir: &Path) -> Result<Self> {
         let io = |what: &'static str| {
             move |source| Error::Io {
@@ -49,9 +49,8 @@ impl Memory {
             .recursive(true)
             .create(state_dir)
             .map_err(io("make the state directory"))?;
-        let place = os::open_path(state_dir)
-            .map_err(|errno| io("open the state directory")(errno.into()))?;
-        let dir = os::open_dir(&place, ".")
+        let dir = os::open_path(state_dir)
+            .and_then(|place| os::open_dir(place, "."))
             .map_err(|errno| io("open the state directory")(errno.into()))?;
         let path = state_dir.join(FILE);
         Ok(Self { os, path, dir })

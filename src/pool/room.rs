@@ -46,7 +46,7 @@ impl Pool {
         let disk = self.disk().map_err(|sickness| self.sick(sickness))?;
         let space = disk
             .space()
-            .map_err(|fault| self.judge(fault).unwrap_or_else(|s| self.sick(s)))?;
+            .map_err(|fault| self.judge(fault, Self::sick))?;
         let mut state = self.lock();
         if let Err(sickness) = &state.disk {
             let sickness = sickness.clone();

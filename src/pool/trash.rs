@@ -244,7 +244,8 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
         quota_id: Some(id), ..
     }) = record::read(&dir, VOLUME_RECORD)
     {
-        disk.quota
+        pool.context
+            .quota
             .release(id)
             .during("free the number that held a size")?;
     }

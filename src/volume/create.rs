@@ -32,7 +32,7 @@ impl Volumes {
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
         let _id = self.busy.hold_id(&id.to_string())?;
-        check_filesystem(pool, &request.capabilities, &request.class)?;
+        check_filesystem(pool, &request.capabilities, Some(&request.class))?;
         let size = size_of(request);
         let reservation = pool.reserve(id, size)?;
         let entry = pool.create(&reservation, record(id, size, pool, request))?;
@@ -43,7 +43,7 @@ impl Volumes {
     /// would be refused for this node's sake. What no node would accept changes nothing: the
     /// create must be reached to say so.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Bytes {
-        let fits = |pool: &Pool| check_filesystem(pool, capabilities, class).is_ok();
+        let fits = |pool: &Pool| check_filesystem(pool, capabilities, Some(class)).is_ok();
         match self.choose_pool(class) {
             Ok(pool) if fits(pool) => pool.available(),
             // The class must name a pool: CreateVolume says so, if it is ever called.
@@ -163,15 +163,15 @@ pub(super) fn check_fits(
     for capability in capabilities {
         capability.check_sharing(has.sharing)?;
     }
-    check_filesystem(pool, capabilities, &class.cloned().unwrap_or_default())
+    check_filesystem(pool, capabilities, class)
 }
 
 /// Refuses a filesystem type that is not the pool's.
-fn check_filesystem(pool: &Pool, capabilities: &[Capability], class: &Class) -> Result<()> {
+fn check_filesystem(pool: &Pool, capabilities: &[Capability], class: Option<&Class>) -> Result<()> {
     let asked = capabilities
         .iter()
         .map(|c| &c.fs_type)
-        .chain([&class.fs_type]);
+        .chain(class.map(|class| &class.fs_type));
     for wants in asked.flatten() {
         let has = pool.filesystem()?;
         if *wants != has {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::mount::{Found, MountOptions, Target};
-use crate::os::{self, Os};
+use crate::os::{self, FileId, Os};
 use crate::pool::Entry;
 
 use super::{PublishRequest, Stats, Usage, Volumes, parse_id, shorten};
@@ -38,8 +38,8 @@ impl Volumes {
         let data = pool.open_data(&entry)?;
         let published = self.published(&entry)?;
         match self.mounter.look(&target)? {
-            Found::Mount(_) => {
-                self.check_same_mount(&target, &data, options, request)?;
+            Found::Mount(mounted) => {
+                self.check_same_mount(&target, mounted.id, &data, options, request)?;
                 self.publications.add(id, target.path(), Some(mode));
                 return Ok(());
             }
@@ -72,6 +72,7 @@ impl Volumes {
     fn check_same_mount(
         &self,
         target: &Target,
+        mounted: FileId,
         data: impl AsFd,
         options: MountOptions,
         request: &PublishRequest,
@@ -81,10 +82,7 @@ impl Volumes {
             difference,
         };
         let failed = |errno: Errno| target.error("cannot compare the mount at", errno);
-        let Found::Mount(mounted) = self.mounter.look(target)? else {
-            return Err(failed(Errno::AGAIN));
-        };
-        if mounted.id != os::status(&data).map_err(failed)?.id {
+        if mounted != os::status(&data).map_err(failed)?.id {
             return Err(differs(format!("it does not show volume {}", request.id)));
         }
         let base = rustix::fs::fstatvfs(&data).map_err(failed)?.f_flag;
@@ -170,7 +168,7 @@ impl Volumes {
             _ => return Err(elsewhere()),
         }
         let space = target
-            .space()
+            .statvfs()
             .map_err(|errno| target.error("cannot ask for the space at", errno))?;
         Ok(Stats::from(space))
     }

@@ -7,11 +7,12 @@ mod unmounting;
 mod unpublish;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::NodeDir;
 use crate::common::loops::{LoopMount, run};
+use crate::common::messages::publish;
 use crate::common::server::{Clients, Server};
 
 /// The filesystems that pools are made on.
@@ -51,4 +52,12 @@ async fn one_volume(node: &NodeDir) -> (Server, Clients, String) {
     let mut clients = server.clients().await;
     let id = clients.make("pvc-1", 1 << 20).await;
     (server, clients, id)
+}
+
+/// A served node with one volume, published at the target `pod`.
+async fn one_published(node: &NodeDir) -> (Server, Clients, String, PathBuf) {
+    let (server, mut clients, id) = one_volume(node).await;
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    (server, clients, id, target)
 }

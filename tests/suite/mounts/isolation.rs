@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{disk_option, mount_tmpfs, mounts_at, one_volume, umount};
+use super::{disk_option, mount_tmpfs, mounts_at, one_published, one_volume, umount};
 use crate::common::loops::{self, LoopMount, run};
 use crate::common::messages::publish;
 use crate::common::server::Server;
@@ -119,9 +119,7 @@ async fn a_subpath_bind_is_no_publication() {
         skip!("{reason}");
     }
     let node = NodeDir::new();
-    let (server, mut clients, id) = one_volume(&node).await;
-    let target = node.target("pod");
-    clients.publish(publish(&id, &target)).await.unwrap();
+    let (server, mut clients, id, target) = one_published(&node).await;
     fs::create_dir(target.join("sub")).unwrap();
     let bind = node.path("kubelet/pods/pod/subpath");
     fs::create_dir(&bind).unwrap();

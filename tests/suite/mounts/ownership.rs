@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use super::{FILESYSTEMS, disk_option, one_volume};
+use super::{FILESYSTEMS, disk_option, one_published};
 use crate::common::loops::{self, LoopMount};
 use crate::common::messages::{create_with, publish};
 use crate::common::server::Server;
@@ -91,9 +91,7 @@ async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
         skip!("{reason}");
     }
     let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
-    let target = node.target("pod");
-    clients.publish(publish(&id, &target)).await.unwrap();
+    let (_server, _clients, _id, target) = one_published(&node).await;
     // The test's directory is root's alone; what is to be found out is what the pool lets through.
     fs::set_permissions(node.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(as_nobody("echo mine >\"$1/file\"", &target));

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tonic::Code;
 
-use super::{mount_tmpfs, mounts_at, one_volume, umount};
+use super::{mount_tmpfs, mounts_at, one_published, one_volume, umount};
 use crate::common::loops::{self, run};
 use crate::common::messages::{publish, refused};
 use crate::common::server::Server;
@@ -107,9 +107,7 @@ async fn a_leaf_that_is_not_empty_is_not_deleted() {
         skip!("{reason}");
     }
     let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
-    let target = node.target("pod");
-    clients.publish(publish(&id, &target)).await.unwrap();
+    let (_server, mut clients, id, target) = one_published(&node).await;
     umount(&target);
     fs::write(target.join("file"), "not of the volume").unwrap();
     for _ in 0..2 {
@@ -137,9 +135,7 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
         skip!("{reason}");
     }
     let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
-    let target = node.target("pod");
-    clients.publish(publish(&id, &target)).await.unwrap();
+    let (_server, mut clients, id, target) = one_published(&node).await;
     let open = fs::File::create(target.join("file")).unwrap();
     for _ in 0..2 {
         let answer = clients.unpublish(&id, &target).await;
