@@ -36,7 +36,7 @@ pub use claims::Claims;
 pub use disk::Site;
 pub use fault::Fault;
 pub use index::{Entry, Quarantined};
-pub use inspect::{Inspection, init, inspect};
+pub use inspect::{Inspection, Wanted, init, inspect};
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub use record::{AccessMode, FORMAT, Mode, Parameters, Sharing, VolumeRecord};

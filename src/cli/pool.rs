@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{cannot_print, environment};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::Result;
-use crate::pool::{self, Inspection};
+use crate::pool::{self, Inspection, Wanted};
 use crate::types::PoolId;
 
 /// What to do with pools.
@@ -24,7 +24,8 @@ pub(super) enum PoolCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Make this directory a pool; it may hold nothing but lost+found
+    /// Make this directory a pool; it may hold nothing but lost+found, and must be a mount point if it is a configured
+    /// pool with require-mount
     path: String,
 
     /// Make it a pool of this Kubernetes node
@@ -59,7 +60,14 @@ pub(super) fn run(command: PoolCommand) -> Result<ExitCode> {
 fn init(args: &InitArgs) -> Result<ExitCode> {
     let path = parse_dir("PATH", &args.path)?;
     let node = parse_node("--node (or NODE_NAME)", &args.node)?;
-    let id = pool::init(&path, &node, args.any_filesystem)?;
+    let configured = parse_pools(&[], environment(POOLS_ENV)?.as_deref())?;
+    let wanted = Wanted {
+        require_mount: configured
+            .iter()
+            .any(|pool| pool.path == path && pool.require_mount),
+        any_filesystem: args.any_filesystem,
+    };
+    let id = pool::init(&path, &node, wanted)?;
     print_made(&mut io::stdout().lock(), &path, node.as_str(), id).map_err(cannot_print)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -36,18 +36,27 @@ pub struct Inspection {
     pub problem: Option<Sickness>,
 }
 
+/// What a directory must be to be a pool, or become one.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// It must be a mount point.
+    pub require_mount: bool,
+    /// It may be on any filesystem.
+    pub any_filesystem: bool,
+}
+
 /// Makes a pool of an empty directory, which is made if only its parent exists.
-pub fn init(path: &Path, node: &NodeName, any_filesystem: bool) -> Result<PoolId> {
+pub fn init(path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId> {
     let os = Os::default();
-    make(&os, path, node, any_filesystem).map_err(|reason| Error::PoolRefused {
+    make(&os, path, node, wanted).map_err(|reason| Error::PoolRefused {
         path: path.to_owned(),
         reason,
     })
 }
 
-fn make(os: &Os, path: &Path, node: &NodeName, any_filesystem: bool) -> Result<PoolId, Sickness> {
+fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId, Sickness> {
     marker::make_directory(os, path)?;
-    let root = open_root(path, any_filesystem)?.1;
+    let root = open_root(path, wanted)?.1;
     if let Some(marker) = Marker::read(&root)? {
         return Err(Sickness::IsPool {
             id: marker.id,
@@ -58,12 +67,16 @@ fn make(os: &Os, path: &Path, node: &NodeName, any_filesystem: bool) -> Result<P
 }
 
 /// Opens a pool's directory through a guarded clone.
-fn open_root(path: &Path, any_filesystem: bool) -> Result<(String, GuardedDir), Sickness> {
+fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedDir), Sickness> {
     let at = match crate::os::open_path(path) {
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Err(Sickness::Absent),
         outcome => outcome.during("open the directory")?,
     };
-    let filesystem = suitable_filesystem(&at, any_filesystem)?;
+    let status = crate::os::status(&at).during("look at the directory")?;
+    if wanted.require_mount && !status.is_mount_root {
+        return Err(Sickness::NotMounted);
+    }
+    let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
     let root = mount::open_guarded(&at).during("clone the directory's mount")?;
     Ok((filesystem.name, root))
 }
@@ -86,7 +99,11 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
 }
 
 fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<(), Sickness> {
-    let (filesystem, root) = open_root(&options.path, options.any_filesystem)?;
+    let wanted = Wanted {
+        require_mount: options.require_mount,
+        any_filesystem: options.any_filesystem,
+    };
+    let (filesystem, root) = open_root(&options.path, wanted)?;
     inspection.filesystem = filesystem;
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     inspection.id = Some(marker.id);

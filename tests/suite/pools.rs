@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::Sickness;
+use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
 use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
@@ -202,12 +202,17 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     );
 
     let node = NodeDir::new();
-    let id = rootcellar::pool::init(&node.pool(), &"test-node".parse().unwrap(), true).unwrap();
+    let anywhere = Wanted {
+        require_mount: false,
+        any_filesystem: true,
+    };
+    let test_node = "test-node".parse().unwrap();
+    let id = rootcellar::pool::init(&node.pool(), &test_node, anywhere).unwrap();
     assert_eq!(
         node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(),
         Some(id)
     );
-    let again = rootcellar::pool::init(&node.pool(), &"test-node".parse().unwrap(), true);
+    let again = rootcellar::pool::init(&node.pool(), &test_node, anywhere);
     let message = again.unwrap_err().chain();
     assert!(
         message.contains(&format!("it is pool {id} of node test-node already")),

@@ -269,6 +269,27 @@ fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
     assert_eq!(picture(&node.path(""), &[]), before);
 }
 
+/// Below an unmounted disk nothing is made by hand either, and the list says what is missing.
+#[test]
+fn pool_init_and_list_want_the_disk_mounted() {
+    let node = NodeDir::new();
+    let pools = format!("late={},require-mount", node.pool().display());
+    let env = [("ROOTCELLAR_POOLS", pools.as_str())];
+    let before = picture(&node.path(""), &[]);
+    let init = fill(&node, &["pool", "init", "@/pool", "--node=n1"]);
+    let list = fill(&node, &["pool", "list"]);
+    for arguments in [init, list] {
+        let refused = run_to_its_end(&node, &arguments, &env);
+        let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(
+            said.contains("nothing is mounted at its path"),
+            "{arguments:?}: {said}"
+        );
+    }
+    assert_eq!(picture(&node.path(""), &[]), before);
+}
+
 /// `pool list` shows every configured pool with its state, volumes and what is reserved, also while
 /// a server serves them, and `--json` says the same to programs.
 #[tokio::test]
