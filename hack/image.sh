@@ -1,0 +1,49 @@
+#!/bin/sh
+# Builds the image of each architecture from the Dockerfile, offline, as an archive for nodes without a registry
+# (ctr -n k8s.io images import FILE), and checks what is in it. The same commit gives the same bytes.
+#
+# Usage: image.sh [amd64|arm64]...   default: both
+# Needs: what musl.sh needs; buildah, jq, git, unshare (util-linux); root or unprivileged user namespaces.
+# Env:   CARGO_TARGET_DIR  absolute
+set -eu
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+labels=$(cargo metadata --no-deps --offline --format-version 1 |
+    jq '.packages[0] | {title: .name, description, version, licenses: .license}')
+version=$(printf %s "$labels" | jq -r .version)
+revision=$(git describe --always --abbrev=40 --dirty --exclude='*') created=$(git log -1 --format=%ct)
+
+[ $# -gt 0 ] || set -- amd64 arm64
+hack/musl.sh "$@"
+mkdir -p "$target/image"
+for arch in "$@"; do
+    musl=x86_64-unknown-linux-musl
+    [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
+    archive=$target/image/rootcellar-$version-$arch.tar name=localhost/rootcellar:$version
+    rm -f "$archive"
+    # All that buildah keeps is in memory over /var/lib and ends with the mount namespace; /mnt is what stays visible.
+    # docker-archive: every runtime loads it, and unlike oci-archive it holds no time of day; nor may the history.
+    # shellcheck disable=SC2016 # for the inner shell
+    hack/private-ns.sh sh -euc 'mount --bind "$1" /mnt; mount -t tmpfs tmpfs /var/lib; shift
+        printf "[network]\nnetwork_config_dir = \"/var/lib/net\"\n" >/var/lib/containers.conf; exec "$@"' sh "$target" \
+        env HOME=/var/lib TMPDIR=/var/lib CONTAINERS_CONF=/var/lib/containers.conf \
+        buildah --storage-driver vfs --runroot /var/lib/run bud --quiet --isolation chroot --omit-history \
+        --platform "linux/$arch" --timestamp "$created" --identity-label=false --build-arg BINARY=rootcellar \
+        --build-arg VERSION="$version" --build-arg REVISION="$revision" --file - \
+        --tag "docker-archive:/mnt/image/${archive##*/}:$name" "/mnt/$musl/release" <Dockerfile >/dev/null
+    manifest=$(tar -xOf "$archive" manifest.json | jq '.[0]')
+    files=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r '.Layers | join(" ")')" | tar --numeric-owner -tv)
+    found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
+        --arg files "$(echo "$files" | awk '{ print $1, $2, $6 }')" '{names: $manifest.RepoTags, os, created,
+        arch: .architecture, entrypoint: .config.Entrypoint, user: .config.User, labels: .config.Labels, $files}')
+    expected=$(jq -nS --arg name "$name" --arg arch "$arch" --argjson created "$created" --arg revision "$revision" \
+        --argjson labels "$labels" '{names: [$name], os: "linux", $arch, created: ($created | todate),
+        entrypoint: ["/rootcellar"], user: null, files: "-rwxr-xr-x 0/0 rootcellar",
+        labels: ($labels + {$revision} | with_entries(.key |= "org.opencontainers.image." + .))}')
+    size=$(stat -c %s "$archive")
+    if [ "$found" != "$expected" ] || [ "$size" -gt 8388608 ]; then
+        echo "$archive: $size bytes, at most 8388608 wanted; found $found, expected $expected" >&2
+        exit 1
+    fi
+    echo "$archive: $name, linux/$arch, $size bytes"
+done
