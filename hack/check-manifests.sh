@@ -1,11 +1,26 @@
 #!/bin/sh
-# Renders deploy/ and decodes every object strictly, without a cluster.
+# Checks deploy/ without a cluster: deploy/install is what the chart renders, every object decodes strictly, every
+# mistake in the values is refused, and the DaemonSet has no more of a node than it needs.
+# Last line: N passed, N failed, N skipped, of the tests in hack/manifests.
 #
 # Needs: go.
-# Env:   CARGO_TARGET_DIR
+# Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
-mkdir -p "$target/tools"
+hack/manifests.sh check
 (cd hack/manifests && go build -buildvcs=false -o "$target/tools/manifests" .)
-"$target/tools/manifests" deploy/base deploy/examples
+"$target/tools/manifests" deploy/install/* deploy/examples
+
+# -count: what Go keeps of an earlier run knows nothing of a changed chart.
+status=0 log=$target/manifests.log
+(cd hack/manifests && HELM="$target/tools/helm" go test -v -count=1 .) >"$log" 2>&1 || status=$?
+[ "$status" -eq 0 ] || grep -v '^=== \|^ *--- PASS' "$log" >&2
+# A test with subtests is counted as those.
+awk '/^--- / { count[test]++; test = $2 }
+     /^ +--- / { count[$2]++; test = "" }
+     END {
+         count[test]++
+         printf "%d passed, %d failed, %d skipped\n", count["PASS:"], count["FAIL:"], count["SKIP:"]
+     }' "$log"
+exit "$status"

@@ -1,9 +1,9 @@
 // Command manifests checks Kubernetes YAML without a cluster.
 //
 // Every argument is a directory. One with a kustomization.yaml is rendered, and must use every
-// other YAML file beside it; any other directory is read file by file. Each object is decoded
-// strictly into the type of its API version, so a misspelt field or a value of the wrong type
-// fails here and not on somebody's cluster.
+// other YAML file beside it but those of alone; any other directory is read file by file. Each
+// object is decoded strictly into the type of its API version, so a misspelt field or a value of
+// the wrong type fails here and not on somebody's cluster.
 package main
 
 import (
@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	machineconfigurationv1 "github.com/openshift/api/machineconfiguration/v1"
+	securityv1 "github.com/openshift/api/security/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,6 +33,9 @@ import (
 )
 
 const kustomization = "kustomization.yaml"
+
+// alone names the files that are applied by themselves, because they do more than install.
+var alone = []string{"machineconfig.yaml"}
 
 func main() {
 	failed := len(os.Args) < 2
@@ -57,13 +62,19 @@ func check(dir string) (int, error) {
 	var text []byte
 	if slices.Contains(files, filepath.Join(dir, kustomization)) {
 		text, err = render(dir, files)
-	} else {
-		text, err = join(files)
+		files = slices.DeleteFunc(files, func(file string) bool {
+			return !slices.Contains(alone, filepath.Base(file))
+		})
 	}
 	if err != nil {
 		return 0, err
 	}
-	return decode(text)
+	rest, err := join(files)
+	if err != nil {
+		return 0, err
+	}
+	objects, err := decode(slices.Concat(text, rest))
+	return len(objects), err
 }
 
 // render builds a kustomization and refuses one that forgets a file beside it.
@@ -78,8 +89,9 @@ func render(dir string, files []string) ([]byte, error) {
 	}
 	for _, file := range files {
 		name := filepath.Base(file)
-		if name != kustomization && !slices.Contains(listed.Resources, name) {
-			return nil, fmt.Errorf("%s does not list %s", kustomization, name)
+		own := name == kustomization || slices.Contains(alone, name)
+		if own == slices.Contains(listed.Resources, name) {
+			return nil, fmt.Errorf("%s must list every other file but %v: see %s", kustomization, alone, name)
 		}
 	}
 	objects, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
@@ -103,35 +115,49 @@ func join(files []string) ([]byte, error) {
 }
 
 // decode reads each document of a stream strictly; an empty stream is a mistake too.
-func decode(text []byte) (int, error) {
+func decode(text []byte) ([]runtime.Object, error) {
 	scheme := runtime.NewScheme()
 	known := runtime.NewSchemeBuilder(
-		appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme)
+		appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
+		securityv1.Install, machineconfigurationv1.Install)
 	if err := known.AddToScheme(scheme); err != nil {
-		return 0, err
+		return nil, err
 	}
 	strict := json.NewSerializerWithOptions(
 		json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{Yaml: true, Strict: true})
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	for count := 0; ; {
+	var objects []runtime.Object
+	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			if count == 0 {
-				return 0, errors.New("no object found")
+			if len(objects) == 0 {
+				return nil, errors.New("no object found")
 			}
-			return count, nil
+			return objects, nil
 		}
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		if len(bytes.TrimSpace(document)) == 0 {
+		if isEmpty(document) {
 			continue
 		}
-		if _, _, err := strict.Decode(document, nil, nil); err != nil {
-			return 0, fmt.Errorf("%s: %w", title(document), err)
+		object, _, err := strict.Decode(document, nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", title(document), err)
 		}
-		count++
+		objects = append(objects, object)
 	}
+}
+
+// isEmpty tells whether a document holds nothing but comments.
+func isEmpty(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
 }
 
 // title names a document that does not decode, as far as it can be read at all.

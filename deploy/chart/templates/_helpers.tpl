@@ -1,0 +1,133 @@
+{{/* The label that never changes: selectors and objects of every version have it. */}}
+{{- define "rootcellar.selectorLabels" -}}
+app.kubernetes.io/name: rootcellar
+{{- end -}}
+
+{{/* managed-by is not here: Helm sets it on what it installs, and on what kubectl applies it would be a lie. */}}
+{{- define "rootcellar.labels" -}}
+{{ include "rootcellar.selectorLabels" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* An image reference. Takes image, and tag for when the image has none. */}}
+{{- define "rootcellar.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .tag | required (printf "the image %s has neither a tag nor a digest" .image.repository) }}
+{{- end -}}
+{{- end -}}
+
+{{/* A directory of the host in its one spelling, without trailing slash. Takes path, and of: what the path is of. */}}
+{{- define "rootcellar.dir" -}}
+{{- if not (hasPrefix "/" .path) -}}
+{{- fail (printf "%s: %q is not absolute; it must begin with '/'" .of .path) -}}
+{{- end -}}
+{{- /* A comma, semicolon or equals sign would end the path in ROOTCELLAR_POOLS; kubelet expands $(NAME). */ -}}
+{{- if not (regexMatch `^[A-Za-z0-9/._:@+~-]+$` .path) -}}
+{{- fail (printf "%s: the path %q may hold only letters, digits and / . _ : @ + ~ -" .of .path) -}}
+{{- end -}}
+{{- if regexMatch `(^|/)\.\.?(/|$)` .path -}}
+{{- fail (printf "%s: the path %q holds '.' or '..'; write it without" .of .path) -}}
+{{- end -}}
+{{- if eq (clean .path) "/" -}}
+{{- fail (printf "%s: %q is the root directory; name one below it" .of .path) -}}
+{{- end -}}
+{{- clean .path -}}
+{{- end -}}
+
+{{- define "rootcellar.kubeletDir" -}}
+{{ include "rootcellar.dir" (dict "of" "kubeletDir" "path" .Values.kubeletDir) }}
+{{- end -}}
+
+{{- define "rootcellar.stateDir" -}}
+{{ include "rootcellar.dir" (dict "of" "stateDir" "path" .Values.stateDir) }}
+{{- end -}}
+
+{{- define "rootcellar.poolsDir" -}}
+{{ include "rootcellar.dir" (dict "of" "poolsDir" "path" .Values.poolsDir) }}
+{{- end -}}
+
+{{/* The path of a pool. Takes pool, and dir: the directory above all pools. */}}
+{{- define "rootcellar.poolPath" -}}
+{{- $path := .pool.path | default .pool.name -}}
+{{- if not (hasPrefix "/" $path) -}}
+{{- $path = printf "%s/%s" .dir $path -}}
+{{- end -}}
+{{- $path = include "rootcellar.dir" (dict "of" (printf "pool %s" .pool.name) "path" $path) -}}
+{{- if not (hasPrefix (printf "%s/" .dir) $path) -}}
+{{- fail (printf "pool %s: %s is not below poolsDir, which is %s; the driver sees no other disks of the host, so move the pool or set poolsDir to a directory above all pools" .pool.name $path .dir) -}}
+{{- end -}}
+{{- $path -}}
+{{- end -}}
+
+{{/* The value of ROOTCELLAR_POOLS. What the driver would refuse at its start is refused here. */}}
+{{- define "rootcellar.pools" -}}
+{{- $dir := include "rootcellar.poolsDir" . -}}
+{{- $state := include "rootcellar.stateDir" . -}}
+{{- $kubelet := include "rootcellar.kubeletDir" . -}}
+{{- $seen := dict -}}
+{{- $entries := list -}}
+{{- range $pool := .Values.pools -}}
+{{- if not (regexMatch `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$` .name) -}}
+{{- fail (printf "pool %q: a name has at most 63 characters of a-z, 0-9 and '-', and neither begins nor ends with '-'" .name) -}}
+{{- end -}}
+{{- if hasKey $seen .name -}}
+{{- fail (printf "two pools are called %s; every pool needs a name of its own" .name) -}}
+{{- end -}}
+{{- $path := include "rootcellar.poolPath" (dict "pool" . "dir" $dir) -}}
+{{- range $other, $at := $seen -}}
+{{- if eq $path $at -}}
+{{- fail (printf "pools %s and %s are both at %s; every pool needs a path of its own" $other $pool.name $path) -}}
+{{- else if or (hasPrefix (printf "%s/" $at) $path) (hasPrefix (printf "%s/" $path) $at) -}}
+{{- fail (printf "pools %s at %s and %s at %s: one is inside the other" $other $at $pool.name $path) -}}
+{{- end -}}
+{{- end -}}
+{{- range $of, $at := dict "stateDir" $state "kubeletDir" $kubelet -}}
+{{- if hasPrefix (printf "%s/" $path) (printf "%s/" $at) -}}
+{{- fail (printf "pool %s: %s, at %s, is inside the pool; move one of them" $pool.name $of $at) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasPrefix (printf "%s/" $state) $path -}}
+{{- fail (printf "pool %s: it is inside stateDir, which is %s; move one of them" .name $state) -}}
+{{- end -}}
+{{- $_ := set $seen .name $path -}}
+{{- $entry := list (printf "%s=%s" .name $path) -}}
+{{- if .init -}}
+{{- $entry = append $entry "init" -}}
+{{- end -}}
+{{- if .requireMount -}}
+{{- $entry = append $entry "require-mount" -}}
+{{- end -}}
+{{- if hasKey . "overcommit" -}}
+{{- if not (regexMatch `^[0-9]+(\.[0-9]{1,3})?$` (toString .overcommit)) -}}
+{{- fail (printf "pool %s: overcommit %v has more than 3 decimals" .name .overcommit) -}}
+{{- end -}}
+{{- $entry = append $entry (printf "overcommit=%v" .overcommit) -}}
+{{- end -}}
+{{- if hasKey . "reserve" -}}
+{{- /* A number comes as a float, which would be written 5e+10. */ -}}
+{{- $reserve := kindIs "string" .reserve | ternary .reserve (int64 .reserve | toString) -}}
+{{- $entry = append $entry (printf "reserve=%s" $reserve) -}}
+{{- end -}}
+{{- $entries = append $entries (join "," $entry) -}}
+{{- end -}}
+{{- join ";" $entries -}}
+{{- end -}}
+
+{{/* What keeps a sidecar small: root, because the socket is root's, and nothing else. */}}
+{{- define "rootcellar.sidecarSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- if .Values.selinux.enabled }}
+# A confined container may not connect to the socket of a privileged one.
+seLinuxOptions:
+  type: spc_t
+{{- end }}
+{{- end -}}

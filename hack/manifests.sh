@@ -1,0 +1,47 @@
+#!/bin/sh
+# Renders deploy/chart with every preset into deploy/install, or checks that what is there is what it renders.
+#
+# Usage: manifests.sh [write|check]   default: write
+# Needs: go.
+# Env:   CARGO_TARGET_DIR  absolute
+set -eu
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+helm=$target/tools/helm rendered=$target/manifests
+(cd hack/helm && go build -buildvcs=false -o "$helm" helm.sh/helm/v3/cmd/helm)
+rm -rf "$rendered"
+
+chart() { # COMMAND [argument...]   with the values of $values
+    # Built from its module, helm takes itself for one of an old Kubernetes. This is the one of the tests.
+    "$helm" "$@" --kube-version 1.36.3 --namespace rootcellar-system --values "$values" --set namespace.create=true
+}
+render() { # FILE HOW-TO-APPLY [argument of helm template...]
+    file=$rendered/$preset/$1
+    echo "# $2" >"$file"
+    echo "# Rendered by hack/manifests.sh from deploy/chart with the values of $values: do not edit." >>"$file"
+    shift 2
+    chart template rootcellar deploy/chart "$@" >>"$file"
+}
+for values in deploy/chart/values.yaml deploy/presets/*.yaml; do
+    preset=${values##*/} preset=${preset%.yaml}
+    [ "$preset" != values ] || preset=default
+    mkdir -p "$rendered/$preset"
+    chart lint deploy/chart --strict --quiet
+    render rootcellar.yaml "kubectl apply -f deploy/install/$preset/rootcellar.yaml"
+    sed "s/PRESET/$preset/" hack/manifests/kustomization.yaml >"$rendered/$preset/kustomization.yaml"
+    # A file of its own: who applies it knows that it restarts the nodes.
+    [ "$preset" != openshift ] ||
+        render machineconfig.yaml "oc apply -f deploy/install/openshift/machineconfig.yaml; restarts the worker nodes" \
+            --set openshift.machineConfig.create=true --show-only templates/machineconfig.yaml
+done
+
+case ${1:-write} in
+write) rm -rf deploy/install && cp -R "$rendered" deploy/install ;;
+check)
+    diff -ruN deploy/install "$rendered" || {
+        echo "deploy/install is not what deploy/chart renders: run \`make manifests\`" >&2
+        exit 1
+    }
+    ;;
+*) echo "usage: manifests.sh [write|check]" >&2 && exit 64 ;;
+esac

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	chart   = "../../deploy/chart"
+	presets = "../../deploy/presets"
+)
+
+// helm renders the chart as it is installed.
+func helm(t *testing.T, arguments ...string) ([]byte, error) {
+	t.Helper()
+	return release(t, "rootcellar", append([]string{"--namespace=rootcellar-system"}, arguments...)...)
+}
+
+// release renders the chart with the binary that HELM names.
+func release(t *testing.T, name string, arguments ...string) ([]byte, error) {
+	t.Helper()
+	binary := os.Getenv("HELM")
+	if binary == "" {
+		t.Fatal("HELM is not set: run hack/check-manifests.sh, which builds it")
+	}
+	arguments = append([]string{"template", name, chart, "--kube-version=1.36.3"}, arguments...)
+	command := exec.Command(binary, arguments...)
+	var complaint bytes.Buffer
+	command.Stderr = &complaint
+	text, err := command.Output()
+	if err != nil {
+		return complaint.Bytes(), err
+	}
+	return text, nil
+}
+
+// objects renders the chart and decodes what comes out.
+func objects(t *testing.T, arguments ...string) []runtime.Object {
+	t.Helper()
+	text, err := helm(t, arguments...)
+	return decoded(t, text, err)
+}
+
+func decoded(t *testing.T, text []byte, err error) []runtime.Object {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	found, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// values gives helm a values file of this content.
+func values(t *testing.T, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "--values=" + file
+}
+
+// all returns the objects of one type.
+func all[T runtime.Object](found []runtime.Object) []T {
+	var matching []T
+	for _, object := range found {
+		if object, ok := object.(T); ok {
+			matching = append(matching, object)
+		}
+	}
+	return matching
+}
+
+// one returns the only object of a type.
+func one[T runtime.Object](t *testing.T, found []runtime.Object) T {
+	t.Helper()
+	matching := all[T](found)
+	if len(matching) != 1 {
+		t.Fatalf("%d objects of type %T, not 1", len(matching), *new(T))
+	}
+	return matching[0]
+}
+
+// driver returns the pod of the DaemonSet and its first container.
+func driver(t *testing.T, found []runtime.Object) (corev1.PodSpec, corev1.Container) {
+	t.Helper()
+	pod := one[*appsv1.DaemonSet](t, found).Spec.Template.Spec
+	if pod.Containers[0].Name != "driver" {
+		t.Fatalf("the first container is %s", pod.Containers[0].Name)
+	}
+	return pod, pod.Containers[0]
+}
+
+func variable(container corev1.Container, name string) string {
+	for _, env := range container.Env {
+		if env.Name == name {
+			return env.Value
+		}
+	}
+	return ""
+}
+
+// Every mistake in the values is refused before anything reaches a cluster, in words that say which.
+func TestMistakesAreRefused(t *testing.T) {
+	tests := []struct{ name, values, message string }{
+		{"unknown value", "poolz: []", "additional properties 'poolz' not allowed"},
+		{"unknown value below", "image: {registry: x}", "at '/image': additional properties 'registry' not allowed"},
+		{"unknown pool option", "pools: [{name: a, size: 1Gi}]", "additional properties 'size' not allowed"},
+		{"unknown parameter", "storageClasses: [{name: a, parameters: {gruop: \"1\"}}]", "additional properties 'gruop' not allowed"},
+		{"unknown mount option", "storageClasses: [{name: a, mountOptions: [notime]}]", "at '/storageClasses/0/mountOptions/0'"},
+		{"octal as a number", "storageClasses: [{name: a, parameters: {mode: 0770}}]", "at '/storageClasses/0/parameters/mode': got number, want string"},
+		{"bad reclaim policy", "storageClasses: [{name: a, reclaimPolicy: Recycle}]", "at '/storageClasses/0/reclaimPolicy'"},
+		{"bad digest", "image: {digest: \"sha256:12\"}", "at '/image/digest'"},
+		{"bad duration", "provisioner: {timeout: 1 minute}", "at '/provisioner/timeout'"},
+		{"surge", "updateStrategy: {rollingUpdate: {maxSurge: 1}}", "additional properties 'maxSurge' not allowed"},
+		{"no tag", "provisioner: {image: {tag: \"\"}}", "csi-provisioner has neither a tag nor a digest"},
+		{"no pools", "pools: []", "at '/pools': minItems"},
+
+		{"pool outside", "pools: [{name: a, path: /srv/a}]", "pool a: /srv/a is not below poolsDir, which is /var/lib/rootcellar/pools"},
+		{"pool beside", "pools: [{name: a, path: /var/lib/rootcellar/pools2}]", "is not below poolsDir"},
+		{"pool is poolsDir", "pools: [{name: a, path: /var/lib/rootcellar/pools/}]", "is not below poolsDir"},
+		{"pool climbs out", "pools: [{name: a, path: ../a}]", "holds '.' or '..'; write it without"},
+		{"pool inside a pool", "pools: [{name: a}, {name: b, path: a/b}]", "pools a at /var/lib/rootcellar/pools/a and b at /var/lib/rootcellar/pools/a/b: one is inside the other"},
+		{"pool around a pool", "pools: [{name: b, path: a/b}, {name: a}]", "one is inside the other"},
+		{"two of one name", "pools: [{name: a}, {name: a, path: b}]", "two pools are called a"},
+		{"two of one path", "pools: [{name: a}, {name: b, path: a/}]", "pools a and b are both at /var/lib/rootcellar/pools/a"},
+		{"semicolon in a path", "pools: [{name: a, path: \"a;b\"}]", "pool a: the path \"/var/lib/rootcellar/pools/a;b\" may hold only"},
+		{"comma in a path", "pools: [{name: a, path: \"a,init\"}]", "may hold only"},
+		{"equals sign in a path", "pools: [{name: a, path: \"a=b\"}]", "may hold only"},
+		{"variable in a path", "pools: [{name: a, path: \"$(NODE_NAME)\"}]", "may hold only"},
+		{"blank in a path", "pools: [{name: a, path: \"a b\"}]", "may hold only"},
+		{"semicolon in a name", "pools: [{name: \"a;b\", path: a}]", "pool \"a;b\": a name has at most 63 characters"},
+		{"comma in a name", "pools: [{name: \"a,b\", path: a}]", "a name has at most 63 characters"},
+		{"equals sign in a name", "pools: [{name: \"a=b\", path: a}]", "a name has at most 63 characters"},
+		{"long name", "pools: [{name: " + strings.Repeat("a", 64) + "}]", "a name has at most 63 characters"},
+		{"overcommit too fine", "pools: [{name: a, overcommit: 1.0001}]", "overcommit 1.0001 has more than 3 decimals"},
+		{"overcommit nothing", "pools: [{name: a, overcommit: 0}]", "at '/pools/0/overcommit'"},
+		{"reserve too much", "pools: [{name: a, reserve: 101%}]", "at '/pools/0/reserve'"},
+
+		{"poolsDir relative", "poolsDir: pools", "poolsDir: \"pools\" is not absolute"},
+		{"poolsDir root", "poolsDir: //", "poolsDir: \"//\" is the root directory"},
+		{"poolsDir semicolon", "poolsDir: \"/a;b\"", "poolsDir: the path \"/a;b\" may hold only"},
+		{"kubeletDir relative", "kubeletDir: var/lib/kubelet", "kubeletDir: \"var/lib/kubelet\" is not absolute"},
+		{"stateDir dots", "stateDir: /var/../state", "stateDir: the path \"/var/../state\" holds '.' or '..'"},
+		{"state in a pool", "stateDir: /var/lib/rootcellar/pools/default/state", "stateDir, at /var/lib/rootcellar/pools/default/state, is inside the pool"},
+		{"kubelet in a pool", "{poolsDir: /var, pools: [{name: lib}]}", "is inside the pool; move one of them"},
+		{"pool in the state", "{poolsDir: /a, stateDir: /a, pools: [{name: b}]}", "pool b: it is inside stateDir, which is /a"},
+
+		{"two default classes", "storageClasses: [{name: a, default: true}, {name: b, default: true}]", "StorageClasses a and b are both the default"},
+		{"two classes of one name", "storageClasses: [{name: a}, {name: a}]", "two StorageClasses are called a"},
+		{"class of no pool", "storageClasses: [{name: a, pool: b}]", "StorageClass a: no pool is called b; the pools are: default"},
+		{"class that cannot choose", "{pools: [{name: a}, {name: b}], storageClasses: [{name: c}]}", "StorageClass c: it names no pool, there are 2, and none is called default"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			text, err := helm(t, values(t, test.values))
+			if err == nil {
+				t.Fatal("it is accepted")
+			}
+			if !strings.Contains(string(text), test.message) {
+				t.Fatalf("it is refused without saying %q: %s", test.message, text)
+			}
+		})
+	}
+}
+
+// An old Kubernetes is refused; one whose vendor put its name in the version is not.
+func TestKubernetesVersions(t *testing.T) {
+	for version, good := range map[string]bool{"1.26.15": false, "1.27.0": true, "1.31.4-eks-1": true, "1.33.1+k3s1": true} {
+		if text, err := helm(t, "--kube-version="+version); (err == nil) != good {
+			t.Errorf("Kubernetes %s: %s", version, text)
+		}
+	}
+}
+
+// However a path is spelt, what is rendered is the same.
+func TestPathsHaveOneSpelling(t *testing.T) {
+	spellings := []string{
+		"{kubeletDir: /k, stateDir: /s, poolsDir: /p, pools: [{name: default}]}",
+		"{kubeletDir: /k/, stateDir: /s/, poolsDir: /p/, pools: [{name: default, path: default/}]}",
+		"{kubeletDir: /k//, stateDir: //s, poolsDir: /p///, pools: [{name: default, path: /p/default}]}",
+		"{kubeletDir: /k, stateDir: /s, poolsDir: /p, pools: [{name: default, path: /p//default//}]}",
+	}
+	first, err := helm(t, values(t, spellings[0]))
+	if err != nil {
+		t.Fatalf("%s", first)
+	}
+	for _, spelling := range spellings[1:] {
+		if text, err := helm(t, values(t, spelling)); err != nil || !bytes.Equal(text, first) {
+			t.Errorf("%s: %v: not as %s", spelling, err, spellings[0])
+		}
+	}
+}
+
+// The pools reach the driver in the form it reads.
+func TestPools(t *testing.T) {
+	tests := map[string]string{
+		"[{name: a}]": "a=/var/lib/rootcellar/pools/a",
+		"[{name: a, path: b/c, init: true}, {name: d}]":   "a=/var/lib/rootcellar/pools/b/c,init;d=/var/lib/rootcellar/pools/d",
+		"[{name: a, requireMount: true, init: false}]":    "a=/var/lib/rootcellar/pools/a,require-mount",
+		"[{name: a, overcommit: 1.5, reserve: 10%}]":      "a=/var/lib/rootcellar/pools/a,overcommit=1.5,reserve=10%",
+		"[{name: a, overcommit: 2, reserve: 0}]":          "a=/var/lib/rootcellar/pools/a,overcommit=2,reserve=0",
+		"[{name: a, overcommit: 1000}]":                   "a=/var/lib/rootcellar/pools/a,overcommit=1000",
+		"[{name: a, reserve: 500000000000}]":              "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
+		"[{name: a, reserve: 50Gi}, {name: b, path: aa}]": "a=/var/lib/rootcellar/pools/a,reserve=50Gi;b=/var/lib/rootcellar/pools/aa",
+	}
+	for pools, want := range tests {
+		_, container := driver(t, objects(t, values(t, "{storageClasses: [], pools: "+pools+"}")))
+		if got := variable(container, "ROOTCELLAR_POOLS"); got != want {
+			t.Errorf("%s: %q, not %q", pools, got, want)
+		}
+	}
+}
+
+// A digest, when there is one, wins over the tag.
+func TestImages(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	found := objects(t, values(t, "{image: {repository: my/r, tag: t, digest: \""+digest+"\", pullPolicy: Always}, "+
+		"provisioner: {image: {digest: \""+digest+"\"}}, registrar: {image: {tag: v9}}, imagePullSecrets: [{name: s}]}"))
+	pod, _ := driver(t, found)
+	var images []string
+	for _, container := range pod.Containers {
+		images = append(images, container.Image)
+	}
+	same(t, images, []string{"my/r@" + digest, "registry.k8s.io/sig-storage/csi-provisioner@" + digest,
+		"registry.k8s.io/sig-storage/csi-node-driver-registrar:v9"})
+	same(t, pod.Containers[0].ImagePullPolicy, corev1.PullAlways)
+	same(t, pod.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "s"}})
+}
+
+// A class says what its entry says, and waits for a pod if it says nothing.
+func TestStorageClasses(t *testing.T) {
+	classes := all[*storagev1.StorageClass](objects(t, values(t, `
+pools: [{name: a}, {name: default}]
+storageClasses:
+  - name: plain
+  - name: full
+    default: true
+    pool: a
+    reclaimPolicy: Retain
+    volumeBindingMode: Immediate
+    mountOptions: [noatime, nodev]
+    parameters: {mode: "0770", gid: "1000", sharing: node, csi.storage.k8s.io/fstype: xfs}
+    allowedTopologies:
+      - matchLabelExpressions: [{key: topology.rootcellar.dev/node, values: [n1]}]
+    annotations: {a: b}
+    labels: {c: d}
+`)))
+	if len(classes) != 2 {
+		t.Fatalf("%d classes", len(classes))
+	}
+	plain, full := classes[0], classes[1]
+	same(t, plain.Provisioner, "csi.rootcellar.dev")
+	same(t, *plain.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	same(t, *plain.VolumeBindingMode, storagev1.VolumeBindingWaitForFirstConsumer)
+	same(t, len(plain.Parameters)+len(plain.Annotations)+len(plain.MountOptions), 0)
+
+	same(t, *full.ReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
+	same(t, *full.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+	same(t, full.MountOptions, []string{"noatime", "nodev"})
+	same(t, full.Parameters, map[string]string{
+		"pool": "a", "mode": "0770", "gid": "1000", "sharing": "node", "csi.storage.k8s.io/fstype": "xfs"})
+	same(t, full.Annotations, map[string]string{"storageclass.kubernetes.io/is-default-class": "true", "a": "b"})
+	same(t, full.Labels["c"], "d")
+	same(t, full.AllowedTopologies, []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
+		{Key: "topology.rootcellar.dev/node", Values: []string{"n1"}}}}})
+}
+
+// What an administrator may want of a DaemonSet is handed on.
+func TestScheduling(t *testing.T) {
+	found := objects(t, values(t, `
+priorityClassName: mine
+nodeSelector: {disk: "yes"}
+tolerations: [{key: a, operator: Equal, value: b, effect: NoSchedule}]
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: []}]}}}
+podAnnotations: {a: b}
+podLabels: {c: d}
+serviceAccount: {annotations: {e: f}}
+updateStrategy: {type: OnDelete, rollingUpdate: null}
+terminationGracePeriodSeconds: 90
+log: {format: json, level: debug}
+httpAddress: "[::]"
+resources: {limits: {memory: 1Gi}}
+`))
+	set := one[*appsv1.DaemonSet](t, found)
+	pod, container := driver(t, found)
+	same(t, pod.PriorityClassName, "mine")
+	same(t, pod.NodeSelector, map[string]string{"disk": "yes", "kubernetes.io/os": "linux"})
+	same(t, pod.Tolerations, []corev1.Toleration{{Key: "a", Operator: "Equal", Value: "b", Effect: "NoSchedule"}})
+	same(t, len(pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms), 1)
+	same(t, set.Spec.Template.Annotations, map[string]string{"kubectl.kubernetes.io/default-container": "driver", "a": "b"})
+	same(t, set.Spec.Template.Labels, map[string]string{"app.kubernetes.io/name": "rootcellar", "c": "d"})
+	same(t, one[*corev1.ServiceAccount](t, found).Annotations, map[string]string{"e": "f"})
+	same(t, set.Spec.UpdateStrategy, appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType})
+	same(t, *pod.TerminationGracePeriodSeconds, 90)
+	same(t, container.Args[len(container.Args)-2:], []string{"--http=[::]:9808", "--log-format=json"})
+	same(t, variable(container, "RUST_LOG"), "debug")
+	same(t, container.Resources.Limits.Memory().String(), "1Gi")
+	same(t, container.Resources.Requests.Memory().String(), "32Mi")
+}
+
+// The names do not depend on the release's, so that a cluster cannot hold two by mistake; the namespace is the release's.
+func TestReleaseName(t *testing.T) {
+	text, err := release(t, "other", "--namespace=elsewhere")
+	found := decoded(t, text, err)
+	set := one[*appsv1.DaemonSet](t, found)
+	same(t, set.Name, "rootcellar")
+	same(t, set.Namespace, "elsewhere")
+	same(t, set.Labels["app.kubernetes.io/instance"], "other")
+	same(t, set.Spec.Selector.MatchLabels, map[string]string{"app.kubernetes.io/name": "rootcellar"})
+	same(t, len(all[*corev1.Namespace](found)), 0)
+}

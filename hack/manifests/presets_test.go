@@ -1,0 +1,270 @@
+package main
+
+import (
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	machineconfigurationv1 "github.com/openshift/api/machineconfiguration/v1"
+	securityv1 "github.com/openshift/api/security/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+func same[T any](t *testing.T, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// everywhere runs a test on the chart's defaults and on every preset.
+func everywhere(t *testing.T, test func(t *testing.T, preset string, found []runtime.Object)) {
+	files, err := filepath.Glob(filepath.Join(presets, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no presets: %v", err)
+	}
+	for _, file := range append(files, filepath.Join(chart, "values.yaml")) {
+		preset := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		t.Run(preset, func(t *testing.T) {
+			test(t, preset, objects(t, "--set=namespace.create=true", "--values="+file))
+		})
+	}
+}
+
+// Where the presets differ from the defaults on the host.
+var (
+	kubeletDirs = map[string]string{"k0s": "/var/lib/k0s/kubelet", "microk8s": "/var/snap/microk8s/common/var/lib/kubelet"}
+	poolsDirs   = map[string]string{"talos": "/var/mnt"}
+)
+
+func either(places map[string]string, preset, otherwise string) string {
+	if place := places[preset]; place != "" {
+		return place
+	}
+	return otherwise
+}
+
+// The driver alone is privileged, and nobody has more of the host than is named here.
+func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
+	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
+		pod, _ := driver(t, found)
+		same(t, []bool{pod.HostNetwork, pod.HostPID, pod.HostIPC, *pod.AutomountServiceAccountToken}, make([]bool, 4))
+		same(t, len(pod.InitContainers), 0)
+		same(t, pod.PriorityClassName, "system-node-critical")
+		same(t, *pod.TerminationGracePeriodSeconds, 60)
+
+		var images []string
+		for _, container := range pod.Containers {
+			images = append(images, container.Image)
+			security := container.SecurityContext
+			same(t, *security.ReadOnlyRootFilesystem, true)
+			if container.Name == "driver" {
+				same(t, *security.Privileged, true)
+				continue
+			}
+			sidecar := corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(bool),
+				ReadOnlyRootFilesystem:   security.ReadOnlyRootFilesystem,
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			}
+			if preset == "openshift" {
+				sidecar.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t"}
+			}
+			same(t, *security, sidecar)
+		}
+		same(t, images, []string{
+			"localhost/rootcellar:0.1.0",
+			"registry.k8s.io/sig-storage/csi-provisioner:v6.3.0",
+			"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0",
+		})
+	})
+}
+
+// Every volume, where it is on the host, and where in which container.
+func TestMounts(t *testing.T) {
+	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
+		kubelet := either(kubeletDirs, preset, "/var/lib/kubelet")
+		pools := either(poolsDirs, preset, "/var/lib/rootcellar/pools")
+		pod, container := driver(t, found)
+
+		places := map[string]string{}
+		for _, volume := range pod.Volumes {
+			switch {
+			case volume.HostPath != nil:
+				places[volume.Name] = volume.HostPath.Path + " " + string(*volume.HostPath.Type)
+			case volume.Projected != nil:
+				places[volume.Name] = "projected"
+			}
+		}
+		same(t, len(pod.Volumes), len(places))
+		same(t, places, map[string]string{
+			"plugin":       kubelet + "/plugins/csi.rootcellar.dev DirectoryOrCreate",
+			"registration": kubelet + "/plugins_registry DirectoryOrCreate",
+			"kubelet":      kubelet + " Directory",
+			"state":        "/var/lib/rootcellar/state DirectoryOrCreate",
+			"pools":        pools + " DirectoryOrCreate",
+			"token":        "projected",
+		})
+
+		var mounts []string
+		for _, container := range pod.Containers {
+			for _, mount := range container.VolumeMounts {
+				propagation := corev1.MountPropagationNone
+				if mount.MountPropagation != nil {
+					propagation = *mount.MountPropagation
+				}
+				mounts = append(mounts, strings.Join([]string{container.Name, mount.Name, mount.MountPath, string(propagation)}, " "))
+			}
+		}
+		same(t, mounts, []string{
+			"driver plugin /csi None",
+			"driver state /var/lib/rootcellar/state None",
+			"driver pools " + pools + " HostToContainer",
+			"driver kubelet " + kubelet + " Bidirectional",
+			"csi-provisioner plugin /csi None",
+			"csi-provisioner token /var/run/secrets/kubernetes.io/serviceaccount None",
+			"node-driver-registrar plugin /csi None",
+			"node-driver-registrar registration /registration None",
+		})
+		same(t, container.Args, []string{
+			"serve", "--endpoint=unix:///csi/csi.sock", "--state-dir=/var/lib/rootcellar/state",
+			"--kubelet-dir=" + kubelet, "--http=0.0.0.0:9808", "--log-format=text",
+		})
+		same(t, pod.Containers[2].Args[1], "--kubelet-registration-path="+kubelet+"/plugins/csi.rootcellar.dev/csi.sock")
+	})
+}
+
+// The flags of the provisioner decide what the driver promises: a change is made here too.
+func TestProvisioner(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ string, found []runtime.Object) {
+		pod, _ := driver(t, found)
+		same(t, pod.Containers[1].Args, []string{
+			"--csi-address=/csi/csi.sock", "--node-deployment", "--strict-topology", "--immediate-topology=false",
+			"--enable-capacity", "--capacity-poll-interval=5s", "--kube-api-capacity-qps=5", "--kube-api-capacity-burst=20",
+			"--capacity-ownerref-level=0", "--extra-create-metadata",
+			"--snapshot-orphan-sweep-interval=0", "--worker-threads=5", "--timeout=60s",
+		})
+	})
+}
+
+// A rule that is widened must be widened here too.
+func TestRules(t *testing.T) {
+	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+	}
+	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "rootcellar", Namespace: "rootcellar-system"}}
+	everywhere(t, func(t *testing.T, _ string, found []runtime.Object) {
+		same(t, one[*rbacv1.ClusterRole](t, found).Rules, []rbacv1.PolicyRule{
+			rule("", "persistentvolumes", "list", "watch", "create", "patch", "delete"),
+			rule("", "persistentvolumeclaims", "list", "watch", "update"),
+			rule("storage.k8s.io", "storageclasses", "list", "watch"),
+			rule("", "events", "create", "patch"),
+		})
+		role := one[*rbacv1.Role](t, found)
+		same(t, role.Namespace, "rootcellar-system")
+		same(t, role.Rules, []rbacv1.PolicyRule{
+			rule("storage.k8s.io", "csistoragecapacities", "list", "watch", "create", "update", "delete"),
+			rule("", "pods", "get"),
+		})
+		same(t, one[*rbacv1.ClusterRoleBinding](t, found).Subjects, account)
+		same(t, one[*rbacv1.RoleBinding](t, found).Subjects, account)
+	})
+}
+
+// What else there is: nothing that is not listed here.
+func TestObjects(t *testing.T) {
+	more := map[string][]string{
+		"bare-metal": {"rootcellar-bulk", "rootcellar-bulk-retain", "rootcellar-fast", "rootcellar-fast-retain"},
+	}
+	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
+		namespace := one[*corev1.Namespace](t, found)
+		same(t, namespace.Name, "rootcellar-system")
+		for _, mode := range []string{"enforce", "audit", "warn"} {
+			same(t, namespace.Labels["pod-security.kubernetes.io/"+mode], "privileged")
+		}
+		same(t, one[*storagev1.CSIDriver](t, found).Name, "csi.rootcellar.dev")
+		var names []string
+		for _, class := range all[*storagev1.StorageClass](found) {
+			names = append(names, class.Name)
+			same(t, *class.VolumeBindingMode, storagev1.VolumeBindingWaitForFirstConsumer)
+		}
+		slices.Sort(names)
+		classes := more[preset]
+		if classes == nil {
+			classes = []string{"rootcellar", "rootcellar-retain"}
+		}
+		same(t, names, classes)
+
+		// The account, four of RBAC, and the DaemonSet.
+		count := 3 + len(classes) + 5
+		if preset == "openshift" {
+			count++
+		}
+		same(t, len(found), count)
+		for _, object := range found {
+			if labels := object.(interface{ GetLabels() map[string]string }).GetLabels(); labels["app.kubernetes.io/name"] != "rootcellar" ||
+				labels["app.kubernetes.io/version"] != "0.1.0" || labels["app.kubernetes.io/managed-by"] != "" {
+				t.Errorf("the labels of %T: %v", object, labels)
+			}
+		}
+		same(t, one[*appsv1.DaemonSet](t, found).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(), "10%")
+	})
+}
+
+// OpenShift's constraints allow this DaemonSet and nothing beyond it.
+func TestOpenShiftConstraints(t *testing.T) {
+	found := objects(t, "--values="+filepath.Join(presets, "openshift.yaml"))
+	constraints := one[*securityv1.SecurityContextConstraints](t, found)
+	same(t, constraints.Users, []string{"system:serviceaccount:rootcellar-system:rootcellar"})
+	same(t, len(constraints.Groups), 0)
+	same(t, constraints.Volumes, []securityv1.FSType{securityv1.FSTypeHostPath, securityv1.FSProjected})
+	same(t, []bool{constraints.AllowHostNetwork, constraints.AllowHostPID, constraints.AllowHostIPC, constraints.AllowHostPorts},
+		make([]bool, 4))
+	same(t, []bool{constraints.AllowPrivilegedContainer, constraints.AllowHostDirVolumePlugin, constraints.ReadOnlyRootFilesystem},
+		[]bool{true, true, true})
+	same(t, len(all[*machineconfigurationv1.MachineConfig](found)), 0)
+}
+
+// The MachineConfig, asked for, has a unit that labels every pool.
+func TestMachineConfig(t *testing.T) {
+	found := objects(t, "--set=openshift.machineConfig.create=true,openshift.machineConfig.role=storage,pools[0].name=a,pools[1].name=default")
+	config := one[*machineconfigurationv1.MachineConfig](t, found)
+	same(t, config.Name, "99-storage-rootcellar")
+	same(t, config.Labels["machineconfiguration.openshift.io/role"], "storage")
+	var ignition struct {
+		Ignition struct {
+			Version string `json:"version"`
+		} `json:"ignition"`
+		Systemd struct {
+			Units []struct {
+				Name     string `json:"name"`
+				Enabled  bool   `json:"enabled"`
+				Contents string `json:"contents"`
+			} `json:"units"`
+		} `json:"systemd"`
+	}
+	if err := yaml.UnmarshalStrict(config.Spec.Config.Raw, &ignition); err != nil {
+		t.Fatal(err)
+	}
+	same(t, ignition.Ignition.Version, "3.2.0")
+	same(t, len(ignition.Systemd.Units), 1)
+	unit := ignition.Systemd.Units[0]
+	same(t, unit.Enabled, true)
+	for _, line := range []string{
+		"RequiresMountsFor=/var/lib/rootcellar/pools /var/lib/rootcellar/pools/a /var/lib/rootcellar/pools/default",
+		"ExecStart=/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools",
+		"ExecStart=-/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools/a /var/lib/rootcellar/pools/a/.rootcellar/staging",
+	} {
+		if !strings.Contains(unit.Contents, line+"\n") {
+			t.Errorf("no line %q in:\n%s", line, unit.Contents)
+		}
+	}
+}
