@@ -177,7 +177,7 @@ pub fn parse_pools(flags: &[String], pools_env: Option<&str>) -> Result<Vec<Pool
 
 /// Parses a node name, reported as `flag`.
 pub fn parse_node(flag: &str, text: &str) -> Result<NodeName> {
-    text.parse().map_err(|error| renamed(flag, error))
+    text.parse().map_err(|error: Error| error.told_of(flag))
 }
 
 /// Parses the path of a directory, reported as `flag`.
@@ -189,20 +189,13 @@ fn checked<T>(flag: &str, result: std::result::Result<T, String>) -> Result<T> {
     result.map_err(|problem| Error::invalid(flag, problem))
 }
 
-fn renamed(flag: &str, error: Error) -> Error {
-    match error {
-        Error::Invalid { problem, .. } => Error::invalid(flag, problem),
-        other => other,
-    }
-}
-
 fn collect_pools<'a>(
     flag: &str,
     entries: impl Iterator<Item = &'a str>,
 ) -> Result<Vec<PoolOptions>> {
     let mut pools: Vec<PoolOptions> = Vec::new();
     for entry in entries {
-        let pool: PoolOptions = entry.parse().map_err(|error| renamed(flag, error))?;
+        let pool: PoolOptions = entry.parse().map_err(|error: Error| error.told_of(flag))?;
         for other in &pools {
             if let Some(problem) = conflict(&pool, other) {
                 return Err(Error::invalid(flag, problem));

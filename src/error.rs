@@ -241,6 +241,14 @@ impl Error {
         }
     }
 
+    /// The same mistake, told of the field as its sender named it.
+    pub(crate) fn told_of(self, field: impl Into<String>) -> Self {
+        match self {
+            Self::Invalid { problem, .. } => Self::invalid(field, problem),
+            other => other,
+        }
+    }
+
     /// The gRPC code of the error in an operation.
     pub fn code(&self, operation: Operation) -> Code {
         use Operation::{CreateSnapshot, CreateVolume, Delete, Expand, Query, Volume};

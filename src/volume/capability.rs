@@ -21,11 +21,9 @@ impl Capability {
         if self.access_mode.is_multi_node() && sharing == Sharing::None {
             return Err(Error::invalid(
                 "volume_capability",
-                format!(
-                    "{:?} is for volumes of many nodes; a class with the parameter sharing=node \
-                     accepts it for many pods on the volume's one node",
-                    self.access_mode
-                ),
+                "a volume is on one node, and the modes for many nodes (ReadWriteMany, \
+                 ReadOnlyMany) are refused; ask for ReadWriteOnce, or use a class with the \
+                 parameter sharing=node, which accepts them for many pods on the volume's node",
             ));
         }
         Ok(())

@@ -55,11 +55,8 @@ impl Class {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "pool" => {
-                self.pool = Some(
-                    value
-                        .parse()
-                        .map_err(|e: Error| parameter(key, &e.to_string()))?,
-                );
+                let named = |error: Error| error.told_of(parameter_field(key));
+                self.pool = Some(value.parse().map_err(named)?);
             }
             "mode" => {
                 self.parameters.mode = Mode::parse(value).ok_or_else(|| {
@@ -93,8 +90,12 @@ impl Class {
     }
 }
 
+fn parameter_field(key: &str) -> String {
+    format!("parameter {key:?}")
+}
+
 fn parameter(key: &str, problem: &str) -> Error {
-    Error::invalid(format!("parameter {key:?}"), problem)
+    Error::invalid(parameter_field(key), problem)
 }
 
 fn parse_id(key: &str, value: &str) -> Result<u32> {
