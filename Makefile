@@ -1,6 +1,6 @@
 # Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint test sanity musl clean
+.PHONY: help setup build demo lint test sanity musl image manifests e2e e2e-conformance clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR
 FS ?= dir
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: ## install what is missing: Debian packages, the Rust toolchain
 	@hack/setup.sh
@@ -23,7 +23,8 @@ demo: build ## watch the driver create, publish, fill, unpublish and delete volu
 lint: ## check formatting, lints, shell scripts, manifests and what the docs name
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
-	shellcheck .ci/run hack/*.sh csi-sanity/*.sh
+	test -z "$$(gofmt -l e2e hack)"
+	shellcheck .ci/run hack/*.sh csi-sanity/*.sh e2e/*.sh e2e/*/*.sh
 	hack/check-manifests.sh
 	hack/check-docs.sh
 
@@ -35,6 +36,21 @@ sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs or 
 
 musl: ## build the static binary that is shipped, and check that it is static and small
 	@hack/musl.sh
+
+image: ## build the static binaries and images, amd64 and arm64, as archives that nodes can load
+	@hack/setup.sh image
+	@hack/image.sh
+
+manifests: ## render the chart into deploy/install, which kubectl applies
+	@hack/manifests.sh write
+
+e2e: ## run the shipped manifests on a real Kubernetes of two nodes, made for it and gone after
+	@hack/setup.sh e2e
+	@e2e/run.sh scenarios
+
+e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster
+	@hack/setup.sh e2e
+	@e2e/run.sh conformance
 
 clean: ## remove everything that was built
 	cargo clean

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what is missing: Debian packages and the Rust toolchain; checks for Rust and, for the tests, Go.
 #
-# Usage: setup.sh [build|test]   what is to be done with it; test (default) needs more
-# Needs: apt-get as root or with sudo, if a package is missing; rustup; for test, Go 1.26 or newer.
+# Usage: setup.sh [build|image|test|e2e]   what is to be done with it, default: test; e2e needs what all the others need
+# Needs: apt-get as root or with sudo, if a package is missing; rustup; for test and e2e, Go 1.26 or newer.
 set -eu
 cd "$(dirname "$0")/.."
 fail() {
@@ -12,7 +12,17 @@ fail() {
 
 purpose=${1:-test}
 packages="gcc libc6-dev make util-linux ca-certificates"
-[ "$purpose" = build ] || packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck"
+image="binutils buildah git jq"
+case $purpose in
+build) ;;
+image) packages="$packages $image" ;;
+test) packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git" ;;
+e2e)
+    packages="$packages $image e2fsprogs xfsprogs btrfs-progs iproute2 openssl procps"
+    packages="$packages etcd-server containerd runc containernetworking-plugins busybox-static"
+    ;;
+*) fail "unknown: $purpose" ;;
+esac
 missing=
 for package in $packages; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
@@ -29,19 +39,19 @@ fi
 
 command -v cargo >/dev/null ||
     fail "cargo is missing, and Debian's is too old: install rustup (see https://rustup.rs), which then takes the version from rust-toolchain.toml"
-musl=$(uname -m)-unknown-linux-musl
 if ! (cargo --version && cargo clippy --version && cargo fmt --version) >/dev/null 2>&1; then
     echo "setup: installing the Rust toolchain of rust-toolchain.toml"
     rustup toolchain install
 fi
-if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
-    echo "setup: installing the Rust target $musl"
-    rustup target add "$musl"
-fi
+# The image is built for both, the tests run the one of this machine.
+for musl in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
+    if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
+        echo "setup: installing the Rust target $musl"
+        rustup target add "$musl"
+    fi
+done
 
-if [ "$purpose" = build ]; then
-    exit
-fi
+case $purpose in build | image) exit ;; esac
 command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
 (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
 echo "setup: everything is here: $(rustc --version), $(go version)"

@@ -5,6 +5,7 @@
 # Needs: what hack/setup.sh installs; root, for the loop mounts.
 # Env:   ROOTCELLAR_REQUIRE_ALL  1 (default): a test that cannot run here fails; 0: it is counted as skipped
 #        CARGO_TARGET_DIR        absolute
+#        SUMMARY                 a file for the last line
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -33,7 +34,9 @@ step() {
 }
 
 step format cargo fmt --check -- --color never
-step shell shellcheck .ci/run hack/*.sh csi-sanity/*.sh
+# shellcheck disable=SC2016 # for the inner shell
+step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
+step shell shellcheck .ci/run hack/*.sh csi-sanity/*.sh e2e/*.sh e2e/*/*.sh
 step manifests hack/check-manifests.sh
 step docs hack/check-docs.sh
 step clippy cargo clippy --all-targets --locked -- -D warnings
@@ -46,5 +49,5 @@ fi
 step musl hack/musl.sh
 step demo "$ROOTCELLAR" demo
 for fs in ext4 xfs btrfs; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
-echo "$passed passed, $failed failed, $skipped skipped" | tee "$REPORTS/summary"
+echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
 exit "$verdict"

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Runs a command with a real Kubernetes: a control plane and two nodes, in namespaces that end with it.
+#
+# Usage: cluster.sh COMMAND [argument...]   it finds KUBECONFIG set and the node's mounts in /proc/$(cat $RUN/nodeN.pid)/root
+# Needs: root, cgroup v1, what setup.sh e2e installs, and what parts.sh built.
+# Env:   PARTS        the built parts, absolute
+#        RUN          a directory for logs and the nodes' files, absolute, made anew
+#        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
+#        NODE_SETUP   see node.sh
+set -eu
+case ${1:-} in
+__inside) shift ;;
+*)
+    rm -rf --one-file-system "$RUN"
+    mkdir -p "$RUN/log"
+    mkfifo "$RUN/alive"
+    export CGROUPS="rootcellar-e2e-$$"
+    # What outlives the namespaces is removed when the last process that holds the pipe has ended, however it ended.
+    setsid "$(dirname "$0")/reap.sh" <"$RUN/alive" &
+    reaper=$! status=0
+    exec 8>"$RUN/alive"
+    setpriv --pdeathsig KILL unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
+        "$0" __inside "$@" || status=$?
+    exec 8>&-
+    wait "$reaper"
+    exit "$status"
+    ;;
+esac
+
+here=$(dirname "$0")
+export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" NODE_SETUP="${NODE_SETUP:-true}"
+export PATH="$PARTS/bin:$PATH"
+"$here/control-plane.sh"
+for i in 1 2; do
+    CGROUP="$CGROUPS-node$i" unshare --mount --net --uts --propagation private \
+        sh -c "echo \$\$ >'$RUN/node$i.pid'; until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done; exec '$here/node.sh' $i" \
+        >"$RUN/log/node$i" 2>&1 &
+    until [ -s "$RUN/node$i.pid" ]; do sleep 0.1; done
+    ip link add "veth$i" type veth peer name eth0 netns "$(cat "$RUN/node$i.pid")"
+    ip link set "veth$i" master br0 up
+    ip route add "10.244.$i.0/24" via "172.30.0.1$i"
+done
+"$here/ready.sh" 2
+"$@"

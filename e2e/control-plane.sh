@@ -1,0 +1,42 @@
+#!/bin/sh
+# Starts etcd and the Kubernetes control plane in the network namespace it runs in, and returns when it answers.
+#
+# Env:   RUN KUBECONFIG  as in cluster.sh
+set -eu
+address=172.30.0.1
+start() { # COMMAND [argument...]
+    "$@" >"$RUN/log/$1" 2>&1 &
+}
+
+ip link set lo up
+ip link add br0 type bridge
+ip addr add "$address/24" dev br0
+ip link set br0 up
+# The address of the service `kubernetes`: no kube-proxy is needed to reach it.
+ip addr add 10.96.0.1/32 dev lo
+sysctl -qw net.ipv4.ip_forward=1
+
+mkdir "$RUN/pki"
+openssl genrsa -out "$RUN/pki/sa.key" 2048 2>/dev/null
+openssl rsa -in "$RUN/pki/sa.key" -pubout -out "$RUN/pki/sa.pub" 2>/dev/null
+# The network namespace is private, and the cluster lives for minutes.
+echo 'e2e,admin,admin,system:masters' >"$RUN/pki/tokens.csv"
+cat >"$KUBECONFIG" <<END
+apiVersion: v1
+kind: Config
+clusters: [{name: e2e, cluster: {server: "https://$address:443", insecure-skip-tls-verify: true}}]
+users: [{name: admin, user: {token: e2e}}]
+contexts: [{name: e2e, context: {cluster: e2e, user: admin}}]
+current-context: e2e
+END
+start etcd --data-dir "$RUN/etcd" --unsafe-no-fsync --listen-client-urls http://127.0.0.1:2379 \
+    --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
+start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$RUN/pki" --secure-port=443 \
+    --advertise-address="$address" --service-cluster-ip-range=10.96.0.0/24 --allow-privileged=true \
+    --authorization-mode=Node,RBAC --token-auth-file="$RUN/pki/tokens.csv" \
+    --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$RUN/pki/sa.pub" \
+    --service-account-signing-key-file="$RUN/pki/sa.key" --kubelet-preferred-address-types=InternalIP
+until kubectl get --raw /readyz >/dev/null 2>&1; do sleep 0.5; done
+start kube-controller-manager --kubeconfig="$KUBECONFIG" --service-account-private-key-file="$RUN/pki/sa.key" \
+    --root-ca-file="$RUN/pki/apiserver.crt" --use-service-account-credentials=true --leader-elect=false
+start kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false

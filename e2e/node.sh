@@ -1,0 +1,44 @@
+#!/bin/sh
+# One node of the test cluster: containerd and a kubelet that is started again when it ends, over directories and
+# cgroups of its own. Runs in the node's own network, mount and UTS namespaces, which cluster.sh made.
+#
+# Usage: node.sh NUMBER
+# Env:   RUN KUBECONFIG PARTS  as in cluster.sh
+#        CGROUP                the name of the node's cgroups
+#        KUBELET_DIR           kubelet's root directory
+#        NODE_SETUP            a command run before kubelet, with NODE and NODE_ROOT set: disks, mounts
+set -eu
+number=$1
+export NODE="node$1" NODE_ROOT="$RUN/node$1"
+here=$(dirname "$0") address=172.30.0.1$number
+hostname "$NODE"
+mkdir -p "$NODE_ROOT/cni" "$NODE_ROOT/var/upper" "$NODE_ROOT/var/work"
+
+# What a node writes below /var and /run stays its own, and goes when it does.
+mount -t overlay overlay -o "lowerdir=/var,upperdir=$NODE_ROOT/var/upper,workdir=$NODE_ROOT/var/work" /var
+mount -t tmpfs tmpfs /run
+mount --make-rshared /
+mkdir -p "$KUBELET_DIR" /var/lib/rootcellar
+mount -t tmpfs tmpfs "$KUBELET_DIR"
+
+ip link set lo up
+ip addr add "$address/24" dev eth0
+ip link set eth0 up
+ip route add default via 172.30.0.1
+sysctl -qw net.ipv4.ip_forward=1
+for hierarchy in /sys/fs/cgroup/*/; do mkdir -p "$hierarchy$CGROUP"; done
+for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$CGROUP/$file"; done
+
+for file in containerd.toml cni.conflist kubelet.yaml; do
+    sed -e "s#@NODE_ROOT@#$NODE_ROOT#g" -e "s#@NUMBER@#$number#g" -e "s#@CGROUP@#$CGROUP#g" "$here/node/$file" >"$NODE_ROOT/$file"
+done
+mv "$NODE_ROOT/cni.conflist" "$NODE_ROOT/cni/"
+containerd -c "$NODE_ROOT/containerd.toml" >"$RUN/log/containerd$number" 2>&1 &
+export CONTAINERD_ADDRESS="$NODE_ROOT/containerd.sock" CONTAINERD_NAMESPACE=k8s.io
+until ctr version >/dev/null 2>&1; do sleep 0.2; done
+for archive in "$PARTS"/images/*.tar; do ctr images import "$archive" >>"$RUN/log/images$number" 2>&1; done
+sh -euc "$NODE_SETUP" >"$RUN/log/setup$number" 2>&1
+while :; do
+    kubelet --kubeconfig="$KUBECONFIG" --config="$NODE_ROOT/kubelet.yaml" --root-dir="$KUBELET_DIR" \
+        --hostname-override="$NODE" --node-ip="$address" --v=2 >>"$RUN/log/kubelet$number" 2>&1 || sleep 1
+done

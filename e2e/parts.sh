@@ -1,0 +1,46 @@
+#!/bin/sh
+# Builds what the test cluster is made of, from Go modules at the versions of go.mod: Kubernetes, the stock
+# csi-provisioner, a stand-in for the registrar, and an archive for every image that the manifests and tests name.
+#
+# Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
+# Needs: go, busybox-static. The first build takes about ten minutes on 2 cores, and seven more for conformance.
+# Env:   PARTS  the directory for bin/ and images/, absolute
+set -eu
+cd "$(dirname "$0")"
+k8s=k8s.io/kubernetes
+version=$(go list -m -f '{{.Version}}' $k8s)
+minor=${version#v1.}
+stamp=k8s.io/component-base/version
+flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=${minor%%.*}"
+export CGO_ENABLED=0
+mkdir -p "$PARTS/bin" "$PARTS/images"
+
+build() { # NAME [argument of go...]
+    echo "e2e: building $1"
+    shift
+    go "$@"
+}
+for command in kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
+    build "$command $version" build -ldflags "$flags" -o "$PARTS/bin/" "$k8s/cmd/$command"
+done
+build "agnhost and the registrar" build -ldflags "$flags" -o "$PARTS/bin/" $k8s/test/images/agnhost ./registrar
+build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" \
+    github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
+build image -C image build -o "$PARTS/bin/" .
+if [ "${1:-}" = conformance ]; then
+    build e2e.test test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
+    build ginkgo build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
+fi
+
+image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
+    file=$1
+    shift
+    "$PARTS/bin/image" "$PARTS/images/$file.tar" "$@"
+}
+sig=registry.k8s.io/sig-storage tests=registry.k8s.io/e2e-test-images busybox=/bin/busybox=/bin/busybox
+image pause registry.k8s.io/pause:3.10 /bin/sleep,2147483647 $busybox
+# The names that Kubernetes' suites ask for are busybox too: they only use its shell.
+image busybox "busybox:1.37,$tests/busybox:1.37.0-1,$tests/nginx:1.15-4,$tests/glibc-dns-testing:2.0.0" - $busybox
+image agnhost "$tests/agnhost:2.63.0" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
+image provisioner $sig/csi-provisioner:v6.3.0 /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"
+image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/registrar=/registrar"

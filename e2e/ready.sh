@@ -1,0 +1,15 @@
+#!/bin/sh
+# Waits until so many nodes are Ready, and says what keeps them from it.
+#
+# Usage: ready.sh COUNT
+# Env:   RUN KUBECONFIG  as in cluster.sh
+set -eu
+for _ in $(seq 240); do
+    if [ "$(kubectl get nodes 2>/dev/null | grep -c ' Ready')" = "$1" ] && kubectl get sa default >/dev/null 2>&1; then
+        exit 0
+    fi
+    sleep 0.5
+done
+echo "cluster: not $1 nodes Ready after 2 minutes; the last lines of the logs in $RUN/log:" >&2
+tail -n 5 "$RUN"/log/* >&2
+exit 1

@@ -1,0 +1,107 @@
+package scenarios
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// beat writes a number and the seconds since boot ten times a second, each durably, and ends at the first error.
+const beat = `i=0; while i=$((i+1)); read now idle </proc/uptime && echo "$i $now" >>/data/beats && sync /data/beats
+do usleep 100000; done; exit 1`
+
+// silence is how long a pod that writes may be quiet: a busy machine pauses for seconds, a mount that went away for ever.
+const silence = 20 * time.Second
+
+// beating is a pod whose volume is written to all the time.
+type beating struct {
+	*scenario
+	pod  string
+	home node
+	// file is what the pod itself sees, kubelet or not, disk in its place or not.
+	file string
+	life string
+}
+
+// beats starts a pod that writes, on a node.
+func (s *scenario) beats(name, class string, n node) *beating {
+	s.Helper()
+	s.worker(name, class, at(n), runs(beat), func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyNever })
+	uid := string(s.running(name).UID)
+	// The cgroup of a pod's process has the pod's uid in its name.
+	pid := findProcess("/bin/sh -c i=0", func(directory string) bool {
+		groups, _ := os.ReadFile(directory + "/cgroup")
+		return strings.Contains(string(groups), uid)
+	})
+	if pid == 0 {
+		s.Fatalf("no process of pod %s", name)
+	}
+	b := &beating{scenario: s, pod: name, home: n, file: fmt.Sprintf("/proc/%d/root/data/beats", pid)}
+	b.life = b.identity()
+	b.goesOn()
+	return b
+}
+
+// identity is what changes when the pod, its container or one of its mounts is made anew.
+func (b *beating) identity() string {
+	b.Helper()
+	pod, err := client.CoreV1().Pods(b.namespace).Get(b.ctx(), b.pod, metav1.GetOptions{})
+	b.must(err)
+	status := pod.Status.ContainerStatuses[0]
+	return fmt.Sprintf("%s %s, started %d times, %+v\n%s", pod.Status.Phase, status.ContainerID, status.RestartCount+1,
+		status.State, b.mountLines(b.home, string(pod.UID)))
+}
+
+// count is how many beats there are; every one must be there, without a long silence between.
+func (b *beating) count() int {
+	b.Helper()
+	text, err := os.ReadFile(b.file)
+	b.must(err)
+	return b.check(string(text))
+}
+
+func (b *beating) check(text string) int {
+	b.Helper()
+	// The last line may be half written.
+	lines := strings.Split(text, "\n")
+	lines = lines[:len(lines)-1]
+	var last float64
+	for i, line := range lines {
+		number, seconds, _ := strings.Cut(line, " ")
+		now, err := strconv.ParseFloat(seconds, 64)
+		if err != nil || number != strconv.Itoa(i+1) {
+			b.Fatalf("%s: line %d of the beats is %q", b.pod, i+1, line)
+		}
+		if quiet := time.Duration((now - last) * float64(time.Second)); i > 0 && quiet > silence {
+			b.Fatalf("%s wrote nothing for %v", b.pod, quiet)
+		}
+		last = now
+	}
+	return len(lines)
+}
+
+// goesOn is sure that the very same container writes on through the very same mount.
+func (b *beating) goesOn() {
+	b.Helper()
+	before := b.count()
+	b.eventually(b.pod+" writes on", silence, func() string {
+		if count := b.count(); count < before+10 {
+			return fmt.Sprintf("%d beats, %d before", count, before)
+		}
+		return ""
+	})
+	b.unchanged()
+}
+
+// unchanged is sure that pod, container and mounts are the same as in the beginning.
+func (b *beating) unchanged() {
+	b.Helper()
+	if life := b.identity(); life != b.life {
+		b.Fatalf("%s is now\n%s\nand was\n%s", b.pod, life, b.life)
+	}
+}

@@ -1,0 +1,150 @@
+package scenarios
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var binding = []entry{
+	{"an Immediate class puts the volume on its node without a pod", immediateOnItsNode},
+	{"an Immediate class of a node that is not there, or has no room, stays Pending", immediateNowhere},
+	{"a class of one node pulls its pods there", classOfOneNode},
+	{"a mistake in a class is told on the claim by its name", mistakesAreTold},
+	{"a pool that no node has takes no pod, and the pod says so", unknownPool},
+}
+
+// only restricts a class to nodes of these names.
+func only(names ...string) func(*storagev1.StorageClass) {
+	return func(class *storagev1.StorageClass) {
+		class.AllowedTopologies = []corev1.TopologySelectorTerm{{
+			MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: topologyKey, Values: names}},
+		}}
+	}
+}
+
+func immediate(class *storagev1.StorageClass) {
+	now := storagev1.VolumeBindingImmediate
+	class.VolumeBindingMode = &now
+}
+
+func immediateOnItsNode(s *scenario) {
+	for _, n := range nodes() {
+		s.claim(n.name, s.class(nil, immediate, only(n.name)), "16Mi")
+	}
+	for _, n := range nodes() {
+		volume := s.volume(n.name)
+		if home := s.home(volume); home != n {
+			s.Fatalf("%s is on %s, not on %s", volume.Name, home.name, n.name)
+		}
+		s.directory(n, "default", volume.Name)
+		s.pod(n.name, with(n.name, "/data"))
+		if home := s.runningOn(n.name); home != n {
+			s.Fatalf("the pod is on %s, not on %s", home.name, n.name)
+		}
+	}
+	s.pod("stray", with(node1.name, "/data"), at(node2))
+	s.unscheduled("stray", "didn't match PersistentVolume's node affinity")
+}
+
+// pending holds for so long: the claim has no volume, and no node has made one.
+func (s *scenario) pending(claim string, during time.Duration) {
+	s.Helper()
+	s.always("claim "+claim+" is Pending", during, func() string {
+		found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+		s.must(err)
+		if found.Status.Phase != corev1.ClaimPending || found.Spec.VolumeName != "" {
+			return fmt.Sprint(found.Status.Phase, found.Spec.VolumeName)
+		}
+		for _, n := range nodes() {
+			if made := s.directories(n, "default", s.namespace+"_"+claim+"_"); len(made) > 0 {
+				return n.name + " made " + made[0]
+			}
+		}
+		return ""
+	})
+}
+
+func immediateNowhere(s *scenario) {
+	s.claim("unknown", s.class(nil, immediate, only("node9")), "16Mi")
+	s.claim("full", s.class(nil, immediate, only(node1.name)), "5Gi")
+	for _, claim := range []string{"unknown", "full"} {
+		s.pod(claim, with(claim, "/data"))
+		s.unscheduled(claim, "pod has unbound immediate PersistentVolumeClaims")
+		// No provisioner feels meant, so this is all that a user is told.
+		s.event("PersistentVolumeClaim", claim, "Waiting for a volume to be created", driver)
+	}
+	// A provisioner takes up to 20 s before it feels meant.
+	s.pending("unknown", 25*time.Second)
+	s.pending("full", time.Second)
+}
+
+func classOfOneNode(s *scenario) {
+	class := s.class(nil, only(node2.name))
+	for _, name := range []string{"one", "two", "three"} {
+		s.claim(name, class, "16Mi")
+		s.pod(name, with(name, "/data"))
+		if home := s.runningOn(name); home != node2 {
+			s.Fatalf("pod %s is on %s", name, home.name)
+		}
+	}
+	s.claim("pinned", class, "16Mi")
+	s.pod("pinned", with("pinned", "/data"), at(node1))
+	s.unscheduled("pinned", "node(s) didn't find available persistent volumes to bind")
+}
+
+// mistakesAreTold has claims that can never succeed on any node.
+func mistakesAreTold(s *scenario) {
+	cases := []struct {
+		name       string
+		parameters map[string]string
+		options    []string
+		mode       corev1.PersistentVolumeAccessMode
+		texts      []string
+	}{
+		{name: "key", parameters: map[string]string{"colour": "blue"}, texts: []string{`parameter "colour"`, "known are"}},
+		{name: "mode", parameters: map[string]string{"mode": "0999"}, texts: []string{`parameter "mode"`, `"0999"`, "3777"}},
+		{name: "uid", parameters: map[string]string{"uid": "root"}, texts: []string{`parameter "uid"`, `"root"`}},
+		{name: "pool", parameters: map[string]string{"pool": "../attic"}, texts: []string{`parameter "pool"`, "../attic"}},
+		{name: "option", options: []string{"noexec", "sync"}, texts: []string{`mount option "sync"`, "noexec"}},
+		{name: "contrary", options: []string{"ro", "rw"}, texts: []string{"ro", "rw"}},
+		{name: "many", mode: corev1.ReadWriteMany, texts: []string{"sharing", "node"}},
+	}
+	for i, c := range cases {
+		class := s.class(c.parameters, func(class *storagev1.StorageClass) { class.MountOptions = c.options })
+		for _, n := range nodes() {
+			s.eventually("the mistake hides no capacity on "+n.name, patience, func() string {
+				if got, _ := s.capacity(n, class); got == 0 {
+					return "it is 0"
+				}
+				return ""
+			})
+		}
+		s.claim(c.name, class, "16Mi", func(claim *corev1.PersistentVolumeClaim) {
+			if c.mode != "" {
+				mode(c.mode)(claim)
+			}
+		})
+		s.pod(c.name, with(c.name, "/data"), at(nodes()[i%2]))
+	}
+	for _, c := range cases {
+		s.event("PersistentVolumeClaim", c.name, append(c.texts, "InvalidArgument")...)
+		s.pending(c.name, time.Second)
+	}
+}
+
+// unknownPool is no mistake to a node: another one might have the pool. So only the scheduler speaks.
+func unknownPool(s *scenario) {
+	class := s.class(map[string]string{"pool": "attic"})
+	for _, n := range nodes() {
+		s.left(n, class, 0)
+	}
+	s.claim("data", class, "16Mi")
+	s.pod("pod", with("data", "/data"))
+	s.unscheduled("pod", "2 node(s) did not have enough free storage")
+	s.event("PersistentVolumeClaim", "data", "waiting for pod pod to be scheduled")
+	s.pending("data", 5*time.Second)
+}

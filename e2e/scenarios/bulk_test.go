@@ -1,0 +1,55 @@
+package scenarios
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var bulk = []entry{
+	{"50 claims and pods at once, made and deleted", manyAtOnce},
+}
+
+func manyAtOnce(s *scenario) {
+	const count = 50
+	start := time.Now()
+	var names []string
+	for i := range count {
+		names = append(names, fmt.Sprint("worker", i))
+		s.worker(names[i], "rootcellar", at(nodes()[i%2]))
+	}
+	var pods []*corev1.Pod
+	for _, name := range names {
+		pods = append(pods, s.running(name))
+	}
+	s.note = fmt.Sprintf(": %d pods Running after %.0f s", count, time.Since(start).Seconds())
+	s.oneVolumeEach(names)
+	for i, name := range names {
+		s.says(name, fmt.Sprintf("echo %d > /data/file && cat /data/file", i), fmt.Sprint(i))
+	}
+
+	start = time.Now()
+	for _, name := range names {
+		s.dismiss(name)
+	}
+	s.nothingLeft()
+	for i, pod := range pods {
+		s.kubeletForgets(nodes()[i%2], pod)
+	}
+	s.note += fmt.Sprintf(", gone after %.0f s", time.Since(start).Seconds())
+}
+
+// kubeletForgets waits until kubelet has removed its directory of the pod, which it does only when nothing is left in it.
+func (s *scenario) kubeletForgets(n node, pod *corev1.Pod) {
+	s.Helper()
+	directory := n.path(filepath.Join(os.Getenv("KUBELET_DIR"), "pods", string(pod.UID)))
+	s.eventually("kubelet forgets "+pod.Name, patience, func() string {
+		if _, err := os.Stat(directory); err == nil {
+			return directory
+		}
+		return ""
+	})
+}

@@ -1,0 +1,200 @@
+package scenarios
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var capacities = []entry{
+	{"the scheduler knows of every class on every node what the driver would promise", capacityPerNode},
+	{"a pool's room is promised to the last byte and not beyond", lastByte},
+	{"a claim goes where it fits, and says so where it fits nowhere", goesWhereItFits},
+	{"a pool that one node has pulls its pods there", poolOfOneNode},
+}
+
+// counting is held by the scenario that counts what the pool `fast` has left; no other may use the pool meanwhile.
+var counting sync.Mutex
+
+// counted makes a class of the pool `fast`, which is on node2 alone, and returns what is left there.
+func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, int64) {
+	s.Helper()
+	counting.Lock()
+	s.Cleanup(counting.Unlock)
+	// The scenario before may still be tidied up.
+	s.eventually("nothing is promised in the pool fast", patience, func() string {
+		if promised := s.metric(node2, "rootcellar_pool_reserved_bytes", "fast"); promised != 0 {
+			return fmt.Sprint(promised, " bytes are")
+		}
+		return ""
+	})
+	class := s.class(map[string]string{"pool": "fast"}, changes...)
+	left := s.metric(node2, "rootcellar_pool_available_bytes", "fast")
+	s.left(node2, class, left)
+	return class, left
+}
+
+// left waits until the scheduler knows that a class has exactly so many bytes on a node.
+func (s *scenario) left(n node, class string, want int64) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("class %s has %d bytes on %s", class, want, n.name), patience, func() string {
+		if got, known := s.capacity(n, class); !known || got != want {
+			return fmt.Sprint(got, known)
+		}
+		return ""
+	})
+}
+
+// metric is a number that the driver itself tells of a pool.
+func (s *scenario) metric(n node, name, pool string) int64 {
+	s.Helper()
+	page := "http://" + s.driverPod(n).Status.PodIP + ":9808/metrics"
+	request, err := http.NewRequestWithContext(s.ctx(), http.MethodGet, page, nil)
+	s.must(err)
+	answer, err := http.DefaultClient.Do(request)
+	s.must(err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	s.must(err)
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, name+`{pool="`+pool+`"} `); found {
+			number, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			s.must(err)
+			return number
+		}
+	}
+	s.Fatalf("%s tells no %s of pool %s", n.name, name, pool)
+	return 0
+}
+
+// capacityPerNode compares what the scheduler reads with the driver's own books.
+func capacityPerNode(s *scenario) {
+	class := s.class(map[string]string{"mode": "0700"})
+	for _, n := range nodes() {
+		s.eventually("the capacity of the default pool on "+n.name, patience, func() string {
+			// Other scenarios make and delete volumes there, so both are read until they meet.
+			told := s.metric(n, "rootcellar_pool_available_bytes", "default")
+			if got, known := s.capacity(n, class); !known || got != told || got == 0 {
+				return fmt.Sprintf("the scheduler knows %d %v, the driver says %d", got, known, told)
+			}
+			return ""
+		})
+	}
+	s.capacityObjects(class, 2)
+	s.must(client.StorageV1().StorageClasses().Delete(s.ctx(), class, metav1.DeleteOptions{}))
+	s.capacityObjects(class, 0)
+}
+
+// capacityObjects waits until a class has so many of them, and looks whether each is of one node.
+func (s *scenario) capacityObjects(class string, count int) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("class %s has %d capacities", class, count), patience, func() string {
+		list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+		s.must(err)
+		seen := map[string]bool{}
+		for _, item := range list.Items {
+			if item.StorageClassName != class {
+				continue
+			}
+			topology := item.NodeTopology
+			if topology == nil || len(topology.MatchLabels) != 1 || len(topology.MatchExpressions) != 0 {
+				return fmt.Sprintf("%+v", item)
+			}
+			home := topology.MatchLabels[topologyKey]
+			if seen[home] {
+				return "two of node " + home
+			}
+			seen[home] = true
+		}
+		if len(seen) != count {
+			return fmt.Sprint(seen)
+		}
+		return ""
+	})
+}
+
+// lastByte takes all that is left of a pool, in two claims.
+func lastByte(s *scenario) {
+	class, left := s.counted()
+	if rule := s.rule(node2, "fast"); rule != left {
+		s.Fatalf("by docs/semantics.md %d bytes are left, by the driver %d", rule, left)
+	}
+	const size = 1 << 30
+	s.claim("small", class, "1Gi")
+	s.pod("small", with("small", "/data"))
+	s.running("small")
+	s.left(node2, class, left-size)
+
+	s.claim("rest", class, strconv.FormatInt(left-size, 10))
+	s.pod("rest", with("rest", "/data"))
+	s.running("rest")
+	s.left(node2, class, 0)
+
+	s.claim("late", class, "1Mi")
+	s.pod("late", with("late", "/data"))
+	s.unscheduled("late", "did not have enough free storage")
+	// The pod waits, and goes on by itself when there is room again.
+	s.deletePod("rest")
+	s.deleteClaim("rest")
+	s.running("late")
+	s.left(node2, class, left-size-1<<20)
+}
+
+// rule is the rule of docs/semantics.md for what is left of a pool that has no options and promised nothing.
+func (s *scenario) rule(n node, pool string) int64 {
+	s.Helper()
+	var disk syscall.Statfs_t
+	s.must(syscall.Statfs(n.path(poolPath(pool)), &disk))
+	text, err := os.ReadFile(n.path(poolPath(pool) + "/.rootcellar/pool.json"))
+	s.must(err)
+	var marker struct {
+		Other int64 `json:"other_bytes"`
+	}
+	s.must(json.Unmarshal(text, &marker))
+	free := int64(disk.Bavail) * disk.Frsize
+	total := int64(disk.Blocks-disk.Bfree)*disk.Frsize + free
+	kept := min(total/100, 64<<20)
+	return min(free-kept, total-marker.Other-kept)
+}
+
+// goesWhereItFits relies on the disks of disks.sh: 4 GiB on node1, 6 GiB on node2.
+func goesWhereItFits(s *scenario) {
+	s.claim("large", "rootcellar", "5Gi")
+	s.pod("pinned", with("large", "/data"), at(node1))
+	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
+	s.deletePod("pinned")
+	s.pod("free", with("large", "/data"))
+	if home := s.runningOn("free"); home != node2 {
+		s.Fatalf("it is on %s", home.name)
+	}
+
+	s.claim("larger", "rootcellar", "7Gi")
+	s.pod("nowhere", with("larger", "/data"))
+	s.unscheduled("nowhere", "0/2 nodes are available", "2 node(s) did not have enough free storage")
+	s.event("PersistentVolumeClaim", "larger", "waiting for pod nowhere to be scheduled")
+}
+
+func poolOfOneNode(s *scenario) {
+	class, _ := s.counted()
+	s.left(node1, class, 0)
+	for _, name := range []string{"one", "two", "three"} {
+		s.claim(name, class, "16Mi")
+		s.pod(name, with(name, "/data"))
+		if home := s.runningOn(name); home != node2 {
+			s.Fatalf("pod %s is on %s", name, home.name)
+		}
+		s.directory(node2, "fast", s.volume(name).Name)
+	}
+	s.claim("pinned", class, "16Mi")
+	s.pod("pinned", with("pinned", "/data"), at(node1))
+	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
+}

@@ -1,0 +1,305 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var disks = []entry{
+	{"a pool whose disk is not mounted takes nothing and says so, and serves when it is, without a restart", diskComesLate},
+	{"a disk is unmounted under the running driver, and comes back with its volumes", diskComesBack},
+	{"a disk unmounted under a pod: the pod goes on, and its volume is neither lost nor made anew", diskGoesUnderPod},
+	{"another disk in a pool's place is refused and left as it is", diskExchanged},
+}
+
+const (
+	notMounted = "sick: nothing is mounted at its path, and it has require-mount; mount the disk"
+	// promptly is three times what is promised: the machine is shared, and a restart of a pod takes no longer.
+	promptly = 30 * time.Second
+)
+
+// mountAt mounts an image of node1's disks there, until the scenario ends.
+func (s *scenario) mountAt(image, path string) {
+	s.Helper()
+	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
+	_, err := s.on(node1, "mount", "-o", "loop", file, path)
+	s.must(err)
+	s.Cleanup(func() {
+		// Most scenarios have unmounted it themselves, and then there is nothing to do.
+		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "--", "umount", path)
+	})
+}
+
+// mountLate gives the pool `late` its disk and waits until the driver serves it.
+func (s *scenario) mountLate() {
+	s.Helper()
+	s.mountAt("late.img", poolPath("late"))
+	s.poolIs(node1, "late", "healthy")
+}
+
+// unmountLate is the host's plain umount, which must work at once, however busy the driver is.
+func (s *scenario) unmountLate() {
+	s.Helper()
+	_, err := s.on(node1, "umount", poolPath("late"))
+	s.must(err)
+	s.poolIs(node1, "late", notMounted)
+	s.nothingBeneath()
+}
+
+// lateFreed waits until nobody holds the disk any more, so that it could be pulled out.
+func (s *scenario) lateFreed() {
+	s.Helper()
+	s.eventually("the disk is free", patience, func() string {
+		held, err := s.shell("losetup", "-j", filepath.Join(os.Getenv("RUN"), node1.name, "late.img"))
+		s.must(err)
+		return held
+	})
+}
+
+// nothingBeneath looks at the mount point of `late` itself, on every node's root disk.
+func (s *scenario) nothingBeneath() {
+	s.Helper()
+	for _, n := range nodes() {
+		entries, err := os.ReadDir(n.path(poolPath("late")))
+		if err == nil && len(entries) > 0 {
+			s.Fatalf("%s: on the root disk beneath the mount point: %v", n.name, entries)
+		}
+	}
+}
+
+// driverLife is what changes when the driver's pod on node1 or one of its containers starts anew.
+func (s *scenario) driverLife() string {
+	s.Helper()
+	pod := s.driverPod(node1)
+	life := string(pod.UID)
+	for _, status := range pod.Status.ContainerStatuses {
+		life += fmt.Sprintf(" %s started %d times", status.Name, status.RestartCount+1)
+	}
+	return life
+}
+
+// logged is sure that the driver on node1 has logged it.
+func (s *scenario) logged(text string) {
+	s.Helper()
+	log := s.kubectl("--namespace", system, "logs", s.driverPod(node1).Name, "--container", "driver")
+	if !strings.Contains(log, text) {
+		s.Fatalf("%q is not in the driver's log:\n%s", text, log)
+	}
+}
+
+// runsPromptly waits for a pod that nothing keeps from running any more.
+func (s *scenario) runsPromptly(pod string) {
+	s.Helper()
+	start := time.Now()
+	s.running(pod)
+	if took := time.Since(start); took > promptly {
+		s.Fatalf("pod %s runs after %v", pod, took)
+	}
+}
+
+func diskComesLate(s *scenario) {
+	life := s.driverLife()
+	beneath, err := os.Stat(node1.path(poolPath("late")))
+	s.must(err)
+	s.poolIs(node1, "late", notMounted)
+	s.nothingBeneath()
+
+	class := s.class(map[string]string{"pool": "late"})
+	s.worker("waits", class)
+	s.unscheduled("waits", "did not have enough free storage")
+	s.noRoom(node1, class)
+	s.claim("sent", class, "25Mi", sentTo(node1))
+	s.event("PersistentVolumeClaim", "sent", "pool late is "+notMounted)
+	s.eventually("the claim is given back to the scheduler", patience, func() string {
+		claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "sent", metav1.GetOptions{})
+		s.must(err)
+		return claim.Annotations["volume.kubernetes.io/selected-node"]
+	})
+	s.nothingBeneath()
+
+	s.logged("pool is sick pool=late reason=nothing is mounted at its path")
+
+	s.mountAt("late.img", poolPath("late"))
+	s.runsPromptly("waits")
+	s.poolIs(node1, "late", "healthy")
+	s.logged("pool is open pool=late")
+	s.says("waits", "echo kept > /data/file && cat /data/file", "kept")
+	s.directory(node1, "late", s.volume("waits").Name)
+
+	s.dismiss("waits")
+	s.nothingLeft()
+	s.unmountLate()
+	if after, err := os.Stat(node1.path(poolPath("late"))); err != nil || after.ModTime() != beneath.ModTime() {
+		s.Fatalf("the mount point was written to: %v, %v", after, err)
+	}
+	if now := s.driverLife(); now != life {
+		s.Fatalf("the driver is %s, and was %s", now, life)
+	}
+}
+
+func diskComesBack(s *scenario) {
+	life := s.driverLife()
+	class := s.class(map[string]string{"pool": "late"})
+	s.mountLate()
+	s.worker("keeper", class)
+	s.running("keeper")
+	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
+	s.worker("gone", class)
+	s.running("gone")
+	before := s.room(node1, class)
+	s.deletePod("keeper")
+	s.dismiss("gone")
+	s.volumeGone(s.volume("gone").Name)
+	s.trashEmpty(node1, "late")
+
+	s.unmountLate()
+	s.lateFreed()
+	s.noRoom(node1, class)
+	s.worker("waits", class)
+	s.unscheduled("waits", "did not have enough free storage")
+
+	s.mountAt("late.img", poolPath("late"))
+	s.runsPromptly("waits")
+	s.pod("keeper", with("keeper", "/data"))
+	s.running("keeper")
+	s.says("keeper", "cat /data/file", "kept")
+	if now := s.driverLife(); now != life {
+		s.Fatalf("the driver is %s, and was %s", now, life)
+	}
+	s.eventually("the room is what it was", patience, func() string {
+		// Before and now there is one volume besides the keeper's.
+		if room, _ := s.capacity(node1, class); room != before {
+			return fmt.Sprint(room, " bytes, and was ", before)
+		}
+		return ""
+	})
+
+	s.dismiss("keeper")
+	s.dismiss("waits")
+	s.nothingLeft()
+	s.unmountLate()
+	s.lateFreed()
+}
+
+func diskGoesUnderPod(s *scenario) {
+	class := s.class(map[string]string{"pool": "late"})
+	s.mountLate()
+	writer := s.beats("writer", class, node1)
+	volume := s.volume("writer").Name
+
+	// The pod's own mount keeps the disk in use, but not in its place.
+	s.unmountLate()
+	writer.goesOn()
+	s.pod("second", with("writer", "/data"))
+	s.event("Pod", "second", "pool late, which holds the volume, is "+notMounted)
+	s.claim("sent", class, "25Mi", sentTo(node1))
+	s.event("PersistentVolumeClaim", "sent", "pool late is "+notMounted)
+
+	s.mountLate()
+	s.running("second")
+	writer.goesOn()
+	seen, err := s.exec("second", "cat /data/beats")
+	s.must(err)
+	if writer.check(seen+"\n") == 0 {
+		s.Fatal("the second pod sees nothing of the first")
+	}
+	s.directory(node1, "late", volume)
+
+	// What is published is unpublished without the disk; what is on the disk waits for it.
+	s.unmountLate()
+	s.deletePod("second")
+	s.dismiss("writer")
+	s.lateFreed()
+	s.event("PersistentVolume", volume, "pool late, which holds the volume, is "+notMounted)
+	s.mountLate()
+	s.volumeGone(volume)
+	s.nothingLeft()
+	s.unmountLate()
+	s.lateFreed()
+}
+
+func diskExchanged(s *scenario) {
+	class := s.class(map[string]string{"pool": "late"})
+	s.mountLate()
+	s.worker("keeper", class)
+	s.running("keeper")
+	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
+	s.deletePod("keeper")
+	s.unmountLate()
+
+	for _, other := range []struct {
+		disk, pool string
+		// init is what makes a pool of it, if anything does.
+		init   []string
+		reason string
+	}{
+		{"empty", "late", nil, "sick: its path held pool"},
+		{"another", "late", []string{"pool", "init"}, "sick: its path holds pool"},
+		// There was no pool at this path before.
+		{"elsewheres", "fast", []string{"pool", "init", "--node", "elsewhere"}, "sick: its path holds pool"},
+	} {
+		path, image := poolPath(other.pool), other.disk+".img"
+		s.poolIs(node1, other.pool, notMounted)
+		s.makeDisk(image, other.init)
+		s.mountAt(image, path)
+		before := s.listing(path)
+		s.poolIs(node1, other.pool, other.reason)
+		class := s.class(map[string]string{"pool": other.pool})
+		s.claim(other.disk, class, "25Mi", sentTo(node1))
+		s.event("PersistentVolumeClaim", other.disk, "pool "+other.pool+" is "+other.reason, "mount the right disk")
+		s.noRoom(node1, class)
+		// The driver looks at it every two seconds.
+		s.always("it is left alone", 5*time.Second, func() string {
+			if now := s.listing(path); now != before {
+				return now + "\nand was\n" + before
+			}
+			return ""
+		})
+		_, err := s.on(node1, "umount", path)
+		s.must(err)
+	}
+	s.event("PersistentVolumeClaim", "elsewheres", "of node elsewhere")
+
+	s.mountLate()
+	s.pod("keeper", with("keeper", "/data"))
+	s.running("keeper")
+	s.says("keeper", "cat /data/file", "kept")
+	s.dismiss("keeper")
+	s.nothingLeft()
+	s.unmountLate()
+}
+
+// makeDisk makes an image for node1 and, with arguments for the driver's binary, a pool on it.
+func (s *scenario) makeDisk(image string, arguments []string) {
+	s.Helper()
+	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
+	_, err := s.shell("sh", "-euc", `truncate -s 256M "$1"; mkfs.ext4 -q "$1"`, "sh", file)
+	s.must(err)
+	if arguments == nil {
+		return
+	}
+	elsewhere := poolPath("other")
+	_, err = s.on(node1, "mkdir", "-p", elsewhere)
+	s.must(err)
+	s.mountAt(image, elsewhere)
+	arguments = append([]string{"--namespace", system, "exec", s.driverPod(node1).Name, "--container", "driver", "--", "/rootcellar"}, arguments...)
+	s.kubectl(append(arguments, elsewhere)...)
+	_, err = s.on(node1, "umount", elsewhere)
+	s.must(err)
+	_, err = s.on(node1, "rmdir", elsewhere)
+	s.must(err)
+}
+
+// listing is everything below a directory of node1, with what changes when it is written to.
+func (s *scenario) listing(path string) string {
+	s.Helper()
+	out, err := s.on(node1, "find", path, "-printf", `%P %y %m %s %T@ %C@\n`)
+	s.must(err)
+	return out
+}

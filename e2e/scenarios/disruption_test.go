@@ -1,0 +1,220 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var disruption = []entry{
+	{"the driver's process is killed: pods write on, and pods made and deleted right after are served", processKilled},
+	{"the driver's pod is deleted: pods write on, and pods made and deleted right after are served", podDeleted},
+	{"kubelet is killed: pods write on, and what was deleted meanwhile is unmounted", kubeletKilled},
+	{"a node without its driver: its pods write on, all else there waits and says why, and goes on with the driver", driverAway},
+	{"an upgrade while pods write and claims come and go", upgraded},
+}
+
+func processKilled(s *scenario) { s.disturbed(func() { s.driverKilled(node1) }) }
+
+func podDeleted(s *scenario) {
+	s.disturbed(func() {
+		old := s.driverPod(node1)
+		s.must(client.CoreV1().Pods(system).Delete(s.ctx(), old.Name, metav1.DeleteOptions{}))
+		s.eventually("the driver has another pod", patience, func() string {
+			pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node1.name})
+			s.must(err)
+			for _, pod := range pods.Items {
+				if pod.UID != old.UID && pod.DeletionTimestamp == nil {
+					return ""
+				}
+			}
+			return "none"
+		})
+	})
+}
+
+// driverKilled kills the driver's process and is sure that it is another one then.
+func (s *scenario) driverKilled(n node) {
+	s.Helper()
+	before := processOf(n, driverProcess)
+	s.kill(n, driverProcess)
+	s.eventually("the driver runs again", patience, func() string {
+		if now := processOf(n, driverProcess); now == 0 || now == before {
+			return "not yet"
+		}
+		return ""
+	})
+}
+
+// disturbed is what must go on and work whatever is done to the driver of node1.
+func (s *scenario) disturbed(disturb func()) {
+	s.Helper()
+	writer := s.beats("writer", "rootcellar", node1)
+	s.worker("old", "rootcellar", at(node1))
+	old := s.running("old")
+	volume := s.volume("old").Name
+
+	disturb()
+	// Nobody waits for the driver to be ready.
+	s.worker("new", "rootcellar", at(node1))
+	s.dismiss("old")
+	s.running("new")
+	s.says("new", "echo kept > /data/file && cat /data/file", "kept")
+	s.volumeGone(volume)
+	s.unmounted(node1, old)
+	writer.goesOn()
+	s.driverReady()
+
+	s.dismiss("new")
+	s.dismiss("writer")
+	s.nothingLeft()
+}
+
+// unmounted waits until kubelet has nothing of a pod any more.
+func (s *scenario) unmounted(n node, pod *corev1.Pod) {
+	s.Helper()
+	s.eventually("nothing is mounted for "+pod.Name, patience, func() string { return s.mountLines(n, string(pod.UID)) })
+	s.kubeletForgets(n, pod)
+}
+
+func kubeletKilled(s *scenario) {
+	writer := s.beats("writer", "rootcellar", node1)
+	var pods []*corev1.Pod
+	for _, name := range []string{"deleted", "forced"} {
+		s.worker(name, "rootcellar", at(node1))
+		pods = append(pods, s.running(name))
+	}
+	back := s.kubeletLeaves()
+	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "deleted", metav1.DeleteOptions{}))
+	// Kubelet never hears of it: what is left of this one it has to find on its disk.
+	atOnce := int64(0)
+	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "forced", metav1.DeleteOptions{GracePeriodSeconds: &atOnce}))
+	writer.goesOn()
+	for _, pod := range pods {
+		if s.mountLines(node1, string(pod.UID)) == "" {
+			s.Fatalf("nothing is mounted for %s", pod.Name)
+		}
+	}
+	back()
+	s.worker("new", "rootcellar", at(node1))
+	s.running("new")
+	for _, pod := range pods {
+		s.unmounted(node1, pod)
+	}
+	writer.goesOn()
+	s.driverReady()
+
+	for _, pod := range pods {
+		s.deleteClaim(pod.Name)
+	}
+	s.dismiss("new")
+	s.dismiss("writer")
+	s.nothingLeft()
+}
+
+// kubeletLeaves kills node1's kubelet, and keeps the loop in node.sh from starting it until the returned function, or the
+// scenario's end, lets it.
+func (s *scenario) kubeletLeaves() (back func()) {
+	s.Helper()
+	loop, err := strconv.Atoi(node1.pid)
+	s.must(err)
+	s.must(syscall.Kill(loop, syscall.SIGSTOP))
+	back = func() { _ = syscall.Kill(loop, syscall.SIGCONT) }
+	s.Cleanup(back)
+	s.kill(node1, kubeletProcess)
+	s.eventually("kubelet is gone", patience, func() string {
+		if pid := processOf(node1, kubeletProcess); pid != 0 {
+			return fmt.Sprint(pid)
+		}
+		return ""
+	})
+	return back
+}
+
+// driverLeaves takes the driver off node1 until the returned function, or the scenario's end, brings it back.
+func (s *scenario) driverLeaves() (back func()) {
+	s.Helper()
+	only := func(host string) {
+		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":%s}}}}}`, host)
+		_, err := client.AppsV1().DaemonSets(system).Patch(context.Background(), "rootcellar", types.StrategicMergePatchType,
+			[]byte(patch), metav1.PatchOptions{})
+		if err != nil {
+			s.Error(err)
+		}
+	}
+	back = func() { only("null") }
+	s.Cleanup(back)
+	only(`"node2"`)
+	s.eventually("the driver is off the node, and new on the other", patience, func() string {
+		info, err := client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+		s.must(err)
+		if processOf(node1, driverProcess) != 0 || len(info.Spec.Drivers) > 0 || !s.rolledOut() {
+			return "not yet"
+		}
+		return ""
+	})
+	return back
+}
+
+func driverAway(s *scenario) {
+	writer := s.beats("writer", "rootcellar", node1)
+	s.worker("old", "rootcellar", at(node1))
+	s.running("old")
+	s.worker("dropped", "rootcellar", at(node1))
+	s.running("dropped")
+	s.deletePod("dropped")
+	dropped := s.volume("dropped").Name
+
+	back := s.driverLeaves()
+	writer.goesOn()
+	s.pod("again", with("writer", "/data"))
+	s.event("Pod", "again", "driver name csi.rootcellar.dev not found in the list of registered CSI drivers")
+	s.worker("new", "rootcellar", at(node1))
+	s.unscheduled("new", "did not have enough free storage")
+	s.worker("free", "rootcellar")
+	if home := s.runningOn("free"); home != node2 {
+		s.Fatalf("a pod with a new claim is on %s, which has no driver", home.name)
+	}
+	ended := s.running("old")
+	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "old", metav1.DeleteOptions{}))
+	s.must(client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(s.ctx(), "dropped", metav1.DeleteOptions{}))
+	s.always("the deleted pod and claim wait", 10*time.Second, func() string {
+		if s.mountLines(node1, string(ended.UID)) == "" {
+			return "the pod's volume is unmounted"
+		}
+		if _, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), dropped, metav1.GetOptions{}); err != nil {
+			return fmt.Sprint("the PersistentVolume: ", err)
+		}
+		return ""
+	})
+	s.directory(node1, "default", dropped)
+	writer.goesOn()
+
+	back()
+	s.running("again")
+	s.running("new")
+	s.eventually("the deleted pod is gone", patience, func() string {
+		_, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), "old", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return ""
+		}
+		return fmt.Sprint("still there ", err)
+	})
+	s.unmounted(node1, ended)
+	s.volumeGone(dropped)
+	writer.goesOn()
+	s.driverReady()
+	for _, name := range []string{"writer", "new", "free"} {
+		s.dismiss(name)
+	}
+	s.deletePod("again")
+	s.deleteClaim("old")
+	s.nothingLeft()
+}

@@ -1,0 +1,56 @@
+package scenarios
+
+import (
+	"fmt"
+)
+
+var full = []entry{
+	{"a pod that fills its disk gets ENOSPC, harms no other disk, and the room comes back with its claim", podFillsDisk},
+}
+
+func podFillsDisk(s *scenario) {
+	class := s.class(map[string]string{"pool": "late"})
+	s.mountLate()
+	before := s.room(node1, class)
+	s.worker("greedy", class)
+	s.worker("neighbour", class)
+	s.running("greedy")
+	s.running("neighbour")
+	other := s.beats("other", "rootcellar", node1)
+
+	s.refused("greedy", "cat /dev/zero > /data/file", "No space left on device")
+	// Sizes are not held, so this one is hit too: docs/limits.md.
+	s.refused("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=1", "No space left on device")
+	s.poolIs(node1, "late", "healthy")
+	s.noRoom(node1, class)
+	s.claim("sent", class, "25Mi", sentTo(node1))
+	s.event("PersistentVolumeClaim", "sent", "pool late has room for 0 bytes, not for 26214400 bytes")
+	other.goesOn()
+	s.worker("elsewhere", "rootcellar", at(node1))
+	s.running("elsewhere")
+
+	s.driverKilled(node1)
+	s.poolIs(node1, "late", "healthy")
+	s.dismiss("greedy")
+	s.eventually("the neighbour may write again", patience, func() string {
+		out, err := s.exec("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=1 && sync /data/file")
+		if err != nil {
+			return out
+		}
+		return ""
+	})
+	s.dismiss("neighbour")
+	// What the filesystem's own metadata has grown by stays.
+	s.eventually("the room is back", patience, func() string {
+		if room, _ := s.capacity(node1, class); room < before-1<<20 {
+			return fmt.Sprint(room, " bytes, and was ", before)
+		}
+		return ""
+	})
+	other.goesOn()
+
+	s.dismiss("other")
+	s.dismiss("elsewhere")
+	s.nothingLeft()
+	s.unmountLate()
+}

@@ -1,0 +1,221 @@
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Processes of a node, by the beginning of their command lines.
+const (
+	driverProcess      = "/rootcellar serve"
+	provisionerProcess = "/csi-provisioner "
+	kubeletProcess     = "kubelet "
+)
+
+// findProcess is the process whose command line begins so and whose directory in /proc pleases; 0 if there is none.
+func findProcess(start string, pleases func(directory string) bool) int {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		// What ended meanwhile has none.
+		line, _ := os.ReadFile(file)
+		line = bytes.ReplaceAll(line, []byte{0}, []byte(" "))
+		if directory := filepath.Dir(file); bytes.HasPrefix(line, []byte(start)) && pleases(directory) {
+			pid, _ := strconv.Atoi(filepath.Base(directory))
+			return pid
+		}
+	}
+	return 0
+}
+
+// processOf is the node's process whose command line begins so; 0 if there is none.
+func processOf(n node, start string) int {
+	return findProcess(start, func(directory string) bool {
+		environment, _ := os.ReadFile(directory + "/environ")
+		for variable := range bytes.SplitSeq(environment, []byte{0}) {
+			// What runs for a node has its name in one of these.
+			if string(variable) == "NODE="+n.name || string(variable) == "NODE_NAME="+n.name {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// kill kills a process of the node with SIGKILL.
+func (s *scenario) kill(n node, start string) {
+	s.Helper()
+	pid := processOf(n, start)
+	if pid == 0 {
+		s.Fatalf("no process %q on %s", start, n.name)
+	}
+	s.must(syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// page is what the driver of a node says of itself.
+func (s *scenario) page(n node, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.ctx(), 10*time.Second)
+	defer cancel()
+	address := "http://" + s.driverPod(n).Status.PodIP + ":9808" + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	return string(text), err
+}
+
+// poolIs waits until the driver's page and its metrics say of a pool that it is healthy, or sick for this reason.
+func (s *scenario) poolIs(n node, pool, state string) {
+	s.Helper()
+	metric := fmt.Sprintf("rootcellar_pool_healthy{pool=%q} 0\n", pool)
+	if state == "healthy" {
+		metric = strings.Replace(metric, "} 0", "} 1", 1)
+	}
+	s.eventually(fmt.Sprintf("pool %s is %s on %s", pool, state, n.name), patience, func() string {
+		ready, err := s.page(n, "/readyz")
+		if err != nil {
+			return err.Error()
+		}
+		metrics, err := s.page(n, "/metrics")
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(ready, "pool "+pool+": "+state) || !strings.Contains(metrics, metric) {
+			return ready
+		}
+		return ""
+	})
+}
+
+// room waits until the scheduler believes that a class has room on the node, and returns how much.
+func (s *scenario) room(n node, class string) int64 {
+	s.Helper()
+	var room int64
+	s.eventually("there is room on "+n.name, patience, func() string {
+		if room, _ = s.capacity(n, class); room > 0 {
+			return ""
+		}
+		return "none"
+	})
+	return room
+}
+
+// noRoom waits until the scheduler believes that a class has no room on the node.
+func (s *scenario) noRoom(n node, class string) {
+	s.Helper()
+	s.eventually("there is no room on "+n.name, patience, func() string {
+		if room, _ := s.capacity(n, class); room > 0 {
+			return fmt.Sprint(room, " bytes")
+		}
+		return ""
+	})
+}
+
+// sentTo chooses the claim's node as a scheduler does, whatever the node can.
+func sentTo(n node) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations = map[string]string{"volume.kubernetes.io/selected-node": n.name}
+	}
+}
+
+// worker makes a claim and a pod of one name.
+func (s *scenario) worker(name, class string, changes ...func(*corev1.Pod)) {
+	s.Helper()
+	s.claim(name, class, "25Mi")
+	s.pod(name, append([]func(*corev1.Pod){with(name, "/data")}, changes...)...)
+}
+
+// dismiss deletes a pod and the claim of its name, and does not wait.
+func (s *scenario) dismiss(name string) {
+	s.Helper()
+	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
+	s.must(client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
+}
+
+// volumes are the PersistentVolumes of the scenario's claims.
+func (s *scenario) volumes() []corev1.PersistentVolume {
+	s.Helper()
+	list, err := client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
+	s.must(err)
+	var found []corev1.PersistentVolume
+	for _, volume := range list.Items {
+		if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.namespace {
+			found = append(found, volume)
+		}
+	}
+	return found
+}
+
+// mountLines are the lines of the node's mount table that hold the text.
+func (s *scenario) mountLines(n node, text string) string {
+	s.Helper()
+	table, err := os.ReadFile("/proc/" + n.pid + "/mountinfo")
+	s.must(err)
+	var found []string
+	for line := range strings.Lines(string(table)) {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "")
+}
+
+// present are the pools that have their disks on the node, by disks.sh; `late` has it only while it is mounted.
+func present(n node) []string {
+	pools := []string{"default"}
+	for _, pool := range []string{"fast", "late"} {
+		if _, err := os.Stat(n.path(poolPath(pool) + "/volumes")); err == nil {
+			pools = append(pools, pool)
+		}
+	}
+	return pools
+}
+
+// nothingLeft waits until nothing is left of the scenario's volumes: no object, no directory, no mount.
+func (s *scenario) nothingLeft() {
+	s.Helper()
+	s.eventually("nothing is left of the volumes", patience, func() string {
+		if volumes := s.volumes(); len(volumes) > 0 {
+			return fmt.Sprintf("%d PersistentVolumes, the first %s: %+v", len(volumes), volumes[0].Name, volumes[0].Status)
+		}
+		for _, n := range nodes() {
+			// A mount of a volume tells the volume's directory, which begins with the namespace.
+			if mounts := s.mountLines(n, s.namespace+"_"); mounts != "" {
+				return n.name + ": " + mounts
+			}
+			for _, pool := range present(n) {
+				if left := s.directories(n, pool, s.namespace+"_"); len(left) > 0 {
+					return fmt.Sprint(n.name, ": ", left)
+				}
+			}
+		}
+		return ""
+	})
+	for _, n := range nodes() {
+		for _, pool := range present(n) {
+			s.trashEmpty(n, pool)
+			staging, err := os.ReadDir(n.path(poolPath(pool) + "/.rootcellar/staging"))
+			s.must(err)
+			if len(staging) > 0 {
+				s.Fatalf("%s: %d entries in the staging of pool %s", n.name, len(staging), pool)
+			}
+		}
+	}
+}

@@ -1,0 +1,264 @@
+// Package scenarios proves on a real Kubernetes what the README and docs/semantics.md say of it.
+//
+// cluster.sh starts the cluster around it. main_test.go lists the scenarios, and the other files hold them.
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	driver = "csi.rootcellar.dev"
+	system = "rootcellar-system"
+	// topologyKey is the label by which a volume tells its node.
+	topologyKey = "topology.rootcellar.dev/node"
+	// patience is for what takes seconds on an idle machine.
+	patience = 2 * time.Minute
+)
+
+// root is the repository, target what was built of it.
+var root, target = filepath.Dir(os.Getenv("E2E")), os.Getenv("CARGO_TARGET_DIR")
+
+// client talks to the cluster as its administrator.
+var client = func() kubernetes.Interface {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		panic(err)
+	}
+	config.QPS, config.Burst = 200, 400
+	return kubernetes.NewForConfigOrDie(config)
+}()
+
+// scenario is one test with a namespace of its own.
+type scenario struct {
+	*testing.T
+	namespace string
+	// note ends the scenario's line in the table.
+	note string
+}
+
+// ctx ends with the test.
+func (s *scenario) ctx() context.Context { return s.Context() }
+
+// must ends the scenario when something that is no part of the question fails.
+func (s *scenario) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// eventually waits until the question has no complaint any more; the last complaint is the failure.
+func (s *scenario) eventually(what string, within time.Duration, complaint func() string) {
+	s.Helper()
+	var last string
+	for end := time.Now().Add(within); ; time.Sleep(200 * time.Millisecond) {
+		if last = complaint(); last == "" {
+			return
+		}
+		if time.Now().After(end) || s.ctx().Err() != nil {
+			s.Fatalf("not within %v: %s: %s", within, what, last)
+		}
+	}
+}
+
+// always holds for so long.
+func (s *scenario) always(what string, during time.Duration, complaint func() string) {
+	s.Helper()
+	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if reason := complaint(); reason != "" {
+			s.Fatalf("not for %v: %s: %s", during, what, reason)
+		}
+	}
+}
+
+// shell runs a command and returns what it prints, errors included.
+func (s *scenario) shell(name string, arguments ...string) (string, error) {
+	return command(s.ctx(), name, arguments...)
+}
+
+func command(ctx context.Context, name string, arguments ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, name, arguments...).CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		return text, fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, text)
+	}
+	return text, nil
+}
+
+// kubectl runs in the scenario's namespace and must succeed.
+func (s *scenario) kubectl(arguments ...string) string {
+	s.Helper()
+	out, err := s.shell("kubectl", append([]string{"--namespace", s.namespace}, arguments...)...)
+	s.must(err)
+	return out
+}
+
+// apply hands YAML to kubectl, in the scenario's namespace.
+func (s *scenario) apply(yaml string) {
+	s.Helper()
+	command := exec.CommandContext(s.ctx(), "kubectl", "--namespace", s.namespace, "apply", "-f", "-")
+	command.Stdin = strings.NewReader(yaml)
+	if out, err := command.CombinedOutput(); err != nil {
+		s.Fatalf("kubectl apply: %v: %s\n%s", err, out, yaml)
+	}
+}
+
+// exec runs a shell line in a pod's first container.
+func (s *scenario) exec(pod, line string) (string, error) {
+	return s.shell("kubectl", "--namespace", s.namespace, "exec", pod, "--", "/bin/sh", "-c", line)
+}
+
+// says is exec that must succeed and print exactly this.
+func (s *scenario) says(pod, line, want string) {
+	s.Helper()
+	got, err := s.exec(pod, line)
+	s.must(err)
+	if got != want {
+		s.Fatalf("%s: %s: %q, not %q", pod, line, got, want)
+	}
+}
+
+// refused is exec that must fail and say so.
+func (s *scenario) refused(pod, line, text string) {
+	s.Helper()
+	out, err := s.exec(pod, line)
+	if err == nil || !strings.Contains(out, text) {
+		s.Fatalf("%s: %s: %v %q, and not %q", pod, line, err, out, text)
+	}
+}
+
+// event waits for an event on an object whose message holds every one of the texts.
+func (s *scenario) event(kind, name string, texts ...string) {
+	s.Helper()
+	namespace := s.namespace
+	if kind == "PersistentVolume" {
+		// Events of what has no namespace are in this one.
+		namespace = metav1.NamespaceDefault
+	}
+	s.eventually(fmt.Sprintf("an event on %s %s that says %q", kind, name, texts), patience, func() string {
+		events, err := client.CoreV1().Events(namespace).List(s.ctx(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		var seen bytes.Buffer
+		for _, event := range events.Items {
+			if event.InvolvedObject.Kind != kind || event.InvolvedObject.Name != name {
+				continue
+			}
+			if holdsAll(event.Message, texts) {
+				return ""
+			}
+			fmt.Fprintf(&seen, "\n  %s: %s", event.Reason, event.Message)
+		}
+		return "seen:" + seen.String()
+	})
+}
+
+func holdsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// node is one of the cluster's nodes, seen from its own namespaces.
+type node struct{ name, pid string }
+
+func nodeNamed(name string) node {
+	pid, err := os.ReadFile(filepath.Join(os.Getenv("RUN"), name+".pid"))
+	if err != nil {
+		panic(err)
+	}
+	return node{name, strings.TrimSpace(string(pid))}
+}
+
+var node1, node2 = nodeNamed("node1"), nodeNamed("node2")
+
+func nodes() []node { return []node{node1, node2} }
+
+// other is the node that this one is not.
+func (n node) other() node {
+	if n == node1 {
+		return node2
+	}
+	return node1
+}
+
+// path is a file of the node's, as it is seen from here.
+func (n node) path(path string) string { return "/proc/" + n.pid + "/root" + path }
+
+// containerd is the address of the node's container runtime.
+func (n node) containerd() string { return filepath.Join(os.Getenv("RUN"), n.name, "containerd.sock") }
+
+// on runs a command on the node.
+func (s *scenario) on(n node, name string, arguments ...string) (string, error) {
+	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "--", name}, arguments...)...)
+}
+
+// mounts are the node's mount points whose line in mountinfo holds the text.
+func (s *scenario) mounts(n node, text string) []string {
+	s.Helper()
+	table, err := os.ReadFile("/proc/" + n.pid + "/mountinfo")
+	s.must(err)
+	var found []string
+	for line := range strings.Lines(string(table)) {
+		if strings.Contains(line, text) {
+			found = append(found, strings.Fields(line)[4])
+		}
+	}
+	return found
+}
+
+// driverPod is the driver's pod on a node.
+func (s *scenario) driverPod(n node) corev1.Pod {
+	s.Helper()
+	pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=rootcellar",
+		FieldSelector: "spec.nodeName=" + n.name,
+	})
+	s.must(err)
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp == nil {
+			return pod
+		}
+	}
+	s.Fatalf("no pod of the driver on %s", n.name)
+	return corev1.Pod{}
+}
+
+// driverReady waits until every node's driver is ready, with all its containers.
+func (s *scenario) driverReady() {
+	s.Helper()
+	_, err := s.shell("kubectl", "--namespace", system, "rollout", "status", "daemonset/rootcellar", "--timeout", patience.String())
+	s.must(err)
+	for _, n := range nodes() {
+		s.eventually("the driver is registered on "+n.name, patience, func() string {
+			info, err := client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			for _, found := range info.Spec.Drivers {
+				if found.Name == driver {
+					return ""
+				}
+			}
+			return "not in its CSINode"
+		})
+	}
+}

@@ -1,0 +1,128 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// entry is a scenario of the list: a sentence and its proof.
+type entry struct {
+	title string
+	run   func(*scenario)
+}
+
+// first find a cluster without the driver, and leave it so.
+var first = []entry{
+	{"the README's quick start, as it is written", quickStart},
+	{"the preset bare-metal, with disks that are made pools by hand", bareMetal},
+}
+
+// apart disturb nothing but their own namespace, and run at the same time.
+var apart = slices.Concat(basics, reclaiming, access, capacities, binding, sets)
+
+// alone restart, unmount and fill what others use.
+var alone = slices.Concat(disks, full, disruption, storms, bulk, uninstalling)
+
+func TestKubernetes(t *testing.T) {
+	t.Cleanup(count)
+	for _, entry := range first {
+		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
+	}
+	(&scenario{T: t, namespace: metav1.NamespaceDefault}).install()
+	t.Run("apart", func(t *testing.T) {
+		for _, entry := range apart {
+			t.Run(entry.title, func(t *testing.T) {
+				t.Parallel()
+				play(t, entry)
+			})
+		}
+	})
+	for _, entry := range alone {
+		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
+	}
+}
+
+var results struct {
+	sync.Mutex
+	passed, failed, skipped int
+}
+
+// play gives a scenario its namespace, records how it ended, and dumps what is there if it failed.
+func play(t *testing.T, entry entry) {
+	start := time.Now()
+	words := strings.FieldsFunc(strings.ToLower(entry.title), func(r rune) bool { return r < 'a' || r > 'z' })
+	meta := metav1.ObjectMeta{GenerateName: strings.Join(words[:min(3, len(words))], "-") + "-"}
+	space, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scenario{T: t, namespace: space.Name}
+	// Runs after a failure too, and with a context of its own: the test's has ended.
+	defer func() {
+		record(t, entry.title+s.note, time.Since(start))
+		if t.Failed() {
+			s.dump()
+		}
+		_ = client.CoreV1().Namespaces().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
+	}()
+	entry.run(s)
+}
+
+func record(t *testing.T, title string, took time.Duration) {
+	results.Lock()
+	defer results.Unlock()
+	verdict := "passed"
+	switch {
+	case t.Skipped():
+		verdict = "skipped"
+		results.skipped++
+	case t.Failed():
+		verdict = "FAILED"
+		results.failed++
+	default:
+		results.passed++
+	}
+	fmt.Printf("%-7s %5.1f s  %s\n", verdict, took.Seconds(), title)
+}
+
+func count() {
+	fmt.Printf("%d passed, %d failed, %d skipped\n", results.passed, results.failed, results.skipped)
+}
+
+// dump writes what a person would look at next into the directory of the logs.
+func (s *scenario) dump() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var text strings.Builder
+	show := func(name string, arguments ...string) {
+		out, err := command(ctx, name, arguments...)
+		fmt.Fprintf(&text, "$ %s %s\n%s\n", name, strings.Join(arguments, " "), out)
+		if err != nil {
+			fmt.Fprintln(&text, err)
+		}
+	}
+	show("kubectl", "-n", s.namespace, "get", "pods,pvc", "-o", "wide")
+	show("kubectl", "-n", s.namespace, "get", "events", "--sort-by=.lastTimestamp")
+	show("kubectl", "get", "pv,csinodes,storageclasses", "-o", "wide")
+	show("kubectl", "get", "csistoragecapacities", "-A")
+	show("kubectl", "-n", system, "get", "pods", "-o", "wide")
+	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--tail", "60")
+	for _, n := range nodes() {
+		show("find", n.path(poolPath("")), "-maxdepth", "4")
+	}
+	file := filepath.Join(os.Getenv("RUN"), "log", "failed-"+s.namespace+".txt")
+	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		s.Log(err)
+	}
+	s.Logf("what was there: %s", file)
+}

@@ -1,0 +1,280 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const image = "busybox:1.37"
+
+// claim makes a ReadWriteOnce claim; the changes are made to it before.
+func (s *scenario) claim(name, class, size string, changes ...func(*corev1.PersistentVolumeClaim)) {
+	s.Helper()
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			},
+		},
+	}
+	for _, change := range changes {
+		change(claim)
+	}
+	_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Create(s.ctx(), claim, metav1.CreateOptions{})
+	s.must(err)
+}
+
+func mode(mode corev1.PersistentVolumeAccessMode) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
+	}
+}
+
+// pod makes a pod that sleeps; the changes are made to it before.
+func (s *scenario) pod(name string, changes ...func(*corev1.Pod)) {
+	s.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: sleeper()}
+	for _, change := range changes {
+		change(pod)
+	}
+	_, err := client.CoreV1().Pods(s.namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// sleeper is the pod that everything here is tried with. With a grace of 0 it would be gone from the API before kubelet
+// has ended and unmounted it.
+func sleeper() corev1.PodSpec {
+	grace := int64(1)
+	return corev1.PodSpec{
+		TerminationGracePeriodSeconds: &grace,
+		Containers: []corev1.Container{{
+			Name: "main", Image: image, Command: []string{"/bin/sleep", "2147483647"},
+		}},
+	}
+}
+
+// with mounts a claim in the pod.
+func with(claim, path string, changes ...func(*corev1.VolumeMount)) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		mount := corev1.VolumeMount{Name: claim, MountPath: path}
+		for _, change := range changes {
+			change(&mount)
+		}
+		main := &pod.Spec.Containers[0]
+		main.VolumeMounts = append(main.VolumeMounts, mount)
+		for _, volume := range pod.Spec.Volumes {
+			if volume.Name == claim {
+				return
+			}
+		}
+		source := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}
+		pod.Spec.Volumes = append(pod.Spec.Volumes,
+			corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: source}})
+	}
+}
+
+// at lets the scheduler choose this node only.
+func at(n node) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.name} }
+}
+
+// runs replaces the sleep.
+func runs(line string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.Containers[0].Command = []string{"/bin/sh", "-c", line} }
+}
+
+// running waits for the pod and returns it.
+func (s *scenario) running(name string) *corev1.Pod {
+	s.Helper()
+	var found *corev1.Pod
+	s.eventually("pod "+name+" runs", patience, func() string {
+		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		found = pod
+		for _, status := range pod.Status.ContainerStatuses {
+			if !status.Ready {
+				return fmt.Sprintf("%+v", status.State)
+			}
+		}
+		if pod.Status.Phase != corev1.PodRunning {
+			return fmt.Sprintf("%s %+v", pod.Status.Phase, pod.Status.Conditions)
+		}
+		return ""
+	})
+	return found
+}
+
+// runningOn is where the pod runs.
+func (s *scenario) runningOn(name string) node {
+	s.Helper()
+	return nodeNamed(s.running(name).Spec.NodeName)
+}
+
+// unscheduled waits until the scheduler has said why the pod has no node.
+func (s *scenario) unscheduled(pod string, texts ...string) {
+	s.Helper()
+	s.event("Pod", pod, texts...)
+	found, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), pod, metav1.GetOptions{})
+	s.must(err)
+	if found.Spec.NodeName != "" {
+		s.Fatalf("pod %s is on %s", pod, found.Spec.NodeName)
+	}
+}
+
+// deletePod deletes a pod and waits until it is gone.
+func (s *scenario) deletePod(name string) {
+	s.Helper()
+	s.kubectl("delete", "pod", name, "--timeout", patience.String())
+}
+
+// deleteClaim deletes a claim and waits until it is gone.
+func (s *scenario) deleteClaim(name string) {
+	s.Helper()
+	s.kubectl("delete", "pvc", name, "--timeout", patience.String())
+}
+
+// volume waits until the claim is bound and returns its PersistentVolume.
+func (s *scenario) volume(claim string) *corev1.PersistentVolume {
+	s.Helper()
+	var found *corev1.PersistentVolume
+	s.eventually("claim "+claim+" is bound", patience, func() string {
+		bound, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if bound.Status.Phase != corev1.ClaimBound {
+			return string(bound.Status.Phase)
+		}
+		found, err = client.CoreV1().PersistentVolumes().Get(s.ctx(), bound.Spec.VolumeName, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return found
+}
+
+// volumeGone waits until a PersistentVolume is deleted.
+func (s *scenario) volumeGone(name string) {
+	s.Helper()
+	s.eventually("PersistentVolume "+name+" is gone", patience, func() string {
+		_, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return ""
+		}
+		return fmt.Sprint("still there ", err)
+	})
+}
+
+// home is the node that a PersistentVolume is bound to by its node affinity.
+func (s *scenario) home(volume *corev1.PersistentVolume) node {
+	s.Helper()
+	affinity := volume.Spec.NodeAffinity
+	if affinity == nil || affinity.Required == nil || len(affinity.Required.NodeSelectorTerms) != 1 ||
+		len(affinity.Required.NodeSelectorTerms[0].MatchExpressions) != 1 {
+		s.Fatalf("%s: node affinity %+v", volume.Name, affinity)
+	}
+	term := affinity.Required.NodeSelectorTerms[0].MatchExpressions[0]
+	if term.Key != topologyKey || term.Operator != corev1.NodeSelectorOpIn || len(term.Values) != 1 {
+		s.Fatalf("%s: node affinity %+v", volume.Name, term)
+	}
+	return nodeNamed(term.Values[0])
+}
+
+// poolPath is where the pool is on every node.
+func poolPath(pool string) string { return "/var/lib/rootcellar/pools/" + pool }
+
+// directories are the volumes of a pool on a node whose directory name holds the text.
+func (s *scenario) directories(n node, pool, text string) []string {
+	s.Helper()
+	entries, err := os.ReadDir(n.path(poolPath(pool) + "/volumes"))
+	s.must(err)
+	var found []string
+	for _, entry := range entries {
+		if strings.Contains(entry.Name(), text) {
+			found = append(found, filepath.Join(poolPath(pool), "volumes", entry.Name()))
+		}
+	}
+	return found
+}
+
+// directory is the one directory of a volume on a node.
+func (s *scenario) directory(n node, pool, text string) string {
+	s.Helper()
+	found := s.directories(n, pool, text)
+	if len(found) != 1 {
+		s.Fatalf("%s: directories with %q in pool %s: %q", n.name, text, pool, found)
+	}
+	return found[0]
+}
+
+// trashEmpty waits until everything that was deleted is reclaimed.
+func (s *scenario) trashEmpty(n node, pool string) {
+	s.Helper()
+	s.eventually("the trash of pool "+pool+" is empty", patience, func() string {
+		entries, err := os.ReadDir(n.path(poolPath(pool) + "/.rootcellar/trash"))
+		if err != nil {
+			return err.Error()
+		}
+		if len(entries) > 0 {
+			return fmt.Sprint(len(entries), " entries")
+		}
+		return ""
+	})
+}
+
+// capacity is what the scheduler believes of a class on a node; false if it knows nothing.
+func (s *scenario) capacity(n node, class string) (int64, bool) {
+	s.Helper()
+	list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+	s.must(err)
+	var found []int64
+	for _, item := range list.Items {
+		if item.StorageClassName != class || item.NodeTopology == nil || item.NodeTopology.MatchLabels[topologyKey] != n.name {
+			continue
+		}
+		found = append(found, item.Capacity.Value())
+	}
+	if len(found) > 1 {
+		s.Fatalf("%d capacities of class %s on %s", len(found), class, n.name)
+	}
+	if len(found) == 0 {
+		return 0, false
+	}
+	return found[0], true
+}
+
+// class makes a StorageClass that ends with the scenario and returns its name; the changes are made to it before.
+func (s *scenario) class(parameters map[string]string, changes ...func(*storagev1.StorageClass)) string {
+	s.Helper()
+	wait := storagev1.VolumeBindingWaitForFirstConsumer
+	class := &storagev1.StorageClass{
+		ObjectMeta:        metav1.ObjectMeta{GenerateName: s.namespace + "-"},
+		Provisioner:       driver,
+		Parameters:        parameters,
+		VolumeBindingMode: &wait,
+	}
+	for _, change := range changes {
+		change(class)
+	}
+	made, err := client.StorageV1().StorageClasses().Create(s.ctx(), class, metav1.CreateOptions{})
+	s.must(err)
+	s.Cleanup(func() {
+		_ = client.StorageV1().StorageClasses().Delete(context.Background(), made.Name, metav1.DeleteOptions{})
+	})
+	return made.Name
+}

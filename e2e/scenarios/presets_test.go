@@ -1,0 +1,75 @@
+package scenarios
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// kustomized applies or deletes a directory of deploy/install.
+func (s *scenario) kustomized(verb, preset string) {
+	s.Helper()
+	_, err := s.shell("kubectl", verb, "-k", filepath.Join(root, "deploy/install", preset))
+	s.must(err)
+}
+
+// bareMetal does what docs/install.md says for disks of their own: mount them, install, make each a pool.
+func bareMetal(s *scenario) {
+	disk := filepath.Join(os.Getenv("RUN"), node1.name, "bulk.img")
+	for _, line := range []string{
+		"truncate -s 1G " + disk, "mkfs.xfs -q " + disk,
+		"mkdir -p " + poolPath("bulk"), "mount -o loop " + disk + " " + poolPath("bulk"),
+	} {
+		_, err := s.on(node1, "sh", "-c", line)
+		s.must(err)
+	}
+	s.kustomized("apply", "bare-metal")
+	s.driverReady()
+	s.claim("data", "rootcellar-bulk", "64Mi")
+	s.pod("writer", with("data", "/data"))
+	s.unscheduled("writer", "did not have enough free storage")
+
+	exec := []string{"--namespace", system, "exec", s.driverPod(node1).Name, "-c", "driver", "--", "/rootcellar", "pool"}
+	_, err := s.shell("kubectl", append(exec, "init", poolPath("bulk"))...)
+	s.must(err)
+	if home := s.runningOn("writer"); home != node1 {
+		s.Fatalf("the pod is on %s, the disk on %s", home.name, node1.name)
+	}
+	s.directory(node1, "bulk", s.volume("data").Name)
+	// The pool `fast` has no disk here, and the list says so with its exit code too.
+	listed, err := s.shell("kubectl", append(exec, "list")...)
+	if err == nil || !holdsAll(listed, []string{"bulk  ok", "pool fast: nothing is mounted at its path"}) {
+		s.Errorf("pool list: %v: %s", err, listed)
+	}
+	if out, err := s.shell("kubectl", append(exec, "init", poolPath("fast"))...); err == nil {
+		s.Errorf("a pool is made below an unmounted disk: %s", out)
+	}
+	// A pool is not made again.
+	if out, err := s.shell("kubectl", append(exec, "init", poolPath("bulk"))...); err == nil {
+		s.Errorf("a second init is not refused: %s", out)
+	}
+
+	volume := s.volume("data").Name
+	s.deletePod("writer")
+	s.deleteClaim("data")
+	s.volumeGone(volume)
+	s.trashEmpty(node1, "bulk")
+	s.kustomized("delete", "bare-metal")
+	_, err = s.on(node1, "umount", poolPath("bulk"))
+	s.must(err)
+}
+
+// TestPreset runs on a cluster whose kubelets have the directory of the preset that PRESET names.
+func TestPreset(t *testing.T) {
+	preset := os.Getenv("PRESET")
+	t.Cleanup(count)
+	title := fmt.Sprintf("the preset %s, with kubelet's directory where it says", preset)
+	t.Run(title, func(t *testing.T) {
+		play(t, entry{title, func(s *scenario) {
+			s.kustomized("apply", preset)
+			s.driverReady()
+			laterPodsReadIt(s)
+		}})
+	})
+}

@@ -1,0 +1,77 @@
+package scenarios
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// shellBlock is a block of commands in Markdown: for the administrator's machine, or, marked `sh node`, for every node.
+var shellBlock = regexp.MustCompile("(?ms)^```sh( node)?\n(.*?)^```$")
+
+// section is the part of a Markdown file below a heading.
+func (s *scenario) section(file, heading string) string {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	s.must(err)
+	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		s.Fatalf("%s has no section %q", file, heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	return section
+}
+
+// quickStart runs every command of the README's quick start as it is written there.
+func quickStart(s *scenario) {
+	for _, n := range nodes() {
+		// The block that loads the image must be what loads it.
+		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", "localhost/rootcellar:0.1.0")
+		s.must(err)
+	}
+	var said strings.Builder
+	for _, block := range shellBlock.FindAllStringSubmatch(s.section("README.md", "Quick start"), -1) {
+		if block[1] == "" {
+			said.WriteString(s.administrator(block[2]))
+			continue
+		}
+		for _, n := range nodes() {
+			// Where the archives were copied to.
+			commands := "cd " + filepath.Join(target, "image") + "\n" + block[2]
+			out, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "sh", "-euc", commands)
+			s.must(err)
+			said.WriteString(out)
+		}
+	}
+	for _, want := range []string{"successfully rolled out", "pod/cellar condition met", "default_cellar_pvc-", "csi.rootcellar.dev"} {
+		if !strings.Contains(said.String(), want) {
+			s.Errorf("the quick start does not print %q; it printed:\n%s", want, said.String())
+		}
+	}
+	_, err := client.CoreV1().Namespaces().Get(s.ctx(), system, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		s.Errorf("after the uninstall the namespace is still there: %v", err)
+	}
+	for _, n := range nodes() {
+		if left := s.directories(n, "default", ""); len(left) > 0 {
+			s.Errorf("left on %s: %q", n.name, left)
+		}
+	}
+}
+
+// administrator runs commands where somebody with a clone of the repository would.
+func (s *scenario) administrator(commands string) string {
+	s.Helper()
+	command := exec.CommandContext(s.ctx(), "sh", "-euxc", commands)
+	command.Dir = root
+	out, err := command.CombinedOutput()
+	if err != nil {
+		s.Fatalf("%v:\n%s", err, out)
+	}
+	return string(out)
+}

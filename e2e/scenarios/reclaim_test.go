@@ -1,0 +1,214 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var reclaiming = []entry{
+	{"a deleted claim's data and room come back, once no pod uses it", deletedComesBack},
+	{"a retained volume outlives its claim untouched, until an admin binds it again", retainedOutlivesClaim},
+	{"a retained volume outlives its PersistentVolume, which can be written again", retainedOutlivesObject},
+}
+
+func deletedComesBack(s *scenario) {
+	class, left := s.counted()
+	s.claim("data", class, "1Gi")
+	s.pod("writer", with("data", "/data"))
+	s.running("writer")
+	s.says("writer", "dd if=/dev/zero of=/data/file bs=1M count=32 2>/dev/null; sync; wc -c < /data/file", "33554432")
+	s.left(node2, class, left-1<<30)
+	volume := s.volume("data")
+	dir := s.directory(node2, "fast", volume.Name)
+
+	s.kubectl("delete", "pvc", "data", "--wait=false")
+	s.always("a claim that a pod uses keeps its data", 5*time.Second, func() string {
+		_, err := os.Stat(node2.path(dir + "/data/file"))
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	s.says("writer", "wc -c < /data/file", "33554432")
+
+	s.deletePod("writer")
+	s.volumeGone(volume.Name)
+	s.reclaimed(node2, "fast", volume.Name)
+	s.left(node2, class, left)
+}
+
+// reclaimed waits until a volume whose PersistentVolume is gone has left the disk, by way of the trash.
+func (s *scenario) reclaimed(n node, pool, volume string) {
+	s.Helper()
+	if found := s.directories(n, pool, volume); len(found) > 0 {
+		s.Fatalf("%s is still there", found[0])
+	}
+	s.eventually(volume+" is no longer in the trash", patience, func() string {
+		entries, err := os.ReadDir(n.path(poolPath(pool) + "/.rootcellar/trash"))
+		s.must(err)
+		for _, entry := range entries {
+			if strings.Contains(entry.Name(), volume) {
+				return entry.Name()
+			}
+		}
+		return ""
+	})
+}
+
+// retainedOutlivesClaim takes most of node1's room, so that another claim of this size shows whether it is still taken.
+func retainedOutlivesClaim(s *scenario) {
+	s.letGoAfter()
+	s.claim("data", "rootcellar-retain", "3Gi")
+	s.pod("writer", with("data", "/data"), at(node1))
+	s.running("writer")
+	s.says("writer", "echo kept > /data/file && cat /data/file", "kept")
+	volume := s.volume("data").Name
+	dir := s.directory(node1, "default", volume)
+	s.deletePod("writer")
+	s.released(node1, "data", volume)
+
+	// Neither a claim that fits it nor one that names it gets it, and its room stays taken.
+	s.claim("fits", "rootcellar-retain", "3Gi")
+	s.pod("fits", with("fits", "/data"), at(node1))
+	s.unscheduled("fits", "did not have enough free storage")
+	s.claim("names", "rootcellar-retain", "3Gi", naming(volume))
+	s.event("PersistentVolumeClaim", "names", volume, "already bound to a different claim")
+	if phase := s.notReleased(volume); phase != "" {
+		s.Fatalf("%s is %s", volume, phase)
+	}
+	s.holds(node1, dir+"/data/file", "kept\n")
+
+	// It is given to the one claim: with no claimRef at all, whichever claim of the class comes first would get it.
+	s.kubectl("patch", "pv", volume, "-p", fmt.Sprintf(
+		`{"spec": {"claimRef": {"namespace": %q, "name": "names", "uid": null, "resourceVersion": null}}}`, s.namespace))
+	if got := s.volume("names").Name; got != volume {
+		s.Fatalf("the claim has %s, not %s", got, volume)
+	}
+	s.pod("reader", with("names", "/data"))
+	s.running("reader")
+	s.says("reader", "cat /data/file", "kept")
+
+	s.must(letGo(s.ctx(), volume))
+	s.deletePod("reader")
+	s.deleteClaim("names")
+	s.volumeGone(volume)
+	s.reclaimed(node1, "default", volume)
+	// The pod that waited for its room goes on by itself.
+	s.running("fits")
+	s.says("fits", "ls -A /data", "")
+}
+
+// naming has the claim ask for this PersistentVolume.
+func naming(volume string) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume }
+}
+
+// letGo is how an admin has a retained volume deleted after all.
+func letGo(ctx context.Context, volume string) error {
+	patch := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
+	_, err := client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// letGoAfter has what the scenario leaves of retained volumes deleted, however it ended.
+func (s *scenario) letGoAfter() {
+	s.Cleanup(func() {
+		ctx := context.Background()
+		volumes, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			s.Error(err)
+			return
+		}
+		for _, volume := range volumes.Items {
+			if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.namespace {
+				_ = letGo(ctx, volume.Name)
+			}
+		}
+	})
+}
+
+// notReleased is what a volume is instead.
+func (s *scenario) notReleased(volume string) string {
+	s.Helper()
+	found, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), volume, metav1.GetOptions{})
+	s.must(err)
+	if found.Status.Phase != corev1.VolumeReleased {
+		return string(found.Status.Phase)
+	}
+	return ""
+}
+
+// released deletes a claim, and looks that its retained volume stays for longer than a volume that is not.
+func (s *scenario) released(home node, claim, volume string) {
+	s.Helper()
+	// While it is mounted no volume is deleted, and after a refusal the provisioner waits.
+	s.eventually(volume+" is unmounted", patience, func() string {
+		return strings.Join(s.mounts(home, "/"+volume+"/mount"), " ")
+	})
+	s.deleteClaim(claim)
+	s.eventually(volume+" is Released", patience, func() string { return s.notReleased(volume) })
+	s.always(volume+" stays", 10*time.Second, func() string { return s.notReleased(volume) })
+}
+
+// holds looks at a file on a node's disk.
+func (s *scenario) holds(n node, path, want string) {
+	s.Helper()
+	text, err := os.ReadFile(n.path(path))
+	s.must(err)
+	if string(text) != want {
+		s.Fatalf("%s on %s holds %q, not %q", path, n.name, text, want)
+	}
+}
+
+func retainedOutlivesObject(s *scenario) {
+	s.letGoAfter()
+	s.claim("data", "rootcellar-retain", "16Mi")
+	s.pod("writer", with("data", "/data"))
+	home := s.runningOn("writer")
+	s.says("writer", "echo kept > /data/file && cat /data/file", "kept")
+	volume := s.volume("data")
+	dir := s.directory(home, "default", volume.Name)
+	s.deletePod("writer")
+	s.released(home, "data", volume.Name)
+	s.kubectl("delete", "pv", volume.Name, "--timeout", patience.String())
+	s.always("the data stays", 10*time.Second, func() string {
+		s.holds(home, dir+"/data/file", "kept\n")
+		return ""
+	})
+
+	// What an admin writes by hand: which volume it is, where, and for which claim.
+	again := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-again"},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      volume.Spec.Capacity,
+			AccessModes:                   volume.Spec.AccessModes,
+			StorageClassName:              volume.Spec.StorageClassName,
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			NodeAffinity:                  volume.Spec.NodeAffinity,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: s.namespace, Name: "found"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: driver, VolumeHandle: volume.Spec.CSI.VolumeHandle,
+			}},
+		},
+	}
+	_, err := client.CoreV1().PersistentVolumes().Create(s.ctx(), again, metav1.CreateOptions{})
+	s.must(err)
+	s.claim("found", "rootcellar-retain", "16Mi", naming(again.Name))
+	s.pod("reader", with("found", "/data"))
+	if got := s.runningOn("reader"); got != home {
+		s.Fatalf("the reader is on %s, the data on %s", got.name, home.name)
+	}
+	s.says("reader", "cat /data/file", "kept")
+
+	s.deletePod("reader")
+	s.deleteClaim("found")
+	s.volumeGone(again.Name)
+	s.reclaimed(home, "default", volume.Name)
+}

@@ -1,0 +1,183 @@
+package scenarios
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var sets = []entry{
+	{"a StatefulSet spreads over the nodes, and every replica comes back to its own data", setComesBack},
+	{"two claims of one pod meet on one node, each with its own data", twoClaims},
+	{"an ephemeral volume goes with its pod and the next one is empty", ephemeralGoes},
+	{"a claim of many pods is one node's, by a class that allows it", sharedOnOneNode},
+}
+
+const fourReplicas = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: shard}
+spec:
+  replicas: 4
+  serviceName: shard
+  selector: {matchLabels: {app: shard}}
+  template:
+    metadata: {labels: {app: shard}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      topologySpreadConstraints:
+        - maxSkew: 1
+          topologyKey: kubernetes.io/hostname
+          whenUnsatisfiable: DoNotSchedule
+          labelSelector: {matchLabels: {app: shard}}
+      containers:
+        - name: main
+          image: ` + image + `
+          command:
+            - /bin/sh
+            - -c
+            - |
+              [ -e /data/born ] || echo $HOSTNAME $(cat /proc/sys/kernel/random/uuid) > /data/born
+              exec sleep 2147483647
+          volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec:
+        storageClassName: rootcellar
+        accessModes: [ReadWriteOnce]
+        resources: {requests: {storage: 16Mi}}
+`
+
+func setComesBack(s *scenario) {
+	s.apply(fourReplicas)
+	before := s.replicas(4)
+	count := map[string]int{}
+	for name, replica := range before {
+		count[replica.home]++
+		if got := replica.born[:min(len(name), len(replica.born))]; got != name {
+			s.Fatalf("%s holds %q", name, replica.born)
+		}
+	}
+	if count[node1.name] != 2 || count[node2.name] != 2 {
+		s.Fatalf("they are spread %v", count)
+	}
+
+	s.kubectl("scale", "statefulset", "shard", "--replicas", "1")
+	s.live("app=shard", 1)
+	// The claim of one that is scaled away is deleted: that one alone starts anew.
+	lost := s.volume("data-shard-3").Name
+	s.deleteClaim("data-shard-3")
+	s.volumeGone(lost)
+	s.kubectl("scale", "statefulset", "shard", "--replicas", "4")
+	after := s.replicas(4)
+	if after["shard-3"].born == before["shard-3"].born {
+		s.Fatalf("shard-3 has data of a deleted claim: %s", after["shard-3"].born)
+	}
+	delete(before, "shard-3")
+	delete(after, "shard-3")
+	if !maps.Equal(before, after) {
+		s.Fatalf("before: %v, after: %v", before, after)
+	}
+}
+
+// replica is where a replica runs, and what it wrote when its volume was new.
+type replica struct{ home, born string }
+
+func (s *scenario) replicas(count int) map[string]replica {
+	s.Helper()
+	found := map[string]replica{}
+	for _, name := range s.live("app=shard", count) {
+		born, err := s.exec(name, "cat /data/born")
+		s.must(err)
+		found[name] = replica{s.runningOn(name).name, born}
+	}
+	return found
+}
+
+func twoClaims(s *scenario) {
+	s.claim("one", "rootcellar", "16Mi")
+	s.claim("two", "rootcellar", "16Mi")
+	s.pod("pod", with("one", "/one"), with("two", "/two"))
+	home := s.runningOn("pod")
+	s.says("pod", "echo one > /one/file; echo two > /two/file; cat /one/file /two/file", "one\ntwo")
+	for _, claim := range []string{"one", "two"} {
+		volume := s.volume(claim)
+		if got := s.home(volume); got != home {
+			s.Fatalf("claim %s is on %s, the pod on %s", claim, got.name, home.name)
+		}
+		s.holds(home, s.directory(home, "default", volume.Name)+"/data/file", claim+"\n")
+	}
+	s.deletePod("pod")
+
+	// Claims that live on different nodes have no node for one pod.
+	s.claim("far", s.class(nil, immediate, only(home.other().name)), "16Mi")
+	s.volume("far")
+	s.pod("torn", with("one", "/one"), with("far", "/far"))
+	s.unscheduled("torn", "2 node(s) didn't match PersistentVolume's node affinity")
+	s.pod("pod", with("one", "/one"), with("two", "/two"))
+	s.running("pod")
+	s.says("pod", "cat /one/file /two/file", "one\ntwo")
+}
+
+func ephemeralGoes(s *scenario) {
+	class := "rootcellar"
+	scratch := func(pod *corev1.Pod) {
+		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{
+			Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+				Spec: corev1.PersistentVolumeClaimSpec{
+					StorageClassName: &class,
+					AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")},
+					},
+				},
+			}},
+		}}}
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}}
+	}
+	s.pod("worker", scratch, at(node1))
+	s.running("worker")
+	s.says("worker", "echo left > /scratch/file && ls -A /scratch", "file")
+	first := s.volume("worker-scratch").Name
+	s.directory(node1, "default", first)
+
+	s.deletePod("worker")
+	s.eventually("the claim is gone with the pod", patience, func() string {
+		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "worker-scratch", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return ""
+		}
+		return fmt.Sprint("still there ", err)
+	})
+	s.volumeGone(first)
+	s.reclaimed(node1, "default", first)
+	s.pod("worker", scratch, at(node1))
+	s.running("worker")
+	s.says("worker", "ls -A /scratch", "")
+}
+
+func sharedOnOneNode(s *scenario) {
+	class := s.class(map[string]string{"sharing": "node"})
+	s.claim("data", class, "16Mi", mode(corev1.ReadWriteMany))
+	s.pod("one", with("data", "/data"))
+	home := s.runningOn("one")
+	s.pod("two", with("data", "/data"))
+	if got := s.runningOn("two"); got != home {
+		s.Fatalf("the pods are on %s and %s", home.name, got.name)
+	}
+	s.says("one", "echo one > /data/file && cat /data/file", "one")
+	s.says("two", "cat /data/file && echo two >> /data/file", "one")
+	s.says("one", "cat /data/file", "one\ntwo")
+	s.pod("stray", with("data", "/data"), at(home.other()))
+	s.unscheduled("stray", "didn't match PersistentVolume's node affinity")
+
+	s.claim("refused", "rootcellar", "16Mi", mode(corev1.ReadWriteMany))
+	s.pod("refused", with("refused", "/data"))
+	s.event("PersistentVolumeClaim", "refused", "sharing=node")
+	s.pending("refused", 5*time.Second)
+}

@@ -1,0 +1,134 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var storms = []entry{
+	{"drivers and provisioners are killed again and again while 20 claims are made and deleted: each is made once", manyKills},
+}
+
+// storm kills drivers and provisioners on both nodes, at moments that differ from round to round.
+type storm struct {
+	kills atomic.Int32
+	end   context.CancelFunc
+	ended chan struct{}
+}
+
+func (s *scenario) storm() *storm {
+	ctx, end := context.WithCancel(s.ctx())
+	storm := &storm{end: end, ended: make(chan struct{})}
+	go func() {
+		defer close(storm.ended)
+		for ctx.Err() == nil {
+			for _, n := range nodes() {
+				storm.strike(ctx, n)
+			}
+		}
+	}()
+	return storm
+}
+
+// strike kills both processes and then replaces the pod: kubelet would wait ever longer before it starts them again.
+func (st *storm) strike(ctx context.Context, n node) {
+	for _, start := range []string{driverProcess, provisionerProcess} {
+		pause(ctx, time.Duration(rand.IntN(1500))*time.Millisecond)
+		if pid := processOf(n, start); pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			st.kills.Add(1)
+		}
+	}
+	pause(ctx, time.Duration(rand.IntN(1500))*time.Millisecond)
+	// Not 0: the old registrar would still be there when the new one begins, and then remove the new one's socket.
+	soon := int64(1)
+	pods, err := client.CoreV1().Pods(system).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
+	if err != nil {
+		return
+	}
+	for _, pod := range pods.Items {
+		// If it fails, the next round tries again.
+		_ = client.CoreV1().Pods(system).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &soon})
+	}
+	pause(ctx, 2*time.Second)
+}
+
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-time.After(length):
+	case <-ctx.Done():
+	}
+}
+
+// passes waits until the storm has killed so many processes, and ends it.
+func (st *storm) passes(s *scenario, kills int32) {
+	s.Helper()
+	s.eventually("the storm", patience, func() string {
+		if count := st.kills.Load(); count < kills {
+			return fmt.Sprint(count, " kills")
+		}
+		return ""
+	})
+	st.end()
+	<-st.ended
+}
+
+func manyKills(s *scenario) {
+	const claims = 20
+	storm := s.storm()
+	var names []string
+	for i := range claims {
+		names = append(names, fmt.Sprint("worker", i))
+		s.worker(names[i], "rootcellar")
+		pause(s.ctx(), time.Second)
+	}
+	storm.passes(s, 10)
+	kills := storm.kills.Load()
+	s.driverReady()
+	for _, name := range names {
+		s.running(name)
+	}
+	s.oneVolumeEach(names)
+
+	storm = s.storm()
+	for _, name := range names {
+		s.dismiss(name)
+		pause(s.ctx(), 500*time.Millisecond)
+	}
+	storm.passes(s, 10)
+	s.driverReady()
+	s.nothingLeft()
+	s.note = fmt.Sprintf(": %d kills", kills+storm.kills.Load())
+}
+
+// oneVolumeEach waits until each of the claims, and nothing else, has one PersistentVolume and one directory.
+func (s *scenario) oneVolumeEach(claims []string) {
+	s.Helper()
+	claims = slices.Sorted(slices.Values(claims))
+	s.eventually("each claim has one volume", patience, func() string {
+		var bound, expected, found []string
+		for _, volume := range s.volumes() {
+			bound = append(bound, volume.Spec.ClaimRef.Name)
+			expected = append(expected, s.directories(s.home(&volume), "default", volume.Name)...)
+		}
+		for _, n := range nodes() {
+			found = append(found, s.directories(n, "default", s.namespace+"_")...)
+		}
+		slices.Sort(bound)
+		slices.Sort(expected)
+		slices.Sort(found)
+		if !slices.Equal(bound, claims) {
+			return fmt.Sprintf("the PersistentVolumes are of the claims %q, and the claims are %q", bound, claims)
+		}
+		if len(found) != len(claims) || !slices.Equal(found, expected) {
+			return fmt.Sprintf("the directories are %q, and belong to volumes %q", found, expected)
+		}
+		return ""
+	})
+}

@@ -1,0 +1,137 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// uninstalling comes last.
+var uninstalling = []entry{
+	{"uninstalled and installed again, every volume and its data is what it was", uninstalledAndBack},
+}
+
+func uninstalledAndBack(s *scenario) {
+	var volumes []*corev1.PersistentVolume
+	for name, class := range map[string]string{"kept": "rootcellar-retain", "deleted": "rootcellar", "dropped": "rootcellar"} {
+		s.worker(name, class, at(node1))
+		s.running(name)
+		s.says(name, "echo kept > /data/file && cat /data/file", "kept")
+		volumes = append(volumes, s.volume(name))
+		s.deletePod(name)
+	}
+	kept, dropped := s.volume("kept"), s.volume("dropped")
+	before := s.listing(poolPath("default") + "/volumes")
+
+	s.uninstall()
+	s.nothingServes()
+	if now := s.listing(poolPath("default") + "/volumes"); now != before {
+		s.Fatalf("the volumes are now\n%s\nand were\n%s", now, before)
+	}
+	for _, volume := range volumes {
+		if found := s.volume(volume.Spec.ClaimRef.Name); found.UID != volume.UID {
+			s.Fatalf("the claim %s has another volume", volume.Spec.ClaimRef.Name)
+		}
+	}
+	// What is asked for now waits for a driver and is not taken for done. Without a CSIDriver object, which says that a
+	// volume is not attached, Kubernetes begins to attach the pod's, and leaves an object of that behind.
+	s.Cleanup(forgetAttachments)
+	s.deleteClaim("dropped")
+	s.pod("early", with("deleted", "/data"))
+	s.always("the pod does not start without its volume", 10*time.Second, func() string {
+		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), "early", metav1.GetOptions{})
+		s.must(err)
+		if pod.Status.Phase != corev1.PodPending {
+			return string(pod.Status.Phase)
+		}
+		return ""
+	})
+	s.phase(dropped, corev1.VolumeReleased)
+	s.directory(node1, "default", dropped.Name)
+
+	s.install()
+	s.running("early")
+	s.says("early", "cat /data/file", "kept")
+	s.volumeGone(dropped.Name)
+	s.pod("kept", with("kept", "/data"))
+	s.running("kept")
+	s.says("kept", "cat /data/file", "kept")
+
+	// A retained volume outlives its claim, until somebody wants it deleted.
+	s.dismiss("kept")
+	s.deletePod("early")
+	s.deleteClaim("deleted")
+	s.phase(kept, corev1.VolumeReleased)
+	s.directory(node1, "default", kept.Name)
+	policy := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	_, err := client.CoreV1().PersistentVolumes().Patch(s.ctx(), kept.Name, types.MergePatchType, policy, metav1.PatchOptions{})
+	s.must(err)
+	s.nothingLeft()
+}
+
+// forgetAttachments deletes what Kubernetes began while no driver was installed.
+func forgetAttachments() {
+	attachments := client.StorageV1().VolumeAttachments()
+	_ = attachments.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
+}
+
+// phase waits until a PersistentVolume is in this phase.
+func (s *scenario) phase(volume *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%s is %s", volume.Name, phase), patience, func() string {
+		found, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), volume.Name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if found.Status.Phase != phase {
+			return string(found.Status.Phase)
+		}
+		return ""
+	})
+}
+
+// nothingServes waits until nothing but the pools is left of the driver on the nodes.
+func (s *scenario) nothingServes() {
+	s.Helper()
+	for _, n := range nodes() {
+		s.eventually("nothing of the driver is on "+n.name, patience, func() string {
+			if pid := processOf(n, driverProcess); pid != 0 {
+				return fmt.Sprint("process ", pid)
+			}
+			if mounts := s.mountLines(n, "kubernetes.io~csi"); mounts != "" {
+				return mounts
+			}
+			info, err := client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
+			s.must(err)
+			if len(info.Spec.Drivers) > 0 {
+				return "in its CSINode"
+			}
+			return strings.Join(sockets(n), " ")
+		})
+	}
+	capacities, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+	s.must(err)
+	if len(capacities.Items) > 0 {
+		s.Fatalf("%d CSIStorageCapacities", len(capacities.Items))
+	}
+	if left := s.kubectl("get", "csidrivers,storageclasses", "--output", "name"); strings.Contains(left, "rootcellar") {
+		s.Fatal(left)
+	}
+}
+
+// sockets are the files by which kubelet could take the driver for present.
+func sockets(n node) []string {
+	var found []string
+	for _, pattern := range []string{"plugins/" + driver + "/*", "plugins_registry/" + driver + "*"} {
+		files, _ := filepath.Glob(n.path(filepath.Join(os.Getenv("KUBELET_DIR"), pattern)))
+		found = append(found, files...)
+	}
+	return found
+}
