@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -154,14 +155,41 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"poolsDir semicolon", "poolsDir: \"/a;b\"", "poolsDir: the path \"/a;b\" may hold only"},
 		{"kubeletDir relative", "kubeletDir: var/lib/kubelet", "kubeletDir: \"var/lib/kubelet\" is not absolute"},
 		{"stateDir dots", "stateDir: /var/../state", "stateDir: the path \"/var/../state\" holds '.' or '..'"},
-		{"state in a pool", "stateDir: /var/lib/rootcellar/pools/default/state", "stateDir, at /var/lib/rootcellar/pools/default/state, is inside the pool"},
-		{"kubelet in a pool", "{poolsDir: /var, pools: [{name: lib}]}", "is inside the pool; move one of them"},
-		{"pool in the state", "{poolsDir: /a, stateDir: /a, pools: [{name: b}]}", "pool b: it is inside stateDir, which is /a"},
+		{"state in a pool", "stateDir: /var/lib/rootcellar/pools/default/state", "stateDir: /var/lib/rootcellar/pools/default/state is in poolsDir"},
+		{"state in poolsDir", "poolsDir: /var/lib/rootcellar", "stateDir: /var/lib/rootcellar/state is in poolsDir, which is /var/lib/rootcellar; put it beside"},
+		{"state is poolsDir", "{poolsDir: /a, stateDir: /a/}", "stateDir: /a is in poolsDir, which is /a;"},
+		{"pools in the state", "{poolsDir: /a/b, stateDir: /a}", "poolsDir: /a/b is in stateDir, which is /a"},
+		{"state in kubelet", "stateDir: /var/lib/kubelet/state", "stateDir: /var/lib/kubelet/state is in kubeletDir, which is /var/lib/kubelet; every start"},
+		{"state is kubelet", "{stateDir: /k, kubeletDir: /k}", "stateDir: /k is in kubeletDir, which is /k;"},
+		{"pools in kubelet", "poolsDir: /var/lib/kubelet//pools", "poolsDir: /var/lib/kubelet/pools is in kubeletDir"},
+		{"pools are kubelet", "{poolsDir: /k, kubeletDir: /k}", "poolsDir: /k is in kubeletDir, which is /k;"},
+		{"kubelet in poolsDir", "poolsDir: /var/lib", "kubeletDir: /var/lib/kubelet is in poolsDir, which is /var/lib;"},
+		{"kubelet in a pool", "{poolsDir: /var, pools: [{name: lib}]}", "kubeletDir: /var/lib/kubelet is in poolsDir, which is /var;"},
+		{"kubelet in the state", "stateDir: /var/lib", "kubeletDir: /var/lib/kubelet is in stateDir, which is /var/lib;"},
+		{"state is the socket's", "stateDir: /csi/", "stateDir: /csi is taken"},
+		{"state at the socket", "stateDir: /csi/state", "stateDir: /csi/state is taken: /csi is where the driver's own socket is"},
+		{"pools are the socket's", "poolsDir: /csi", "poolsDir: /csi is taken"},
+		{"pools at the socket", "poolsDir: /csi/pools", "poolsDir: /csi/pools is taken"},
+		{"kubelet at the socket", "kubeletDir: /csi/kubelet", "kubeletDir: /csi/kubelet is taken"},
 
 		{"two default classes", "storageClasses: [{name: a, default: true}, {name: b, default: true}]", "StorageClasses a and b are both the default"},
 		{"two classes of one name", "storageClasses: [{name: a}, {name: a}]", "two StorageClasses are called a"},
 		{"class of no pool", "storageClasses: [{name: a, pool: b}]", "StorageClass a: no pool is called b; the pools are: default"},
 		{"class that cannot choose", "{pools: [{name: a}, {name: b}], storageClasses: [{name: c}]}", "StorageClass c: it names no pool, there are 2, and none is called default"},
+		{"class that annotates itself", "storageClasses: [{name: a, default: true, annotations: {storageclass.kubernetes.io/is-default-class: \"true\"}}]",
+			"StorageClass a: annotations: the chart itself writes storageclass.kubernetes.io/is-default-class, where the class has `default: true`; leave it out"},
+		{"class that is a default unseen", "storageClasses: [{name: a, annotations: {storageclass.kubernetes.io/is-default-class: \"true\"}}]", "the chart itself writes"},
+		{"class of another's label", "storageClasses: [{name: a, labels: {app.kubernetes.io/instance: b}}]", "StorageClass a: labels: the chart itself writes app.kubernetes.io/instance; leave it out"},
+		{"pod of another's label", "podLabels: {app.kubernetes.io/name: a}", "podLabels: the chart itself writes app.kubernetes.io/name; leave it out"},
+		{"pod of another's annotation", "podAnnotations: {kubectl.kubernetes.io/default-container: a}", "podAnnotations: the chart itself writes kubectl.kubernetes.io/default-container"},
+
+		{"address without brackets", "httpAddress: \"::\"", "at '/httpAddress'"},
+		{"address with a port", "httpAddress: 0.0.0.0:9808", "at '/httpAddress'"},
+		{"address too large", "httpAddress: 0.0.0.256", "at '/httpAddress'"},
+		{"address too short", "httpAddress: 10.0.1", "at '/httpAddress'"},
+		{"address in empty brackets", "httpAddress: \"[]\"", "at '/httpAddress'"},
+		{"IPv4 in brackets", "httpAddress: \"[0.0.0.0]\"", "at '/httpAddress'"},
+		{"host's name", "httpAddress: localhost", "at '/httpAddress'"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -202,6 +230,55 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 		if text, err := helm(t, values(t, spelling)); err != nil || !bytes.Equal(text, first) {
 			t.Errorf("%s: %v: not as %s", spelling, err, spellings[0])
 		}
+	}
+}
+
+// Directories that only begin alike are not one inside the other.
+func TestDirectoriesBeside(t *testing.T) {
+	for _, content := range []string{
+		"{kubeletDir: /a/k, stateDir: /a/k2, poolsDir: /a/k3}",
+		"{stateDir: /csi2, poolsDir: /csi3}",
+		"{stateDir: /var/mnt2, poolsDir: /var/mnt}",
+	} {
+		if text, err := helm(t, values(t, content)); err != nil {
+			t.Errorf("%s: %s", content, text)
+		}
+	}
+}
+
+// What the page listens at reaches the driver as it is written.
+func TestHTTPAddress(t *testing.T) {
+	for _, address := range []string{"0.0.0.0", "127.0.0.1", "10.255.249.199", "[::]", "[::1]", "[fd00:1::A]", "[::ffff:10.0.0.1]"} {
+		_, container := driver(t, objects(t, values(t, "httpAddress: \""+address+"\"")))
+		same(t, container.Args[4], "--http="+address+":9808")
+	}
+}
+
+// A name stays one, whatever YAML would take it for.
+func TestNamesAreStrings(t *testing.T) {
+	for _, name := range []string{"123", "1e3", "0x1f", "true", "null", "on"} {
+		text, err := release(t, name, "--namespace="+name, "--set=namespace.create=true", values(t, strings.ReplaceAll(`
+pools: [{name: "NAME"}]
+storageClasses: [{name: "NAME", pool: "NAME", annotations: {a: "NAME"}, labels: {b: "NAME"}}]
+priorityClassName: "NAME"
+image: {repository: "NAME", tag: "20"}
+imagePullSecrets: [{name: "NAME"}]
+nodeSelector: {a: "NAME"}
+podLabels: {a: "NAME"}
+podAnnotations: {a: "NAME"}
+openshift: {securityContextConstraints: true, machineConfig: {create: true, role: "NAME"}}
+`, "NAME", name)))
+		found := decoded(t, text, err)
+		class := one[*storagev1.StorageClass](t, found)
+		same(t, class.Name, name)
+		same(t, class.Parameters, map[string]string{"pool": name})
+		same(t, one[*corev1.Namespace](t, found).Name, name)
+		same(t, one[*rbacv1.RoleBinding](t, found).Subjects[0].Namespace, name)
+		same(t, one[*appsv1.DaemonSet](t, found).Labels["app.kubernetes.io/instance"], name)
+		pod, container := driver(t, found)
+		same(t, pod.PriorityClassName, name)
+		same(t, container.Image, name+":20")
+		same(t, variable(container, "ROOTCELLAR_POOLS"), name+"=/var/lib/rootcellar/pools/"+name)
 	}
 }
 

@@ -70,6 +70,7 @@ func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 				continue
 			}
 			sidecar := corev1.SecurityContext{
+				RunAsUser:                new(int64),
 				AllowPrivilegeEscalation: new(bool),
 				ReadOnlyRootFilesystem:   security.ReadOnlyRootFilesystem,
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -219,6 +220,11 @@ func TestObjects(t *testing.T) {
 	})
 }
 
+// What the preset k3s says of itself: it is the default.
+func TestK3sIsTheDefault(t *testing.T) {
+	same(t, objects(t, "--values="+filepath.Join(presets, "k3s.yaml")), objects(t))
+}
+
 // OpenShift's constraints allow this DaemonSet and nothing beyond it.
 func TestOpenShiftConstraints(t *testing.T) {
 	found := objects(t, "--values="+filepath.Join(presets, "openshift.yaml"))
@@ -235,7 +241,8 @@ func TestOpenShiftConstraints(t *testing.T) {
 
 // The MachineConfig, asked for, has a unit that labels every pool.
 func TestMachineConfig(t *testing.T) {
-	found := objects(t, "--set=openshift.machineConfig.create=true,openshift.machineConfig.role=storage,pools[0].name=a,pools[1].name=default")
+	found := objects(t, "--set=openshift.machineConfig.create=true,openshift.machineConfig.role=storage,pools[0].name=a,pools[1].name=default,"+
+		"pools[2].name=b,pools[2].path=d-1/b")
 	config := one[*machineconfigurationv1.MachineConfig](t, found)
 	same(t, config.Name, "99-storage-rootcellar")
 	same(t, config.Labels["machineconfiguration.openshift.io/role"], "storage")
@@ -259,7 +266,9 @@ func TestMachineConfig(t *testing.T) {
 	unit := ignition.Systemd.Units[0]
 	same(t, unit.Enabled, true)
 	for _, line := range []string{
-		"RequiresMountsFor=/var/lib/rootcellar/pools /var/lib/rootcellar/pools/a /var/lib/rootcellar/pools/default",
+		// A disk that is absent must not keep the others from their label.
+		"RequiresMountsFor=/var/lib/rootcellar/pools",
+		`After=var-lib-rootcellar-pools-a.mount var-lib-rootcellar-pools-default.mount var-lib-rootcellar-pools-d\x2d1.mount var-lib-rootcellar-pools-d\x2d1-b.mount`,
 		"ExecStart=/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools",
 		"ExecStart=-/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools/a /var/lib/rootcellar/pools/a/.rootcellar/staging",
 	} {

@@ -6,7 +6,7 @@ app.kubernetes.io/name: rootcellar
 {{/* managed-by is not here: Helm sets it on what it installs, and on what kubectl applies it would be a lie. */}}
 {{- define "rootcellar.labels" -}}
 {{ include "rootcellar.selectorLabels" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
@@ -50,6 +50,46 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "rootcellar.dir" (dict "of" "poolsDir" "path" .Values.poolsDir) }}
 {{- end -}}
 
+{{/* Refuses directories of the host that the driver would mount one inside the other. */}}
+{{- define "rootcellar.apart" -}}
+{{- $kubelet := include "rootcellar.kubeletDir" . -}}
+{{- $state := include "rootcellar.stateDir" . -}}
+{{- $pools := include "rootcellar.poolsDir" . -}}
+{{- range $of, $at := dict "kubeletDir" $kubelet "stateDir" $state "poolsDir" $pools -}}
+{{- if hasPrefix "/csi/" (printf "%s/" $at) -}}
+{{- fail (printf "%s: %s is taken: /csi is where the driver's own socket is in its container; name another directory" $of $at) -}}
+{{- end -}}
+{{- end -}}
+{{- /* The propagation is Bidirectional in kubeletDir: what is mounted there at the start of a pod stays on the host. */ -}}
+{{- range $of, $at := dict "stateDir" $state "poolsDir" $pools -}}
+{{- if hasPrefix (printf "%s/" $kubelet) (printf "%s/" $at) -}}
+{{- fail (printf "%s: %s is in kubeletDir, which is %s; every start of the driver would mount it there on the host once more, so move it out" $of $at $kubelet) -}}
+{{- end -}}
+{{- end -}}
+{{- /* The driver would see every mount of the kubelet's twice. */ -}}
+{{- range $of, $at := dict "stateDir" $state "poolsDir" $pools -}}
+{{- if hasPrefix (printf "%s/" $at) $kubelet -}}
+{{- fail (printf "kubeletDir: %s is in %s, which is %s; set %s to a directory that does not hold the kubelet's" $kubelet $of $at $of) -}}
+{{- end -}}
+{{- end -}}
+{{- /* Disks come and go below poolsDir, and one mounted over stateDir would hide what it remembers of them. */ -}}
+{{- if hasPrefix (printf "%s/" $pools) (printf "%s/" $state) -}}
+{{- fail (printf "stateDir: %s is in poolsDir, which is %s; put it beside, where no disk is mounted over it" $state $pools) -}}
+{{- end -}}
+{{- if hasPrefix (printf "%s/" $state) $pools -}}
+{{- fail (printf "poolsDir: %s is in stateDir, which is %s; put one beside the other" $pools $state) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses what the chart itself writes. Takes of, given: the user's map, and own: a list of keys. */}}
+{{- define "rootcellar.notOwn" -}}
+{{- range $key := .own -}}
+{{- if hasKey ($.given | default dict) $key -}}
+{{- fail (printf "%s: the chart itself writes %s%s; leave it out" $.of $key ($.by | default "")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The path of a pool. Takes pool, and dir: the directory above all pools. */}}
 {{- define "rootcellar.poolPath" -}}
 {{- $path := .pool.path | default .pool.name -}}
@@ -66,8 +106,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* The value of ROOTCELLAR_POOLS. What the driver would refuse at its start is refused here. */}}
 {{- define "rootcellar.pools" -}}
 {{- $dir := include "rootcellar.poolsDir" . -}}
-{{- $state := include "rootcellar.stateDir" . -}}
-{{- $kubelet := include "rootcellar.kubeletDir" . -}}
+{{- include "rootcellar.apart" . -}}
 {{- $seen := dict -}}
 {{- $entries := list -}}
 {{- range $pool := .Values.pools -}}
@@ -84,14 +123,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else if or (hasPrefix (printf "%s/" $at) $path) (hasPrefix (printf "%s/" $path) $at) -}}
 {{- fail (printf "pools %s at %s and %s at %s: one is inside the other" $other $at $pool.name $path) -}}
 {{- end -}}
-{{- end -}}
-{{- range $of, $at := dict "stateDir" $state "kubeletDir" $kubelet -}}
-{{- if hasPrefix (printf "%s/" $path) (printf "%s/" $at) -}}
-{{- fail (printf "pool %s: %s, at %s, is inside the pool; move one of them" $pool.name $of $at) -}}
-{{- end -}}
-{{- end -}}
-{{- if hasPrefix (printf "%s/" $state) $path -}}
-{{- fail (printf "pool %s: it is inside stateDir, which is %s; move one of them" .name $state) -}}
 {{- end -}}
 {{- $_ := set $seen .name $path -}}
 {{- $entry := list (printf "%s=%s" .name $path) -}}
@@ -117,8 +148,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- join ";" $entries -}}
 {{- end -}}
 
+{{/* The systemd units of the mounts that path may be on, below dir. Takes path and dir. */}}
+{{- define "rootcellar.mountUnits" -}}
+{{- $at := .dir -}}
+{{- $units := list -}}
+{{- range trimPrefix (printf "%s/" .dir) .path | splitList "/" -}}
+{{- $at = printf "%s/%s" $at . -}}
+{{- /* As systemd-escape --path; a path holds no other characters: see rootcellar.dir. */ -}}
+{{- $unit := trimPrefix "/" $at | replace "-" `\x2d` | replace "@" `\x40` | replace "+" `\x2b` | replace "~" `\x7e` | replace "/" "-" -}}
+{{- $units = append $units (printf "%s.mount" (regexReplaceAllLiteral `^\.` $unit `\x2e`)) -}}
+{{- end -}}
+{{- join " " $units -}}
+{{- end -}}
+
 {{/* What keeps a sidecar small: root, because the socket is root's, and nothing else. */}}
 {{- define "rootcellar.sidecarSecurity" -}}
+# The socket is root's. Left to the image, another one may have another user.
+runAsUser: 0
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
