@@ -1,6 +1,6 @@
 #!/bin/sh
-# Holds the documents against the tree: every test that docs/semantics.md names exists, every test of tests/suite and
-# every scenario of e2e is named there, and no relative link in README.md, CHANGELOG.md, docs/ or e2e/ is dead.
+# Holds the documents against the tree: every test that docs/semantics.md names exists, every test of tests/suite is
+# named there, and no relative link in README.md, CHANGELOG.md, docs/ or e2e/ is dead.
 #
 # Needs: nothing but a POSIX shell with awk, grep and sed.
 set -eu
@@ -38,11 +38,6 @@ done
 for test in $suite; do
     printf '%s\n' "$named" | grep -qxF "$test" || complain "docs/semantics.md does not name $test"
 done
-
-scenarios=$(sed -n 's/^	{"\(.*\)", [a-zA-Z]*},$/\1/p' e2e/scenarios/*.go | sort)
-promised=$(sed -n '/^## In Kubernetes/,/^## /s/^- //p' docs/semantics.md | sort)
-[ "$scenarios" = "$promised" ] ||
-    complain "the scenarios of e2e and the list in docs/semantics.md differ: $(printf '%s\n' "$scenarios" "$promised" | sort | uniq -u)"
 
 for page in README.md CHANGELOG.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
     links=$(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//')

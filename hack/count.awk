@@ -4,11 +4,11 @@
 #
 # Variables: status, the step's exit status.
 /^failures:/ { failing = 1 }
-/^test result:/ { failing = 0; passed += $4; failed += $6; skipped += $8 }
-/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { passed += $1; failed += $3; skipped += $5 }
+/^test result:/ { counted = 1; failing = 0; passed += $4; failed += $6; skipped += $8 }
+/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { counted = 1; passed += $1; failed += $3; skipped += $5 }
 /^SKIP / && !failing { passed--; skipped++ }
 END {
     if (status != 0 && failed == 0) failed = 1
-    if (status == 0 && passed + skipped == 0) passed = 1
+    if (status == 0 && !counted) passed = 1
     print passed + 0, failed + 0, skipped + 0
 }

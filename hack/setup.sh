@@ -2,6 +2,8 @@
 # Installs what is missing: Debian packages and the Rust toolchain; checks for Rust and, for the tests, Go.
 #
 # Usage: setup.sh [build|image|test|e2e]   what is to be done with it, default: test; e2e needs what all the others need
+# Nothing is removed for it: where another package is in the way, apt-get says so and fails.
+#
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test and e2e, Go 1.26 or newer.
 set -eu
 cd "$(dirname "$0")/.."
@@ -34,7 +36,7 @@ if [ -n "$missing" ]; then
     echo "setup: installing$missing"
     $sudo apt-get update -qq
     # shellcheck disable=SC2086 # one word per package
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends --no-remove $missing
 fi
 
 command -v cargo >/dev/null ||
