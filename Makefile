@@ -45,10 +45,12 @@ manifests: ## render the chart into deploy/install, which kubectl applies
 	@hack/manifests.sh write
 
 e2e: ## run the shipped manifests on a real Kubernetes of two nodes, made for it and gone after
+	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh scenarios
 
 e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster
+	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh conformance
 

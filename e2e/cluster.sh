@@ -22,7 +22,7 @@ __inside) shift ;;
     setpriv --pdeathsig KILL unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
         "$0" __inside "$@" || status=$?
     exec 8>&-
-    wait "$reaper"
+    wait "$reaper" || status=1
     exit "$status"
     ;;
 esac
@@ -35,7 +35,7 @@ for i in 1 2; do
     CGROUP="$CGROUPS-node$i" unshare --mount --net --uts --propagation private \
         sh -c "echo \$\$ >'$RUN/node$i.pid'; until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done; exec '$here/node.sh' $i" \
         >"$RUN/log/node$i" 2>&1 &
-    until [ -s "$RUN/node$i.pid" ]; do sleep 0.1; done
+    for _ in $(seq 100); do [ -s "$RUN/node$i.pid" ] || sleep 0.1; done
     ip link add "veth$i" type veth peer name eth0 netns "$(cat "$RUN/node$i.pid")"
     ip link set "veth$i" master br0 up
     ip route add "10.244.$i.0/24" via "172.30.0.1$i"

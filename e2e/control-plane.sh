@@ -36,7 +36,11 @@ start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$RUN/pki" 
     --authorization-mode=Node,RBAC --token-auth-file="$RUN/pki/tokens.csv" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$RUN/pki/sa.pub" \
     --service-account-signing-key-file="$RUN/pki/sa.key" --kubelet-preferred-address-types=InternalIP
-until kubectl get --raw /readyz >/dev/null 2>&1; do sleep 0.5; done
+for _ in $(seq 240); do
+    ! kubectl get --raw /readyz >/dev/null 2>&1 || break
+    sleep 0.5
+done
+kubectl get --raw /readyz >/dev/null || { tail -n 20 "$RUN/log/etcd" "$RUN/log/kube-apiserver" >&2 && exit 1; }
 start kube-controller-manager --kubeconfig="$KUBECONFIG" --service-account-private-key-file="$RUN/pki/sa.key" \
     --root-ca-file="$RUN/pki/apiserver.crt" --use-service-account-credentials=true --leader-elect=false
 start kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false

@@ -1,14 +1,21 @@
 #!/bin/sh
 # Waits until nobody holds the other end of its input any more, then removes what the cluster leaves outside its
-# namespaces: cgroups, and the nodes' files.
+# namespaces: cgroups, and the nodes' files. Fails if something stays.
 #
 # Env:   RUN CGROUPS  as in cluster.sh
 set -eu
 cat >/dev/null
-for _ in $(seq 50); do
-    left=$(find /sys/fs/cgroup/*/ -maxdepth 1 -name "$CGROUPS-*")
-    [ -n "$left" ] || break
+# The kernel takes a moment to end the namespaces, and with them mounts and loop devices.
+for _ in $(seq 100); do
+    groups=$(find /sys/fs/cgroup/*/ -maxdepth 1 -name "$CGROUPS-*")
+    loops=$(losetup --list --noheadings --output NAME,BACK-FILE | grep -F "$RUN/" || :)
+    [ -n "$groups$loops" ] || break
     # shellcheck disable=SC2086 # one word per directory
-    find $left -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.2
+    [ -z "$groups" ] || find $groups -depth -type d -exec rmdir {} + 2>/dev/null || :
+    sleep 0.2
 done
+if [ -n "$groups$loops" ]; then
+    echo "cluster: left behind after 20 s: $groups $loops" >&2
+    exit 1
+fi
 rm -rf --one-file-system "$RUN"/node[0-9]* "$RUN/etcd" "$RUN/alive"

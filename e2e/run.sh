@@ -3,12 +3,12 @@
 #
 # Usage: run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
-# Needs: root, cgroup v1, what hack/setup.sh e2e installs.
+# Needs: what check.sh asks for and hack/setup.sh e2e installs.
 # Env:   CARGO_TARGET_DIR  absolute
 #        SUMMARY           a file for the last line
 # Last line: N passed, N failed, N skipped.
 set -eu
-# Whoever ends make, however hard, ends the cluster too.
+# Whoever ends make, however hard, ends this too, and all that it runs: each is a child of its own, and in no pipe.
 if [ -z "${E2E_PDEATHSIG:-}" ]; then
     E2E_PDEATHSIG=1 exec setpriv --pdeathsig KILL "$0" "$@"
 fi
@@ -23,36 +23,35 @@ scenarios | conformance) shift ;;
 esac
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target" PARTS="$target/e2e" RUN="$target/e2e/$what" E2E="$PWD/e2e"
-fail() {
-    echo "e2e: $*" >&2
-    exit 1
-}
-[ "$(id -u)" -eq 0 ] || fail "needs root, for namespaces, loop mounts and cgroups"
-[ -d /sys/fs/cgroup/cpuset ] || fail "needs cgroup v1: this kernel has mounted none at /sys/fs/cgroup/cpuset"
-case $PWD in
-/var/* | /run/*) fail "needs a checkout outside /var and /run, which every node has of its own" ;;
-esac
+e2e/check.sh
+mkdir -p "$PARTS/images"
+exec 9>"$PARTS/lock"
+flock -n 9 || { echo "e2e: another run is at work in $PARTS; wait for it or end it" >&2 && exit 1; }
 
-hack/image.sh
-e2e/parts.sh "$what"
-hack/manifests.sh check
+contained() { # COMMAND [argument...]
+    setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$@" 9>&-
+}
+contained hack/image.sh
+contained e2e/parts.sh "$what"
+contained hack/manifests.sh check
 cp "$target"/image/rootcellar-*-"$(dpkg --print-architecture)".tar "$PARTS/images/rootcellar.tar"
 export PATH="$target/tools:$PATH" NODE_SETUP="$E2E/disks.sh"
 
-# No pipe: a cluster has to be this shell's own child to end with it.
-log=$PARTS/$what.log status=0
+log=$PARTS/$what.log status=0 clusters=0
 rm -f "$log.pipe"
 mkfifo "$log.pipe"
-tee "$log" <"$log.pipe" &
+tee "$log" <"$log.pipe" 9>&- &
 exec 3>"$log.pipe"
 cluster() { # COMMAND [argument...]
-    setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 || status=$?
+    clusters=$((clusters + 1))
+    setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 9>&- || status=$?
 }
 if [ "$what" = conformance ]; then
     cluster e2e/conformance/run.sh "$@"
 else
-    (cd e2e && go vet ./scenarios ./registrar && go test -c -o "$PARTS/bin/scenarios" ./scenarios)
-    cluster scenarios -test.timeout 40m -test.run TestKubernetes "$@"
+    contained go -C e2e vet ./scenarios ./registrar
+    contained go -C e2e test -c -o "$PARTS/bin/scenarios" ./scenarios
+    cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
     # The distributions themselves are not here; where they keep kubelet's directory is tried.
     for preset in k0s microk8s; do
         export PRESET="$preset" RUN="$PARTS/$preset"
@@ -62,6 +61,10 @@ fi
 exec 3>&-
 wait
 rm -f "$log.pipe"
+if [ "$(grep -cE '^[1-9][0-9]* passed, ' "$log")" -ne "$clusters" ]; then
+    echo "e2e: not every cluster has a test that passed"
+    status=1
+fi
 counts=$(awk -v status="$status" -f hack/count.awk "$log")
 echo "$counts" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/' | tee "${SUMMARY:-$PARTS/$what.summary}"
 exit "$status"

@@ -110,7 +110,7 @@ func mistakesAreTold(s *scenario) {
 		{name: "uid", parameters: map[string]string{"uid": "root"}, texts: []string{`parameter "uid"`, `"root"`}},
 		{name: "pool", parameters: map[string]string{"pool": "../attic"}, texts: []string{`parameter "pool"`, "../attic"}},
 		{name: "option", options: []string{"noexec", "sync"}, texts: []string{`mount option "sync"`, "noexec"}},
-		{name: "contrary", options: []string{"ro", "rw"}, texts: []string{"ro", "rw"}},
+		{name: "contrary", options: []string{"ro", "rw"}, texts: []string{"ro and rw contradict each other"}},
 		{name: "many", mode: corev1.ReadWriteMany, texts: []string{"sharing", "node"}},
 	}
 	for i, c := range cases {

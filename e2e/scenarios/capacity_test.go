@@ -22,14 +22,19 @@ var capacities = []entry{
 	{"a pool that one node has pulls its pods there", poolOfOneNode},
 }
 
-// counting is held by the scenario that counts what the pool `fast` has left; no other may use the pool meanwhile.
+// counting is held by the scenario that uses the pool `fast`; some count what it has left.
 var counting sync.Mutex
+
+// onFast keeps the pool `fast` to this scenario until it ends.
+func (s *scenario) onFast() {
+	counting.Lock()
+	s.Cleanup(counting.Unlock)
+}
 
 // counted makes a class of the pool `fast`, which is on node2 alone, and returns what is left there.
 func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, int64) {
 	s.Helper()
-	counting.Lock()
-	s.Cleanup(counting.Unlock)
+	s.onFast()
 	// The scenario before may still be tidied up.
 	s.eventually("nothing is promised in the pool fast", patience, func() string {
 		if promised := s.metric(node2, "rootcellar_pool_reserved_bytes", "fast"); promised != 0 {

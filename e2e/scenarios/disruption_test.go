@@ -28,7 +28,8 @@ func podDeleted(s *scenario) {
 		old := s.driverPod(node1)
 		s.must(client.CoreV1().Pods(system).Delete(s.ctx(), old.Name, metav1.DeleteOptions{}))
 		s.eventually("the driver has another pod", patience, func() string {
-			pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node1.name})
+			here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node1.name}
+			pods, err := client.CoreV1().Pods(system).List(s.ctx(), here)
 			s.must(err)
 			for _, pod := range pods.Items {
 				if pod.UID != old.UID && pod.DeletionTimestamp == nil {

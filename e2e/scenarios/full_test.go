@@ -22,7 +22,7 @@ func podFillsDisk(s *scenario) {
 	// Sizes are not held, so this one is hit too: docs/limits.md.
 	s.refused("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=1", "No space left on device")
 	s.poolIs(node1, "late", "healthy")
-	s.noRoom(node1, class)
+	s.left(node1, class, 0)
 	s.claim("sent", class, "25Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "pool late has room for 0 bytes, not for 26214400 bytes")
 	other.goesOn()

@@ -117,17 +117,6 @@ func (s *scenario) room(n node, class string) int64 {
 	return room
 }
 
-// noRoom waits until the scheduler believes that a class has no room on the node.
-func (s *scenario) noRoom(n node, class string) {
-	s.Helper()
-	s.eventually("there is no room on "+n.name, patience, func() string {
-		if room, _ := s.capacity(n, class); room > 0 {
-			return fmt.Sprint(room, " bytes")
-		}
-		return ""
-	})
-}
-
 // sentTo chooses the claim's node as a scheduler does, whatever the node can.
 func sentTo(n node) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {

@@ -52,6 +52,24 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
+// TestPromises holds the scenarios that are played against the list in docs/semantics.md.
+func TestPromises(t *testing.T) {
+	var played, promised []string
+	for _, entry := range slices.Concat(first, apart, alone) {
+		played = append(played, entry.title)
+	}
+	for line := range strings.Lines((&scenario{T: t}).section("docs/semantics.md", "In Kubernetes")) {
+		if title, found := strings.CutPrefix(line, "- "); found {
+			promised = append(promised, strings.TrimSpace(title))
+		}
+	}
+	slices.Sort(played)
+	slices.Sort(promised)
+	if !slices.Equal(played, promised) {
+		t.Errorf("played:\n%s\npromised:\n%s", strings.Join(played, "\n"), strings.Join(promised, "\n"))
+	}
+}
+
 var results struct {
 	sync.Mutex
 	passed, failed, skipped int
@@ -60,21 +78,22 @@ var results struct {
 // play gives a scenario its namespace, records how it ended, and dumps what is there if it failed.
 func play(t *testing.T, entry entry) {
 	start := time.Now()
+	s := &scenario{T: t}
+	// The first to be registered, so it sees what the others do to the test.
+	t.Cleanup(func() {
+		record(t, entry.title+s.note, time.Since(start))
+		if t.Failed() {
+			s.dump()
+		}
+		_ = client.CoreV1().Namespaces().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
+	})
 	words := strings.FieldsFunc(strings.ToLower(entry.title), func(r rune) bool { return r < 'a' || r > 'z' })
 	meta := metav1.ObjectMeta{GenerateName: strings.Join(words[:min(3, len(words))], "-") + "-"}
 	space, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scenario{T: t, namespace: space.Name}
-	// Runs after a failure too, and with a context of its own: the test's has ended.
-	defer func() {
-		record(t, entry.title+s.note, time.Since(start))
-		if t.Failed() {
-			s.dump()
-		}
-		_ = client.CoreV1().Namespaces().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
-	}()
+	s.namespace = space.Name
 	entry.run(s)
 }
 
@@ -116,6 +135,7 @@ func (s *scenario) dump() {
 	show("kubectl", "get", "pv,csinodes,storageclasses", "-o", "wide")
 	show("kubectl", "get", "csistoragecapacities", "-A")
 	show("kubectl", "-n", system, "get", "pods", "-o", "wide")
+	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--container", "driver", "--prefix", "--previous", "--tail", "30")
 	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--tail", "60")
 	for _, n := range nodes() {
 		show("find", n.path(poolPath("")), "-maxdepth", "4")
@@ -124,5 +144,5 @@ func (s *scenario) dump() {
 	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
 		s.Log(err)
 	}
-	s.Logf("what was there: %s", file)
+	s.Logf("what was there, also in %s:\n%s", file, text.String())
 }

@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,33 @@ func (s *scenario) section(file, heading string) string {
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	return section
+}
+
+// yamlBlock is an object in Markdown.
+var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+
+// readmeClass makes the StorageClass that the README shows, and a pod of the group it names.
+func readmeClass(s *scenario) {
+	s.onFast()
+	for _, block := range yamlBlock.FindAllStringSubmatch(s.section("README.md", "Pools and classes"), -1) {
+		s.apply(block[1])
+	}
+	s.Cleanup(func() {
+		_ = client.StorageV1().StorageClasses().Delete(context.Background(), "fast", metav1.DeleteOptions{})
+	})
+	s.claim("data", "fast", "64Mi")
+	s.pod("member", with("data", "/data"), as(1000))
+	s.running("member")
+	s.says("member", "stat -c '%g %a' /data && echo kept > /data/file && cat /data/file", "1000 770\nkept")
+	s.says("member", "grep -c ' /data .*nosuid,nodev.*noatime' /proc/mounts", "1")
+	s.pod("stranger", with("data", "/data"), as(2000))
+	s.running("stranger")
+	s.refused("stranger", "cat /data/file", "Permission denied")
+	volume := s.volume("data").Name
+	s.deletePod("member")
+	s.deletePod("stranger")
+	s.deleteClaim("data")
+	s.volumeGone(volume)
 }
 
 // quickStart runs every command of the README's quick start as it is written there.

@@ -116,11 +116,14 @@ func (s *scenario) nothingServes() {
 			return strings.Join(sockets(n), " ")
 		})
 	}
-	capacities, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
-	if len(capacities.Items) > 0 {
-		s.Fatalf("%d CSIStorageCapacities", len(capacities.Items))
-	}
+	s.eventually("the capacities go with the pods", patience, func() string {
+		list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+		s.must(err)
+		if len(list.Items) > 0 {
+			return fmt.Sprint(len(list.Items))
+		}
+		return ""
+	})
 	if left := s.kubectl("get", "csidrivers,storageclasses", "--output", "name"); strings.Contains(left, "rootcellar") {
 		s.Fatal(left)
 	}

@@ -60,6 +60,9 @@ func upgraded(s *scenario) {
 			kept = kept[1:]
 		}
 	}
+	if deleted := len(made) - len(kept); len(made) < 4 || deleted < 1 {
+		s.Fatalf("the upgrade was over after %d claims made and %d deleted", len(made), deleted)
+	}
 	for _, n := range nodes() {
 		if pod := s.driverPod(n); before[string(pod.UID)] {
 			s.Fatalf("the driver's pod on %s is the old one", n.name)
