@@ -1,7 +1,9 @@
 package scenarios
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -47,8 +49,8 @@ func (s *scenario) kubeletForgets(n node, pod *corev1.Pod) {
 	s.Helper()
 	directory := n.path(filepath.Join(os.Getenv("KUBELET_DIR"), "pods", string(pod.UID)))
 	s.eventually("kubelet forgets "+pod.Name, patience, func() string {
-		if _, err := os.Stat(directory); err == nil {
-			return directory
+		if _, err := os.Stat(directory); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Sprint(directory, " ", err)
 		}
 		return ""
 	})

@@ -3,8 +3,6 @@ package scenarios
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -62,15 +60,9 @@ func (s *scenario) left(n node, class string, want int64) {
 // metric is a number that the driver itself tells of a pool.
 func (s *scenario) metric(n node, name, pool string) int64 {
 	s.Helper()
-	page := "http://" + s.driverPod(n).Status.PodIP + ":9808/metrics"
-	request, err := http.NewRequestWithContext(s.ctx(), http.MethodGet, page, nil)
+	text, err := s.page(n, "/metrics")
 	s.must(err)
-	answer, err := http.DefaultClient.Do(request)
-	s.must(err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	s.must(err)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if value, found := strings.CutPrefix(line, name+`{pool="`+pool+`"} `); found {
 			number, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 			s.must(err)

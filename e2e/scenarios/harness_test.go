@@ -211,20 +211,6 @@ func (s *scenario) on(n node, name string, arguments ...string) (string, error) 
 	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "--", name}, arguments...)...)
 }
 
-// mounts are the node's mount points whose line in mountinfo holds the text.
-func (s *scenario) mounts(n node, text string) []string {
-	s.Helper()
-	table, err := os.ReadFile("/proc/" + n.pid + "/mountinfo")
-	s.must(err)
-	var found []string
-	for line := range strings.Lines(string(table)) {
-		if strings.Contains(line, text) {
-			found = append(found, strings.Fields(line)[4])
-		}
-	}
-	return found
-}
-
 // driverPod is the driver's pod on a node.
 func (s *scenario) driverPod(n node) corev1.Pod {
 	s.Helper()

@@ -80,7 +80,7 @@ func retainedOutlivesClaim(s *scenario) {
 	s.unscheduled("fits", "did not have enough free storage")
 	s.claim("names", "rootcellar-retain", "3Gi", naming(volume))
 	s.event("PersistentVolumeClaim", "names", volume, "already bound to a different claim")
-	if phase := s.notReleased(volume); phase != "" {
+	if phase := s.notIn(volume, corev1.VolumeReleased); phase != "" {
 		s.Fatalf("%s is %s", volume, phase)
 	}
 	s.holds(node1, dir+"/data/file", "kept\n")
@@ -134,27 +134,31 @@ func (s *scenario) letGoAfter() {
 	})
 }
 
-// notReleased is what a volume is instead.
-func (s *scenario) notReleased(volume string) string {
+// notIn is the phase that a PersistentVolume is in instead.
+func (s *scenario) notIn(volume string, phase corev1.PersistentVolumePhase) string {
 	s.Helper()
 	found, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), volume, metav1.GetOptions{})
 	s.must(err)
-	if found.Status.Phase != corev1.VolumeReleased {
+	if found.Status.Phase != phase {
 		return string(found.Status.Phase)
 	}
 	return ""
+}
+
+// phase waits until a PersistentVolume is in this phase.
+func (s *scenario) phase(volume string, phase corev1.PersistentVolumePhase) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%s is %s", volume, phase), patience, func() string { return s.notIn(volume, phase) })
 }
 
 // released deletes a claim, and looks that its retained volume stays for longer than a volume that is not.
 func (s *scenario) released(home node, claim, volume string) {
 	s.Helper()
 	// While it is mounted no volume is deleted, and after a refusal the provisioner waits.
-	s.eventually(volume+" is unmounted", patience, func() string {
-		return strings.Join(s.mounts(home, "/"+volume+"/mount"), " ")
-	})
+	s.eventually(volume+" is unmounted", patience, func() string { return s.mountLines(home, "/"+volume+"/mount") })
 	s.deleteClaim(claim)
-	s.eventually(volume+" is Released", patience, func() string { return s.notReleased(volume) })
-	s.always(volume+" stays", 10*time.Second, func() string { return s.notReleased(volume) })
+	s.phase(volume, corev1.VolumeReleased)
+	s.always(volume+" stays", 10*time.Second, func() string { return s.notIn(volume, corev1.VolumeReleased) })
 }
 
 // holds looks at a file on a node's disk.

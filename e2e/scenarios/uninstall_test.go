@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // uninstalling comes last.
@@ -53,7 +52,7 @@ func uninstalledAndBack(s *scenario) {
 		}
 		return ""
 	})
-	s.phase(dropped, corev1.VolumeReleased)
+	s.phase(dropped.Name, corev1.VolumeReleased)
 	s.directory(node1, "default", dropped.Name)
 
 	s.install()
@@ -68,11 +67,9 @@ func uninstalledAndBack(s *scenario) {
 	s.dismiss("kept")
 	s.deletePod("early")
 	s.deleteClaim("deleted")
-	s.phase(kept, corev1.VolumeReleased)
+	s.phase(kept.Name, corev1.VolumeReleased)
 	s.directory(node1, "default", kept.Name)
-	policy := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
-	_, err := client.CoreV1().PersistentVolumes().Patch(s.ctx(), kept.Name, types.MergePatchType, policy, metav1.PatchOptions{})
-	s.must(err)
+	s.must(letGo(s.ctx(), kept.Name))
 	s.nothingLeft()
 }
 
@@ -80,21 +77,6 @@ func uninstalledAndBack(s *scenario) {
 func forgetAttachments() {
 	attachments := client.StorageV1().VolumeAttachments()
 	_ = attachments.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
-}
-
-// phase waits until a PersistentVolume is in this phase.
-func (s *scenario) phase(volume *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
-	s.Helper()
-	s.eventually(fmt.Sprintf("%s is %s", volume.Name, phase), patience, func() string {
-		found, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), volume.Name, metav1.GetOptions{})
-		if err != nil {
-			return err.Error()
-		}
-		if found.Status.Phase != phase {
-			return string(found.Status.Phase)
-		}
-		return ""
-	})
 }
 
 // nothingServes waits until nothing but the pools is left of the driver on the nodes.
