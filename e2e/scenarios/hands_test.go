@@ -24,19 +24,32 @@ const (
 	kubeletProcess     = "kubelet "
 )
 
-// findProcess is the process whose command line begins so and whose directory in /proc pleases; 0 if there is none.
+// findProcess is the process whose command line begins so and whose directory in /proc pleases; 0 if there is none. What
+// it starts looks like it for a moment, and is passed over.
 func findProcess(start string, pleases func(directory string) bool) int {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		// What ended meanwhile has none.
-		line, _ := os.ReadFile(file)
-		line = bytes.ReplaceAll(line, []byte{0}, []byte(" "))
-		if directory := filepath.Dir(file); bytes.HasPrefix(line, []byte(start)) && pleases(directory) {
+	directories, _ := filepath.Glob("/proc/[0-9]*")
+	for _, directory := range directories {
+		if strings.HasPrefix(commandLine(directory), start) && pleases(directory) &&
+			!strings.HasPrefix(commandLine(parent(directory)), start) {
 			pid, _ := strconv.Atoi(filepath.Base(directory))
 			return pid
 		}
 	}
 	return 0
+}
+
+// commandLine is of a process by its directory in /proc, with a space after every word; what has ended has none.
+func commandLine(directory string) string {
+	line, _ := os.ReadFile(directory + "/cmdline")
+	return strings.ReplaceAll(string(line), "\x00", " ")
+}
+
+// parent is the directory of the parent of a process.
+func parent(directory string) string {
+	status, _ := os.ReadFile(directory + "/status")
+	_, rest, _ := strings.Cut(string(status), "\nPPid:\t")
+	pid, _, _ := strings.Cut(rest, "\n")
+	return "/proc/" + pid
 }
 
 // processOf is the node's process whose command line begins so; 0 if there is none.
