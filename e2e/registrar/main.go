@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -61,9 +62,21 @@ func driverName(address string) (string, error) {
 	return info.GetName(), err
 }
 
+// health answers /healthz by whether kubelet can find the socket.
+func health(socket string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(answer http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat(socket); err != nil {
+			http.Error(answer, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	return mux
+}
+
 func run() error {
 	address := flag.String("csi-address", "", "the driver's socket, in this container")
 	path := flag.String("kubelet-registration-path", "", "the driver's socket, on the host")
+	page := flag.String("http-endpoint", "", "where to serve /healthz: whether the registration socket is there")
 	flag.Parse()
 	name, err := driverName(*address)
 	if err != nil {
@@ -80,8 +93,11 @@ func run() error {
 	server := grpc.NewServer()
 	service := &registrar{name: name, endpoint: *path, refused: make(chan string, 1)}
 	registration.RegisterRegistrationServer(server, service)
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(listener) }()
+	if *page != "" {
+		go func() { ended <- http.ListenAndServe(*page, health(socket)) }()
+	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	select {

@@ -3,6 +3,8 @@ package scenarios
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -16,6 +18,7 @@ import (
 var disruption = []entry{
 	{"the driver's process is killed: pods write on, and pods made and deleted right after are served", processKilled},
 	{"the driver's pod is deleted: pods write on, and pods made and deleted right after are served", podDeleted},
+	{"a registration socket that is lost is made again, and kubelet knows the driver again", registrationLost},
 	{"kubelet is killed: pods write on, and what was deleted meanwhile is unmounted", kubeletKilled},
 	{"a node without its driver: its pods write on, all else there waits and says why, and goes on with the driver", driverAway},
 	{"an upgrade while pods write and claims come and go", upgraded},
@@ -39,6 +42,25 @@ func podDeleted(s *scenario) {
 			return "none"
 		})
 	})
+}
+
+// registrationLost is what a pod of the driver that is deleted by force does to the one after it.
+func registrationLost(s *scenario) {
+	socket := node1.path(filepath.Join(os.Getenv("KUBELET_DIR"), "plugins_registry", driver+"-reg.sock"))
+	s.must(os.Remove(socket))
+	s.eventually("kubelet forgets the driver", patience, func() string {
+		info, err := client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+		s.must(err)
+		if len(info.Spec.Drivers) > 0 {
+			return "not yet"
+		}
+		return ""
+	})
+	s.driverReady()
+	s.worker("new", "rootcellar", at(node1))
+	s.running("new")
+	s.dismiss("new")
+	s.nothingLeft()
 }
 
 // driverKilled kills the driver's process and is sure that it is another one then.

@@ -139,7 +139,11 @@ func TestMounts(t *testing.T) {
 			"serve", "--endpoint=unix:///csi/csi.sock", "--state-dir=/var/lib/rootcellar/state",
 			"--kubelet-dir=" + kubelet, "--http=0.0.0.0:9808", "--log-format=text",
 		})
-		same(t, pod.Containers[2].Args[1], "--kubelet-registration-path="+kubelet+"/plugins/csi.rootcellar.dev/csi.sock")
+		same(t, pod.Containers[2].Args, []string{
+			"--csi-address=/csi/csi.sock",
+			"--kubelet-registration-path=" + kubelet + "/plugins/csi.rootcellar.dev/csi.sock",
+			"--http-endpoint=0.0.0.0:9809",
+		})
 	})
 }
 
