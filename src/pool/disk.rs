@@ -149,11 +149,7 @@ impl Disk {
 
     /// The pool's directory by its path, as mounts need it, if it still shows this disk.
     pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Sickness> {
-        let at = open_pool_path(&options.path)?;
-        let status = os::status(&at).during("look at the pool's directory")?;
-        if options.require_mount && !status.is_mount_root {
-            return Err(Sickness::NotMounted);
-        }
+        let (at, status) = open_mounted(&options.path, options.require_mount)?;
         if Seen::from(status) != self.seen {
             return Err(Sickness::Changed);
         }
@@ -335,6 +331,16 @@ impl Disk {
     pub(crate) fn is_on_root_disk(&self) -> bool {
         self.context.root_devices.contains(&self.place.device)
     }
+}
+
+/// The directory at a pool's path, which must be a mount point if that is required.
+pub(super) fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status), Sickness> {
+    let at = open_pool_path(path)?;
+    let status = os::status(&at).during("look at the pool's directory")?;
+    if required && !status.is_mount_root {
+        return Err(Sickness::NotMounted);
+    }
+    Ok((at, status))
 }
 
 fn open_pool_path(path: &Path) -> Result<OwnedFd, Sickness> {

@@ -7,7 +7,7 @@ use crate::mount::{self, GuardedDir};
 use crate::os::Os;
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
-use super::disk::suitable_filesystem;
+use super::disk::{open_mounted, suitable_filesystem};
 use super::fault::During;
 use super::index::Index;
 use super::marker::{self, Marker};
@@ -68,14 +68,7 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId,
 
 /// Opens a pool's directory through a guarded clone.
 fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedDir), Sickness> {
-    let at = match crate::os::open_path(path) {
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Err(Sickness::Absent),
-        outcome => outcome.during("open the directory")?,
-    };
-    let status = crate::os::status(&at).during("look at the directory")?;
-    if wanted.require_mount && !status.is_mount_root {
-        return Err(Sickness::NotMounted);
-    }
+    let (at, _) = open_mounted(path, wanted.require_mount)?;
     let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
     let root = mount::open_guarded(&at).during("clone the directory's mount")?;
     Ok((filesystem.name, root))
