@@ -35,7 +35,7 @@ struct Cli {
 enum Command {
     /// Serve CSI on a Unix socket
     Serve(ServeArgs),
-    /// Make and list pools
+    /// Make, list, take over and retire pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
     /// Show a real server at work, in a temporary directory and without Kubernetes
@@ -95,6 +95,10 @@ fn exit_code(error: &Error) -> u8 {
         Error::Invalid { .. } => USAGE,
         Error::AllLocked
         | Error::PoolRefused {
+            reason: Sickness::Locked,
+            ..
+        }
+        | Error::NotAdopted {
             reason: Sickness::Locked,
             ..
         } => TRY_AGAIN,
@@ -186,11 +190,17 @@ mod tests {
             path: "/a".into(),
             reason,
         };
+        let not_adopted = |reason| Error::NotAdopted {
+            path: "/a".into(),
+            reason,
+        };
         let cases = [
             (Error::invalid("--pool", "bad"), 64),
             (Error::AllLocked, 75),
             (refused(Sickness::Locked), 75),
             (refused(Sickness::Absent), 1),
+            (not_adopted(Sickness::Locked), 75),
+            (not_adopted(Sickness::Unmarked), 1),
             (Error::Internal("x".into()), 1),
         ];
         for (error, code) in cases {

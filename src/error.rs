@@ -97,6 +97,16 @@ pub enum Error {
         /// The pool named by the id.
         pool: PoolId,
     },
+    /// The pool is to be declared gone, and is there.
+    #[error(
+        "pool {pool} is not gone: it is at {path:?}; delete its volumes, or take its disk away first"
+    )]
+    PoolHere {
+        /// The pool.
+        pool: PoolId,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// The topology asked for does not include this node.
     #[error("this node is {here}, which the requested topology excludes")]
     TopologyExcludesNode {
@@ -213,6 +223,14 @@ pub enum Error {
         /// Why, and what to do.
         reason: Sickness,
     },
+    /// The pool at this path cannot be taken over.
+    #[error("the pool at {path:?} cannot be adopted: {reason}")]
+    NotAdopted {
+        /// The path.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: Sickness,
+    },
     /// Another server serves every pool.
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
@@ -293,7 +311,9 @@ impl Error {
             | Self::Io { .. } => Code::Unavailable,
             Self::Published { .. }
             | Self::Quarantined { .. }
+            | Self::PoolHere { .. }
             | Self::PoolRefused { .. }
+            | Self::NotAdopted { .. }
             | Self::AllLocked => Code::FailedPrecondition,
             Self::Busy(_) | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,

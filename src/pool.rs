@@ -4,6 +4,7 @@
 //! falls sick drops them all and is looked at again every few seconds. The mutex guards what is
 //! known in memory and is never held while the disk is asked or written.
 
+mod adopt;
 mod capacity;
 mod claims;
 mod contents;
@@ -32,6 +33,7 @@ use crate::os::Os;
 use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NodeName, PoolId, PoolName, VolumeId};
 
+pub use adopt::{Adopted, adopt, retire};
 pub use claims::Claims;
 pub use disk::Site;
 pub use fault::Fault;

@@ -201,6 +201,11 @@ impl PoolId {
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
+
+    /// Parses a UUID, with hyphens or without.
+    pub fn parse(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
 }
 
 impl fmt::Display for PoolId {

@@ -73,6 +73,7 @@ impl Default for Seams {
 pub struct Volumes {
     settings: Settings,
     mounter: Arc<dyn Mounter>,
+    memory: Arc<Memory>,
     pools: Vec<Arc<Pool>>,
     publications: Publications,
     busy: Busy,
@@ -180,7 +181,7 @@ impl Volumes {
         let root_devices = root_devices(&settings, seams.mounter.as_ref())?;
         let context = Context {
             node: settings.node.clone(),
-            memory,
+            memory: Arc::clone(&memory),
             os: seams.os,
             quota: seams.quota,
             root_devices,
@@ -194,6 +195,7 @@ impl Volumes {
         Ok(Self {
             settings,
             mounter: seams.mounter,
+            memory,
             pools,
             publications: Publications::default(),
             busy: Busy::default(),
@@ -268,11 +270,18 @@ impl Volumes {
         &self.pools
     }
 
-    /// Deletes a volume that is not published; its space comes back in the background.
+    /// Deletes a volume that is not published; its space comes back in the background. A volume of
+    /// a pool that was declared gone is gone.
     pub fn delete(&self, id: &str) -> Result<()> {
         let parsed = parse_id(id)?;
         let _held = self.busy.hold_id(id)?;
-        let (pool, entry) = self.volume(parsed)?;
+        let (pool, entry) = match self.volume(parsed) {
+            Err(Error::PoolNotHere { pool }) if self.memory.is_retired(pool)? => {
+                tracing::warn!(id, "was in a pool that is gone for good");
+                return Ok(());
+            }
+            found => found?,
+        };
         if let Some((target, _)) = self.published(&entry)?.into_iter().next() {
             return Err(Error::Published {
                 id: id.to_owned(),

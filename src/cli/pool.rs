@@ -1,7 +1,7 @@
-//! `rootcellar pool init` and `rootcellar pool list`.
+//! `rootcellar pool`: pools made, listed, taken over and declared gone, without a server.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::{cannot_print, environment};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
-use crate::error::Result;
-use crate::pool::{self, Inspection, Wanted};
-use crate::types::PoolId;
+use crate::error::{Error, Result};
+use crate::os::Os;
+use crate::pool::{self, Adopted, Inspection, Memory, Wanted};
+use crate::types::{NodeName, PoolId, VolumeId};
 
 /// What to do with pools.
 #[derive(Debug, Subcommand)]
@@ -20,12 +21,23 @@ pub(super) enum PoolCommand {
     Init(InitArgs),
     /// List the configured pools, without disturbing a server
     List(ListArgs),
+    /// Take over the pool at a path: another node's, another one than the path held, or one that was retired
+    Adopt(AdoptArgs),
+    /// Declare a pool gone for good, so that its volumes can be deleted and its path may hold another
+    Retire(RetireArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Make this directory a pool; it may hold nothing but lost+found, and must be a mount point if it is a configured
-    /// pool with require-mount
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// A directory and the node it is to belong to.
+#[derive(Debug, Args)]
+struct PlaceArgs {
+    /// Make the pool in, or take over the pool at, this directory, which must be a mount point if it is a configured
+    /// pool with require-mount; a new pool is made only where nothing is but lost+found
     path: String,
 
     /// Make it a pool of this Kubernetes node
@@ -38,6 +50,31 @@ pub(super) struct InitArgs {
 }
 
 #[derive(Debug, Args)]
+struct StateArgs {
+    /// The directory in which the server of this node remembers which pool each path held
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/rootcellar/state")]
+    state_dir: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AdoptArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RetireArgs {
+    /// Retire the pool with this id; the id of one of its volumes names it too
+    id: String,
+
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(Debug, Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 pub(super) struct ListArgs {
     /// List this pool, in the form that serve takes; repeat for more [env: ROOTCELLAR_POOLS=]
@@ -47,6 +84,9 @@ pub(super) struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    state: StateArgs,
 }
 
 /// Runs one of the commands.
@@ -54,22 +94,106 @@ pub(super) fn run(command: PoolCommand) -> Result<ExitCode> {
     match command {
         PoolCommand::Init(args) => init(&args),
         PoolCommand::List(args) => list(&args),
+        PoolCommand::Adopt(args) => adopt(&args),
+        PoolCommand::Retire(args) => retire(&args),
+    }
+}
+
+impl PlaceArgs {
+    fn parse(&self) -> Result<(PathBuf, NodeName, Wanted)> {
+        let path = parse_dir("PATH", &self.path)?;
+        let node = parse_node("--node (or NODE_NAME)", &self.node)?;
+        let configured = parse_pools(&[], environment(POOLS_ENV)?.as_deref())?;
+        let wanted = Wanted {
+            require_mount: configured
+                .iter()
+                .any(|pool| pool.path == path && pool.require_mount),
+            any_filesystem: self.any_filesystem,
+        };
+        Ok((path, node, wanted))
+    }
+}
+
+impl StateArgs {
+    fn parse(&self) -> Result<PathBuf> {
+        parse_dir("--state-dir", &self.state_dir)
     }
 }
 
 fn init(args: &InitArgs) -> Result<ExitCode> {
-    let path = parse_dir("PATH", &args.path)?;
-    let node = parse_node("--node (or NODE_NAME)", &args.node)?;
-    let configured = parse_pools(&[], environment(POOLS_ENV)?.as_deref())?;
-    let wanted = Wanted {
-        require_mount: configured
-            .iter()
-            .any(|pool| pool.path == path && pool.require_mount),
-        any_filesystem: args.any_filesystem,
-    };
+    let (path, node, wanted) = args.place.parse()?;
     let id = pool::init(&path, &node, wanted)?;
     print_made(&mut io::stdout().lock(), &path, node.as_str(), id).map_err(cannot_print)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn adopt(args: &AdoptArgs) -> Result<ExitCode> {
+    let (path, node, wanted) = args.place.parse()?;
+    let memory = Memory::open(Os::default(), &args.state.parse()?)?;
+    let adopted = pool::adopt(&memory, &path, &node, wanted)?;
+    print_adopted(&mut io::stdout().lock(), &path, &node, &adopted).map_err(cannot_print)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_adopted(
+    out: &mut impl Write,
+    path: &Path,
+    node: &NodeName,
+    adopted: &Adopted,
+) -> io::Result<()> {
+    let Adopted { id, from, volumes } = adopted;
+    writeln!(out, "{id}")?;
+    writeln!(
+        out,
+        "{} is now this pool of node {node}, with {volumes} volumes",
+        path.display()
+    )?;
+    if from == node {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "it was of node {from}: write its PersistentVolumes anew for this node before that node \
+         retires the pool"
+    )
+}
+
+fn retire(args: &RetireArgs) -> Result<ExitCode> {
+    let id = parse_pool_id(&args.id)?;
+    let state_dir = args.state.parse()?;
+    // A new one would be nobody's, and the pool be retired for nobody.
+    if !state_dir.is_dir() {
+        let shown = state_dir.display();
+        let problem = format!("{shown} is not there; give the one that the server uses");
+        return Err(Error::invalid("--state-dir", problem));
+    }
+    let held = pool::retire(&Memory::open(Os::default(), &state_dir)?, id)?;
+    print_retired(&mut io::stdout().lock(), id, &held).map_err(cannot_print)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse_pool_id(text: &str) -> Result<PoolId> {
+    let problem = || {
+        let problem = format!("{text:?} is the id of neither a pool nor a volume");
+        Error::invalid("ID", problem)
+    };
+    let of_volume = || VolumeId::parse(text).map(|volume| volume.pool());
+    PoolId::parse(text).or_else(of_volume).ok_or_else(problem)
+}
+
+fn print_retired(out: &mut impl Write, id: PoolId, held: &[PathBuf]) -> io::Result<()> {
+    writeln!(out, "{id} is retired: its volumes can be deleted")?;
+    for path in held {
+        writeln!(out, "{} may hold another pool now", path.display())?;
+    }
+    if held.is_empty() {
+        writeln!(
+            out,
+            "no path of this node held it when it was last seen; if that is news, check the id and \
+             the node"
+        )?;
+    }
+    Ok(())
 }
 
 fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::Result<()> {
@@ -84,7 +208,8 @@ fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let options = parse_pools(&args.pools, environment(POOLS_ENV)?.as_deref())?;
-    let pools: Vec<Inspection> = options.iter().map(pool::inspect).collect();
+    let mut pools: Vec<Inspection> = options.iter().map(pool::inspect).collect();
+    recall(&mut pools, &args.state.parse()?)?;
     let mut out = io::stdout().lock();
     if args.json {
         let pools: Vec<Value> = pools.iter().map(to_json).collect();
@@ -98,6 +223,17 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Tells of a pool that is not to be seen which one it was.
+fn recall(pools: &mut [Inspection], state_dir: &Path) -> Result<()> {
+    if state_dir.is_dir() {
+        let memory = Memory::open(Os::default(), state_dir)?;
+        for pool in pools.iter_mut().filter(|pool| pool.id.is_none()) {
+            pool.id = memory.recall(&pool.path)?;
+        }
+    }
+    Ok(())
 }
 
 fn to_json(pool: &Inspection) -> Value {
@@ -261,6 +397,41 @@ pool bulk: nothing is at its path; make the directory or mount the disk
         let sick = to_json(&sick);
         assert_eq!(sick["id"], Value::Null);
         assert_eq!(sick["problem"], Sickness::Absent.to_string());
+    }
+
+    #[test]
+    fn what_was_taken_over_or_given_up_is_told_with_what_follows() {
+        let id = PoolId(Uuid::nil());
+        let node: NodeName = "n1".parse().unwrap();
+        for (from, follows) in [("n1", false), ("n2", true)] {
+            let adopted = Adopted {
+                id,
+                from: from.parse().unwrap(),
+                volumes: 3,
+            };
+            let told = text(|out| print_adopted(out, Path::new("/srv/a"), &node, &adopted));
+            assert!(told.contains("of node n1, with 3 volumes\n"), "{told}");
+            assert_eq!(told.contains("PersistentVolumes"), follows, "{told}");
+        }
+        let told = text(|out| print_retired(out, id, &["/srv/a".into()]));
+        assert!(told.contains("/srv/a may hold another pool now"), "{told}");
+    }
+
+    #[test]
+    fn a_pool_is_named_by_its_id_or_by_a_volumes() {
+        let id = PoolId(Uuid::from_u128(7));
+        let simple = id.0.simple();
+        let texts = [
+            id.to_string(),
+            simple.to_string(),
+            format!("v1-{simple}-{simple}"),
+        ];
+        for text in texts {
+            assert_eq!(parse_pool_id(&text).unwrap(), id, "{text}");
+        }
+        for text in ["", "default", "v1-7", "7"] {
+            assert!(parse_pool_id(text).is_err(), "{text}");
+        }
     }
 
     #[test]

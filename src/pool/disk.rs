@@ -420,11 +420,12 @@ fn find_marker(
         });
     }
     context.claims.id(marker.id, &options.name)?;
-    context
-        .memory
-        .remember(&options.path, marker.id)
-        .map_err(|error| Sickness::Memory(error.chain()))?;
-    Ok(marker)
+    let remembered = context.memory.remember(&options.path, marker.id);
+    if remembered.map_err(|error| Sickness::Memory(error.chain()))? {
+        Ok(marker)
+    } else {
+        Err(Sickness::Retired { found: marker.id })
+    }
 }
 
 fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
@@ -436,7 +437,7 @@ fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {
     os::open_dir(dir, name).during("open the pool's own directories")
 }
 
-fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
+pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
     // Nothing is held open for writing, or the host could not remount the disk read-only.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock =

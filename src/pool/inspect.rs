@@ -67,7 +67,7 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId,
 }
 
 /// Opens a pool's directory through a guarded clone.
-fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedDir), Sickness> {
+pub(super) fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedDir), Sickness> {
     let (at, _) = open_mounted(path, wanted.require_mount)?;
     let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
     let root = mount::open_guarded(&at).during("clone the directory's mount")?;

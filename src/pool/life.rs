@@ -100,16 +100,28 @@ impl Pool {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        match self.disk() {
-            Ok(disk) => {
-                if let Err(sickness) = disk.verify(&self.options) {
-                    self.fall_sick(sickness);
-                }
+        if let Ok(disk) = self.disk() {
+            if let Err(sickness) = disk.verify(&self.options) {
+                self.fall_sick(sickness);
             }
-            Err(_) => {
-                // It has said by itself why it is still sick.
-                let _ = self.open_looking(Instant::now(), learn);
-            }
+            return;
+        }
+        self.forget_if_retired();
+        // It has said by itself why it is still sick.
+        let _ = self.open_looking(Instant::now(), learn);
+    }
+
+    /// Forgets a pool that was declared gone for good: nothing is known to live in it any more.
+    fn forget_if_retired(&self) {
+        let Some(id) = self.id() else { return };
+        // What cannot be read is told when the pool is opened.
+        if self.context.memory.is_retired(id).unwrap_or(false) {
+            tracing::warn!(pool = %self.options.name, %id, "declared gone for good; forgotten");
+            self.trash.set_sizes(Vec::new());
+            let mut state = self.lock();
+            state.id = None;
+            state.index = Index::default();
+            state.other = Bytes::ZERO;
         }
     }
 

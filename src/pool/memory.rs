@@ -2,7 +2,7 @@
 //! the state directory, on another disk than the pools, so that a disk that is not there is
 //! told from a pool that was never made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use super::record;
 
 const FILE: &str = "pools.json";
 
-/// The memory of which pool each path held.
+/// The memory of which pool each path held, and of the pools that were declared gone.
 #[derive(Debug)]
 pub struct Memory {
     os: Os,
@@ -26,11 +26,13 @@ pub struct Memory {
     dir: OwnedFd,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MemoryRecord {
     format: u32,
     pools: BTreeMap<PathBuf, PoolId>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    retired: BTreeSet<PoolId>,
 }
 
 impl Memory {
@@ -56,43 +58,93 @@ impl Memory {
         Ok(Self { os, path, dir })
     }
 
+    pub(super) fn os(&self) -> &Os {
+        &self.os
+    }
+
     /// Which pool a path held when it was last seen. What cannot be read is an error: going on
     /// without it could make a pool where a disk is missing.
     pub fn recall(&self, path: &Path) -> Result<Option<PoolId>> {
-        Ok(self.read()?.get(path).copied())
+        Ok(self.read()?.pools.get(path).copied())
     }
 
-    /// Remembers, durably, which pool a path holds.
-    pub(crate) fn remember(&self, path: &Path, id: PoolId) -> Result<()> {
-        if self.recall(path)? == Some(id) {
-            return Ok(());
-        }
-        // Another server may share the directory: what it remembers is kept.
+    /// Every path that held a pool.
+    pub(super) fn paths(&self) -> Result<Vec<PathBuf>> {
+        Ok(self.read()?.pools.into_keys().collect())
+    }
+
+    /// Whether a pool was declared gone for good.
+    pub fn is_retired(&self, id: PoolId) -> Result<bool> {
+        Ok(self.read()?.retired.contains(&id))
+    }
+
+    /// Remembers, durably, which pool a path holds, unless that was declared gone: then false.
+    pub(super) fn remember(&self, path: &Path, id: PoolId) -> Result<bool> {
+        let mut retired = false;
+        self.edit(|record| {
+            retired = record.retired.contains(&id);
+            if !retired {
+                record.pools.insert(path.to_owned(), id);
+            }
+        })?;
+        Ok(!retired)
+    }
+
+    /// Remembers, durably, that a path holds a pool whatever it held before, and that the pool is
+    /// not gone.
+    pub(super) fn adopt(&self, path: &Path, id: PoolId) -> Result<()> {
+        self.edit(|record| {
+            record.pools.insert(path.to_owned(), id);
+            record.retired.remove(&id);
+        })
+    }
+
+    /// Remembers, durably, that a pool is gone for good; returns the paths that held it.
+    pub(super) fn retire(&self, id: PoolId) -> Result<Vec<PathBuf>> {
+        let mut held = Vec::new();
+        self.edit(|record| {
+            held = record
+                .pools
+                .extract_if(.., |_, pool| *pool == id)
+                .map(|(path, _)| path)
+                .collect();
+            record.retired.insert(id);
+        })?;
+        Ok(held)
+    }
+
+    fn edit(&self, change: impl FnOnce(&mut MemoryRecord)) -> Result<()> {
+        // Another server or a command may share the directory: what it remembers is kept.
         let failed = |source: Errno| Error::Io {
             what: "write",
             path: self.path.clone(),
             source: source.into(),
         };
         flock(&self.dir, FlockOperation::LockExclusive).map_err(failed)?;
-        let written = self.read().and_then(|mut pools| {
-            pools.insert(path.to_owned(), id);
-            let format = record::FORMAT;
-            record::write(&self.os, &self.dir, FILE, &MemoryRecord { format, pools })
-                .map_err(|fault| failed(fault.errno))
+        let written = self.read().and_then(|before| {
+            let mut after = before.clone();
+            change(&mut after);
+            if after == before {
+                // Whoever wrote it may have been killed before it was durable.
+                return self.os.fsync(&self.dir).map_err(failed);
+            }
+            record::write(&self.os, &self.dir, FILE, &after).map_err(|fault| failed(fault.errno))
         });
         flock(&self.dir, FlockOperation::Unlock).map_err(failed)?;
         written
     }
 
-    fn read(&self) -> Result<BTreeMap<PathBuf, PoolId>> {
+    fn read(&self) -> Result<MemoryRecord> {
         if os::status_at(&self.dir, FILE).err() == Some(Errno::NOENT) {
-            return Ok(BTreeMap::new());
+            return Ok(MemoryRecord {
+                format: record::FORMAT,
+                pools: BTreeMap::new(),
+                retired: BTreeSet::new(),
+            });
         }
-        let record: MemoryRecord =
-            record::read(&self.dir, FILE).map_err(|reason| Error::Quarantined {
-                path: self.path.clone(),
-                reason,
-            })?;
-        Ok(record.pools)
+        record::read(&self.dir, FILE).map_err(|reason| Error::Quarantined {
+            path: self.path.clone(),
+            reason,
+        })
     }
 }

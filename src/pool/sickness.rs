@@ -24,7 +24,10 @@ pub enum Sickness {
     #[error("its path holds no pool; make one with `rootcellar pool init`, or the option init")]
     Unmarked,
     /// No marker where there was one before.
-    #[error("its path held pool {remembered} before and holds none now; mount the right disk")]
+    #[error(
+        "its path held pool {remembered} before and holds none now; mount the right disk, or, if \
+         that is gone for good, `rootcellar pool retire {remembered}`"
+    )]
     MarkerLost {
         /// The pool that was there.
         remembered: PoolId,
@@ -33,7 +36,10 @@ pub enum Sickness {
     #[error("its marker .rootcellar/pool.json cannot be trusted: {0}")]
     MarkerDamaged(String),
     /// Another pool than before.
-    #[error("its path holds pool {found}, and held pool {remembered} before; mount the right disk")]
+    #[error(
+        "its path holds pool {found}, and held pool {remembered} before; mount the right disk, or \
+         serve this one here by `rootcellar pool adopt`"
+    )]
     Swapped {
         /// The pool that is there.
         found: PoolId,
@@ -41,12 +47,24 @@ pub enum Sickness {
         remembered: PoolId,
     },
     /// A pool of another node.
-    #[error("its path holds pool {found} of node {node}; mount the right disk")]
+    #[error(
+        "its path holds pool {found} of node {node}; mount the right disk, or take this one over \
+         by `rootcellar pool adopt`"
+    )]
     Foreign {
         /// The pool that is there.
         found: PoolId,
         /// The node that made it.
         node: NodeName,
+    },
+    /// A pool that was declared gone.
+    #[error(
+        "its path holds pool {found}, which `rootcellar pool retire` declared gone for good; \
+         mount another disk, or take this one back by `rootcellar pool adopt`"
+    )]
+    Retired {
+        /// The pool that is there.
+        found: PoolId,
     },
     /// Another process serves it.
     #[error("another server, or work of this one that has not ended, holds its lock")]

@@ -69,6 +69,10 @@ table! {
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     PoolRefused {}, Error::PoolRefused { path: path(), reason: Sickness::Locked }
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    NotAdopted {}, Error::NotAdopted { path: path(), reason: Sickness::Locked }
+                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    PoolHere {}, Error::PoolHere { pool: id(), path: path() }
+                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Io {}, Error::Io { what: "read", path: path(), source: eio() }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     AllLocked {}, Error::AllLocked                           => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];

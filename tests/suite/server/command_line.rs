@@ -332,3 +332,89 @@ async fn pool_list_tells_of_every_pool() {
             .contains("nothing is at its path")
     );
 }
+
+/// Commands about the one pool of a node, made by hand, and its id.
+fn with_pool(node: &NodeDir) -> (String, impl Fn(&[&str]) -> Output) {
+    super::init_pool(node);
+    let run = |arguments: &[&str]| run_to_its_end(node, &fill(node, arguments), &[]);
+    let listed = run(&["pool", "list", "--json", "--pool=p=@/pool"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    (listed[0]["id"].as_str().unwrap().to_owned(), run)
+}
+
+fn assert_refused(output: &Output, code: i32, says: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(
+        stderr.contains(says) && stderr.lines().count() == 1,
+        "{stderr}"
+    );
+}
+
+/// `pool adopt` says what became of the pool; what it refuses is told in one sentence and by the
+/// exit code, and changes nothing.
+#[test]
+fn pool_adopt_says_what_it_did() {
+    let node = NodeDir::new();
+    let (id, run) = with_pool(&node);
+    let adopt = |path: &str, node: &str| {
+        let node = format!("--node={node}");
+        let flags = ["--state-dir=@/state", "--any-filesystem", &node];
+        run(&[&["pool", "adopt", path], &flags[..]].concat())
+    };
+    let said = String::from_utf8(adopt("@/pool", "n2").stdout).unwrap();
+    assert!(
+        said.starts_with(&id) && said.contains("of node test-node"),
+        "{said}"
+    );
+    let before = picture(&node.path(""), &[]);
+    assert_refused(&adopt("@/kubelet", "n2"), 1, "holds no pool");
+    assert_refused(&adopt("@/none", "n2"), 1, "nothing is at its path");
+    assert_refused(&adopt("pool", "n2"), 64, "not absolute");
+    assert_refused(&adopt("@/pool", "a/b"), 64, "--node");
+    let _held = super::hold_lock(&node);
+    assert_refused(&adopt("@/pool", "n3"), 75, "holds its lock");
+    assert_eq!(picture(&node.path(""), &[]), before);
+}
+
+/// `pool retire` takes the id of the pool or of one of its volumes, and says what became of it;
+/// what it refuses is told in one sentence and by the exit code, and changes nothing.
+#[test]
+fn pool_retire_says_what_it_did() {
+    let node = NodeDir::new();
+    let (id, run) = with_pool(&node);
+    let retire = |id: &str, state: &str| run(&["pool", "retire", id, "--state-dir", state]);
+    let remembered = "--state-dir=@/state";
+    let adopted = run(&[
+        "pool",
+        "adopt",
+        "@/pool",
+        "--node=n2",
+        "--any-filesystem",
+        remembered,
+    ]);
+    assert!(adopted.status.success(), "{adopted:?}");
+
+    let before = picture(&node.path(""), &[]);
+    assert_refused(&retire(&id, "@/state"), 1, "is not gone");
+    assert_refused(&retire(&id, "@/none"), 64, "--state-dir: ");
+    assert_refused(&retire("default", "@/state"), 64, "ID: ");
+    assert_eq!(picture(&node.path(""), &[]), before);
+
+    fs::rename(node.pool(), node.path("away")).unwrap();
+    let listed = run(&["pool", "list", remembered, "--pool=p=@/pool"]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains(&id), "which pool it was: {listed}");
+    let volume = format!("v1-{}-{}", id.replace('-', ""), "0".repeat(32));
+    for (id, says) in [
+        (&volume, "may hold another pool now"),
+        (&id, "check the id and the node"),
+    ] {
+        let retired = retire(id, "@/state");
+        let said = String::from_utf8_lossy(&retired.stdout);
+        assert!(
+            retired.status.success() && said.contains(says),
+            "{retired:?}"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! Pools that change hands by an explicit act: taken over from another node, or declared gone.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::error::{Error, Result};
+use crate::types::{NodeName, PoolId};
+
+use super::disk::{open_mounted, take_lock};
+use super::fault::During;
+use super::index::Index;
+use super::inspect::{Wanted, open_root};
+use super::marker::Marker;
+use super::{Memory, Sickness, layout, record};
+use crate::os;
+
+/// What was taken over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adopted {
+    /// The pool.
+    pub id: PoolId,
+    /// The node it belonged to, which may be this one.
+    pub from: NodeName,
+    /// How many volumes it holds.
+    pub volumes: usize,
+}
+
+/// Makes the pool at a path this node's and the path's own, whatever node it belonged to and
+/// whatever pool the path held. It may be repeated. A pool that a server serves is refused.
+pub fn adopt(memory: &Memory, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Adopted> {
+    let adopted = take_over(memory, path, node, wanted).map_err(|reason| Error::NotAdopted {
+        path: path.to_owned(),
+        reason,
+    })?;
+    memory.adopt(path, adopted.id)?;
+    Ok(adopted)
+}
+
+fn take_over(
+    memory: &Memory,
+    path: &Path,
+    node: &NodeName,
+    wanted: Wanted,
+) -> Result<Adopted, Sickness> {
+    let (_, root) = open_root(path, wanted)?;
+    if Marker::read(&root)?.is_none() {
+        return Err(Sickness::Unmarked);
+    }
+    let meta = os::open_dir(&root, layout::META).during("open .rootcellar")?;
+    let _lock = take_lock(&meta, Instant::now())?;
+    let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
+    let volumes = os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
+    let adopted = Adopted {
+        id: marker.id,
+        from: marker.node.clone(),
+        volumes: Index::load(&volumes, marker.id)?.volumes(),
+    };
+    if marker.node != *node {
+        let node = node.clone();
+        let marker = Marker { node, ..marker };
+        record::write(memory.os(), &meta, layout::MARKER, &marker)?;
+    }
+    Ok(adopted)
+}
+
+/// Declares a pool gone for good: its volumes may then be deleted, and the paths that held it,
+/// which are returned, may hold another. A pool that is at such a path is not gone.
+pub fn retire(memory: &Memory, id: PoolId) -> Result<Vec<PathBuf>> {
+    for path in memory.paths()? {
+        // What cannot be read cannot be served either.
+        let found = open_mounted(&path, false).and_then(|(at, _)| Marker::read(at));
+        if matches!(found, Ok(Some(marker)) if marker.id == id) {
+            return Err(Error::PoolHere { pool: id, path });
+        }
+    }
+    memory.retire(id)
+}

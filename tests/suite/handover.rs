@@ -1,0 +1,226 @@
+//! Pools that change hands by an explicit act: adopted, or retired.
+
+use std::fs;
+use std::sync::Arc;
+
+use rootcellar::error::{Code, Error, Operation, Result};
+use rootcellar::os::Os;
+use rootcellar::pool::{self, Memory, Sickness, Wanted};
+use rootcellar::types::{NodeName, PoolId};
+use rootcellar::volume::{Volume, Volumes};
+
+use crate::common::{Fakes, NODE, NodeDir, Running, create, names};
+
+const SIZE: u64 = 1 << 20;
+
+const ANYWHERE: Wanted = Wanted {
+    require_mount: false,
+    any_filesystem: true,
+};
+
+fn this_node() -> NodeName {
+    NODE.parse().unwrap()
+}
+
+fn memory(node: &NodeDir) -> Memory {
+    Memory::open(Os::default(), &node.path("state")).unwrap()
+}
+
+fn adopt(node: &NodeDir) -> Result<pool::Adopted> {
+    pool::adopt(&memory(node), &node.pool(), &this_node(), ANYWHERE)
+}
+
+fn retire(node: &NodeDir, id: PoolId) -> Result<Vec<std::path::PathBuf>> {
+    pool::retire(&memory(node), id)
+}
+
+fn sickness(volumes: &Volumes) -> Option<Sickness> {
+    volumes.pools()[0].sickness()
+}
+
+/// Puts what is at one path at another.
+fn carry(node: &NodeDir, from: &str, to: &str) {
+    fs::rename(node.path(from), node.path(to)).unwrap();
+}
+
+/// Makes a pool with one volume as another node would, in `pool`.
+fn fill_elsewhere(node: &NodeDir) -> Volume {
+    let mut settings = node.settings(&[node.pool_option()]);
+    settings.node = "other-node".parse().unwrap();
+    settings.state_dir = node.path("other-state");
+    let other = Arc::new(Volumes::new(settings).unwrap());
+    other.load().unwrap();
+    let volume = other.create(&create("pvc", SIZE)).unwrap();
+    other.stop();
+    volume
+}
+
+/// A served node with one volume, whose pool's disk was taken away.
+fn bereft(node: &NodeDir) -> (Running, Volume) {
+    let volumes = node.volumes(&Fakes::default());
+    let volume = volumes.create(&create("pvc", SIZE)).unwrap();
+    carry(node, "pool", "away");
+    // The first look closes the pool, the second tries to open it.
+    volumes.check_pools();
+    volumes.check_pools();
+    assert_eq!(sickness(&volumes), Some(Sickness::Absent));
+    (volumes, volume)
+}
+
+/// A pool of another node is refused until it is adopted, and is then served whole without a
+/// restart; adopting may be repeated.
+#[test]
+fn a_pool_of_another_node_is_served_once_it_is_adopted() {
+    let node = NodeDir::new();
+    let volume = fill_elsewhere(&node);
+    let volumes = node.volumes(&Fakes::default());
+    assert!(matches!(sickness(&volumes), Some(Sickness::Foreign { .. })));
+    for from in ["other-node", NODE] {
+        let adopted = adopt(&node).unwrap();
+        assert_eq!(adopted.id, volume.id.pool());
+        assert_eq!(adopted.from.as_str(), from);
+        assert_eq!(adopted.volumes, 1);
+    }
+    volumes.check_pools();
+    assert_eq!(sickness(&volumes), None);
+    let listed = volumes.list(0, "").unwrap().volumes;
+    assert_eq!(listed, std::slice::from_ref(&volume));
+    assert_eq!(volumes.create(&create("pvc", SIZE)).unwrap(), volume);
+    drop(volumes);
+    let volumes = node.volumes(&Fakes::default());
+    assert_eq!(sickness(&volumes), None, "after a restart");
+}
+
+/// A pool in another's place is refused until it is adopted; the ids of the one before are then of
+/// a pool that is not here, and when that comes back it is refused in its turn.
+#[test]
+fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
+    let node = NodeDir::new();
+    let theirs = fill_elsewhere(&node);
+    carry(&node, "pool", "theirs");
+    let (volumes, ours) = bereft(&node);
+    carry(&node, "theirs", "pool");
+    volumes.check_pools();
+    assert!(matches!(sickness(&volumes), Some(Sickness::Swapped { .. })));
+    adopt(&node).unwrap();
+    volumes.check_pools();
+    assert_eq!(volumes.list(0, "").unwrap().volumes, [theirs]);
+    let lost = volumes.delete(&ours.id.to_string()).unwrap_err();
+    assert_eq!(lost.code(Operation::Delete), Code::FailedPrecondition);
+    carry(&node, "pool", "theirs");
+    carry(&node, "away", "pool");
+    volumes.check_pools();
+    volumes.check_pools();
+    assert!(matches!(sickness(&volumes), Some(Sickness::Swapped { .. })));
+}
+
+/// A pool that a server serves is not adopted, nor what is no pool, and nothing is changed.
+#[test]
+fn what_is_served_or_no_pool_is_not_adopted() {
+    let node = NodeDir::new();
+    let refused = adopt(&node).unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::NotAdopted {
+            reason: Sickness::Unmarked,
+            ..
+        }
+    ));
+    assert!(node.names("").is_empty());
+    let volumes = node.volumes(&Fakes::default());
+    let marker = node.pool().join(".rootcellar/pool.json");
+    let before = fs::read(&marker).unwrap();
+    let other = "other-node".parse().unwrap();
+    let refused = pool::adopt(&memory(&node), &node.pool(), &other, ANYWHERE).unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::NotAdopted {
+            reason: Sickness::Locked,
+            ..
+        }
+    ));
+    assert_eq!(fs::read(&marker).unwrap(), before);
+    volumes.check_pools();
+    assert_eq!(sickness(&volumes), None);
+}
+
+/// The volumes of a pool that is merely away are not deleted; those of one that was declared gone
+/// are, without a restart and after one, and their names are free.
+#[test]
+fn the_volumes_of_a_retired_pool_may_be_deleted() {
+    let node = NodeDir::new();
+    let (volumes, volume) = bereft(&node);
+    let id = volume.id.to_string();
+    let away = volumes.delete(&id).unwrap_err();
+    assert_eq!(away.code(Operation::Delete), Code::Unavailable, "{away}");
+    assert_eq!(retire(&node, volume.id.pool()).unwrap(), [node.pool()]);
+    volumes.check_pools();
+    assert_eq!(volumes.list(0, "").unwrap().volumes, []);
+    volumes.delete(&id).unwrap();
+    let gone = volumes.get(&id).unwrap_err();
+    assert_eq!(gone.code(Operation::Volume), Code::NotFound, "{gone}");
+    let anew = volumes.create(&create("pvc", SIZE)).unwrap();
+    assert_ne!(anew.id, volume.id, "the option init made another pool");
+    volumes.delete(&id).unwrap();
+    volumes.get(&anew.id.to_string()).unwrap();
+    drop(volumes);
+    let volumes = node.volumes(&Fakes::default());
+    volumes.delete(&id).unwrap();
+    assert_eq!(volumes.list(0, "").unwrap().volumes, [anew]);
+    assert_eq!(
+        names(&node.path("away/volumes")).len(),
+        1,
+        "nothing was touched"
+    );
+}
+
+/// To declare another pool gone changes nothing for one that is away.
+#[test]
+fn only_the_retired_pool_is_gone() {
+    let node = NodeDir::new();
+    let (volumes, volume) = bereft(&node);
+    assert!(retire(&node, PoolId::random()).unwrap().is_empty());
+    volumes.check_pools();
+    let away = volumes.delete(&volume.id.to_string()).unwrap_err();
+    assert_eq!(away.code(Operation::Delete), Code::Unavailable, "{away}");
+    assert_eq!(sickness(&volumes), Some(Sickness::Absent));
+}
+
+/// A retired pool that turns up after all is left alone until it is adopted, and is then what it
+/// was.
+#[test]
+fn a_retired_pool_is_served_again_once_it_is_adopted() {
+    let node = NodeDir::new();
+    let (volumes, volume) = bereft(&node);
+    retire(&node, volume.id.pool()).unwrap();
+    carry(&node, "away", "pool");
+    let found = volume.id.pool();
+    for _ in 0..2 {
+        volumes.check_pools();
+        assert_eq!(sickness(&volumes), Some(Sickness::Retired { found }));
+    }
+    assert_eq!(node.names("volumes").len(), 1);
+    assert_eq!(adopt(&node).unwrap().volumes, 1);
+    volumes.check_pools();
+    assert_eq!(volumes.list(0, "").unwrap().volumes, [volume]);
+}
+
+/// A pool that is at a path where this node saw one is not gone, and is not retired, whether or
+/// not it is served.
+#[test]
+fn a_pool_that_is_here_is_not_retired() {
+    let node = NodeDir::new();
+    let volumes = node.volumes(&Fakes::default());
+    let volume = volumes.create(&create("pvc", SIZE)).unwrap();
+    let refused = || match retire(&node, volume.id.pool()) {
+        Err(Error::PoolHere { path, .. }) => assert_eq!(path, node.pool()),
+        other => panic!("{other:?}"),
+    };
+    refused();
+    volumes.check_pools();
+    volumes.get(&volume.id.to_string()).unwrap();
+    drop(volumes);
+    refused();
+    let volumes = node.volumes(&Fakes::default());
+    volumes.get(&volume.id.to_string()).unwrap();
+}
