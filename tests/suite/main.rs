@@ -12,6 +12,7 @@
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
 mod common;
+mod disks;
 mod handover;
 mod hostile;
 mod model;

@@ -34,6 +34,14 @@ pub struct LoopMount {
 impl LoopMount {
     /// Makes the image and the filesystem and mounts it at a directory that is made if missing.
     pub fn make(filesystem: &str, image: &Path, at: &Path) -> Self {
+        let disk = Self::format(filesystem, &[], image, at);
+        std::fs::create_dir_all(at).unwrap();
+        disk.mount(&[]);
+        disk
+    }
+
+    /// Makes the image and, with these options of mkfs, the filesystem; mounts nothing.
+    pub fn format(filesystem: &str, options: &[&str], image: &Path, at: &Path) -> Self {
         let size = if filesystem == "xfs" {
             320 << 20
         } else {
@@ -42,14 +50,12 @@ impl LoopMount {
         std::fs::File::create(image).unwrap().set_len(size).unwrap();
         run(Command::new(format!("mkfs.{filesystem}"))
             .arg("-q")
+            .args(options)
             .arg(image));
-        std::fs::create_dir_all(at).unwrap();
-        let mount = Self {
+        Self {
             at: at.to_owned(),
             image: image.to_owned(),
-        };
-        mount.mount(&[]);
-        mount
+        }
     }
 
     /// Mounts the image again, with options.
@@ -79,6 +85,30 @@ impl LoopMount {
     /// Unmounts it as an operator would; fails if anything is held open on it.
     pub fn unmount(&self) {
         run(Command::new("umount").arg(&self.at));
+    }
+
+    /// Unmounts it once nobody looks at the path, as an operator would who is told that it is busy.
+    pub fn unmount_soon(&self) {
+        super::eventually("the disk can be unmounted", || {
+            let output = Command::new("umount").arg(&self.at).output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success() || stderr.contains("busy"),
+                "{stderr}"
+            );
+            output.status.success()
+        });
+    }
+
+    /// The loop device it is behind; empty once nothing holds the disk, for with its last user a
+    /// loop device goes.
+    pub fn device(&self) -> String {
+        let output = Command::new("losetup")
+            .args(["--noheadings", "--output", "NAME", "--associated"])
+            .arg(&self.image)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     /// Where it is mounted.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use rootcellar::csi::volume_usage::Unit;
 use tonic::{Code, Status};
 
 use super::server::Clients;
@@ -203,6 +204,21 @@ impl Clients {
             target_path: target.to_str().unwrap().to_owned(),
         };
         self.node.node_unpublish_volume(request).await.map(drop)
+    }
+
+    /// `NodeGetVolumeStats`: bytes available and inodes available.
+    pub async fn stats(&mut self, id: &str, path: &Path) -> Answer<(i64, i64)> {
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: id.to_owned(),
+            volume_path: path.to_str().unwrap().to_owned(),
+            ..Default::default()
+        };
+        let answer = self.node.node_get_volume_stats(request).await?.into_inner();
+        let available = |unit: Unit| {
+            let usage = answer.usage.iter().find(|usage| usage.unit() == unit);
+            usage.map_or(-1, |usage| usage.available)
+        };
+        Ok((available(Unit::Bytes), available(Unit::Inodes)))
     }
 
     /// `Probe`: whether the driver is ready.

@@ -5,8 +5,11 @@ pub mod fuse;
 pub mod loops;
 pub mod memory;
 pub mod messages;
+pub mod page;
 pub mod picture;
+pub mod pod;
 pub mod server;
+pub mod sick;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

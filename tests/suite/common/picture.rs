@@ -27,6 +27,19 @@ pub fn picture(dir: &Path, left_out: &[PathBuf]) -> Picture {
     picture
 }
 
+/// As [`picture`], of the directory itself too, with the time of every change: what was made and
+/// removed again has left its mark.
+pub fn with_times(dir: &Path) -> Picture {
+    let mut picture = picture(dir, &[]);
+    picture.insert(dir.to_owned(), describe(dir));
+    for (path, seen) in &mut picture {
+        let metadata = fs::symlink_metadata(path).unwrap();
+        let (seconds, nanoseconds) = (metadata.ctime(), metadata.ctime_nsec());
+        *seen = format!("{seen}, changed at {seconds}.{nanoseconds:09}");
+    }
+    picture
+}
+
 fn describe(path: &Path) -> String {
     let metadata = fs::symlink_metadata(path).unwrap();
     let content = match metadata.file_type() {

@@ -106,6 +106,11 @@ impl Server {
         probe.is_ok_and(|answer| answer.into_inner().ready == Some(true))
     }
 
+    /// The process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// All three services on one connection.
     pub async fn clients(&self) -> Clients {
         let channel = connect(&self.socket).await.unwrap();

@@ -7,41 +7,11 @@ use tonic::Code;
 
 use super::{FILESYSTEMS, disk_option, mounts_at};
 use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{create, publish, refused, soon};
-use crate::common::server::{Clients, Server};
+use crate::common::messages::{publish, refused, soon};
+use crate::common::server::Server;
+use crate::common::sick::assert_sick;
 use crate::common::{NodeDir, eventually, names};
 use crate::skip;
-
-/// Asserts what each call says while the pool of volume `kept` is away.
-async fn assert_sick(case: &str, clients: &mut Clients, id: &str, node: &NodeDir) {
-    let sick = "pool default";
-    refused(
-        case,
-        clients.create(create("new", 1000)).await,
-        Code::ResourceExhausted,
-        sick,
-    );
-    refused(
-        case,
-        clients.create(create("kept", 0)).await,
-        Code::Unavailable,
-        sick,
-    );
-    refused(case, clients.delete(id).await, Code::Unavailable, sick);
-    refused(case, clients.get(id).await, Code::Unavailable, sick);
-    let target = node.target("late");
-    refused(
-        case,
-        clients.publish(publish(id, &target)).await,
-        Code::Unavailable,
-        sick,
-    );
-    assert!(names(target.parent().unwrap()).is_empty(), "{case}");
-    assert!(
-        clients.ready().await,
-        "{case}: Probe does not depend on pools"
-    );
-}
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
 /// volume published: the pool falls sick, its volume is `UNAVAILABLE`, others are refused with
@@ -56,8 +26,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
     for (filesystem, extra) in disks.into_iter().chain([("ext4", ",require-mount")]) {
         let case = format!("{filesystem}{extra}");
         let node = NodeDir::new();
-        let image = node.path("image");
-        let disk = LoopMount::make(filesystem, &image, &node.path("disk"));
+        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
         let server = Server::start_with(&node, &[disk_option(&disk) + extra]).await;
         let mut clients = server.clients().await;
         let capacity = clients.capacity(&[]).await;
@@ -73,12 +42,12 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
             clients.capacity(&[]).await == 0
         })
         .await;
-        assert_sick(&case, &mut clients, &id, &node).await;
+        assert_sick(&case, &mut clients, "default", ("kept", &id), &node).await;
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
         clients.unpublish(&id, &target).await.unwrap();
         assert_eq!(mounts_at(&target), []);
         // Only with its last user does a loop device go.
-        eventually("nothing holds the disk", || devices_of(&image).is_empty());
+        eventually("nothing holds the disk", || disk.device().is_empty());
         assert_eq!(names(disk.path()), Vec::<String>::new(), "{case}");
 
         disk.mount(&[]);
@@ -91,16 +60,6 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         clients.unpublish(&id, &target).await.unwrap();
         clients.delete(&id).await.unwrap();
     }
-}
-
-/// The loop devices an image is behind.
-fn devices_of(image: &std::path::Path) -> String {
-    let output = Command::new("losetup")
-        .arg("-j")
-        .arg(image)
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Unpublishing works when the disk was pulled away from under the pool, before and after the
@@ -200,7 +159,7 @@ async fn a_read_only_disk_is_sick_until_it_is_writable() {
         clients.capacity(&[]).await == 0
     })
     .await;
-    assert_sick("read-only", &mut clients, &id, &node).await;
+    assert_sick("read-only", &mut clients, "default", ("kept", &id), &node).await;
     remount("rw");
     soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
     clients.delete(&id).await.unwrap();

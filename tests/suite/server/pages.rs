@@ -1,36 +1,13 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use super::{hold_lock, init_pool, rootcellar, waiting};
 use crate::common::messages::create;
+use crate::common::page::{free_address, page};
 use crate::common::server::Server;
 use crate::common::{NodeDir, eventually};
-
-/// An address nobody listens on.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-}
-
-/// The code and body of a page, if anybody answers.
-fn page(address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Some((code, body.to_owned()))
-}
 
 fn with_page(mut command: Command, address: SocketAddr) -> Command {
     command.arg("--http").arg(address.to_string());

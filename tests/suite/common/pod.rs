@@ -1,0 +1,131 @@
+//! A node whose driver sees its mounts as in the driver's pod: the test plays the host, and the
+//! server has a mount namespace of its own, shaped by what the DaemonSet says of each hostPath.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::NodeDir;
+use super::loops::{LoopMount, run};
+use super::picture::{self, Picture};
+use super::server::Server;
+
+/// Runs a command in the pod of the node whose pools are in `$1`: the directory above the pools follows the host
+/// (`HostToContainer`), the kubelet's directory is the host's own (`Bidirectional`), and of the
+/// mounts of other tests, which a container would not have, nothing is left to keep a disk busy.
+const ENTER: &str = r#"
+set -eu
+node=${1%/*} pools=$1
+shift
+others() {
+    while read -r _ at _; do
+        case $at in
+            "$node"/*) ;;
+            */rootcellar-test-*) echo "$at" ;;
+        esac
+    done </proc/self/mounts
+}
+for at in $(others); do mount --make-private "$at" 2>/dev/null || :; done
+for at in $(others); do umount --lazy "$at" 2>/dev/null || :; done
+mount --make-rslave "$pools"
+exec "$@"
+"#;
+
+/// The host's side of the node.
+pub struct PodNode {
+    dir: NodeDir,
+}
+
+impl PodNode {
+    /// Makes the directories; those that the pod has by a hostPath are on shared mounts, as
+    /// everything is where systemd runs.
+    pub fn new() -> Self {
+        let node = Self {
+            dir: NodeDir::new(),
+        };
+        for name in ["pools", "beneath"] {
+            std::fs::create_dir(node.dir.path(name)).unwrap();
+        }
+        for name in ["pools", "kubelet"] {
+            let at = node.dir.path(name);
+            run(Command::new("mount")
+                .args(["--bind", "--make-shared"])
+                .args([&at, &at]));
+        }
+        run(Command::new("mount")
+            .args(["--bind", "--make-private"])
+            .args([node.dir.path("pools"), node.dir.path("beneath")]));
+        node
+    }
+
+    /// Where a pool's disk is mounted.
+    pub fn place(&self, pool: &str) -> PathBuf {
+        self.dir.path("pools").join(pool)
+    }
+
+    /// `--pool` with these options, each after a comma.
+    pub fn option(&self, pool: &str, options: &str) -> String {
+        format!("{pool}={}{options}", self.place(pool).display())
+    }
+
+    /// A disk with an empty filesystem, mounted nowhere yet, that belongs at a pool's place.
+    pub fn disk(&self, pool: &str, filesystem: &str) -> LoopMount {
+        let image = self.dir.path(&format!("{pool}.image"));
+        LoopMount::format(filesystem, &[], &image, &self.place(pool))
+    }
+
+    /// What lies under the disks, whether or not they are mounted, with the time of every change.
+    pub fn beneath(&self) -> Picture {
+        picture::with_times(&self.dir.path("beneath"))
+    }
+
+    /// Starts serving in the pod, with the page at an address, and waits until it is ready.
+    pub async fn serve(&self, pools: &[String], page: SocketAddr) -> Server {
+        let mut serve = Server::command(&self.dir, pools);
+        serve.arg("--http").arg(page.to_string());
+        let server = Server::spawn(&self.dir, &mut self.in_pod(&serve));
+        server.wait_ready().await;
+        server
+    }
+
+    fn in_pod(&self, command: &Command) -> Command {
+        let mut inside = Command::new("unshare");
+        inside
+            .args(["--mount", "--propagation", "unchanged", "--"])
+            .args(["sh", "-c", ENTER, "sh"])
+            .arg(self.dir.path("pools"))
+            .arg(command.get_program())
+            .args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside
+    }
+}
+
+impl std::ops::Deref for PodNode {
+    type Target = NodeDir;
+
+    fn deref(&self) -> &NodeDir {
+        &self.dir
+    }
+}
+
+/// How a mount of another process is tied to its peers, as its mount table shows it: `shared`,
+/// `master` or nothing.
+pub fn propagation(process: u32, at: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap();
+    let fields = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let mount = fields
+        .filter(|fields| Path::new(fields[4]) == at)
+        .next_back()
+        .unwrap_or_else(|| panic!("nothing is mounted at {}", at.display()));
+    let tags = mount[6..].iter().take_while(|field| **field != "-");
+    tags.filter_map(|tag| Some(tag.split_once(':')?.0.to_owned()))
+        .collect()
+}

@@ -1,0 +1,149 @@
+//! Disks that come and go under the running server, and disks that fail. The server sees its
+//! mounts as in the driver's pod; the test is the host.
+
+mod arrival;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::common::loops::{LoopMount, run};
+use crate::common::messages::{create_with, publish};
+use crate::common::page::{free_address, page};
+use crate::common::picture::Picture;
+use crate::common::pod::PodNode;
+use crate::common::server::{Clients, Server};
+use crate::common::{NODE, eventually};
+
+/// The filesystems that pools are made on.
+const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+
+/// The pool whose disk nothing happens to.
+const WELL: &str = "well";
+
+/// A node with pools on disks of their own, and the server that serves them.
+struct Rig {
+    clients: Clients,
+    server: Server,
+    page: SocketAddr,
+    node: PodNode,
+    /// What lay under the disks before the server was started.
+    beneath: Picture,
+}
+
+impl Rig {
+    /// Starts the server with these `--pool` texts.
+    async fn serve(node: PodNode, pools: &[String]) -> Self {
+        let beneath = node.beneath();
+        let page = free_address();
+        let server = node.serve(pools, page).await;
+        Self {
+            clients: server.clients().await,
+            server,
+            page,
+            node,
+            beneath,
+        }
+    }
+
+    /// Stops the server and starts another.
+    async fn restart(self, pools: &[String]) -> Self {
+        let Self {
+            server,
+            node,
+            beneath,
+            ..
+        } = self;
+        assert_eq!(server.stop(), Some(0));
+        let again = Self::serve(node, pools).await;
+        assert_eq!(again.beneath, beneath);
+        again
+    }
+
+    /// A page's text.
+    fn text(&self, path: &str) -> String {
+        page(self.page, path).unwrap().1
+    }
+
+    fn readyz_has(&self, pool: &str, says: &str) -> bool {
+        let text = self.text("/readyz");
+        let start = format!("pool {pool}: ");
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(&start));
+        lines.any(|line| line.contains(says))
+    }
+
+    /// Waits until `/readyz` says of every pool what is given, and checks that capacity and metrics
+    /// agree.
+    async fn wait(&mut self, pools: &[(&str, &str)]) {
+        for &(pool, says) in pools {
+            let what = format!("pool {pool}: {says}");
+            eventually(&what, || self.readyz_has(pool, says));
+            let is_well = says == "healthy";
+            let line = format!(
+                "rootcellar_pool_healthy{{pool={pool:?}}} {}",
+                u8::from(is_well)
+            );
+            assert!(
+                self.text("/metrics").lines().any(|found| found == line),
+                "{line}"
+            );
+            let capacity = self.clients.capacity(&[("pool", pool)]).await;
+            assert_eq!(capacity > 0, is_well, "{what}: {capacity}");
+        }
+    }
+
+    /// Makes a volume called `kept-<pool>`, publishes it and writes to it, as its pod would.
+    async fn keep(&mut self, pool: &str) -> Kept {
+        let name = format!("kept-{pool}");
+        let request = create_with(&name, 1 << 20, &[("pool", pool)]);
+        let id = self.clients.create(request).await.unwrap().volume_id;
+        let target = self.node.target(&name);
+        self.clients.publish(publish(&id, &target)).await.unwrap();
+        std::fs::write(target.join("file"), &name).unwrap();
+        Kept { name, id, target }
+    }
+
+    /// Asserts that nothing was written to what lies under the disks.
+    fn assert_beneath(&self) {
+        assert_eq!(self.node.beneath(), self.beneath);
+    }
+}
+
+/// A volume with a file that must never be lost.
+struct Kept {
+    name: String,
+    id: String,
+    target: PathBuf,
+}
+
+impl Kept {
+    /// What its file holds, as the pod reads it.
+    fn read(&self) -> String {
+        std::fs::read_to_string(self.target.join("file")).unwrap()
+    }
+
+    /// Asserts that volume and file are there, by way of a publish where none is.
+    async fn assert_kept(&self, clients: &mut Clients) {
+        clients.get(&self.id).await.unwrap();
+        let published = publish(&self.id, &self.target);
+        clients.publish(published).await.unwrap();
+        assert_eq!(self.read(), self.name);
+    }
+}
+
+/// Makes a pool on a disk, as an operator would, and unmounts it.
+fn init_pool(disk: &LoopMount, node: &str) {
+    disk.mount(&[]);
+    run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
+        .args(["pool", "init", "--node", node])
+        .arg(disk.path()));
+    disk.unmount();
+}
+
+/// A disk, with a file of somebody's under its mount point.
+fn place_disk(node: &PodNode, pool: &str, filesystem: &str) -> LoopMount {
+    let place = node.place(pool);
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(place.join("note"), "the disk is not mounted").unwrap();
+    node.disk(pool, filesystem)
+}
