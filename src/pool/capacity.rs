@@ -13,6 +13,9 @@ const MAX_SLACK: u64 = 64 << 20;
 /// the kubelet evicts pods when that disk runs full.
 const ROOT_DISK_RESERVE: u8 = 15;
 
+/// What a volume is made of: two directories and a record.
+const INODES_OF_A_VOLUME: u64 = 3;
+
 /// The room of a filesystem as statvfs(2) gives it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
@@ -20,7 +23,7 @@ pub(crate) struct Space {
     pub(crate) total: u64,
     /// What is used.
     pub(crate) used: u64,
-    /// What is available.
+    /// What is available; nothing where there are no inodes for a volume.
     pub(crate) available: u64,
 }
 
@@ -29,10 +32,12 @@ impl From<StatVfs> for Space {
         let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
         let used = bytes(vfs.f_blocks.saturating_sub(vfs.f_bfree));
         let available = bytes(vfs.f_bavail);
+        // A filesystem that does not number its inodes, such as btrfs, says that it has none.
+        let has_inodes = vfs.f_files == 0 || vfs.f_favail >= INODES_OF_A_VOLUME;
         Self {
             total: used.saturating_add(available),
             used,
-            available,
+            available: if has_inodes { available } else { 0 },
         }
     }
 }
@@ -200,6 +205,39 @@ mod tests {
         ];
         for (name, room, expected) in cases {
             assert_eq!(room.available(), Bytes(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_available_where_a_volume_finds_no_inodes() {
+        let cases = [
+            // inodes in all, inodes available, bytes available
+            (0, 0, 5 << 12),
+            (1000, 3, 5 << 12),
+            (1000, 2, 0),
+            (1000, 0, 0),
+        ];
+        for (f_files, f_favail, available) in cases {
+            let space = Space::from(StatVfs {
+                f_bsize: 4096,
+                f_frsize: 4096,
+                f_blocks: 10,
+                f_bfree: 6,
+                f_bavail: 5,
+                f_files,
+                f_ffree: f_favail,
+                f_favail,
+                f_fsid: 0,
+                f_flag: rustix::fs::StatVfsMountFlags::empty(),
+                f_namemax: 255,
+            });
+            let (total, used) = (9 << 12, 4 << 12);
+            let expected = Space {
+                total,
+                used,
+                available,
+            };
+            assert_eq!(space, expected, "{f_favail} of {f_files}");
         }
     }
 
