@@ -276,14 +276,17 @@ impl Disk {
         Ok(self.marker()?.other_bytes)
     }
 
-    /// Writes that down in the marker.
-    pub(crate) fn keep_other(&self, other_bytes: Bytes) -> Result<(), Sickness> {
+    /// Writes that down in the marker; false if the disk is full.
+    pub(crate) fn keep_other(&self, other_bytes: Bytes) -> Result<bool, Sickness> {
         let marker = Marker {
             other_bytes,
             ..self.marker()?
         };
-        record::write(&self.context.os, &self.meta, layout::MARKER, &marker)?;
-        Ok(())
+        match record::write(&self.context.os, &self.meta, layout::MARKER, &marker) {
+            Ok(()) => Ok(true),
+            Err(fault) if fault.is_full() => Ok(false),
+            Err(fault) => Err(fault.into()),
+        }
     }
 
     /// What is used of the filesystem. Unless it was idle it is synced first, which brings back some

@@ -82,8 +82,9 @@ impl Pool {
         };
         let outcome = disk.used(idle).map_err(Sickness::from).and_then(|used| {
             let other = if idle { used } else { used.min(before) };
-            if other.0.abs_diff(before.0) >= OTHER_GRAIN {
-                disk.keep_other(other)?;
+            // A full disk has no room to promise by any reckoning, and is asked again later.
+            if other.0.abs_diff(before.0) >= OTHER_GRAIN && !disk.keep_other(other)? {
+                return Ok(before);
             }
             Ok(other)
         });
