@@ -197,6 +197,24 @@ impl Disk {
             .during_sync("sync the disk")
     }
 
+    /// Writes something durable and removes it. A disk that takes no more data can still be read,
+    /// and to sync what is not dirty succeeds: without this the pool would be well at every look
+    /// and sick at every call. A full disk is not one that fails.
+    pub(crate) fn try_writing(&self) -> Result<(), Sickness> {
+        let os = &self.context.os;
+        let name = Uuid::new_v4().simple().to_string();
+        let written = record::write_new(os, &self.staging, &name, &self.marker()?);
+        let removed = match os.unlink(&self.staging, &name) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed.during("remove what was written to try the disk"),
+        };
+        let mut faults = [written.err(), removed.err()].into_iter().flatten();
+        match faults.find(|fault| !fault.is_full()) {
+            Some(fault) => Err(fault.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Begins a volume.
     pub(crate) fn stage(&self) -> Result<Staged, Fault> {
         let name = Uuid::new_v4().simple().to_string();

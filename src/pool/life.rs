@@ -42,6 +42,9 @@ impl Pool {
 
     fn try_open(&self, deadline: Instant, learn: Learn<'_>) -> Result<Opened, Sickness> {
         let disk = Disk::open(&self.options, &self.context, deadline)?;
+        if self.sickness() != Some(Sickness::Opening) {
+            disk.try_writing()?;
+        }
         let index = Index::load(disk.volumes(), disk.id)?;
         let other = disk.other()?;
         let binned = disk.binned()?;
