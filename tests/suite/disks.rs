@@ -2,18 +2,26 @@
 //! mounts as in the driver's pod; the test is the host.
 
 mod arrival;
+mod exchange;
+mod failing;
+mod full;
+mod hammer;
+mod hanging;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::loops::{LoopMount, run};
-use crate::common::messages::{create_with, publish};
+use crate::common::messages::{create_with, publish, soon};
 use crate::common::page::{free_address, page};
 use crate::common::picture::Picture;
 use crate::common::pod::PodNode;
 use crate::common::server::{Clients, Server};
-use crate::common::{NODE, eventually};
+use crate::common::sick::{assert_sick, assert_works};
+use crate::common::{NODE, eventually, names};
 
 /// The filesystems that pools are made on.
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -72,12 +80,19 @@ impl Rig {
         lines.any(|line| line.contains(says))
     }
 
+    /// Waits until `/readyz` says this of a pool, whatever its capacity.
+    fn wait_only(&self, pool: &str, says: &str) {
+        eventually(&format!("pool {pool}: {says}"), || {
+            self.readyz_has(pool, says)
+        });
+    }
+
     /// Waits until `/readyz` says of every pool what is given, and checks that capacity and metrics
     /// agree.
     async fn wait(&mut self, pools: &[(&str, &str)]) {
         for &(pool, says) in pools {
             let what = format!("pool {pool}: {says}");
-            eventually(&what, || self.readyz_has(pool, says));
+            self.wait_only(pool, says);
             let is_well = says == "healthy";
             let line = format!(
                 "rootcellar_pool_healthy{{pool={pool:?}}} {}",
@@ -92,6 +107,35 @@ impl Rig {
         }
     }
 
+    /// Waits until `/readyz` says the same of all these pools.
+    async fn wait_all(&mut self, pools: &[&str], says: &str) {
+        for pool in pools {
+            self.wait(&[(*pool, says)]).await;
+        }
+    }
+
+    /// As [`Rig::keep`], in every one of these pools.
+    async fn keep_in(&mut self, pools: &[&str]) -> Vec<Kept> {
+        let mut kept = Vec::new();
+        for pool in pools {
+            kept.push(self.keep(pool).await);
+        }
+        kept
+    }
+
+    /// Asserts that these pools are at full function.
+    async fn assert_work(&mut self, pools: &[&str]) {
+        for pool in pools {
+            assert_works(pool, &mut self.clients, pool, &self.node).await;
+        }
+    }
+
+    /// Asserts what every call says while the pool of a volume is sick.
+    async fn assert_sick(&mut self, pool: &str, kept: &Kept) {
+        let volume = (kept.name.as_str(), kept.id.as_str());
+        assert_sick(pool, &mut self.clients, pool, volume, &self.node).await;
+    }
+
     /// Makes a volume called `kept-<pool>`, publishes it and writes to it, as its pod would.
     async fn keep(&mut self, pool: &str) -> Kept {
         let name = format!("kept-{pool}");
@@ -99,7 +143,9 @@ impl Rig {
         let id = self.clients.create(request).await.unwrap().volume_id;
         let target = self.node.target(&name);
         self.clients.publish(publish(&id, &target)).await.unwrap();
-        std::fs::write(target.join("file"), &name).unwrap();
+        let mut file = File::create(target.join("file")).unwrap();
+        file.write_all(name.as_bytes()).unwrap();
+        file.sync_all().unwrap();
         Kept { name, id, target }
     }
 
@@ -122,12 +168,30 @@ impl Kept {
         std::fs::read_to_string(self.target.join("file")).unwrap()
     }
 
+    /// Ends its pod: unpublishes it and asserts that nothing is left at its target.
+    async fn unpublish(&self, clients: &mut Clients) {
+        clients.unpublish(&self.id, &self.target).await.unwrap();
+        assert_eq!(names(self.target.parent().unwrap()), [""; 0]);
+    }
+
     /// Asserts that volume and file are there, by way of a publish where none is.
     async fn assert_kept(&self, clients: &mut Clients) {
         clients.get(&self.id).await.unwrap();
         let published = publish(&self.id, &self.target);
         clients.publish(published).await.unwrap();
         assert_eq!(self.read(), self.name);
+    }
+}
+
+fn mount_all<'a>(disks: impl IntoIterator<Item = &'a LoopMount>) {
+    for disk in disks {
+        disk.mount(&[]);
+    }
+}
+
+fn unmount_all<'a>(disks: impl IntoIterator<Item = &'a LoopMount>) {
+    for disk in disks {
+        disk.unmount_soon();
     }
 }
 
@@ -138,6 +202,11 @@ fn init_pool(disk: &LoopMount, node: &str) {
         .args(["pool", "init", "--node", node])
         .arg(disk.path()));
     disk.unmount();
+}
+
+/// A disk of each filesystem, for a pool of its name.
+fn place_disks(node: &PodNode) -> [LoopMount; 3] {
+    FILESYSTEMS.map(|filesystem| place_disk(node, filesystem, filesystem))
 }
 
 /// A disk, with a file of somebody's under its mount point.

@@ -111,6 +111,11 @@ impl LoopMount {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
+    /// The image.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.at

@@ -1,5 +1,5 @@
 //! A node whose driver sees its mounts as in the driver's pod: the test plays the host, and the
-//! server has a mount namespace of its own, shaped by what the DaemonSet says of each hostPath.
+//! server has a mount namespace of its own, shaped by what the `DaemonSet` says of each hostPath.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -118,12 +118,11 @@ impl std::ops::Deref for PodNode {
 /// `master` or nothing.
 pub fn propagation(process: u32, at: &Path) -> Vec<String> {
     let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap();
-    let fields = table
+    let mut fields = table
         .lines()
         .map(|line| line.split(' ').collect::<Vec<_>>());
     let mount = fields
-        .filter(|fields| Path::new(fields[4]) == at)
-        .next_back()
+        .rfind(|fields| Path::new(fields[4]) == at)
         .unwrap_or_else(|| panic!("nothing is mounted at {}", at.display()));
     let tags = mount[6..].iter().take_while(|field| **field != "-");
     tags.filter_map(|tag| Some(tag.split_once(':')?.0.to_owned()))

@@ -4,14 +4,16 @@ use std::fs;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, Kept, NODE, Rig, WELL, eventually, init_pool, place_disk};
-use crate::common::loops::{self, LoopMount};
+use super::{
+    FILESYSTEMS, Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks,
+    unmount_all,
+};
+use crate::common::loops;
 use crate::common::messages::{create_with, refused};
 use crate::common::pod::{PodNode, propagation};
-use crate::common::sick::{assert_sick, assert_works};
 use crate::skip;
 
-/// The server of these tests has its mounts as the DaemonSet asks for them: what is above the
+/// The server of these tests has its mounts as the `DaemonSet` asks for them: what is above the
 /// pools follows the host, the kubelet's directory is the host's, and all else is its own.
 #[tokio::test]
 async fn the_server_sees_mounts_as_in_its_pod() {
@@ -28,6 +30,16 @@ async fn the_server_sees_mounts_as_in_its_pod() {
     assert_ne!(own, namespace("self"));
 }
 
+/// Pools whose disks are not mounted at first: what follows the path, and why the pool is sick, in
+/// a server that has never seen it and in one that has.
+const LATE: [(&str, &str, [&str; 2]); 3] = [
+    ("ext4", ",require-mount", [NOT_MOUNTED, NOT_MOUNTED]),
+    ("xfs", "", ["holds no pool", GONE]),
+    ("btrfs", ",init,require-mount", [NOT_MOUNTED, NOT_MOUNTED]),
+];
+const NOT_MOUNTED: &str = "nothing is mounted";
+const GONE: &str = "before and holds none now";
+
 /// A disk that was not mounted when the server started is served once it is, without a restart,
 /// whatever kept its pool sick until then; nothing is written under the mount point meanwhile.
 #[tokio::test]
@@ -35,70 +47,59 @@ async fn a_disk_mounted_late_is_served() {
     if let Some(reason) = loops::obstacle() {
         skip!("{reason}");
     }
-    // What follows the path, and why the pool is sick: at first, and in a server that knew it.
-    let cases = [
-        (
-            "ext4",
-            ",require-mount",
-            "nothing is mounted",
-            "nothing is mounted",
-        ),
-        ("xfs", "", "holds no pool", "before and holds none now"),
-        (
-            "btrfs",
-            ",init,require-mount",
-            "nothing is mounted",
-            "nothing is mounted",
-        ),
-    ];
     let node = PodNode::new();
-    let disks = cases.map(|(filesystem, ..)| place_disk(&node, filesystem, filesystem));
-    for (disk, (_, options, ..)) in disks.iter().zip(cases) {
+    let disks = place_disks(&node);
+    for (disk, (_, options, _)) in disks.iter().zip(LATE) {
         if !options.contains("init") {
             init_pool(disk, NODE);
         }
     }
-    let pools = cases.map(|(pool, options, ..)| node.option(pool, options));
+    let pools = LATE.map(|(pool, options, _)| node.option(pool, options));
     let mut rig = Rig::serve(node, &pools).await;
-    rig.wait(&cases.map(|(pool, _, reason, _)| (pool, reason)))
+    rig.wait(&LATE.map(|(pool, _, [reason, _])| (pool, reason)))
         .await;
-    for (pool, ..) in cases {
-        let new = create_with("early", 1 << 20, &[("pool", pool)]);
-        refused(
-            pool,
-            rig.clients.create(new).await,
-            Code::ResourceExhausted,
-            "is sick",
-        );
+    for pool in FILESYSTEMS {
+        let request = create_with("early", 1 << 20, &[("pool", pool)]);
+        let new = rig.clients.create(request).await;
+        refused(pool, new, Code::ResourceExhausted, "is sick");
     }
-    disks.iter().for_each(|disk| disk.mount(&[]));
-    rig.wait(&cases.map(|(pool, ..)| (pool, "healthy"))).await;
-    let mut kept = Vec::new();
-    for (pool, ..) in cases {
-        assert_works(pool, &mut rig.clients, pool, &rig.node).await;
-        let volume = rig.keep(pool).await;
-        rig.clients
-            .unpublish(&volume.id, &volume.target)
-            .await
-            .unwrap();
-        kept.push(volume);
+    for (disk, pool) in disks.iter().zip(FILESYSTEMS) {
+        disk.mount(&[]);
+        rig.wait(&[(pool, "healthy")]).await;
+    }
+    rig.assert_work(&FILESYSTEMS).await;
+    let kept = rig.keep_in(&FILESYSTEMS).await;
+    for volume in &kept {
+        volume.unpublish(&mut rig.clients).await;
     }
     rig.assert_beneath();
 
-    disks.iter().for_each(LoopMount::unmount_soon);
+    unmount_all(&disks);
     let mut rig = rig.restart(&pools).await;
-    rig.wait(&cases.map(|(pool, _, _, reason)| (pool, reason)))
+    rig.wait(&LATE.map(|(pool, _, [_, reason])| (pool, reason)))
         .await;
     for volume in &kept {
         let deleted = rig.clients.delete(&volume.id).await;
         refused(&volume.name, deleted, Code::Unavailable, "is sick");
     }
-    disks.iter().for_each(|disk| disk.mount(&[]));
-    rig.wait(&cases.map(|(pool, ..)| (pool, "healthy"))).await;
+    mount_all(&disks);
+    rig.wait_all(&FILESYSTEMS, "healthy").await;
     for volume in &kept {
         volume.assert_kept(&mut rig.clients).await;
     }
     rig.assert_beneath();
+}
+
+/// A volume of a disk that is back is what its pod left, and known to be published.
+async fn assert_back(rig: &mut Rig, volume: &Kept) {
+    volume.assert_kept(&mut rig.clients).await;
+    let written = fs::read_to_string(volume.target.join("while away"));
+    assert_eq!(written.unwrap(), "written");
+    let deleted = rig.clients.delete(&volume.id).await;
+    let published = Code::FailedPrecondition;
+    refused(&volume.name, deleted, published, "is published at");
+    volume.unpublish(&mut rig.clients).await;
+    rig.clients.delete(&volume.id).await.unwrap();
 }
 
 /// The host's plain umount succeeds with volumes published, whose pods go on; the pool is sick,
@@ -110,70 +111,38 @@ async fn a_disk_taken_away_is_let_go_and_served_again() {
         skip!("{reason}");
     }
     let node = PodNode::new();
-    let disks = FILESYSTEMS.map(|filesystem| place_disk(&node, filesystem, filesystem));
+    let disks = place_disks(&node);
     let unused = place_disk(&node, "unused", "ext4");
     let well = place_disk(&node, WELL, "ext4");
     let all = || disks.iter().chain([&unused]);
-    all().chain([&well]).for_each(|disk| disk.mount(&[]));
+    mount_all(all().chain([&well]));
     let names = ["ext4", "xfs", "btrfs", "unused", WELL];
     let pools = names.map(|name| node.option(name, ",init"));
     let mut rig = Rig::serve(node, &pools).await;
-    rig.wait(&names.map(|name| (name, "healthy"))).await;
-    let mut kept: Vec<Kept> = Vec::new();
-    for pool in FILESYSTEMS {
-        kept.push(rig.keep(pool).await);
-    }
+    let kept = rig.keep_in(&FILESYSTEMS).await;
 
-    all().for_each(LoopMount::unmount_soon);
-    let gone = "before and holds none now";
-    rig.wait(&["ext4", "xfs", "btrfs", "unused"].map(|pool| (pool, gone)))
-        .await;
-    eventually("nothing holds the disk without pods", || {
-        unused.device().is_empty()
-    });
+    unmount_all(all());
+    rig.wait_all(&names[..4], GONE).await;
+    eventually("nothing holds the disk", || unused.device().is_empty());
     for (pool, volume) in FILESYSTEMS.iter().zip(&kept) {
-        let known = (volume.name.as_str(), volume.id.as_str());
-        assert_sick(pool, &mut rig.clients, pool, known, &rig.node).await;
+        rig.assert_sick(pool, volume).await;
         assert_eq!(volume.read(), volume.name);
         fs::write(volume.target.join("while away"), "written").unwrap();
     }
-    assert_works("others", &mut rig.clients, WELL, &rig.node).await;
+    rig.assert_work(&[WELL]).await;
     // XFS is mounted again while its pod goes on, the others when theirs are gone.
-    for (disk, volume) in disks
-        .iter()
-        .zip(&kept)
-        .filter(|(_, kept)| kept.name != "kept-xfs")
-    {
-        rig.clients
-            .unpublish(&volume.id, &volume.target)
-            .await
-            .unwrap();
-        assert!(!volume.target.exists());
+    for index in [0, 2] {
+        let (disk, volume) = (&disks[index], &kept[index]);
+        volume.unpublish(&mut rig.clients).await;
         eventually("nothing holds the disk", || disk.device().is_empty());
     }
     rig.assert_beneath();
 
-    all().for_each(|disk| disk.mount(&[]));
-    rig.wait(&names.map(|name| (name, "healthy"))).await;
+    mount_all(all());
+    rig.wait_all(&names, "healthy").await;
     for volume in &kept {
-        volume.assert_kept(&mut rig.clients).await;
-        let written = fs::read_to_string(volume.target.join("while away"));
-        assert_eq!(written.unwrap(), "written");
-        let deleted = rig.clients.delete(&volume.id).await;
-        refused(
-            &volume.name,
-            deleted,
-            Code::FailedPrecondition,
-            "is published at",
-        );
-        rig.clients
-            .unpublish(&volume.id, &volume.target)
-            .await
-            .unwrap();
-        rig.clients.delete(&volume.id).await.unwrap();
+        assert_back(&mut rig, volume).await;
     }
-    for pool in names {
-        assert_works(pool, &mut rig.clients, pool, &rig.node).await;
-    }
+    rig.assert_work(&names).await;
     rig.assert_beneath();
 }

@@ -1,0 +1,189 @@
+//! Disks that pods fill to the last block or the last inode.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
+use tonic::Code;
+
+use super::{FILESYSTEMS, Kept, Rig, mount_all, place_disk, place_disks, soon};
+use crate::common::loops::{self, LoopMount};
+use crate::common::messages::{create_with, publish, refused};
+use crate::common::pod::PodNode;
+use crate::skip;
+
+/// The most small files a pod makes; btrfs, which has no number of inodes, takes long for each
+/// when it is almost full.
+const FEW: usize = 20;
+
+/// Writes until there is no room for a block.
+fn fill_blocks(dir: &Path) {
+    let mut file = File::create(dir.join("big")).unwrap();
+    for size in [1 << 20, 4096, 512] {
+        let chunk = vec![0x5a; size];
+        while file.write_all(&chunk).is_ok() {}
+    }
+    // What is written into memory alone may still find no room.
+    let _ = file.sync_all();
+    for count in 0..FEW {
+        let _ = fs::write(dir.join(format!("small-{count}")), [0x5a; 2000]);
+    }
+}
+
+/// Makes files until there is no inode.
+fn fill_inodes(dir: &Path) {
+    let made = (0..).take_while(|count| File::create(dir.join(format!("empty-{count}"))).is_ok());
+    assert!(made.count() > 1000);
+}
+
+/// A volume that its pod fills.
+async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> Kept {
+    let name = format!("filled-{pool}");
+    let request = create_with(&name, 0, &[("pool", pool)]);
+    let id = rig.clients.create(request).await.unwrap().volume_id;
+    let target = rig.node.target(&name);
+    rig.clients.publish(publish(&id, &target)).await.unwrap();
+    fill(&target);
+    Kept { name, id, target }
+}
+
+/// Asserts that a pool without room says so, and works as far as it can without.
+async fn assert_full(rig: &mut Rig, pool: &str, kept: &Kept) {
+    let class = [("pool", pool)];
+    assert_eq!(rig.clients.capacity(&class).await, 0, "{pool}");
+    let sized = rig.clients.create(create_with("sized", 1, &class)).await;
+    refused(pool, sized, Code::ResourceExhausted, pool);
+    // A volume without a size may still find room for a directory.
+    match rig.clients.create(create_with("unsized", 0, &class)).await {
+        Ok(volume) => rig.clients.delete(&volume.volume_id).await.unwrap(),
+        answer => refused(pool, answer, Code::ResourceExhausted, pool),
+    }
+    let second = rig.node.target(&format!("second-{pool}"));
+    rig.clients
+        .publish(publish(&kept.id, &second))
+        .await
+        .unwrap();
+    rig.clients.stats(&kept.id, &second).await.unwrap();
+    rig.clients.unpublish(&kept.id, &second).await.unwrap();
+    rig.clients.unpublish(&kept.id, &kept.target).await.unwrap();
+    kept.assert_kept(&mut rig.clients).await;
+    rig.wait_only(pool, "healthy");
+}
+
+/// Deletes what fills a pool and waits for the room.
+async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
+    rig.clients
+        .unpublish(&filled.id, &filled.target)
+        .await
+        .unwrap();
+    rig.clients.delete(&filled.id).await.unwrap();
+    soon(&format!("{pool} has room again"), async || {
+        rig.clients.capacity(&[("pool", pool)]).await > 100 << 20
+    })
+    .await;
+    rig.assert_work(&[pool]).await;
+}
+
+/// A disk that is full to the last block is refused for new volumes and serves those it has, also
+/// by a server that starts then; deleting makes room, and the pool is never sick for it.
+#[tokio::test]
+async fn a_disk_without_a_free_block_serves_what_it_has() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = PodNode::new();
+    let disks = place_disks(&node);
+    mount_all(&disks);
+    let pools = FILESYSTEMS.map(|name| node.option(name, ",init"));
+    let mut rig = Rig::serve(node, &pools).await;
+    let (mut kept, mut full, mut old) = (Vec::new(), Vec::new(), Vec::new());
+    for (pool, disk) in FILESYSTEMS.into_iter().zip(&disks) {
+        kept.push(rig.keep(pool).await);
+        let request = create_with(&format!("old-{pool}"), 0, &[("pool", pool)]);
+        old.push(rig.clients.create(request).await.unwrap().volume_id);
+        // As a driver leaves it that is killed while it makes a volume.
+        fs::create_dir_all(disk.path().join(".rootcellar/staging/left/data")).unwrap();
+        full.push(filled(&mut rig, pool, fill_blocks).await);
+    }
+    for (pool, kept) in FILESYSTEMS.iter().zip(&kept) {
+        assert_full(&mut rig, pool, kept).await;
+    }
+    let mut rig = rig.restart(&pools).await;
+    for ((pool, kept), old) in FILESYSTEMS.iter().zip(&kept).zip(&old) {
+        rig.wait_only(pool, "healthy");
+        assert_full(&mut rig, pool, kept).await;
+        rig.clients.delete(old).await.unwrap();
+    }
+    for (pool, full) in FILESYSTEMS.iter().zip(&full) {
+        empty(&mut rig, pool, full).await;
+    }
+    assert!(
+        !rig.server.log().contains("is sick"),
+        "{}",
+        rig.server.log()
+    );
+    rig.assert_beneath();
+}
+
+/// The same of a disk without a free inode, where there is a number of them.
+#[tokio::test]
+async fn a_disk_without_a_free_inode_serves_what_it_has() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let few = [("ext4", ["-N", "2000"]), ("xfs", ["-i", "maxpct=1"])];
+    let node = PodNode::new();
+    let disks = few.map(|(filesystem, options)| {
+        let place = node.place(filesystem);
+        fs::create_dir(&place).unwrap();
+        let image = node.path(&format!("{filesystem}.image"));
+        LoopMount::format(filesystem, &options, &image, &place)
+    });
+    mount_all(&disks);
+    let pools = few.map(|(name, _)| node.option(name, ",init"));
+    let mut rig = Rig::serve(node, &pools).await;
+    for (pool, _) in few {
+        let kept = rig.keep(pool).await;
+        let full = filled(&mut rig, pool, fill_inodes).await;
+        assert_full(&mut rig, pool, &kept).await;
+        empty(&mut rig, pool, &full).await;
+    }
+    assert!(
+        !rig.server.log().contains("is sick"),
+        "{}",
+        rig.server.log()
+    );
+}
+
+/// A pool that holds nothing on a disk that others filled is not sick for it, though what they use
+/// cannot be written down.
+#[tokio::test]
+async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = PodNode::new();
+    let disk = place_disk(&node, "ext4", "ext4");
+    disk.mount(&[]);
+    let pools = [node.option("ext4", ",init")];
+    let mut rig = Rig::serve(node, &pools).await;
+    rig.wait(&[("ext4", "healthy")]).await;
+    fill_blocks(disk.path());
+    let mut rig = rig.restart(&pools).await;
+    soon("there is no room", async || {
+        rig.clients.capacity(&[]).await == 0
+    })
+    .await;
+    rig.wait_only("ext4", "healthy");
+    fs::remove_file(disk.path().join("big")).unwrap();
+    soon("there is room", async || {
+        rig.clients.capacity(&[]).await > 100 << 20
+    })
+    .await;
+    rig.assert_work(&["ext4"]).await;
+    assert!(
+        !rig.server.log().contains("is sick"),
+        "{}",
+        rig.server.log()
+    );
+}

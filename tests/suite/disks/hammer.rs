@@ -1,0 +1,119 @@
+//! Calls that go on while disks come and go.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tonic::Code;
+
+use super::{FILESYSTEMS, Rig, eventually, mount_all, place_disks, unmount_all};
+use crate::common::loops;
+use crate::common::messages::create_with;
+use crate::common::names;
+use crate::common::pod::PodNode;
+use crate::common::server::Clients;
+use crate::skip;
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How a caller fares, and when it is to end.
+#[derive(Default)]
+struct Calls {
+    stop: AtomicBool,
+    made: AtomicUsize,
+}
+
+/// Makes volumes and deletes every other one, as the provisioner does: what is not final is asked
+/// again. Returns those that it made and did not delete.
+async fn hammer(mut clients: Clients, pool: &'static str, calls: Arc<Calls>) -> BTreeSet<String> {
+    let mut there = BTreeSet::new();
+    for count in 0.. {
+        if calls.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let request = create_with(&format!("{pool}-{count}"), 0, &[("pool", pool)]);
+        let made = loop {
+            match clients.create(request.clone()).await {
+                Ok(volume) => break Some(volume.volume_id),
+                Err(status) if status.code() == Code::ResourceExhausted => break None,
+                Err(status) => assert_not_final(&status),
+            }
+            tokio::time::sleep(PAUSE).await;
+        };
+        let Some(id) = made else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        if calls.made.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            there.insert(id);
+            continue;
+        }
+        while let Err(status) = clients.delete(&id).await {
+            assert_not_final(&status);
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    there
+}
+
+#[track_caller]
+fn assert_not_final(status: &tonic::Status) {
+    let codes = [Code::Unavailable, Code::Aborted];
+    assert!(codes.contains(&status.code()), "{status}");
+}
+
+/// While disks are unmounted and mounted under callers that make and delete volumes all the time,
+/// nothing is written beneath them, and in the end exactly the acknowledged volumes are there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = PodNode::new();
+    let disks = place_disks(&node);
+    mount_all(&disks);
+    let pools = FILESYSTEMS.map(|name| node.option(name, ",init"));
+    let mut rig = Rig::serve(node, &pools).await;
+    let mut callers = Vec::new();
+    for pool in FILESYSTEMS {
+        let (clients, calls) = (rig.server.clients().await, Arc::new(Calls::default()));
+        let caller = tokio::spawn(hammer(clients, pool, Arc::clone(&calls)));
+        callers.push((pool, caller, calls));
+    }
+    for round in 1..=2 {
+        // Back before anybody looks.
+        for disk in &disks {
+            disk.unmount_soon();
+            disk.mount(&[]);
+        }
+        unmount_all(&disks);
+        rig.wait_all(&FILESYSTEMS, "sick").await;
+        mount_all(&disks);
+        rig.wait_all(&FILESYSTEMS, "healthy").await;
+        for (_, _, calls) in &callers {
+            eventually("volumes are made again", || {
+                calls.made.load(Ordering::Relaxed) > round * 8
+            });
+        }
+    }
+    let mut acknowledged = BTreeSet::new();
+    for ((pool, caller, calls), disk) in callers.into_iter().zip(&disks) {
+        calls.stop.store(true, Ordering::Relaxed);
+        let there = caller.await.unwrap();
+        let own = disk.path().join(".rootcellar");
+        eventually("the trash is empty", || {
+            names(&own.join("trash")).is_empty()
+        });
+        assert_eq!(names(&own.join("staging")), [""; 0], "{pool}");
+        assert_eq!(
+            names(&disk.path().join("volumes")).len(),
+            there.len(),
+            "{pool}"
+        );
+        acknowledged.extend(there);
+    }
+    let (listed, _) = rig.clients.list(0, "").await.unwrap();
+    assert_eq!(BTreeSet::from_iter(listed), acknowledged);
+    rig.assert_beneath();
+}

@@ -1,0 +1,84 @@
+//! A disk that hangs whoever writes to it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{FILESYSTEMS, Rig, WELL, mount_all, place_disk, place_disks};
+use crate::common::loops::{self, run};
+use crate::common::messages::create_with;
+use crate::common::pod::PodNode;
+use crate::skip;
+
+/// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
+/// cannot be killed.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(at: &Path) -> Self {
+        run(Command::new("fsfreeze").arg("--freeze").arg(at));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
+    }
+}
+
+/// Calls that wait for a disk that hangs hold up no other pool, and no unpublishing; when the disk
+/// goes on, so do they, to their ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_hangs_holds_up_nobody_else() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = PodNode::new();
+    let disks = place_disks(&node);
+    let well = place_disk(&node, WELL, "ext4");
+    mount_all(disks.iter().chain([&well]));
+    let names = ["ext4", "xfs", "btrfs", WELL];
+    let pools = names.map(|name| node.option(name, ",init"));
+    let mut rig = Rig::serve(node, &pools).await;
+    let kept = rig.keep_in(&FILESYSTEMS).await;
+    let mut doomed = Vec::new();
+    for pool in FILESYSTEMS {
+        let request = create_with(&format!("doomed-{pool}"), 0, &[("pool", pool)]);
+        doomed.push(rig.clients.create(request).await.unwrap().volume_id);
+    }
+
+    let frozen: Vec<Frozen> = disks.iter().map(|disk| Frozen::new(disk.path())).collect();
+    let (mut creates, mut deletes) = (Vec::new(), Vec::new());
+    for (pool, id) in FILESYSTEMS.iter().zip(doomed.clone()) {
+        let mut clients = rig.server.clients().await;
+        let request = create_with(&format!("made-{pool}"), 0, &[("pool", pool)]);
+        creates.push(tokio::spawn(async move { clients.create(request).await }));
+        let mut clients = rig.server.clients().await;
+        deletes.push(tokio::spawn(async move { clients.delete(&id).await }));
+    }
+    rig.assert_work(&[WELL]).await;
+    for volume in &kept {
+        assert_eq!(volume.read(), volume.name);
+        volume.unpublish(&mut rig.clients).await;
+    }
+    rig.wait_all(&names, "healthy").await;
+    rig.assert_work(&[WELL]).await;
+    assert!(creates.iter().all(|call| !call.is_finished()));
+    assert!(deletes.iter().all(|call| !call.is_finished()));
+
+    drop(frozen);
+    let mut there: Vec<String> = kept.iter().map(|volume| volume.id.clone()).collect();
+    for call in creates {
+        there.push(call.await.unwrap().unwrap().volume_id);
+    }
+    for call in deletes {
+        call.await.unwrap().unwrap();
+    }
+    there.sort();
+    assert_eq!(rig.clients.list(0, "").await.unwrap().0, there);
+    for (pool, volume) in FILESYSTEMS.iter().zip(&kept) {
+        volume.assert_kept(&mut rig.clients).await;
+        rig.assert_work(&[pool]).await;
+    }
+    rig.assert_beneath();
+}
