@@ -15,6 +15,7 @@ mod common;
 mod disks;
 mod handover;
 mod hostile;
+mod load;
 mod model;
 mod mounts;
 mod opening;

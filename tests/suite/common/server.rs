@@ -147,10 +147,17 @@ impl Server {
         (self.child.wait().unwrap().code(), self.log())
     }
 
-    /// Kills it without warning.
+    /// Kills it without warning; it must not have ended before.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
+        let killed = Some(Signal::KILL.as_raw());
+        assert_eq!(status.signal(), killed, "{}", self.log());
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 }
 

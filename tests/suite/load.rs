@@ -1,0 +1,444 @@
+//! Many callers at once, over the real socket and with real mounts, while the server is killed
+//! again and again: what was acknowledged is there, and nothing else.
+
+mod belief;
+mod caller;
+mod vitals;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rootcellar::mount::MountTable;
+use rootcellar::types::{PoolId, VolumeId};
+use rustix::mount::{MountFlags, mount};
+use rustix::process::Signal;
+use tokio::task::JoinSet;
+
+use self::belief::{TARGETS, Volume};
+use self::caller::{Caller, Tally, read, there};
+use self::vitals::Vitals;
+use crate::common::loops::{self, LoopMount};
+use crate::common::messages::soon;
+use crate::common::server::Server;
+use crate::common::{NodeDir, eventually, name, names};
+use crate::skip;
+
+/// How many callers there are.
+const CALLERS: usize = 16;
+
+/// How many volumes there may be: in a long run, and in a short one.
+const VOLUMES: (usize, usize) = (1000, 320);
+
+/// More than any pool has.
+const HUGE: i64 = 1 << 40;
+
+/// By how much the capacity may differ, with nothing in the pool, from what it was before: what the
+/// filesystem itself has grown by, in the grain that the storage format names.
+const GRAIN: u64 = 16 << 20;
+
+/// The environment variable that lengthens the tests here to so many seconds each.
+const SOAK: &str = "ROOTCELLAR_SOAK";
+
+/// The environment variable that holds the seed of all that is random here.
+const SEED: &str = "ROOTCELLAR_SEED";
+
+/// How often a long run says how it fares.
+const REPORT_EVERY: Duration = Duration::from_secs(30);
+
+/// `SplitMix64`: the same numbers for the same seed.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// From [`SEED`], else any; told, so that a run can be played again.
+    fn told(test: &str) -> Self {
+        let given = std::env::var(SEED).ok();
+        let seed = given.map_or_else(
+            || uuid::Uuid::new_v4().as_u64_pair().0,
+            |text| text.parse().expect(SEED),
+        );
+        eprintln!("{test}: {SEED}={seed}");
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap()
+    }
+}
+
+/// Two pools on disks of their own, of two filesystems, and who is served from them.
+struct Yard {
+    disks: Vec<LoopMount>,
+    node: NodeDir,
+}
+
+const POOLS: [(&str, &str); 2] = [("first", "ext4"), ("second", "xfs")];
+
+impl Yard {
+    fn new() -> Self {
+        let node = NodeDir::new();
+        // In memory, so that the test waits for no disk; ended with the other mounts of the node.
+        let images = node.path("images");
+        fs::create_dir(&images).unwrap();
+        mount("images", &images, "tmpfs", MountFlags::empty(), None).unwrap();
+        let make = |(pool, filesystem)| {
+            let disk = node.path("disks").join(pool);
+            LoopMount::make(filesystem, &images.join(pool), &disk)
+        };
+        let disks = POOLS.map(make).into();
+        Self { disks, node }
+    }
+
+    fn options(&self) -> Vec<String> {
+        let option = |((pool, _), disk): (&(&str, &str), &LoopMount)| {
+            format!("{pool}={},init,require-mount", disk.path().display())
+        };
+        POOLS.iter().zip(&self.disks).map(option).collect()
+    }
+
+    /// Starts the server and waits for nothing.
+    fn spawn(&self) -> Server {
+        let mut command = Server::command(&self.node, &self.options());
+        // Otherwise every thread keeps some of what is freed, and no leak can be seen among that.
+        command.env("GLIBC_TUNABLES", vitals::ONE_HEAP);
+        Server::spawn(&self.node, &mut command)
+    }
+
+    async fn serve(&self) -> Server {
+        let server = self.spawn();
+        server.wait_ready().await;
+        server
+    }
+
+    /// So many callers, each with its share of the volumes.
+    fn callers(&self, volumes: usize, random: &mut Random, tally: &Arc<Tally>) -> Vec<Caller> {
+        let ids: Vec<PoolId> = self.disks.iter().map(|disk| pool_id(disk.path())).collect();
+        let caller = |number: usize| {
+            let own = (number..volumes).step_by(CALLERS);
+            let own = own.map(|number| self.volume(number, &ids)).collect();
+            let random = Random(random.next());
+            let socket = self.node.path("run/csi.sock");
+            Caller::new(own, &socket, random, Arc::clone(tally))
+        };
+        (0..CALLERS).map(caller).collect()
+    }
+
+    fn volume(&self, number: usize, pools: &[PoolId]) -> Volume {
+        let text = format!("pvc-{number}");
+        let pool = number % POOLS.len();
+        let id = VolumeId::new(pools[pool], &name(&text)).to_string();
+        let pod = self.node.path("kubelet/pods").join(&text);
+        fs::create_dir_all(&pod).unwrap();
+        let targets: [PathBuf; TARGETS] =
+            std::array::from_fn(|target| pod.join(target.to_string()));
+        Volume::new(text, id, POOLS[pool].0, targets)
+    }
+
+    /// Ends the server in one of the two ways, and looks at what it leaves: every volume whole.
+    fn end(&self, server: Server, signal: Signal) {
+        if signal == Signal::KILL {
+            server.kill();
+        } else {
+            // Before that nothing is begun that could be ended well.
+            eventually("it serves", || server.log().contains("serving"));
+            server.signal(signal);
+            let (code, log) = server.end();
+            assert_eq!(code, Some(0), "{log}");
+            assert!(!log.contains("still at work"), "{log}");
+            for disk in &self.disks {
+                assert!(names(&disk.path().join(".rootcellar/staging")).is_empty());
+            }
+        }
+        for disk in &self.disks {
+            for volume in directories(disk) {
+                assert_eq!(
+                    names(&volume),
+                    ["data", "volume.json"],
+                    "{}",
+                    volume.display()
+                );
+            }
+        }
+        let log = self.node.path("server.log");
+        let text = fs::read_to_string(&log).unwrap();
+        assert!(!text.contains("panicked"), "{text}");
+        fs::File::create(log).unwrap();
+    }
+
+    /// What is mounted below the kubelet's directory and in the pools, each as often as it is.
+    fn mounts(&self) -> Vec<PathBuf> {
+        let table = MountTable::read().unwrap();
+        let mut mounts: Vec<PathBuf> = table.entries.into_iter().map(|e| e.mount_point).collect();
+        let kubelet = self.node.path("kubelet");
+        let in_pool = |path: &Path| {
+            let mut disks = self.disks.iter().map(LoopMount::path);
+            disks.any(|disk| path.starts_with(disk) && path != disk)
+        };
+        mounts.retain(|path| path.starts_with(&kubelet) || in_pool(path));
+        mounts.sort();
+        mounts
+    }
+
+    async fn capacities(&self, server: &Server) -> Vec<u64> {
+        let mut clients = server.clients().await;
+        let mut capacities = Vec::new();
+        for (pool, _) in POOLS {
+            let capacity = clients.capacity(&[("pool", pool)]).await;
+            capacities.push(capacity.try_into().unwrap());
+        }
+        capacities
+    }
+
+    /// Asserts that there is exactly what the callers know to be there: listed, on the disks,
+    /// mounted, and with the content that was written.
+    async fn assert_exact(&self, server: &Server, callers: &mut [Caller]) {
+        let mut there = there(callers);
+        let (listed, _) = server.clients().await.list(0, "").await.unwrap();
+        assert!(there.keys().eq(&listed), "{there:#?}\n{listed:#?}");
+        let mut found = BTreeSet::new();
+        for disk in &self.disks {
+            assert!(names(&disk.path().join(".rootcellar/staging")).is_empty());
+            let pool = pool_id(disk.path()).0.simple().to_string();
+            for directory in directories(disk) {
+                let (_, hash) = directory.to_str().unwrap().rsplit_once('-').unwrap();
+                let id = format!("v1-{pool}-{hash}");
+                let volume = there.get_mut(&id).expect("nobody knows it");
+                read(volume, &directory.join("data"));
+                found.insert(id);
+            }
+        }
+        assert!(there.keys().eq(&found), "{there:#?}\n{found:#?}");
+        let published = there.values().flat_map(|volume| {
+            let targets = volume.targets.iter().zip(volume.published);
+            targets.filter(|(_, published)| published.yes)
+        });
+        let mut published: Vec<PathBuf> = published.map(|(target, _)| target.clone()).collect();
+        published.sort();
+        assert_eq!(self.mounts(), published);
+    }
+
+    /// Asserts that nothing is left of any volume, and that its room is back.
+    async fn assert_empty(&self, server: &Server, before: &[u64]) {
+        for disk in &self.disks {
+            for below in ["volumes", ".rootcellar/staging", ".rootcellar/trash"] {
+                let dir = disk.path().join(below);
+                eventually("it is empty", || names(&dir).is_empty());
+            }
+        }
+        assert_eq!(self.mounts(), Vec::<PathBuf>::new());
+        let pods = self.node.path("kubelet/pods");
+        for pod in names(&pods) {
+            assert_eq!(names(&pods.join(&pod)), Vec::<String>::new(), "{pod}");
+        }
+        let back = async || {
+            let now = self.capacities(server).await;
+            let mut pairs = now.iter().zip(before);
+            pairs.all(|(now, before)| now.abs_diff(*before) <= GRAIN)
+        };
+        soon("the room is back", back).await;
+    }
+}
+
+fn pool_id(pool: &Path) -> PoolId {
+    let marker = fs::read(pool.join(".rootcellar/pool.json")).unwrap();
+    let marker: serde_json::Value = serde_json::from_slice(&marker).unwrap();
+    PoolId(marker["id"].as_str().unwrap().parse().unwrap())
+}
+
+/// The directories of a pool's volumes.
+fn directories(disk: &LoopMount) -> Vec<PathBuf> {
+    let volumes = disk.path().join("volumes");
+    let directories = names(&volumes).into_iter();
+    directories.map(|name| volumes.join(name)).collect()
+}
+
+/// Waits for all callers; what one of them found wrong ends the test.
+async fn all(mut working: JoinSet<Caller>) -> Vec<Caller> {
+    let mut callers = Vec::new();
+    while let Some(joined) = working.join_next().await {
+        callers.push(joined.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
+    }
+    callers
+}
+
+/// How long the tests here are to run, where that was said.
+fn soak() -> Option<Duration> {
+    let seconds = std::env::var(SOAK).ok()?;
+    Some(Duration::from_secs(seconds.parse().expect(SOAK)))
+}
+
+/// Says now and then how a long run fares.
+struct Report {
+    test: &'static str,
+    began: Instant,
+    next: Duration,
+}
+
+impl Report {
+    fn new(test: &'static str) -> Self {
+        let (began, next) = (Instant::now(), REPORT_EVERY);
+        Self { test, began, next }
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        let elapsed = self.began.elapsed();
+        if elapsed >= self.next {
+            self.next = elapsed + REPORT_EVERY;
+            eprintln!("{}: {} s: {}", self.test, elapsed.as_secs(), what());
+        }
+    }
+
+    /// Whether a run of so many turns, or of the time that was said, is over.
+    fn is_over(&self, turns: usize, at_least: usize) -> bool {
+        turns >= at_least && soak().is_none_or(|soak| self.began.elapsed() >= soak)
+    }
+}
+
+/// Waits for a moment to end the server: soon after its start, or when it has answered some calls;
+/// in a long run about once a second.
+async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
+    let pause = match (random.below(4), soak()) {
+        (0, _) => random.below(80),
+        (_, Some(_)) => 300 + random.below(1400),
+        (_, None) => 0,
+    };
+    tokio::time::sleep(Duration::from_millis(pause as u64)).await;
+    if pause > 0 {
+        return;
+    }
+    let enough = tally.answered() + 1 + random.below(400) as u64;
+    let what = format!("calls are answered: {}", server.log());
+    soon(&what, async || tally.answered() >= enough).await;
+}
+
+/// The load, under which the server is ended again and again; at the end exactly what was
+/// acknowledged is there, and when that is undone, nothing.
+async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
+    let mut random = Random::told(test);
+    let (yard, tally) = (Yard::new(), Arc::new(Tally::default()));
+    let mut server = yard.serve().await;
+    let before = yard.capacities(&server).await;
+    let fresh = Vitals::least(server.pid());
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut working = JoinSet::new();
+    let volumes = soak().map_or(VOLUMES.1, |_| VOLUMES.0);
+    for caller in yard.callers(volumes, &mut random, &tally) {
+        working.spawn(caller.work(Arc::clone(&stop)));
+    }
+    let mut report = Report::new(test);
+    let mut turns = 0;
+    // The first calls do no more than make the volumes.
+    let enough = 4 * volumes as u64;
+    while !report.is_over(turns, at_least) || tally.answered() < enough {
+        moment(&mut random, &tally, &server).await;
+        tokio::task::block_in_place(|| yard.end(server, signal));
+        server = yard.spawn();
+        turns += 1;
+        if let Some(Err(error)) = working.try_join_next() {
+            std::panic::resume_unwind(error.into_panic());
+        }
+        report.say(|| format!("ended {turns} times, {tally:?}"));
+    }
+    server.wait_ready().await;
+    stop.store(true, Ordering::Relaxed);
+    let callers = all(working).await;
+    settle(test, &yard, &server, callers, &tally).await;
+    yard.assert_empty(&server, &before).await;
+    eventually("the descriptors are closed", || {
+        Vitals::least(server.pid()).descriptors <= fresh.descriptors
+    });
+    tokio::task::block_in_place(|| yard.end(server, Signal::TERM));
+}
+
+/// Asks what is still open, asserts that exactly what is known is there, and undoes it.
+async fn settle(test: &str, yard: &Yard, server: &Server, callers: Vec<Caller>, tally: &Tally) {
+    let mut resolving = JoinSet::new();
+    for caller in callers {
+        resolving.spawn(caller.resolve());
+    }
+    let mut callers = all(resolving).await;
+    yard.assert_exact(server, &mut callers).await;
+    let (volumes, mounts) = (there(&mut callers).len(), yard.mounts().len());
+    eprintln!("{test}: {tally:?}, {volumes} volumes, {mounts} mounts");
+    assert!(volumes > 0 && mounts > 0, "there was no load");
+    let mut clearing = JoinSet::new();
+    for caller in callers {
+        clearing.spawn(caller.clear());
+    }
+    all(clearing).await;
+}
+
+/// Whenever the server is killed, under load, exactly what was acknowledged is there, and what was
+/// not is there whole or not at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    disturb("killed", Signal::KILL, 12).await;
+}
+
+/// The same where the server is told to stop, which leaves nothing half done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_stopped_again_and_again_keeps_what_it_acknowledged() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    disturb("stopped", Signal::TERM, 4).await;
+}
+
+/// How many rounds a server is warmed up with, and how many follow at least.
+const WARM_UP: usize = 3;
+const ROUNDS: usize = 3;
+
+/// How many volumes a round makes and deletes.
+const ROUND: usize = 48;
+
+/// How much more memory the server may have after the last round than after the warm-up, in KiB: a
+/// leak of two hundred bytes in each call is more.
+const GROWTH: u64 = 256;
+
+/// Whatever load is past, the server keeps no descriptor, no thread and no memory of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_keeps_nothing_of_a_load_that_is_past() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let test = "rounds";
+    let mut random = Random::told(test);
+    let (yard, tally) = (Yard::new(), Arc::new(Tally::default()));
+    let server = yard.serve().await;
+    let before = yard.capacities(&server).await;
+    let fresh = Vitals::least(server.pid());
+    let mut memory = Vec::new();
+    let mut report = Report::new(test);
+    while !report.is_over(memory.len(), WARM_UP + ROUNDS) {
+        let mut working = JoinSet::new();
+        for caller in yard.callers(ROUND, &mut random, &tally) {
+            working.spawn(caller.round());
+        }
+        drop(all(working).await);
+        yard.assert_empty(&server, &before).await;
+        eventually("descriptors and threads are what they were", || {
+            let now = Vitals::least(server.pid());
+            (now.descriptors, now.threads) == (fresh.descriptors, fresh.threads)
+        });
+        memory.push(Vitals::least(server.pid()).heap);
+        report.say(|| format!("{} rounds, {tally:?}, {memory:?} KiB", memory.len()));
+    }
+    eprintln!("{test}: {tally:?}, {memory:?} KiB, fresh {fresh:?}");
+    // What it needs to work with it has after the warm-up.
+    let most = memory[..WARM_UP].iter().max().unwrap() + GROWTH;
+    assert!(memory.last() <= Some(&most), "{memory:?} KiB");
+}

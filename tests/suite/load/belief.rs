@@ -1,0 +1,328 @@
+//! What a caller may believe of one volume: every state that its answers so far allow. A call that
+//! was not answered adds states, an answer takes away those that it rules out, and an answer that
+//! leaves none is a promise broken.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::path::PathBuf;
+
+use rootcellar::csi;
+use tonic::Code;
+
+/// How many targets each volume has.
+pub const TARGETS: usize = 3;
+
+/// The target that is always published for reading alone.
+pub const READ_ONLY: usize = TARGETS - 1;
+
+/// How many events of a volume are told when something is wrong with it.
+const REMEMBERED: usize = 60;
+
+/// A volume that is there: its size, and what its file holds (nothing: there is no file).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Made {
+    pub size: i64,
+    pub content: String,
+}
+
+/// A fact that may be open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maybe {
+    pub yes: bool,
+    pub no: bool,
+}
+
+impl Maybe {
+    pub const YES: Self = Self {
+        yes: true,
+        no: false,
+    };
+    pub const NO: Self = Self {
+        yes: false,
+        no: true,
+    };
+
+    pub fn is_certain(self) -> bool {
+        self.yes != self.no
+    }
+}
+
+/// How a call ended.
+pub enum Outcome<T> {
+    Done(T),
+    Refused(Code, String),
+    /// The server was still loading: nothing was begun.
+    NotNow,
+    /// The server was gone before it answered.
+    Unanswered,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Outcome<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(done) => write!(f, "{done:?}"),
+            Self::Refused(code, said) => write!(f, "{code:?}, {said:?}"),
+            Self::NotNow => f.write_str("not now"),
+            Self::Unanswered => f.write_str("unanswered"),
+        }
+    }
+}
+
+/// What is wrong with an answer.
+pub type Verdict = Result<(), String>;
+
+/// One volume as its caller knows it; nobody else works on it.
+#[derive(Debug)]
+pub struct Volume {
+    pub name: String,
+    pub id: String,
+    pub pool: &'static str,
+    pub targets: [PathBuf; TARGETS],
+    /// The states it may be in; `None`: it is not there.
+    pub possible: BTreeSet<Option<Made>>,
+    pub published: [Maybe; TARGETS],
+    history: VecDeque<String>,
+}
+
+impl Volume {
+    pub fn new(name: String, id: String, pool: &'static str, targets: [PathBuf; TARGETS]) -> Self {
+        Self {
+            name,
+            id,
+            pool,
+            targets,
+            possible: BTreeSet::from([None]),
+            published: [Maybe::NO; TARGETS],
+            history: VecDeque::new(),
+        }
+    }
+
+    pub fn note(&mut self, event: String) {
+        if self.history.len() == REMEMBERED {
+            self.history.pop_front();
+        }
+        self.history.push_back(event);
+    }
+
+    /// Ends the test with all there is to say if a verdict is bad.
+    #[track_caller]
+    pub fn hold(&self, verdict: Verdict) {
+        if let Err(problem) = verdict {
+            panic!("{problem}\n{}", self.story());
+        }
+    }
+
+    fn story(&self) -> String {
+        let events: Vec<&str> = self.history.iter().map(String::as_str).collect();
+        format!(
+            "volume {} ({}) in pool {}: may be {:?}, published {:?}, after\n  {}",
+            self.name,
+            self.id,
+            self.pool,
+            self.possible,
+            self.published,
+            events.join("\n  ")
+        )
+    }
+
+    pub fn may_be_there(&self) -> bool {
+        self.possible.iter().any(Option::is_some)
+    }
+
+    pub fn may_be_gone(&self) -> bool {
+        self.possible.contains(&None)
+    }
+
+    fn may_be_published(&self) -> bool {
+        self.published.iter().any(|target| target.yes)
+    }
+
+    fn is_surely_published(&self) -> bool {
+        self.published.contains(&Maybe::YES)
+    }
+
+    /// Draws the conclusions: what is published is there, and what is gone is not published.
+    fn conclude(&mut self, from: &str) -> Verdict {
+        if self.is_surely_published() {
+            self.possible.remove(&None);
+        }
+        if !self.may_be_there() {
+            for target in &mut self.published {
+                target.yes = false;
+            }
+        }
+        let impossible = self.published.iter().any(|t| !t.yes && !t.no);
+        if self.possible.is_empty() || impossible {
+            return Err(format!("impossible: {from}"));
+        }
+        Ok(())
+    }
+
+    fn is_gone(&mut self, from: &str) -> Verdict {
+        self.possible.retain(Option::is_none);
+        self.conclude(from)
+    }
+
+    fn is_there(&mut self, from: &str) -> Verdict {
+        self.possible.retain(Option::is_some);
+        self.conclude(from)
+    }
+
+    fn has_size(&mut self, size: i64, from: &str) -> Verdict {
+        self.possible
+            .retain(|state| state.as_ref().is_some_and(|made| made.size == size));
+        self.conclude(from)
+    }
+
+    pub fn created(
+        &mut self,
+        range: csi::CapacityRange,
+        outcome: &Outcome<csi::Volume>,
+    ) -> Verdict {
+        let from = format!("create {range:?}: {outcome:?}");
+        let fits = |made: &Made| fits(range, made.size);
+        let fresh = Made {
+            size: range.required_bytes,
+            content: String::new(),
+        };
+        let has_room = range.required_bytes < super::HUGE;
+        match outcome {
+            Outcome::NotNow => Ok(()),
+            Outcome::Unanswered => {
+                if self.may_be_gone() && has_room {
+                    self.possible.insert(Some(fresh));
+                }
+                Ok(())
+            }
+            Outcome::Done(volume) if volume.volume_id == self.id => {
+                if self.may_be_gone() && has_room {
+                    self.possible.insert(Some(fresh));
+                }
+                self.possible
+                    .retain(|state| state.as_ref().is_some_and(fits));
+                self.has_size(volume.capacity_bytes, &from)
+            }
+            Outcome::Refused(Code::AlreadyExists, _) => {
+                self.possible
+                    .retain(|state| state.as_ref().is_some_and(|made| !fits(made)));
+                self.conclude(&from)
+            }
+            Outcome::Refused(Code::ResourceExhausted, _) if !has_room => self.is_gone(&from),
+            Outcome::Done(_) | Outcome::Refused(..) => Err(format!("not allowed: {from}")),
+        }
+    }
+
+    pub fn deleted(&mut self, outcome: &Outcome<()>) -> Verdict {
+        let from = format!("delete: {outcome:?}");
+        match outcome {
+            Outcome::NotNow => Ok(()),
+            Outcome::Unanswered => {
+                if !self.is_surely_published() {
+                    self.possible.insert(None);
+                }
+                Ok(())
+            }
+            Outcome::Done(()) if !self.is_surely_published() => {
+                self.possible = BTreeSet::from([None]);
+                self.published = [Maybe::NO; TARGETS];
+                Ok(())
+            }
+            Outcome::Refused(Code::FailedPrecondition, _) if self.may_be_published() => {
+                let mut may_be = self.published.iter_mut().filter(|target| target.yes);
+                if let (Some(only), None) = (may_be.next(), may_be.next()) {
+                    *only = Maybe::YES;
+                }
+                self.is_there(&from)
+            }
+            Outcome::Done(()) | Outcome::Refused(..) => Err(format!("not allowed: {from}")),
+        }
+    }
+
+    pub fn got(&mut self, outcome: &Outcome<csi::Volume>) -> Verdict {
+        let from = format!("get: {outcome:?}");
+        match outcome {
+            Outcome::NotNow | Outcome::Unanswered => Ok(()),
+            Outcome::Done(volume) if volume.volume_id == self.id => {
+                self.has_size(volume.capacity_bytes, &from)
+            }
+            Outcome::Refused(Code::NotFound, _) => self.is_gone(&from),
+            Outcome::Done(_) | Outcome::Refused(..) => Err(format!("not allowed: {from}")),
+        }
+    }
+
+    pub fn listed(&mut self, is_listed: bool) -> Verdict {
+        let from = format!("listed: {is_listed}");
+        if is_listed {
+            self.is_there(&from)
+        } else {
+            self.is_gone(&from)
+        }
+    }
+
+    pub fn was_published(&mut self, target: usize, outcome: &Outcome<()>) -> Verdict {
+        let from = format!("publish at {target}: {outcome:?}");
+        match outcome {
+            Outcome::NotNow => Ok(()),
+            Outcome::Unanswered => {
+                self.published[target].yes |= self.may_be_there();
+                Ok(())
+            }
+            Outcome::Done(()) => {
+                self.is_there(&from)?;
+                self.published[target] = Maybe::YES;
+                Ok(())
+            }
+            Outcome::Refused(Code::NotFound, _) => self.is_gone(&from),
+            Outcome::Refused(..) => Err(format!("not allowed: {from}")),
+        }
+    }
+
+    pub fn was_unpublished(&mut self, target: usize, outcome: &Outcome<()>) -> Verdict {
+        match outcome {
+            Outcome::Done(()) => self.published[target] = Maybe::NO,
+            // This one works while the records are loaded.
+            Outcome::NotNow | Outcome::Refused(..) => {
+                return Err(format!("not allowed: unpublish at {target}: {outcome:?}"));
+            }
+            Outcome::Unanswered => self.published[target].no = true,
+        }
+        Ok(())
+    }
+
+    /// What the statistics at a target tell: whether it is published there.
+    pub fn was_measured(&mut self, target: usize, outcome: &Outcome<()>) -> Verdict {
+        let from = format!("stats at {target}: {outcome:?}");
+        match outcome {
+            Outcome::NotNow | Outcome::Unanswered => return Ok(()),
+            Outcome::Done(()) => self.published[target].no = false,
+            Outcome::Refused(Code::NotFound, _) => self.published[target].yes = false,
+            Outcome::Refused(..) => return Err(format!("not allowed: {from}")),
+        }
+        self.conclude(&from)
+    }
+
+    /// What the volume's file was found to hold.
+    pub fn was_read(&mut self, content: &str) -> Verdict {
+        self.possible
+            .retain(|state| state.as_ref().is_some_and(|made| made.content == content));
+        self.conclude(&format!("read {content:?}"))
+    }
+
+    /// The volume's file was written while the volume was surely there.
+    pub fn was_written(&mut self, content: &str) {
+        let written = |made: Made| Made {
+            content: content.to_owned(),
+            ..made
+        };
+        let states = std::mem::take(&mut self.possible);
+        self.possible = states
+            .into_iter()
+            .flatten()
+            .map(|m| Some(written(m)))
+            .collect();
+    }
+}
+
+fn fits(range: csi::CapacityRange, size: i64) -> bool {
+    size >= range.required_bytes && (range.limit_bytes == 0 || size <= range.limit_bytes)
+}

@@ -1,0 +1,378 @@
+//! One of many callers: it asks at random for changes of volumes that are its own, and holds every
+//! answer against what it may believe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rootcellar::csi;
+use rootcellar::csi::controller_client::ControllerClient;
+use rootcellar::csi::identity_client::IdentityClient;
+use rootcellar::csi::node_client::NodeClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::belief::{Maybe, Outcome, READ_ONLY, TARGETS, Volume};
+use super::{HUGE, Random};
+use crate::common::messages::{assert_well_formed, create_with, publish};
+use crate::common::names;
+use crate::common::server::Clients;
+
+/// The one file in each volume.
+const FILE: &str = "file";
+
+/// The sizes asked for; all volumes together are far from filling the pools.
+const SIZES: [i64; 3] = [16 << 10, 32 << 10, 48 << 10];
+
+/// Far longer than any call takes: a call that is never answered is a defect, not slowness.
+const FOR_EVER: Duration = Duration::from_mins(2);
+
+/// Between two tries of a call that cannot be answered now.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the callers did, all together.
+#[derive(Debug, Default)]
+pub struct Tally {
+    answered: AtomicU64,
+    unanswered: AtomicU64,
+}
+
+impl Tally {
+    pub fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+}
+
+pub struct Caller {
+    pub volumes: Vec<Volume>,
+    pub clients: Clients,
+    random: Random,
+    tally: Arc<Tally>,
+    writes: u64,
+}
+
+/// Clients that connect when they are used, and again when the server is another.
+pub fn clients(socket: &Path) -> Clients {
+    let channel: Channel = Endpoint::try_from(format!("unix://{}", socket.display()))
+        .unwrap()
+        .connect_lazy();
+    Clients {
+        identity: IdentityClient::new(channel.clone()),
+        controller: ControllerClient::new(channel.clone()),
+        node: NodeClient::new(channel),
+    }
+}
+
+/// Waits for an answer, and tells what the driver said from what only the connection says.
+async fn ended<T>(answer: impl Future<Output = Result<T, Status>>) -> Outcome<T> {
+    let answer = tokio::time::timeout(FOR_EVER, answer).await;
+    match answer.expect("a call is answered, or its connection ends") {
+        Ok(done) => Outcome::Done(done),
+        Err(status) if std::error::Error::source(&status).is_some() => Outcome::Unanswered,
+        Err(status) => {
+            assert_well_formed("any call", &status);
+            match (status.code(), status.message()) {
+                (Code::Unavailable, said) if said.contains("loading its records") => {
+                    Outcome::NotNow
+                }
+                // So is a call told whose work may have been done.
+                (Code::Unavailable, said) if said.contains("is stopping") => Outcome::Unanswered,
+                (code, said) => Outcome::Refused(code, said.to_owned()),
+            }
+        }
+    }
+}
+
+fn range(required_bytes: i64, limit_bytes: i64) -> csi::CapacityRange {
+    csi::CapacityRange {
+        required_bytes,
+        limit_bytes,
+    }
+}
+
+impl Caller {
+    pub fn new(volumes: Vec<Volume>, socket: &Path, random: Random, tally: Arc<Tally>) -> Self {
+        Self {
+            volumes,
+            clients: clients(socket),
+            random,
+            tally,
+            writes: 0,
+        }
+    }
+
+    /// Makes all volumes, then does anything with any of them until told to stop.
+    pub async fn work(mut self, stop: Arc<AtomicBool>) -> Self {
+        for index in 0..self.volumes.len() {
+            while self.volumes[index].may_be_gone() && !stop.load(Ordering::Relaxed) {
+                self.create(index).await;
+            }
+        }
+        while !stop.load(Ordering::Relaxed) {
+            let index = self.random.below(self.volumes.len());
+            self.anything(index).await;
+        }
+        self
+    }
+
+    /// The same load every time: every volume made, published everywhere, used, and all undone.
+    pub async fn round(mut self) -> Self {
+        for index in 0..self.volumes.len() {
+            self.create(index).await;
+            for target in 0..TARGETS {
+                self.publish(index, target).await;
+                self.stats(index, target).await;
+            }
+            self.write(index);
+            self.get(index).await;
+            self.delete(index).await;
+        }
+        self.list().await;
+        self.clear().await
+    }
+
+    async fn anything(&mut self, index: usize) {
+        let target = self.random.below(TARGETS);
+        match self.random.below(100) {
+            0..25 => self.create(index).await,
+            25..28 => self.create_twice(index).await,
+            28..50 => self.publish(index, target).await,
+            50..66 => self.unpublish(index, target).await,
+            66..74 => self.write(index),
+            74..85 => self.delete(index).await,
+            85..91 => self.get(index).await,
+            91..99 => self.stats(index, target).await,
+            _ => self.list().await,
+        }
+    }
+
+    /// Counts a call, notes it, and gives the server a moment if it is not there.
+    async fn count<T: std::fmt::Debug>(&mut self, index: usize, call: String, end: &Outcome<T>) {
+        self.volumes[index].note(format!("{call}: {end:?}"));
+        let counter = match end {
+            Outcome::Unanswered => &self.tally.unanswered,
+            _ => &self.tally.answered,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if matches!(end, Outcome::Unanswered | Outcome::NotNow) {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// A range that may fit the volume that is there, or not, or that nothing can have.
+    fn any_range(&mut self) -> csi::CapacityRange {
+        let size = SIZES[self.random.below(SIZES.len())];
+        match self.random.below(10) {
+            0 => range(HUGE, 0),
+            1..4 => range(size, 0),
+            4..7 => range(size, size),
+            _ => range(SIZES[0], size),
+        }
+    }
+
+    fn create_request(&self, index: usize, range: csi::CapacityRange) -> csi::CreateVolumeRequest {
+        let volume = &self.volumes[index];
+        csi::CreateVolumeRequest {
+            capacity_range: Some(range),
+            ..create_with(&volume.name, 0, &[("pool", volume.pool)])
+        }
+    }
+
+    async fn create(&mut self, index: usize) {
+        let range = self.any_range();
+        let request = self.create_request(index, range);
+        let end = ended(self.clients.create(request)).await;
+        self.count(index, format!("create {range:?}"), &end).await;
+        let volume = &mut self.volumes[index];
+        let verdict = volume.created(range, &end);
+        volume.hold(verdict);
+    }
+
+    /// The same call twice at once, where one of the two may be told to try again.
+    async fn create_twice(&mut self, index: usize) {
+        let range = self.any_range();
+        let request = self.create_request(index, range);
+        let mut second = ControllerClient::clone(&self.clients.controller);
+        let other = async {
+            let answer = second.create_volume(request.clone()).await?;
+            Ok(answer.into_inner().volume.unwrap())
+        };
+        let mut ends = <[_; 2]>::from(tokio::join!(
+            ended(self.clients.create(request.clone())),
+            ended(other)
+        ));
+        // What is open first: an answer may be to the later of the two.
+        ends.sort_by_key(|end| !matches!(end, Outcome::Unanswered));
+        for end in ends {
+            self.count(index, format!("create, twice, {range:?}"), &end)
+                .await;
+            if !matches!(end, Outcome::Refused(Code::Aborted, _)) {
+                let volume = &mut self.volumes[index];
+                let verdict = volume.created(range, &end);
+                volume.hold(verdict);
+            }
+        }
+    }
+
+    async fn delete(&mut self, index: usize) {
+        let end = ended(self.clients.delete(&self.volumes[index].id)).await;
+        self.count(index, "delete".into(), &end).await;
+        let volume = &mut self.volumes[index];
+        let verdict = volume.deleted(&end);
+        volume.hold(verdict);
+    }
+
+    async fn get(&mut self, index: usize) {
+        let end = ended(self.clients.get(&self.volumes[index].id)).await;
+        self.count(index, "get".into(), &end).await;
+        let volume = &mut self.volumes[index];
+        let verdict = volume.got(&end);
+        volume.hold(verdict);
+    }
+
+    async fn publish(&mut self, index: usize, target: usize) {
+        let volume = &self.volumes[index];
+        let request = csi::NodePublishVolumeRequest {
+            readonly: target == READ_ONLY,
+            ..publish(&volume.id, &volume.targets[target])
+        };
+        let end = ended(self.clients.publish(request)).await;
+        self.count(index, format!("publish at {target}"), &end)
+            .await;
+        let volume = &mut self.volumes[index];
+        let verdict = volume.was_published(target, &end);
+        volume.hold(verdict);
+        if volume.published[target] == Maybe::YES {
+            read(volume, &volume.targets[target].clone());
+        }
+    }
+
+    async fn unpublish(&mut self, index: usize, target: usize) {
+        let volume = &self.volumes[index];
+        let end = ended(self.clients.unpublish(&volume.id, &volume.targets[target])).await;
+        self.count(index, format!("unpublish at {target}"), &end)
+            .await;
+        let volume = &mut self.volumes[index];
+        let verdict = volume.was_unpublished(target, &end);
+        volume.hold(verdict);
+    }
+
+    async fn stats(&mut self, index: usize, target: usize) {
+        let volume = &self.volumes[index];
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: volume.id.clone(),
+            volume_path: volume.targets[target].to_str().unwrap().to_owned(),
+            ..Default::default()
+        };
+        let end = ended(async {
+            let answer = self.clients.node.node_get_volume_stats(request).await;
+            answer.map(drop)
+        })
+        .await;
+        self.count(index, format!("stats at {target}"), &end).await;
+        let volume = &mut self.volumes[index];
+        let verdict = volume.was_measured(target, &end);
+        volume.hold(verdict);
+    }
+
+    /// Lists everything, and finds exactly its own volumes among the others'.
+    async fn list(&mut self) {
+        let size = 1 + i32::try_from(self.random.below(400)).unwrap();
+        let mut listed = BTreeSet::new();
+        let mut token = String::new();
+        loop {
+            let end = ended(self.clients.list(size, &token)).await;
+            match end {
+                Outcome::Done((ids, next)) => {
+                    let count = ids.len();
+                    listed.extend(ids);
+                    assert!(
+                        count > 0 || next.is_empty(),
+                        "an empty page, and not the last"
+                    );
+                    token = next;
+                }
+                Outcome::NotNow | Outcome::Unanswered => return,
+                Outcome::Refused(..) => panic!("list: {end:?}"),
+            }
+            if token.is_empty() {
+                break;
+            }
+        }
+        for volume in &mut self.volumes {
+            let verdict = volume.listed(listed.contains(&volume.id));
+            volume.hold(verdict);
+        }
+    }
+
+    /// Writes the volume's file, where the volume is surely published, as its pod would.
+    fn write(&mut self, index: usize) {
+        self.writes += 1;
+        let volume = &mut self.volumes[index];
+        let writable = (0..READ_ONLY).find(|target| volume.published[*target] == Maybe::YES);
+        let Some(target) = writable else {
+            return;
+        };
+        let path = volume.targets[target].clone();
+        read(volume, &path);
+        let content = format!("{} {}", volume.id, self.writes);
+        volume.note(format!("write {content:?}"));
+        fs::write(path.join(FILE), &content).unwrap();
+        volume.was_written(&content);
+    }
+
+    /// Asks until nothing is open any more; the server is to stay.
+    pub async fn resolve(mut self) -> Self {
+        for index in 0..self.volumes.len() {
+            self.get(index).await;
+            for target in 0..TARGETS {
+                if !self.volumes[index].published[target].is_certain() {
+                    self.stats(index, target).await;
+                }
+            }
+            let volume = &self.volumes[index];
+            let open = volume.published.iter().any(|target| !target.is_certain());
+            let is_open = volume.may_be_gone() && volume.may_be_there();
+            assert!(!open && !is_open, "still open: {volume:?}");
+        }
+        self
+    }
+
+    /// Unpublishes and deletes everything; the server is to stay.
+    pub async fn clear(mut self) -> Self {
+        for index in 0..self.volumes.len() {
+            for target in 0..TARGETS {
+                self.unpublish(index, target).await;
+            }
+            self.delete(index).await;
+            let volume = &self.volumes[index];
+            assert!(!volume.may_be_there(), "not deleted: {volume:?}");
+        }
+        self
+    }
+}
+
+/// Reads what is in a volume, through a mount or in the pool, and holds it against what it may be.
+pub fn read(volume: &mut Volume, dir: &Path) {
+    let found = names(dir);
+    let content = match found.as_slice() {
+        [] => String::new(),
+        [only] if only == FILE => fs::read_to_string(dir.join(FILE)).unwrap(),
+        _ => panic!("{}: {found:?} in {}", volume.name, dir.display()),
+    };
+    volume.note(format!("read {content:?} at {}", dir.display()));
+    let verdict = volume.was_read(&content);
+    volume.hold(verdict);
+}
+
+/// All volumes that are surely there, by id.
+pub fn there(callers: &mut [Caller]) -> BTreeMap<String, &mut Volume> {
+    let volumes = callers.iter_mut().flat_map(|caller| &mut caller.volumes);
+    volumes
+        .filter(|volume| !volume.may_be_gone())
+        .map(|volume| (volume.id.clone(), volume))
+        .collect()
+}
