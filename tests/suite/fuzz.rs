@@ -1,0 +1,329 @@
+//! Any message, any bytes and any record: whatever is sent, the code is one that the table allows,
+//! whatever is on the disk, it is served or left alone, and nothing else changes.
+
+mod messages;
+mod records;
+mod wire;
+
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+use prost::Message;
+use rootcellar::csi;
+use rootcellar::mount::MountTable;
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use crate::common::messages::assert_well_formed;
+use crate::common::picture::{Picture, picture};
+use crate::common::server::{Clients, Server};
+use crate::common::{NodeDir, loops, names};
+use crate::skip;
+
+/// Stands in the secrets of requests and behind the `=` of a mount option.
+const SECRET: &str = "correct-horse-battery";
+
+/// How many messages each call gets, unless `PROPTEST_CASES` says otherwise.
+const CASES: u32 = 48;
+
+fn config(cases: u32) -> Config {
+    let default = Config::default();
+    let given = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
+    Config {
+        cases: given.unwrap_or(cases),
+        failure_persistence: None,
+        ..default
+    }
+}
+
+/// A volume whose id is known.
+#[derive(Debug, Clone)]
+pub struct Named {
+    name: String,
+    id: String,
+}
+
+/// What the messages may speak of.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Volumes that no request deletes.
+    kept: Vec<Named>,
+    /// Volumes that may come and go.
+    prey: Vec<Named>,
+    targets: Vec<String>,
+    elsewhere: Vec<String>,
+}
+
+/// A call of the specification, and what it may answer but OK to a message of its type.
+struct Call {
+    path: &'static str,
+    messages: fn(&Known) -> BoxedStrategy<Vec<u8>>,
+    /// Whether bytes are a message of its type.
+    reads: fn(&[u8]) -> bool,
+    allowed: &'static [Code],
+}
+
+macro_rules! calls {
+    ($($service:ident / $call:ident($messages:ident, $type:ident): $($code:ident)*;)*) => {
+        [$(Call {
+            path: concat!("/csi.v1.", stringify!($service), "/", stringify!($call)),
+            messages: messages::$messages,
+            reads: |bytes| csi::$type::decode(bytes).is_ok(),
+            allowed: &[$(Code::$code),*],
+        }),*]
+    };
+}
+
+/// Every call of `proto/csi.proto`.
+const CALLS: [Call; 36] = calls! {
+    Identity/GetPluginInfo(others, GetPluginInfoRequest): ;
+    Identity/GetPluginCapabilities(others, GetPluginCapabilitiesRequest): ;
+    Identity/Probe(others, ProbeRequest): ;
+    Controller/CreateVolume(create, CreateVolumeRequest):
+        InvalidArgument OutOfRange AlreadyExists ResourceExhausted;
+    Controller/DeleteVolume(delete, DeleteVolumeRequest): InvalidArgument FailedPrecondition;
+    Controller/ValidateVolumeCapabilities(validate, ValidateVolumeCapabilitiesRequest):
+        InvalidArgument NotFound;
+    Controller/ListVolumes(list, ListVolumesRequest): InvalidArgument Aborted;
+    Controller/GetCapacity(capacity, GetCapacityRequest): ;
+    Controller/ControllerGetVolume(get, ControllerGetVolumeRequest): InvalidArgument NotFound;
+    Controller/ControllerGetCapabilities(others, ControllerGetCapabilitiesRequest): ;
+    Node/NodePublishVolume(publish, NodePublishVolumeRequest):
+        InvalidArgument NotFound AlreadyExists FailedPrecondition;
+    Node/NodeUnpublishVolume(unpublish, NodeUnpublishVolumeRequest):
+        InvalidArgument NotFound AlreadyExists;
+    Node/NodeGetVolumeStats(stats, NodeGetVolumeStatsRequest): InvalidArgument NotFound;
+    Node/NodeGetCapabilities(others, NodeGetCapabilitiesRequest): ;
+    Node/NodeGetInfo(others, NodeGetInfoRequest): ;
+    Controller/ControllerPublishVolume(others, ControllerPublishVolumeRequest): Unimplemented;
+    Controller/ControllerUnpublishVolume(others, ControllerUnpublishVolumeRequest): Unimplemented;
+    Controller/ControllerListVolumeHealth(others, ControllerListVolumeHealthRequest): Unimplemented;
+    Controller/ControllerGetVolumeHealth(others, ControllerGetVolumeHealthRequest): Unimplemented;
+    Controller/CreateSnapshot(others, CreateSnapshotRequest): Unimplemented;
+    Controller/DeleteSnapshot(others, DeleteSnapshotRequest): Unimplemented;
+    Controller/ListSnapshots(others, ListSnapshotsRequest): Unimplemented;
+    Controller/GetSnapshot(others, GetSnapshotRequest): Unimplemented;
+    Controller/ControllerExpandVolume(others, ControllerExpandVolumeRequest): Unimplemented;
+    Controller/ControllerModifyVolume(others, ControllerModifyVolumeRequest): Unimplemented;
+    GroupController/GroupControllerGetCapabilities(others, GroupControllerGetCapabilitiesRequest):
+        Unimplemented;
+    GroupController/CreateVolumeGroupSnapshot(others, CreateVolumeGroupSnapshotRequest):
+        Unimplemented;
+    GroupController/DeleteVolumeGroupSnapshot(others, DeleteVolumeGroupSnapshotRequest):
+        Unimplemented;
+    GroupController/GetVolumeGroupSnapshot(others, GetVolumeGroupSnapshotRequest): Unimplemented;
+    SnapshotMetadata/GetMetadataAllocated(others, GetMetadataAllocatedRequest): Unimplemented;
+    SnapshotMetadata/GetMetadataDelta(others, GetMetadataDeltaRequest): Unimplemented;
+    Node/NodeStageVolume(others, NodeStageVolumeRequest): Unimplemented;
+    Node/NodeUnstageVolume(others, NodeUnstageVolumeRequest): Unimplemented;
+    Node/NodeGetVolumeHealth(others, NodeGetVolumeHealthRequest): Unimplemented;
+    Node/NodeGetStorageHealth(others, NodeGetStorageHealthRequest): Unimplemented;
+    Node/NodeExpandVolume(others, NodeExpandVolumeRequest): Unimplemented;
+};
+
+/// Things of others around a served pool, and volumes in it.
+struct Scene {
+    runtime: Runtime,
+    channel: Channel,
+    clients: Clients,
+    known: Known,
+    before: Picture,
+    server: Server,
+    node: NodeDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let node = NodeDir::new();
+        fs::create_dir_all(node.path("outside")).unwrap();
+        fs::write(node.path("outside/file"), "precious").unwrap();
+        fs::create_dir_all(node.path("kubelet/pods/pod/full")).unwrap();
+        fs::write(node.path("kubelet/pods/pod/full/file"), "precious").unwrap();
+        let mut command = Server::command(&node, &[node.pool_option()]);
+        command.env("RUST_LOG", "rootcellar=trace");
+        let server = Server::spawn(&node, &mut command);
+        runtime.block_on(server.wait_ready());
+        let mut clients = runtime.block_on(server.clients());
+        let endpoint = Endpoint::try_from(format!("unix://{}", server.socket.display())).unwrap();
+        let channel = runtime.block_on(endpoint.connect()).unwrap();
+        let path = |below: &str| node.path(below).display().to_string();
+        let mut make = |name: &str| Named {
+            name: name.to_owned(),
+            id: runtime.block_on(clients.make(name, 1000)),
+        };
+        let known = Known {
+            kept: ["kept-1", "kept-2"].map(&mut make).into(),
+            prey: ["prey-1", "prey-2", "prey-3"].map(&mut make).into(),
+            targets: ["a", "b", "c"]
+                .map(|pod| path(&format!("kubelet/pods/pod/{pod}")))
+                .into(),
+            elsewhere: [
+                "outside/new",
+                "pool/volumes/new",
+                "kubelet/pods/pod/full",
+                "kubelet",
+            ]
+            .map(path)
+            .into(),
+        };
+        for directory in kept(&node) {
+            fs::write(directory.join("data/file"), "kept").unwrap();
+        }
+        let before = look(&node);
+        Self {
+            runtime,
+            channel,
+            clients,
+            known,
+            before,
+            server,
+            node,
+        }
+    }
+
+    /// Sends a message, and holds the answer against what the call may answer.
+    fn check(&mut self, call: &Call, message: Vec<u8>) {
+        let reads = (call.reads)(&message);
+        let answer = self
+            .runtime
+            .block_on(wire::send(&self.channel, call.path, message));
+        match answer {
+            Ok(answer) => {
+                assert!(reads, "no message, and accepted");
+                let mutates = call.path.ends_with("/CreateVolume");
+                if mutates {
+                    self.give_back(&answer);
+                }
+                assert!(!call.allowed.contains(&Code::Unimplemented), "accepted");
+            }
+            Err(status) => {
+                assert_well_formed(call.path, &status);
+                assert!(!status.message().contains(SECRET), "{status}");
+                self.assert_allowed(call, reads, &status);
+            }
+        }
+    }
+
+    fn assert_allowed(&self, call: &Call, reads: bool, status: &Status) {
+        let unserved = call.allowed == [Code::Unimplemented];
+        let allowed = match status.code() {
+            // What gRPC itself says to bytes that are no message of the call.
+            Code::Internal => !reads && status.message().contains("failed to decode"),
+            Code::Unimplemented => unserved,
+            code => reads && call.allowed.contains(&code),
+        };
+        assert!(allowed, "{status}\n{}", self.server.log());
+    }
+
+    /// Deletes a volume that was made, unless it is one of those that are known.
+    fn give_back(&mut self, answer: &[u8]) {
+        let made = csi::CreateVolumeResponse::decode(answer).unwrap();
+        let id = made.volume.unwrap().volume_id;
+        let mut known = self.known.kept.iter().chain(&self.known.prey);
+        if !known.any(|volume| volume.id == id) {
+            self.runtime.block_on(self.clients.delete(&id)).unwrap();
+        }
+    }
+
+    /// Undoes what was published, and asserts that the server lives, that nothing in it panicked,
+    /// that it told no secret, and that the volumes kept and everything around are as they were.
+    fn end(mut self) {
+        let kubelet = self.node.path("kubelet");
+        let table = MountTable::read().unwrap().entries.into_iter();
+        let mounts = table.map(|entry| entry.mount_point);
+        let mounts: Vec<PathBuf> = mounts.filter(|path| path.starts_with(&kubelet)).collect();
+        let volumes: Vec<Named> = [&self.known.kept[..], &self.known.prey].concat();
+        for target in mounts {
+            let mut unpublish = |volume: &Named| {
+                let call = self.clients.unpublish(&volume.id, &target);
+                self.runtime.block_on(call).is_ok()
+            };
+            assert!(volumes.iter().any(&mut unpublish), "{}", target.display());
+        }
+        for volume in &self.known.kept {
+            let got = self.runtime.block_on(self.clients.get(&volume.id)).unwrap();
+            assert_eq!((&got.volume_id, got.capacity_bytes), (&volume.id, 1000));
+        }
+        assert_eq!(look(&self.node), self.before);
+        let log = self.server.log();
+        assert!(log.contains("NodePublishVolume"), "it is the right log");
+        assert!(!log.contains("panicked") && !log.contains(SECRET), "{log}");
+        assert_eq!(self.server.stop(), Some(0));
+    }
+}
+
+/// The directories of the volumes that no request deletes.
+fn kept(node: &NodeDir) -> Vec<PathBuf> {
+    let volumes = node.pool().join("volumes");
+    let kept = names(&volumes).into_iter();
+    let kept = kept.filter(|name| name.starts_with("kept-"));
+    kept.map(|name| volumes.join(name)).collect()
+}
+
+/// Everything on the node that no request may change.
+fn look(node: &NodeDir) -> Picture {
+    let mut seen = picture(&node.path(""), &[node.pool(), node.path("server.log")]);
+    for directory in kept(node) {
+        seen.extend(picture(&directory, &[]));
+    }
+    seen
+}
+
+/// Asserts that the calls here are those of the specification.
+fn assert_all_calls() {
+    let lines = include_str!("../../proto/csi.proto").lines();
+    let names = lines.filter_map(|line| line.trim().strip_prefix("rpc "));
+    let names = names.map(|rest| rest.split('(').next().unwrap().trim());
+    let ours = CALLS
+        .iter()
+        .map(|call| call.path.rsplit('/').next().unwrap());
+    let mut names: Vec<&str> = names.collect();
+    let mut ours: Vec<&str> = ours.collect();
+    names.sort_unstable();
+    ours.sort_unstable();
+    assert_eq!(ours, names);
+}
+
+/// Sends messages to every call; `spoil` makes others of the good ones.
+fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
+    assert_all_calls();
+    let scene = std::cell::RefCell::new(Scene::new());
+    for call in &CALLS {
+        let messages = spoil((call.messages)(&scene.borrow().known));
+        let outcome = TestRunner::new(config(CASES)).run(&messages, |message| {
+            scene.borrow_mut().check(call, message);
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => {}
+            Err(TestError::Fail(reason, message)) => {
+                let text = String::from_utf8_lossy(&message);
+                panic!("{}: {reason}\nmessage {message:?}\n{text:?}", call.path);
+            }
+            Err(TestError::Abort(reason)) => panic!("{}: {reason}", call.path),
+        }
+    }
+    scene.into_inner().end();
+}
+
+/// Whatever stands in the fields of a message, the call is answered with a code of the table.
+#[test]
+fn any_message_is_answered_by_the_table() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    run(|good| good);
+}
+
+/// Bytes that are a message are answered with a code of the table, and other bytes are refused.
+#[test]
+fn any_bytes_are_answered_or_refused() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    run(wire::spoiled);
+}

@@ -1,0 +1,307 @@
+//! Messages of every call the driver serves, whose fields are good ones and bad ones at random.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use prost::Message;
+use rootcellar::csi;
+use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+use super::{Known, SECRET};
+use crate::common::NODE;
+
+type Map = HashMap<String, String>;
+
+/// The bytes of messages.
+fn bytes<M: Message>(messages: impl Strategy<Value = M> + 'static) -> BoxedStrategy<Vec<u8>> {
+    messages.prop_map(|message| message.encode_to_vec()).boxed()
+}
+
+fn one_of(texts: &[String]) -> BoxedStrategy<String> {
+    prop::sample::select(texts.to_vec()).boxed()
+}
+
+/// What should never be a name, an id, a path or a value.
+fn odd() -> BoxedStrategy<String> {
+    let foreign = "v1-00000000000040008000000000000000-00000000000050008000000000000000";
+    let fixed = [
+        "",
+        "\0",
+        "..",
+        "../../../etc/passwd",
+        "/",
+        "//",
+        "a\nb",
+        "\u{202e}",
+        "v1-",
+        foreign,
+        "-1",
+        "18446744073709551616",
+    ];
+    prop_oneof![
+        4 => prop::sample::select(fixed.to_vec()).prop_map(str::to_owned),
+        2 => any::<String>(),
+        1 => (1..3000_usize, any::<char>()).prop_map(|(count, c)| String::from_iter(vec![c; count])),
+    ]
+    .boxed()
+}
+
+fn name(known: &Known) -> BoxedStrategy<String> {
+    let ours: Vec<String> = known
+        .kept
+        .iter()
+        .chain(&known.prey)
+        .map(|v| v.name.clone())
+        .collect();
+    prop_oneof![4 => one_of(&ours), 2 => "[a-z]{1,8}", 2 => odd()].boxed()
+}
+
+fn id(known: &Known) -> BoxedStrategy<String> {
+    let ours: Vec<String> = known
+        .kept
+        .iter()
+        .chain(&known.prey)
+        .map(|v| v.id.clone())
+        .collect();
+    prop_oneof![5 => one_of(&ours), 2 => odd(), 1 => one_of(&ours).prop_map(|id| id.to_uppercase())]
+        .boxed()
+}
+
+/// As [`id`], of volumes that may be deleted.
+fn prey(known: &Known) -> BoxedStrategy<String> {
+    let ours: Vec<String> = known.prey.iter().map(|v| v.id.clone()).collect();
+    prop_oneof![5 => one_of(&ours), 2 => odd()].boxed()
+}
+
+fn target(known: &Known) -> BoxedStrategy<String> {
+    let spoilt = one_of(&known.targets).prop_map(|path| format!("{path}/"));
+    prop_oneof![6 => one_of(&known.targets), 1 => spoilt, 2 => odd(), 2 => one_of(&known.elsewhere)]
+        .boxed()
+}
+
+fn parameters() -> BoxedStrategy<Map> {
+    let keys = [
+        "pool",
+        "mode",
+        "uid",
+        "gid",
+        "sharing",
+        "csi.storage.k8s.io/fstype",
+        "csi.storage.k8s.io/pvc/name",
+        "csi.storage.k8s.io/pvc/namespace",
+    ];
+    let values = ["default", "0777", "0", "node", "none", "ext4", "1000"];
+    let key = prop_oneof![
+        6 => prop::sample::select(keys.to_vec()).prop_map(str::to_owned),
+        1 => odd(),
+    ];
+    let value = prop_oneof![
+        4 => prop::sample::select(values.to_vec()).prop_map(str::to_owned),
+        1 => odd(),
+    ];
+    let huge = (0..300_u32).map(|number| (format!("key-{number}"), "value".repeat(9)));
+    prop_oneof![
+        3 => Just(Map::new()),
+        6 => prop::collection::hash_map(key, value, 0..4),
+        1 => Just(huge.collect::<Map>()),
+    ]
+    .boxed()
+}
+
+fn secrets() -> BoxedStrategy<Map> {
+    let secrets = Map::from([("password".to_owned(), SECRET.to_owned())]);
+    prop_oneof![Just(Map::new()), Just(secrets)].boxed()
+}
+
+fn number() -> BoxedStrategy<i64> {
+    let fixed = [0, 1, 1000, 1 << 20, -1, i64::MIN, i64::MAX];
+    prop_oneof![3 => prop::sample::select(fixed.to_vec()), 1 => any::<i64>()].boxed()
+}
+
+fn capability() -> BoxedStrategy<csi::VolumeCapability> {
+    let mode = prop_oneof![6 => 0..8_i32, 1 => any::<i32>()];
+    let mode = prop::option::weighted(0.9, mode.prop_map(|mode| AccessMode { mode }));
+    let flags = [
+        "ro", "rw", "noexec", "nosuid", "noatime", "relatime", "bind",
+    ]
+    .map(str::to_owned);
+    let secret = format!("password={SECRET}");
+    let flag = prop_oneof![6 => one_of(&flags), 1 => Just(secret), 1 => odd()];
+    let fs_type = prop_oneof![6 => Just(String::new()), 1 => Just("ext4".to_owned()), 1 => odd()];
+    let group = prop_oneof![8 => Just(String::new()), 1 => odd()];
+    let mount = (prop::collection::vec(flag, 0..3), fs_type, group).prop_map(
+        |(mount_flags, fs_type, volume_mount_group)| {
+            AccessType::Mount(MountVolume {
+                fs_type,
+                mount_flags,
+                volume_mount_group,
+            })
+        },
+    );
+    let access = prop_oneof![8 => mount, 1 => Just(AccessType::Block(BlockVolume {}))];
+    (mode, prop::option::weighted(0.9, access))
+        .prop_map(|(access_mode, access_type)| csi::VolumeCapability {
+            access_mode,
+            access_type,
+        })
+        .boxed()
+}
+
+fn capabilities() -> BoxedStrategy<Vec<csi::VolumeCapability>> {
+    prop::collection::vec(capability(), 0..4).boxed()
+}
+
+fn topology() -> BoxedStrategy<csi::Topology> {
+    let key = prop_oneof![4 => Just("topology.rootcellar.dev/node".to_owned()), 1 => odd()];
+    let value = prop_oneof![4 => Just(NODE.to_owned()), 1 => odd()];
+    prop::collection::hash_map(key, value, 0..3)
+        .prop_map(|segments| csi::Topology { segments })
+        .boxed()
+}
+
+pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let places = || prop::collection::vec(topology(), 0..3);
+    let requirement =
+        (places(), places()).prop_map(|(requisite, preferred)| csi::TopologyRequirement {
+            requisite,
+            preferred,
+        });
+    let range = (number(), number()).prop_map(|(required_bytes, limit_bytes)| csi::CapacityRange {
+        required_bytes,
+        limit_bytes,
+    });
+    let extra = prop_oneof![9 => Just(Map::new()), 1 => parameters()];
+    let source = prop::bool::weighted(0.05);
+    let good = prop_oneof![
+        capabilities(),
+        Just(vec![crate::common::messages::read_write_once()])
+    ];
+    let requests = (
+        (name(known), prop::option::of(range), good),
+        (parameters(), secrets(), extra, source),
+        prop::option::weighted(0.3, requirement),
+    )
+        .prop_map(
+            |((name, capacity_range, volume_capabilities), maps, places)| {
+                let (parameters, secrets, mutable_parameters, source) = maps;
+                csi::CreateVolumeRequest {
+                    name,
+                    capacity_range,
+                    volume_capabilities,
+                    parameters,
+                    secrets,
+                    volume_content_source: source.then(csi::VolumeContentSource::default),
+                    accessibility_requirements: places,
+                    mutable_parameters,
+                }
+            },
+        );
+    bytes(requests)
+}
+
+pub fn delete(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (prey(known), secrets())
+        .prop_map(|(volume_id, secrets)| csi::DeleteVolumeRequest { volume_id, secrets });
+    bytes(requests)
+}
+
+pub fn validate(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (
+        id(known),
+        (parameters(), parameters(), secrets()),
+        capabilities(),
+    )
+        .prop_map(|(volume_id, maps, volume_capabilities)| {
+            let (volume_context, parameters, secrets) = maps;
+            csi::ValidateVolumeCapabilitiesRequest {
+                volume_id,
+                volume_context,
+                volume_capabilities,
+                parameters,
+                secrets,
+                ..Default::default()
+            }
+        });
+    bytes(requests)
+}
+
+pub fn list(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let entries = prop_oneof![4 => 0..5_i32, 1 => any::<i32>()];
+    let requests =
+        (entries, id(known)).prop_map(|(max_entries, starting_token)| csi::ListVolumesRequest {
+            max_entries,
+            starting_token,
+        });
+    bytes(requests)
+}
+
+pub fn get(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    bytes(id(known).prop_map(|volume_id| csi::ControllerGetVolumeRequest { volume_id }))
+}
+
+pub fn capacity(_: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (capabilities(), parameters(), prop::option::of(topology())).prop_map(
+        |(volume_capabilities, parameters, accessible_topology)| csi::GetCapacityRequest {
+            volume_capabilities,
+            parameters,
+            accessible_topology,
+        },
+    );
+    bytes(requests)
+}
+
+pub fn publish(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let good = prop_oneof![
+        capability().prop_map(Some),
+        Just(Some(crate::common::messages::read_write_once())),
+        Just(None),
+    ];
+    let requests = (
+        (id(known), target(known), odd()),
+        good,
+        any::<bool>(),
+        (parameters(), parameters(), secrets()),
+    )
+        .prop_map(
+            |((volume_id, target_path, staging), capability, readonly, maps)| {
+                let (publish_context, volume_context, secrets) = maps;
+                csi::NodePublishVolumeRequest {
+                    volume_id,
+                    publish_context,
+                    staging_target_path: staging,
+                    target_path,
+                    volume_capability: capability,
+                    readonly,
+                    secrets,
+                    volume_context,
+                }
+            },
+        );
+    bytes(requests)
+}
+
+pub fn unpublish(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (id(known), target(known)).prop_map(|(volume_id, target_path)| {
+        csi::NodeUnpublishVolumeRequest {
+            volume_id,
+            target_path,
+        }
+    });
+    bytes(requests)
+}
+
+pub fn stats(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (id(known), target(known), odd()).prop_map(
+        |(volume_id, volume_path, staging_target_path)| csi::NodeGetVolumeStatsRequest {
+            volume_id,
+            volume_path,
+            staging_target_path,
+        },
+    );
+    bytes(requests)
+}
+
+/// For calls that need no field, and calls that are not served: the fields of another.
+pub fn others(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    prop_oneof![Just(Vec::new()), publish(known), delete(known)].boxed()
+}

@@ -1,0 +1,245 @@
+//! The driver's own files with any content: `volume.json`, `pool.json`, `pools.json`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{TestError, TestRunner};
+use rootcellar::error::{Code, Error, Operation};
+use rootcellar::volume::{Seams, Settings, Volumes};
+use serde_json::Value;
+
+use super::{config, wire};
+use crate::common::memory::MemoryNode;
+use crate::common::picture::picture;
+use crate::common::{Fakes, create, names};
+use crate::skip;
+
+/// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
+const CASES: u32 = 150;
+
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// Two pools with two volumes in each, none of them open.
+struct Scene {
+    node: MemoryNode,
+    ids: Vec<String>,
+}
+
+const NAMES: [&str; 4] = ["a-1", "a-2", "b-1", "b-2"];
+
+impl Scene {
+    fn new() -> Self {
+        let node = MemoryNode::new(&["a", "b"]);
+        let volumes = node.volumes_of(&node.options(), &Fakes::default());
+        let make = |name: &str| {
+            let mut request = create(name, 1 << 20);
+            request.class.pool = Some(name[..1].parse().unwrap());
+            volumes.create(&request).unwrap().id.to_string()
+        };
+        let ids = NAMES.map(make).into();
+        drop(volumes);
+        Self { node, ids }
+    }
+
+    /// Opens everything as the server does.
+    fn open(&self) -> Result<Arc<Volumes>, Error> {
+        let fakes = Fakes::default();
+        let seams = Seams {
+            os: fakes.os,
+            mounter: fakes.mounter,
+            quota: fakes.quota,
+        };
+        let settings = Settings {
+            // A process that another test starts holds the lock too, until it is another program.
+            lock_wait: LOCK_WAIT,
+            ..self.node.settings(&self.node.options())
+        };
+        let volumes = Volumes::with_seams(settings, seams)?;
+        let volumes = Arc::new(volumes);
+        volumes.load()?;
+        Ok(volumes)
+    }
+
+    /// Asserts that the volumes at these places are served.
+    fn assert_served(&self, volumes: &Volumes, places: &[usize]) {
+        for place in places {
+            let volume = volumes.get(&self.ids[*place]).unwrap();
+            assert_eq!(volume.name.as_str(), NAMES[*place]);
+        }
+    }
+
+    /// Writes contents into a file, one after the other, and asserts a property of what opens and
+    /// of the content, if that is JSON; what is always asserted is that nothing in the pools
+    /// changes.
+    fn check(&self, file: &Path, property: impl Fn(Result<&Volumes, &Error>, &Value)) {
+        let good = fs::read(file).unwrap();
+        let contents = prop_oneof![
+            2 => wire::spoiled(Just(good.clone()).boxed()),
+            3 => edited(String::from_utf8(good.clone()).unwrap()),
+        ];
+        let outcome = TestRunner::new(config(CASES)).run(&contents, |content| {
+            fs::write(file, &content).unwrap();
+            let look = || ["a", "b"].map(|pool| picture(&self.node.pool(pool), &[]));
+            let before = look();
+            let opened = self.open();
+            let content = serde_json::from_slice(&content).unwrap_or_default();
+            property(opened.as_deref(), &content);
+            if let Ok(volumes) = opened {
+                volumes.stop();
+            }
+            assert_eq!(look(), before);
+            Ok(())
+        });
+        if let Err(TestError::Fail(reason, content)) = &outcome {
+            panic!("{reason}\n{}", String::from_utf8_lossy(content));
+        }
+        outcome.unwrap();
+        fs::write(file, good).unwrap();
+        let volumes = self.open().unwrap();
+        self.assert_served(&volumes, &[0, 1, 2, 3]);
+        volumes.stop();
+    }
+}
+
+/// A good text with one of its values, or all from there on, replaced by another.
+fn edited(good: String) -> BoxedStrategy<Vec<u8>> {
+    let value = prop::sample::select(vec![
+        "null",
+        "0",
+        "2",
+        "-1",
+        "1e400",
+        "18446744073709551616",
+        "18446744073709551615",
+        "true",
+        "[]",
+        "{}",
+        "\"\"",
+        "\"\\u0000\"",
+        "\"..\"",
+        "\"/\"",
+        "\"v1-00000000000040008000000000000000-00000000000050008000000000000000\"",
+        "1, \"unknown\": 1",
+        "1, \"format\": 1",
+    ]);
+    let deep = Just("[".repeat(1000));
+    let long = Just(format!("\"{}\"", "x".repeat(70_000)));
+    let value = prop_oneof![12 => value.prop_map(str::to_owned), 1 => deep, 1 => long];
+    let places: Vec<usize> = good.match_indices(": ").map(|(at, _)| at + 2).collect();
+    (prop::sample::select(places), value, any::<bool>())
+        .prop_map(move |(from, value, cut)| {
+            let end = good[from..]
+                .find(['\n', ','])
+                .map_or(good.len(), |end| from + end);
+            let rest = if cut { "" } else { &good[end..] };
+            [&good[..from], &value, rest].concat().into_bytes()
+        })
+        .boxed()
+}
+
+fn record_of(scene: &Scene, pool: &str, name: &str) -> PathBuf {
+    let volumes = scene.node.pool(pool).join("volumes");
+    let mut directories = names(&volumes).into_iter();
+    let directory = directories.find(|directory| directory.starts_with(name));
+    volumes.join(directory.unwrap()).join("volume.json")
+}
+
+/// Whatever stands in a volume's record, the volume is served or quarantined, and all others are
+/// served.
+#[test]
+fn any_record_is_served_or_quarantined() {
+    let scene = Scene::new();
+    if !scene.node.is_in_memory() {
+        skip!("two filesystems need mounts in a namespace of the test's own");
+    }
+    let record = record_of(&scene, "a", "a-1");
+    scene.check(&record, |opened, content| {
+        let volumes = opened.unwrap();
+        scene.assert_served(volumes, &[1, 2, 3]);
+        let quarantined = match volumes.get(&scene.ids[0]) {
+            Ok(volume) => {
+                assert_eq!(volume.name.as_str(), NAMES[0]);
+                assert_eq!(
+                    (&content["id"], &content["format"]),
+                    (&scene.ids[0].as_str().into(), &1.into())
+                );
+                0
+            }
+            Err(Error::Quarantined { path, reason }) => {
+                assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
+                assert!(!reason.is_empty());
+                let deleted = volumes.delete(&scene.ids[0]).unwrap_err();
+                assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                1
+            }
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(volumes.pools()[0].status().quarantined, quarantined);
+    });
+}
+
+/// Whatever stands in a pool's marker, the pool is served or sick, and the other one is served.
+#[test]
+fn any_marker_is_served_or_sick() {
+    let scene = Scene::new();
+    if !scene.node.is_in_memory() {
+        skip!("two filesystems need mounts in a namespace of the test's own");
+    }
+    let marker = scene.node.pool("a").join(".rootcellar/pool.json");
+    let good: Value = serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
+    scene.check(&marker, |opened, content| {
+        let volumes = opened.unwrap();
+        scene.assert_served(volumes, &[2, 3]);
+        let Some(sickness) = volumes.pools()[0].sickness() else {
+            for field in ["id", "node", "format"] {
+                assert_eq!(content[field], good[field]);
+            }
+            return scene.assert_served(volumes, &[0, 1]);
+        };
+        assert!(!sickness.to_string().is_empty());
+        for id in &scene.ids[..2] {
+            let code = volumes.get(id).unwrap_err().code(Operation::Volume);
+            assert_eq!(code, Code::Unavailable, "{sickness}");
+        }
+        let mut request = create("new", 0);
+        request.class.pool = Some("a".parse().unwrap());
+        let code = volumes
+            .create(&request)
+            .unwrap_err()
+            .code(Operation::CreateVolume);
+        assert_eq!(code, Code::ResourceExhausted, "{sickness}");
+    });
+}
+
+/// Whatever stands in the memory of the pools, the server does not start, or every pool is served
+/// or sick.
+#[test]
+fn any_memory_is_believed_or_refused() {
+    let scene = Scene::new();
+    if !scene.node.is_in_memory() {
+        skip!("two filesystems need mounts in a namespace of the test's own");
+    }
+    let memory = scene.node.path("state/pools.json");
+    scene.check(&memory, |opened, content| {
+        let volumes = match opened {
+            Ok(volumes) => volumes,
+            Err(refused) => {
+                assert!(matches!(refused, Error::Quarantined { .. }), "{refused}");
+                return;
+            }
+        };
+        assert!(
+            content["format"] == 1 && content["pools"].is_object(),
+            "believed"
+        );
+        for (pool, places) in volumes.pools().iter().zip([[0, 1], [2, 3]]) {
+            match pool.sickness() {
+                None => scene.assert_served(volumes, &places),
+                Some(sickness) => assert!(!sickness.to_string().is_empty()),
+            }
+        }
+    });
+}
