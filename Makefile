@@ -1,6 +1,6 @@
 # Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint test sanity musl image manifests e2e e2e-conformance clean
+.PHONY: help setup build demo lint test soak sanity musl image manifests e2e e2e-conformance clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -30,6 +30,9 @@ lint: ## check formatting, lints, shell scripts, manifests and what the docs nam
 
 test: setup ## run everything that needs no cluster; ends with the numbers
 	@hack/test.sh
+
+soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
+	@hack/soak.sh
 
 sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs or btrfs is what the pool is on
 	@csi-sanity/run.sh $(FS)

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Runs the tests under load, with the server killed every second, and the fuzz over and over, for as long as said.
+# Prints how they fare. Last line: N passed, N failed, N skipped.
+#
+# Needs: what hack/setup.sh installs; root, for the loop mounts.
+# Env:   SOAK             seconds, 3600 by default
+#        ROOTCELLAR_SEED  plays what is random under load again; each test tells its seed
+#        PROPTEST_CASES   messages for each call in one turn of the fuzz, 200 by default
+#        CARGO_TARGET_DIR absolute
+#        SUMMARY          a file for the last line
+set -eu
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+reports=$target/soak
+seconds=${SOAK:-3600}
+case $seconds in '' | *[!0-9]*)
+    echo "SOAK is not a number of seconds: $seconds" >&2
+    exit 64
+    ;;
+esac
+export CARGO_TERM_COLOR=never ROOTCELLAR_REQUIRE_ALL=1 ROOTCELLAR_SOAK="$seconds"
+export PROPTEST_CASES="${PROPTEST_CASES:-200}"
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
+rm -rf "$reports"
+mkdir -p "$reports"
+passed=0 failed=0 skipped=0 verdict=0
+
+# Adds what one run of the suite counted; without a result line it has failed.
+count() {
+    counts=$(awk -v status="$(cat "$2")" -f hack/count.awk "$1")
+    read -r p f s <<-EOT
+	$counts
+	EOT
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    [ "$f" -eq 0 ] && [ "$s" -eq 0 ] || verdict=1
+}
+
+# Runs the tests of one module, shown as they go, and keeps the exit status that a pipe would lose.
+suite() {
+    log=$1 filter=$2 status=0
+    {
+        cargo test --locked --test suite -- "$filter" --nocapture 2>&1 </dev/null || status=$?
+        echo "$status" >"$log.status"
+    } | tee "$log"
+}
+
+cargo test --locked --test suite --no-run
+until=$(($(date +%s) + seconds))
+suite "$reports/load.log" load:: &
+load=$!
+turn=0
+while [ "$turn" -eq 0 ] || [ "$(date +%s)" -lt "$until" ]; do
+    turn=$((turn + 1))
+    suite "$reports/fuzz.log" fuzz:: >/dev/null
+    count "$reports/fuzz.log" "$reports/fuzz.log.status"
+    if [ "$verdict" -ne 0 ]; then
+        cat "$reports/fuzz.log"
+        break
+    fi
+    echo "fuzz: $turn turns, $passed passed"
+done
+wait "$load" || verdict=1
+count "$reports/load.log" "$reports/load.log.status"
+echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$reports/summary}"
+exit "$verdict"
