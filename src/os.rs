@@ -13,6 +13,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::sys;
+
 /// A step that changes a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
@@ -181,6 +183,17 @@ impl Os {
             rustix::fs::ioctl_setflags(file, flags - protected)
         })
     }
+
+    /// Makes a btrfs subvolume writable, if it is not.
+    pub fn clear_read_only(&self, subvolume: impl AsFd) -> Outcome {
+        let flags = sys::subvolume_flags(subvolume.as_fd())?;
+        if flags & sys::SUBVOLUME_READ_ONLY == 0 {
+            return Ok(());
+        }
+        self.step(Step::SetFlags, OsStr::new(""), || {
+            sys::set_subvolume_flags(subvolume.as_fd(), flags & !sys::SUBVOLUME_READ_ONLY)
+        })
+    }
 }
 
 /// What identifies a file or directory: the device and inode numbers.
@@ -234,6 +247,12 @@ pub fn status(file: impl AsFd) -> Outcome<Status> {
     rustix::fs::statx(file, "", flags, STATX_WANTED).map(Status::from)
 }
 
+/// Whether a directory of a btrfs is the root of a subvolume; there alone it has this number.
+pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
+    const FIRST_FREE_OBJECTID: u64 = 256;
+    Ok(status(dir)?.id.inode == FIRST_FREE_OBJECTID)
+}
+
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
@@ -251,12 +270,33 @@ pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     open_beneath(dir, path.as_ref(), flags)
 }
 
-/// Opens whatever an entry is, for changing its flags; never blocks on a FIFO or a device that
-/// the caller's nodev mount forbids anyway.
-pub fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+/// Opens whatever an entry is, for reading; never blocks on a FIFO or a device that the caller's
+/// nodev mount forbids anyway.
+fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     open_beneath(dir, name.as_ref(), flags)
+}
+
+/// Opens a file or directory for changing its flags; anything else is not opened, even if it takes
+/// the entry's place meanwhile.
+pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option<OwnedFd>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = open_beneath(dir, name.as_ref(), flags)?;
+    if !matches!(
+        status(&place)?.file_type,
+        FileType::RegularFile | FileType::Directory
+    ) {
+        return Ok(None);
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(own_link(&place), flags, Mode::empty()).map(Some)
+}
+
+/// The link by which the kernel shows an open file.
+fn own_link(file: impl AsFd) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd> {
@@ -336,10 +376,8 @@ pub fn is_empty(dir: BorrowedFd<'_>) -> Outcome<bool> {
 
 /// The path an open file has in this process's view of the mounts.
 pub fn path_of(file: impl AsFd) -> Outcome<PathBuf> {
-    use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStringExt;
-    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    let target = rustix::fs::readlink(link, Vec::new())?;
+    let target = rustix::fs::readlink(own_link(&file), Vec::new())?;
     Ok(PathBuf::from(std::ffi::OsString::from_vec(
         target.into_bytes(),
     )))

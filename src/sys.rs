@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
 use rustix::io::Errno;
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
 
 /// A change to the attributes of a mount, in the kernel's `MOUNT_ATTR_*` and `MS_*` values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,4 +44,31 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, change: MountAttributes) -> Result<(
     }
     let error = std::io::Error::last_os_error();
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// `BTRFS_SUBVOL_RDONLY`.
+pub const SUBVOLUME_READ_ONLY: u64 = 1 << 1;
+
+const BTRFS: u8 = 0x94;
+
+/// The flags of a btrfs subvolume: `BTRFS_IOC_SUBVOL_GETFLAGS` on its root.
+pub fn subvolume_flags(root: BorrowedFd<'_>) -> Result<u64, Errno> {
+    // SAFETY: the opcode is that of an ioctl which writes one u64 and reads nothing.
+    unsafe {
+        ioctl(
+            root,
+            Getter::<{ opcode::read::<u64>(BTRFS, 25) }, u64>::new(),
+        )
+    }
+}
+
+/// Sets the flags of a btrfs subvolume: `BTRFS_IOC_SUBVOL_SETFLAGS` on its root.
+pub fn set_subvolume_flags(root: BorrowedFd<'_>, flags: u64) -> Result<(), Errno> {
+    // SAFETY: the opcode is that of an ioctl which reads one u64 and writes nothing.
+    unsafe {
+        ioctl(
+            root,
+            Setter::<{ opcode::write::<u64>(BTRFS, 26) }, u64>::new(flags),
+        )
+    }
 }

@@ -1,5 +1,5 @@
-//! Reclaiming what was deleted, in the background: one entry after the other, without any lock
-//! that a request could wait for. What resists is reported and tried again, ever more rarely.
+//! Reclaiming what was deleted, in the background: one entry after the other, each by a few threads
+//! where that helps, without any lock that a request could wait for. What resists is reported and tried again, ever more rarely.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use super::Pool;
 use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::record::{self, VOLUME_RECORD, VolumeRecord};
-use super::tree::{self, Watch};
+use super::tree::{self, Manner, Watch};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
@@ -26,6 +26,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// After how many entries the clock is looked at for it.
+const REPORT_LOOK: u64 = 64;
 
 /// What the reclaimer shares with its pool.
 #[derive(Debug, Default)]
@@ -232,14 +234,15 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
         }
         Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
     };
-    let mut progress = Progress {
+    let progress = Progress {
         pool,
         name,
-        count: 0,
-        reported: Instant::now(),
+        count: AtomicU64::new(0),
+        reported: Mutex::new(Instant::now()),
     };
-    tree::empty(os, &dir, Some(VOLUME_RECORD), &mut progress)?;
-    let entries = progress.count;
+    let manner = Manner::of(&disk.filesystem.name);
+    tree::empty(os, &dir, Some(VOLUME_RECORD), manner, &progress)?;
+    let entries = progress.count.load(Ordering::Relaxed);
     if let Ok(VolumeRecord {
         quota_id: Some(id), ..
     }) = record::read(&dir, VOLUME_RECORD)
@@ -252,7 +255,7 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
     match os.unlink(&dir, VOLUME_RECORD) {
         Ok(()) | Err(Errno::NOENT) => {}
         // Not a file, or a protected one: then it is no record, and goes like the rest.
-        Err(_) => tree::empty(os, &dir, None, &mut progress)?,
+        Err(_) => tree::empty(os, &dir, None, manner, &progress)?,
     }
     os.rmdir(disk.trash(), name)
         .during("remove a directory in the trash")?;
@@ -263,20 +266,24 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
 struct Progress<'a> {
     pool: &'a Pool,
     name: &'a OsStr,
-    count: u64,
-    reported: Instant,
+    count: AtomicU64,
+    reported: Mutex<Instant>,
 }
 
 impl Watch for Progress<'_> {
-    fn removed(&mut self) {
-        self.count += 1;
+    fn removed(&self) {
+        let entries = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         self.pool.trash.removed.fetch_add(1, Ordering::Relaxed);
-        if self.reported.elapsed() >= REPORT_EVERY {
-            self.reported = Instant::now();
+        if !entries.is_multiple_of(REPORT_LOOK) {
+            return;
+        }
+        let mut reported = lock(&self.reported);
+        if reported.elapsed() >= REPORT_EVERY {
+            *reported = Instant::now();
             tracing::info!(
                 pool = %self.pool.options.name,
                 entry = %self.name.display(),
-                entries = self.count,
+                entries,
                 "reclaiming"
             );
         }

@@ -1,19 +1,25 @@
 //! Trees that pods own: removed and measured by directory descriptors, following no link and
 //! crossing no mount, at any depth. The descriptors come from a guarded clone of the pool.
 
+mod crew;
+
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, Scope};
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, RawDir, SeekFrom};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::os::{self, Os};
 
 use super::fault::{During, Fault};
+use crew::{Crew, Dir, Entry, Job, Over};
 
-/// How many levels are held open at once; what is deeper is moved up first, so depth costs
+/// How many levels a thread holds open at once; what is deeper is moved up first, so depth costs
 /// neither descriptors nor stack.
 const MAX_DEPTH: usize = 48;
 
@@ -21,10 +27,31 @@ const MAX_DEPTH: usize = 48;
 /// while it is read, and a process that still holds it open may go on filling it.
 const MAX_PASSES: usize = 100;
 
+/// How many bytes of names are read at once.
+const BUFFER: usize = 32 * 1024;
+
+/// So few names do not fill the buffer, however long they are: they are all there is.
+const CERTAINLY_ALL: usize = 64;
+
+/// So few files are not worth giving away.
+const MIN_SHARE: usize = 32;
+
+/// Which names of a directory a pass reads. What resisted is not met again before all were read,
+/// or every level would double the work of the one below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// The first, and the rest only if they are many.
+    Few,
+    /// What was not read yet.
+    Rest,
+    /// All, from the beginning.
+    Anew,
+}
+
 /// Watches a removal: counts what is gone and says when to stop.
-pub(crate) trait Watch {
+pub(crate) trait Watch: Sync {
     /// Called for every entry removed.
-    fn removed(&mut self);
+    fn removed(&self);
     /// Whether to stop here; what is left is left for another time.
     fn stopped(&self) -> bool;
 }
@@ -33,16 +60,53 @@ pub(crate) trait Watch {
 struct NoWatch;
 
 impl Watch for NoWatch {
-    fn removed(&mut self) {}
+    fn removed(&self) {}
     fn stopped(&self) -> bool {
         false
+    }
+}
+
+/// How a filesystem's trees are best removed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    threads: usize,
+    /// Whether the last entries go first.
+    backwards: bool,
+    has_subvolumes: bool,
+}
+
+impl Manner {
+    /// One entry after the other.
+    const PLAIN: Self = Self {
+        threads: 1,
+        backwards: false,
+        has_subvolumes: false,
+    };
+
+    /// The manner for a filesystem of this name.
+    ///
+    /// The threads of a btrfs wait for the same few nodes of its tree, so a second one only hurts;
+    /// but it removes what stands last in a node without moving the rest. Elsewhere freeing an
+    /// inode is most of the work, and is done beside the next.
+    pub(crate) fn of(filesystem: &str) -> Self {
+        match filesystem {
+            "btrfs" => Self {
+                threads: 1,
+                backwards: true,
+                has_subvolumes: true,
+            },
+            _ => Self {
+                threads: 4,
+                ..Self::PLAIN
+            },
+        }
     }
 }
 
 /// Removes the tree `name` in `dir`.
 pub(crate) fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
     let top = os::open_dir(dir, name).during("open a directory to remove")?;
-    empty(os, &top, None, &mut NoWatch)?;
+    empty(os, &top, None, Manner::PLAIN, &NoWatch)?;
     os.rmdir(dir, name).during("remove a directory")
 }
 
@@ -52,124 +116,273 @@ pub(crate) fn empty(
     os: &Os,
     top: &OwnedFd,
     keep: Option<&str>,
-    watch: &mut dyn Watch,
+    manner: Manner,
+    watch: &dyn Watch,
 ) -> Result<(), Fault> {
-    let mut sweep = Sweep {
+    let top = rustix::io::fcntl_dupfd_cloexec(top, 0).during("hold a directory")?;
+    let sweep = Sweep {
         os,
-        top: top.as_fd(),
-        hoisted: false,
-        fault: None,
+        top: Dir::new(top, None),
+        manner,
+        hoisted: AtomicBool::new(false),
+        fault: Mutex::new(None),
         watch,
+        crew: Crew::new(manner.threads.saturating_sub(1)),
     };
-    loop {
-        sweep.hoisted = false;
-        sweep.sweep(top.as_fd(), keep, 0)?;
-        if !sweep.hoisted {
-            break;
-        }
-    }
-    sweep.fault.map_or(Ok(()), Err)
+    std::thread::scope(|scope| {
+        let _over = Over(&sweep.crew);
+        let hand = Hand {
+            sweep: &sweep,
+            scope,
+        };
+        hand.empty_top(keep)
+    })?;
+    let fault = sweep.fault.into_inner();
+    fault
+        .unwrap_or_else(PoisonError::into_inner)
+        .map_or(Ok(()), Err)
 }
 
 struct Sweep<'a> {
     os: &'a Os,
-    top: BorrowedFd<'a>,
-    hoisted: bool,
-    fault: Option<Fault>,
-    watch: &'a mut dyn Watch,
+    top: Arc<Dir>,
+    manner: Manner,
+    hoisted: AtomicBool,
+    fault: Mutex<Option<Fault>>,
+    watch: &'a dyn Watch,
+    crew: Crew,
 }
 
-impl Sweep<'_> {
-    /// Empties a directory; an error means to stop, a fault is only noted.
-    fn sweep(
-        &mut self,
-        dir: BorrowedFd<'_>,
-        keep: Option<&str>,
-        depth: usize,
-    ) -> Result<(), Fault> {
-        for _ in 0..MAX_PASSES {
-            let mut progress = false;
-            let mut stopped = false;
-            let listed = os::for_each_entry(dir, |name, file_type| {
-                stopped = self.watch.stopped();
-                if stopped {
-                    return Err(Errno::CANCELED);
+/// One of the threads at work.
+#[derive(Clone, Copy)]
+struct Hand<'scope, 'env> {
+    sweep: &'scope Sweep<'scope>,
+    scope: &'scope Scope<'scope, 'env>,
+}
+
+impl Hand<'_, '_> {
+    fn empty_top(self, keep: Option<&str>) -> Result<(), Fault> {
+        let top = &self.sweep.top;
+        loop {
+            for _ in 0..MAX_PASSES {
+                self.pass(top, keep, 0, Reading::Anew)?;
+                if !top.has_advanced() {
+                    break;
                 }
-                if keep.is_some_and(|keep| keep.as_bytes() == name.to_bytes()) {
-                    return Ok(());
-                }
-                progress |= self.remove_entry(dir, name, file_type, depth);
-                Ok(())
-            });
-            if stopped {
-                return Err(Fault::new("go on: stopped", Errno::CANCELED));
             }
-            listed.during("list a directory")?;
-            if !progress {
-                break;
+            if !self.sweep.hoisted.swap(false, Ordering::Relaxed) {
+                return Ok(());
             }
         }
-        Ok(())
+    }
+
+    /// Goes once through a directory; an error means to stop, a fault is only noted.
+    fn pass(
+        self,
+        dir: &Arc<Dir>,
+        keep: Option<&str>,
+        depth: usize,
+        reading: Reading,
+    ) -> Result<(), Fault> {
+        let passed = self.read(dir, keep, depth, reading);
+        self.sweep
+            .crew
+            .gather(dir, |job| self.work(&job.dir, job.entries, depth + 1));
+        if self.sweep.watch.stopped() {
+            return Err(Fault::new("go on: stopped", Errno::CANCELED));
+        }
+        passed
+    }
+
+    fn read(
+        self,
+        dir: &Arc<Dir>,
+        keep: Option<&str>,
+        depth: usize,
+        reading: Reading,
+    ) -> Result<(), Fault> {
+        let listing = "list a directory";
+        if reading == Reading::Anew {
+            rustix::fs::seek(dir.as_fd(), SeekFrom::Start(0)).during(listing)?;
+        }
+        let mut buffer = Vec::with_capacity(BUFFER);
+        let mut names = RawDir::new(dir.as_fd(), buffer.spare_capacity_mut());
+        loop {
+            let mut entries = Vec::new();
+            let mut ended = true;
+            while let Some(entry) = names.next() {
+                ended = false;
+                let entry = entry.during(listing)?;
+                let name = entry.file_name();
+                let kept = keep.is_some_and(|keep| keep.as_bytes() == name.to_bytes());
+                if !kept && name != c"." && name != c".." {
+                    entries.push(Entry {
+                        name: name.to_owned(),
+                        is_dir: entry.file_type() == FileType::Directory,
+                    });
+                }
+                if names.is_buffer_empty() {
+                    break;
+                }
+            }
+            let all = reading == Reading::Few && entries.len() < CERTAINLY_ALL;
+            // The last is taken first.
+            if !self.sweep.manner.backwards {
+                entries.reverse();
+            }
+            // Files first: directories are what is worth giving away.
+            entries.sort_by_key(|entry| !entry.is_dir);
+            self.work(dir, entries, depth);
+            if ended || all || self.sweep.watch.stopped() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes entries of a directory, the last first, and gives some away to whoever is idle.
+    fn work(self, dir: &Arc<Dir>, mut entries: Vec<Entry>, depth: usize) {
+        while let Some(entry) = entries.pop() {
+            if self.sweep.watch.stopped() {
+                return;
+            }
+            if self.sweep.crew.wants() {
+                self.share(dir, &mut entries);
+            }
+            if self.remove_entry(dir, &entry, depth) {
+                dir.advance();
+            }
+        }
+    }
+
+    fn share(self, dir: &Arc<Dir>, entries: &mut Vec<Entry>) {
+        let share = match entries.first() {
+            _ if entries.len() >= MIN_SHARE => entries.len() / 2,
+            Some(Entry { is_dir: true, .. }) => 1,
+            _ => return,
+        };
+        let crew = &self.sweep.crew;
+        if crew.recruits() {
+            let helper = move || crew.help(|job: Job| self.work(&job.dir, job.entries, 0));
+            let name = "reclaim-helper".to_owned();
+            if let Err(error) = Builder::new().name(name).spawn_scoped(self.scope, helper) {
+                tracing::warn!(%error, "cannot start a thread that would help to reclaim");
+                crew.dismiss();
+                return;
+            }
+        }
+        let kept = entries.split_off(share);
+        crew.offer(Job {
+            dir: Arc::clone(dir),
+            entries: std::mem::replace(entries, kept),
+        });
     }
 
     /// Removes one entry with all that is below it; whether it is gone from its directory.
-    fn remove_entry(
-        &mut self,
-        dir: BorrowedFd<'_>,
-        name: &CStr,
-        file_type: FileType,
-        depth: usize,
-    ) -> bool {
-        let name = OsStr::from_bytes(name.to_bytes());
-        let outcome = match file_type {
-            FileType::Directory => self.remove_directory(dir, name, depth),
-            _ => match self.insist(dir, name, || self.os.unlink(dir, name)) {
+    fn remove_entry(self, dir: &Arc<Dir>, entry: &Entry, depth: usize) -> bool {
+        let name = entry.name.as_c_str();
+        let outcome = if entry.is_dir {
+            self.remove_directory(dir, name, depth)
+        } else {
+            match self.unlink(dir, name) {
                 Err(Errno::ISDIR) => self.remove_directory(dir, name, depth),
-                outcome => outcome.inspect(|()| self.watch.removed()),
-            },
+                outcome => outcome,
+            }
         };
         match outcome {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
             Err(errno) => {
-                self.fault
+                let fault = &self.sweep.fault;
+                fault
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
                     .get_or_insert(Fault::new("remove an entry", errno));
                 false
             }
         }
     }
 
-    fn remove_directory(
-        &mut self,
-        dir: BorrowedFd<'_>,
-        name: &OsStr,
-        depth: usize,
-    ) -> Result<(), Errno> {
+    fn unlink(self, dir: &Arc<Dir>, name: &CStr) -> Result<(), Errno> {
+        let name = OsStr::from_bytes(name.to_bytes());
+        self.sweep
+            .insist(dir, name, || self.sweep.os.unlink(dir.as_fd(), name))?;
+        self.sweep.watch.removed();
+        Ok(())
+    }
+
+    fn remove_directory(self, dir: &Arc<Dir>, name: &CStr, depth: usize) -> Result<(), Errno> {
+        let path = OsStr::from_bytes(name.to_bytes());
         if depth >= MAX_DEPTH {
-            let place = format!("deep-{}", Uuid::new_v4().simple());
-            let hoist = || self.os.rename((dir, name), (self.top, &place));
-            self.insist(dir, name, hoist)?;
-            self.hoisted = true;
-            return Ok(());
+            return self.sweep.hoist(dir, path);
         }
-        let child = os::open_dir(dir, name)?;
-        self.sweep(child.as_fd(), None, depth + 1)
-            .map_err(|fault| fault.errno)?;
-        self.insist(dir, name, || self.os.rmdir(dir, name))?;
-        self.watch.removed();
+        let child = match os::open_dir(dir.as_fd(), path) {
+            Ok(child) => Dir::new(child, Some(Arc::clone(dir))),
+            // Something else has taken its place since it was read.
+            Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(dir, name),
+            Err(errno) => return Err(errno),
+        };
+        if self.sweep.manner.has_subvolumes {
+            self.sweep.make_writable(&child)?;
+        }
+        let mut advanced = false;
+        for pass in 0..MAX_PASSES {
+            let reading = match pass {
+                0 => Reading::Few,
+                1 => Reading::Rest,
+                _ => Reading::Anew,
+            };
+            self.pass(&child, None, depth + 1, reading)
+                .map_err(|fault| fault.errno)?;
+            advanced |= child.has_advanced();
+            let removed = self
+                .sweep
+                .insist(dir, path, || self.sweep.os.rmdir(dir.as_fd(), path));
+            match removed {
+                // That it is empty, only the filesystem knows.
+                Err(Errno::NOTEMPTY | Errno::EXIST) if pass == 0 => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST) if advanced => advanced = false,
+                outcome => {
+                    outcome?;
+                    self.sweep.watch.removed();
+                    return Ok(());
+                }
+            }
+        }
+        Err(Errno::NOTEMPTY)
+    }
+}
+
+impl Sweep<'_> {
+    /// Moves a directory that is too deep to the top, where another pass finds it.
+    fn hoist(&self, dir: &Arc<Dir>, name: &OsStr) -> Result<(), Errno> {
+        let place = format!("deep-{}", Uuid::new_v4().simple());
+        let hoist = || {
+            self.os
+                .rename((dir.as_fd(), name), (self.top.as_fd(), &place))
+        };
+        self.insist(dir, name, hoist)?;
+        self.hoisted.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A subvolume that a pod left may be read-only as a whole.
+    fn make_writable(&self, dir: &Dir) -> Result<(), Errno> {
+        if os::is_subvolume(dir)? {
+            self.os.clear_read_only(dir)?;
+        }
         Ok(())
     }
 
     /// Tries a change to an entry, and again after clearing what protects it.
     fn insist(
         &self,
-        dir: BorrowedFd<'_>,
+        dir: &Dir,
         name: &OsStr,
         change: impl Fn() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         match change() {
             Err(Errno::PERM | Errno::ACCESS) => {
-                self.unprotect(dir, name);
+                self.unprotect(dir.as_fd(), name);
                 change()
             }
             outcome => outcome,
@@ -179,15 +392,9 @@ impl Sweep<'_> {
     /// Clears what makes an entry resist: the immutable and append-only flags of the entry and of
     /// its directory. Only files and directories carry them, and only those are opened.
     fn unprotect(&self, dir: BorrowedFd<'_>, name: &OsStr) {
-        let cleared =
-            self.os
-                .clear_flags(dir)
-                .and_then(|()| match os::status_at(dir, name)?.file_type {
-                    FileType::RegularFile | FileType::Directory => {
-                        self.os.clear_flags(os::open_entry(dir, name)?)
-                    }
-                    _ => Ok(()),
-                });
+        let cleared = self.os.clear_flags(dir).and_then(|()| {
+            os::open_protected(dir, name)?.map_or(Ok(()), |entry| self.os.clear_flags(entry))
+        });
         if let Err(errno) = cleared {
             tracing::debug!(%errno, "cannot clear the flags of a protected entry");
         }
