@@ -1,6 +1,6 @@
 # Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint test soak sanity musl image manifests e2e e2e-conformance clean
+.PHONY: help setup build demo lint test soak bench sanity musl image manifests e2e e2e-conformance clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -24,7 +24,7 @@ lint: ## check formatting, lints, shell scripts, manifests and what the docs nam
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 	test -z "$$(gofmt -l e2e hack)"
-	shellcheck .ci/run hack/*.sh csi-sanity/*.sh e2e/*.sh e2e/*/*.sh
+	shellcheck .ci/run hack/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
 	hack/check-manifests.sh
 	hack/check-docs.sh
 
@@ -36,6 +36,9 @@ soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECOND
 
 sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs or btrfs is what the pool is on
 	@csi-sanity/run.sh $(FS)
+
+bench: ## measure the driver beside the bare system calls, and write docs/performance.md
+	@benches/run.sh
 
 musl: ## build the static binary that is shipped, and check that it is static and small
 	@hack/musl.sh

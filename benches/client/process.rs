@@ -1,0 +1,50 @@
+//! The server's process: what it takes of the machine.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// What a process takes.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) rss_kib: u64,
+    pub(crate) peak_rss_kib: u64,
+    pub(crate) threads: u64,
+    pub(crate) descriptors: usize,
+}
+
+impl Process {
+    /// Looks at a process; the error is a sentence.
+    pub(crate) fn look(pid: i32) -> Result<Self, String> {
+        let told =
+            |error: std::io::Error| format!("cannot look at the server, process {pid}: {error}");
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(told)?;
+        let number = |key: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(key));
+            let digits = value.and_then(|value| value.split_ascii_whitespace().next());
+            digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+        };
+        Ok(Self {
+            pid,
+            rss_kib: number("VmRSS:"),
+            peak_rss_kib: number("VmHWM:"),
+            threads: number("Threads:"),
+            descriptors: fs::read_dir(format!("/proc/{pid}/fd"))
+                .map_err(told)?
+                .count(),
+        })
+    }
+}
+
+/// The process that listens on a socket, as the kernel tells it.
+pub(crate) async fn listener_of(socket: &Path) -> Result<i32, String> {
+    let told = |error: std::io::Error| format!("cannot connect to {}: {error}", socket.display());
+    let stream = tokio::net::UnixStream::connect(socket)
+        .await
+        .map_err(told)?;
+    let pid = stream.peer_cred().map_err(told)?.pid();
+    pid.filter(|pid| *pid > 0)
+        .ok_or_else(|| "the kernel does not say who serves the socket; give --pid".into())
+}

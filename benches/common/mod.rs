@@ -1,0 +1,137 @@
+//! How both programs gather times and show them: the same statistics in the same form.
+
+pub(crate) mod targets;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What came of the operations of one phase.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    taken: Vec<Duration>,
+    failed: BTreeMap<String, u64>,
+}
+
+impl Times {
+    /// Counts one operation; a failed one is told by its code and its time is not counted.
+    pub(crate) fn add(&mut self, took: Duration, code: Option<String>) {
+        match code {
+            None => self.taken.push(took),
+            Some(code) => *self.failed.entry(code).or_default() += 1,
+        }
+    }
+
+    /// Takes over what another worker counted.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.taken.extend(other.taken);
+        for (code, count) in other.failed {
+            *self.failed.entry(code).or_default() += count;
+        }
+    }
+
+    /// The statistics of a phase that lasted so long.
+    pub(crate) fn phase(mut self, name: &str, lasted: Duration) -> Phase {
+        self.taken.sort_unstable();
+        Phase {
+            phase: name.to_owned(),
+            count: self.taken.len(),
+            p50_us: microseconds(percentile(&self.taken, 50)),
+            p99_us: microseconds(percentile(&self.taken, 99)),
+            max_us: microseconds(percentile(&self.taken, 100)),
+            per_second: rate(self.taken.len(), lasted),
+            errors: self.failed,
+        }
+    }
+}
+
+/// The statistics of one phase.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Phase {
+    phase: String,
+    count: usize,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    per_second: f64,
+    errors: BTreeMap<String, u64>,
+}
+
+impl Phase {
+    /// Whether nothing failed.
+    pub(crate) fn is_good(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
+/// Prints the phases of one run: a table for people, or one JSON object in one line. `facts` is
+/// what else there is to know of the run.
+pub(crate) fn print(json: bool, facts: &impl Serialize, phases: &[Phase]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let facts = serde_json::to_value(facts)?;
+    if json {
+        let line = serde_json::json!({ "facts": facts, "phases": phases });
+        return writeln!(out, "{line}");
+    }
+    writeln!(out, "{}", heading())?;
+    for phase in phases {
+        writeln!(out, "{}", row(phase))?;
+    }
+    for (key, value) in facts.as_object().into_iter().flatten() {
+        writeln!(out, "{key}: {value}")?;
+    }
+    Ok(())
+}
+
+/// The heads of the columns that [`row`] fills.
+pub(crate) fn heading() -> String {
+    let [phase, count, p50, p99, max, rate] =
+        ["phase", "count", "p50 us", "p99 us", "max us", "per s"];
+    format!("{phase:<10}{count:>8}{p50:>11}{p99:>11}{max:>11}{rate:>11}  errors")
+}
+
+/// One phase in columns.
+pub(crate) fn row(phase: &Phase) -> String {
+    let errors: Vec<String> = phase
+        .errors
+        .iter()
+        .map(|(code, count)| format!("{code} x {count}"))
+        .collect();
+    format!(
+        "{:<10}{:>8}{:>11.1}{:>11.1}{:>11.1}{:>11.1}  {}",
+        phase.phase,
+        phase.count,
+        phase.p50_us,
+        phase.p99_us,
+        phase.max_us,
+        phase.per_second,
+        if errors.is_empty() {
+            "none".to_owned()
+        } else {
+            errors.join(", ")
+        }
+    )
+}
+
+/// The nearest-rank percentile of sorted times; zero of none.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+/// To a tenth, which is finer than any clock here.
+fn microseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e7).round() / 10.0
+}
+
+#[allow(clippy::cast_precision_loss, reason = "no run counts 2^52 operations")]
+fn rate(count: usize, lasted: Duration) -> f64 {
+    let seconds = lasted.as_secs_f64();
+    if seconds > 0.0 {
+        (count as f64 / seconds * 10.0).round() / 10.0
+    } else {
+        0.0
+    }
+}

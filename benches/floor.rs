@@ -1,0 +1,321 @@
+//! The bare system calls below what a driver does: the floor that `load` is compared with.
+//!
+//! Each operation is the shortest sequence that keeps what the driver promises: a durable volume
+//! with its record, one private bind mount, nothing less. No checks, no locks, no RPC.
+
+mod common;
+
+use std::ffi::CString;
+use std::fmt::Display;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use clap::Parser;
+use nix::libc;
+use rootcellar::mount::MountTable;
+use rootcellar::sys::{self, MountAttributes};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use serde::Serialize;
+use uuid::Uuid;
+
+use common::{Phase, Times, targets};
+
+/// As large as a record of the driver.
+const RECORD: [u8; 512] = [b' '; 512];
+
+/// Time the bare system calls below create, publish, stats, unpublish and delete
+///
+/// Every operation is done by its system calls alone, in --in-flight threads. Without --measure
+/// all --volumes are timed. With it, --volumes are made first and stay while so many more are
+/// timed. Nothing is left but what --keep asks for.
+#[derive(Debug, Parser)]
+#[command(name = "floor", version)]
+struct Args {
+    /// Make the volumes in this directory, which must be there
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+
+    /// Mount them below this directory, which must be there
+    #[arg(long, value_name = "DIR")]
+    target_dir: PathBuf,
+
+    /// Make so many volumes
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    volumes: usize,
+
+    /// Time so many operations of each kind while the volumes are there
+    #[arg(long, value_name = "M")]
+    measure: Option<usize>,
+
+    /// Keep so many operations going
+    #[arg(long, value_name = "C", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    in_flight: u16,
+
+    /// Leave the volumes that are not timed where they are
+    #[arg(long, requires = "measure")]
+    keep: bool,
+
+    /// Print one JSON object in one line
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("floor: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Facts {
+    in_flight: u16,
+    volumes: usize,
+}
+
+/// Runs all phases; whether nothing failed.
+fn run(args: &Args) -> Result<bool, String> {
+    in_private_namespace()?;
+    let floor = Floor::new(args)?;
+    let (present, timed) = match args.measure {
+        Some(measure) => (args.volumes, measure),
+        None => (0, args.volumes),
+    };
+    let fill = floor.volumes(present);
+    let mut phases = Vec::new();
+    if present > 0 {
+        phases.push(floor.phase("fill", &fill, Floor::create));
+    }
+    let volumes = floor.volumes(timed);
+    for volume in &volumes {
+        targets::make_parent(&volume.target)
+            .map_err(told("make the directory above", &volume.target))?;
+    }
+    phases.push(floor.phase("create", &volumes, Floor::create));
+    phases.push(floor.phase("publish", &volumes, Floor::publish));
+    phases.push(floor.phase("stats", &volumes, Floor::stats));
+    phases.push(floor.phase("unpublish", &volumes, Floor::unpublish));
+    phases.push(floor.phase("delete", &volumes, Floor::delete));
+    let mut left = 0;
+    for volume in &volumes {
+        left += usize::from(floor.reclaim(volume).is_err());
+        left += usize::from(targets::remove_parents(&volume.target).is_err());
+    }
+    if !args.keep {
+        floor.phase("clear", &fill, Floor::delete);
+        left += fill.iter().filter(|v| floor.reclaim(v).is_err()).count();
+        floor.remove()?;
+    }
+    if left > 0 {
+        eprintln!("floor: {left} directories could not be removed");
+    }
+    let facts = Facts {
+        in_flight: args.in_flight,
+        volumes: present,
+    };
+    common::print(args.json, &facts, &phases).map_err(|error| error.to_string())?;
+    Ok(left == 0 && phases.iter().all(Phase::is_good))
+}
+
+/// Mounts made elsewhere than in a namespace of one's own outlive a program that is killed. The first
+/// process may hide its namespace; then a root that passes mounts on tells of the machine's own.
+fn in_private_namespace() -> Result<(), String> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    let is_first =
+        matches!((namespace("self"), namespace("1")), (Ok(own), Ok(first)) if own == first);
+    let root = open_dir(CWD, "/").map_err(told("open", Path::new("/")))?;
+    let place = MountTable::read().and_then(|table| table.place_of(root));
+    let place = place.map_err(told("find the mount of", Path::new("/")))?;
+    if is_first || place.shared {
+        return Err(
+            "this mounts, and so wants a mount namespace of its own: run it by hack/private-ns.sh"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// One volume and where it is mounted.
+#[derive(Debug)]
+struct Volume {
+    name: String,
+    data: String,
+    target: PathBuf,
+}
+
+/// The directories that are worked in, held open.
+#[derive(Debug)]
+struct Floor {
+    dir: PathBuf,
+    target_dir: PathBuf,
+    threads: u16,
+    staging: OwnedFd,
+    volumes: OwnedFd,
+    trash: OwnedFd,
+}
+
+/// The directories of a pool, by the driver's names.
+const DIRECTORIES: [&str; 3] = ["staging", "volumes", "trash"];
+
+impl Floor {
+    fn new(args: &Args) -> Result<Self, String> {
+        let open = |name: &str| {
+            let path = args.dir.join(name);
+            match rustix::fs::mkdir(&path, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(told("make", &path)(errno)),
+            }
+            open_dir(CWD, &path).map_err(told("open", &path))
+        };
+        let [staging, volumes, trash] = DIRECTORIES;
+        Ok(Self {
+            dir: args.dir.clone(),
+            target_dir: args.target_dir.clone(),
+            threads: args.in_flight,
+            staging: open(staging)?,
+            volumes: open(volumes)?,
+            trash: open(trash)?,
+        })
+    }
+
+    fn volumes(&self, count: usize) -> Vec<Volume> {
+        let one = |_| {
+            let name = format!("pvc-{}", Uuid::new_v4());
+            Volume {
+                data: format!("{name}/data"),
+                target: targets::target(&self.target_dir, &name),
+                name,
+            }
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Times one operation on every volume.
+    fn phase(
+        &self,
+        name: &str,
+        volumes: &[Volume],
+        operation: fn(&Self, &Volume) -> Result<(), Errno>,
+    ) -> Phase {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut times = Times::default();
+            while let Some(volume) = volumes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let started = Instant::now();
+                let outcome = operation(self, volume);
+                let code = outcome.err().map(|errno| errno.to_string());
+                times.add(started.elapsed(), code);
+            }
+            times
+        };
+        let started = Instant::now();
+        let mut times = Times::default();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(work)).collect();
+            for thread in threads {
+                match thread.join() {
+                    Ok(counted) => times.merge(counted),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        });
+        times.phase(name, started.elapsed())
+    }
+
+    /// A volume that is there after a power-off, or not at all.
+    fn create(&self, volume: &Volume) -> Result<(), Errno> {
+        let name = volume.name.as_str();
+        rustix::fs::mkdirat(&self.staging, name, Mode::RWXU)?;
+        let dir = open_dir(&self.staging, name)?;
+        rustix::fs::mkdirat(&dir, "data", Mode::RWXU)?;
+        let (uid, gid) = (Some(Uid::ROOT), Some(Gid::ROOT));
+        rustix::fs::chownat(&dir, "data", uid, gid, AtFlags::empty())?;
+        rustix::fs::chmodat(&dir, "data", Mode::from_raw_mode(0o777), AtFlags::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let record = rustix::fs::openat(&dir, "volume.json", flags, Mode::RUSR | Mode::WUSR)?;
+        if rustix::io::write(&record, &RECORD)? != RECORD.len() {
+            return Err(Errno::IO);
+        }
+        rustix::fs::fsync(&record)?;
+        let replace = RenameFlags::NOREPLACE;
+        rustix::fs::renameat_with(&self.staging, name, &self.volumes, name, replace)?;
+        rustix::fs::fsync(&self.volumes)
+    }
+
+    /// A bind mount that is private before it can be seen.
+    fn publish(&self, volume: &Volume) -> Result<(), Errno> {
+        rustix::fs::mkdir(&volume.target, Mode::RWXU)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let clone = rustix::mount::open_tree(&self.volumes, volume.data.as_str(), flags)?;
+        let private = MountAttributes {
+            propagation: libc::MS_PRIVATE,
+            ..MountAttributes::default()
+        };
+        sys::mount_setattr(clone.as_fd(), private)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&clone, "", CWD, &volume.target, flags)
+    }
+
+    fn stats(&self, volume: &Volume) -> Result<(), Errno> {
+        let _ = self;
+        rustix::fs::statvfs(&volume.target).map(|_| ())
+    }
+
+    fn unpublish(&self, volume: &Volume) -> Result<(), Errno> {
+        let _ = self;
+        rustix::mount::unmount(&volume.target, UnmountFlags::NOFOLLOW)?;
+        rustix::fs::rmdir(&volume.target)
+    }
+
+    /// Out of sight for good; what is in it is not touched.
+    fn delete(&self, volume: &Volume) -> Result<(), Errno> {
+        let name = volume.name.as_str();
+        let replace = RenameFlags::NOREPLACE;
+        rustix::fs::renameat_with(&self.volumes, name, &self.trash, name, replace)?;
+        rustix::fs::fsync(&self.trash)?;
+        rustix::fs::fsync(&self.volumes)
+    }
+
+    /// Removes a deleted volume, which is not timed.
+    fn reclaim(&self, volume: &Volume) -> Result<(), Errno> {
+        let remove = |path: &str, flags| {
+            CString::new(path)
+                .map_err(|_| Errno::INVAL)
+                .and_then(|path| rustix::fs::unlinkat(&self.trash, path, flags))
+        };
+        remove(&volume.data, AtFlags::REMOVEDIR)?;
+        remove(&format!("{}/volume.json", volume.name), AtFlags::empty())?;
+        remove(&volume.name, AtFlags::REMOVEDIR)
+    }
+
+    fn remove(&self) -> Result<(), String> {
+        for name in DIRECTORIES {
+            let path = self.dir.join(name);
+            match rustix::fs::rmdir(&path) {
+                // What an earlier run was told to keep.
+                Ok(()) | Err(Errno::NOTEMPTY) => {}
+                Err(errno) => return Err(told("remove", &path)(errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_dir(dir: impl AsFd, path: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, path, flags, Mode::empty())
+}
+
+fn told<E: Display>(what: &str, path: &Path) -> impl FnOnce(E) -> String {
+    move |error| format!("cannot {what} {}: {error}", path.display())
+}

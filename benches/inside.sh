@@ -1,0 +1,72 @@
+# shellcheck shell=sh
+# Sourced by tables.sh and steady.sh, which run.sh starts in a private mount namespace: a directory to work in, a
+# server in it, and the end of both however the script ends.
+#
+# Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
+
+work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/rootcellar-bench.XXXXXX")
+socket=$work/run/csi.sock
+server='' child=''
+mkdir "$work/run" "$work/kubelet"
+
+cleanup() {
+    for process in $child $server; do
+        kill -TERM "$process" 2>/dev/null || :
+    done
+    wait
+    ! mountpoint -q "$work/xfs" || umount "$work/xfs"
+    rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 1' HUP INT TERM
+
+# Runs a command so that a signal ends the script at once, and not only after the command.
+run() {
+    "$@" &
+    child=$!
+    status=0
+    wait "$child" || status=$?
+    child=''
+    return "$status"
+}
+
+# A directory for a pool and one for the floor, on the filesystem that is to be measured.
+place() { # ext4|xfs
+    fs=$1
+    mkdir "$work/$fs"
+    if [ "$fs" = xfs ]; then
+        truncate -s 32G "$work/image"
+        mkfs.xfs -q "$work/image"
+        mount -o loop "$work/image" "$work/xfs"
+    fi
+    mkdir "$work/$fs/pool" "$work/$fs/floor"
+}
+
+serve() {
+    setpriv --pdeathsig KILL "$ROOTCELLAR" serve --endpoint "unix://$socket" --node bench-node \
+        --pool "default=$work/$fs/pool,init" --state-dir "$work/state-$fs" --kubelet-dir "$work/kubelet" \
+        >"$work/server.log" 2>&1 &
+    server=$!
+    for _ in $(seq 200); do
+        [ ! -S "$socket" ] || return 0
+        sleep 0.05
+    done
+    cat "$work/server.log" >&2
+    return 1
+}
+
+stop() {
+    kill -TERM "$server"
+    wait "$server" || { tail "$work/server.log" >&2 && return 1; }
+    server=''
+}
+
+load() { run "$LOAD" --endpoint "unix://$socket" --target-dir "$work/kubelet" --json "$@"; }
+floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --json "$@"; }
+
+# Until what was deleted is gone: what reclaims it takes time and disk from whatever is measured next.
+reclaimed() {
+    until [ -z "$(ls -A "$work/$fs/pool/.rootcellar/trash")" ]; do
+        run sleep 0.05
+    done
+}

@@ -1,0 +1,253 @@
+//! A client that drives the socket of any CSI driver as provisioner and kubelet do, and tells how
+//! long each call took and what the server's process takes of the machine.
+
+mod client;
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+
+use client::process::{self, Process};
+use client::{Call, Driver, Volume, Wanted, steady};
+use common::Phase;
+
+/// The fewest calls that tell what a call costs that does nothing.
+const PROBES: usize = 1000;
+
+/// Drive a CSI driver through its socket and tell how long its calls take
+///
+/// Calls are made as the provisioner and the kubelet make them: Probe, which shows what a call
+/// costs that does nothing, then CreateVolume, NodePublishVolume, NodeGetVolumeStats,
+/// NodeUnpublishVolume and DeleteVolume (and NodeStageVolume and NodeUnstageVolume, if the driver
+/// has them), with --in-flight of them at once over one connection.
+///
+/// Without --measure, all of --volumes go through each call. With it, --volumes are made first and
+/// stay while so many more are timed. A call that fails is counted under its code, not tried
+/// again, and makes the exit status 1.
+///
+/// The directory for targets must be one that the driver, its process and this one see alike.
+#[derive(Debug, Parser)]
+#[command(name = "load", version)]
+struct Args {
+    /// Call the driver at this Unix socket, as unix:///csi/csi.sock
+    #[arg(long, value_name = "URL")]
+    endpoint: String,
+
+    /// Have the volumes mounted below this directory, which lies in the driver's kubelet directory
+    #[arg(long, value_name = "DIR")]
+    target_dir: PathBuf,
+
+    /// Make so many volumes
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    volumes: usize,
+
+    /// Time so many calls of each kind while the volumes are there
+    #[arg(long, value_name = "M")]
+    measure: Option<usize>,
+
+    /// Keep so many calls going
+    #[arg(long, value_name = "C", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    in_flight: u16,
+
+    /// Ask for this class parameter; repeat for more
+    #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = key_value)]
+    parameters: Vec<(String, String)>,
+
+    /// Ask for volumes of so many bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
+          value_parser = clap::value_parser!(i64).range(0..))]
+    size: i64,
+
+    /// Put so many files into each timed volume before it is unpublished and deleted
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    files: usize,
+
+    /// Leave the volumes that are not timed where they are
+    #[arg(long, requires = "measure")]
+    keep: bool,
+
+    /// Look at this process for memory and descriptors [default: the one that serves the socket]
+    #[arg(long)]
+    pid: Option<i32>,
+
+    /// Wait so long for an answer, as 90s, 5m or 1h
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    timeout: Duration,
+
+    /// Let volumes live and die for so long instead, and report every --interval
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "files")]
+    lasts: Option<Duration>,
+
+    /// Report so often while --for lasts
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    interval: Duration,
+
+    /// Print one JSON object in one line; with --for, one for each interval
+    #[arg(long)]
+    json: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let pair = text
+        .split_once('=')
+        .map(|(k, v)| (k.to_owned(), v.to_owned()));
+    pair.ok_or_else(|| "write KEY=VALUE".into())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.char_indices().next_back() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        _ => (text, 1),
+    };
+    match number.parse::<u64>() {
+        Ok(number) if number > 0 => Ok(Duration::from_secs(number.saturating_mul(unit))),
+        _ => Err("write a time above zero, as 90s, 5m or 1h".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // One thread: on a small machine the rest is the server's.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let outcome = runtime
+        .map_err(|error| format!("cannot start: {error}"))
+        .and_then(|runtime| runtime.block_on(run(args)));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("load: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Facts {
+    in_flight: u16,
+    volumes: usize,
+    files: usize,
+    server: Process,
+}
+
+/// Runs what was asked for; whether nothing failed.
+async fn run(args: Args) -> Result<bool, String> {
+    let socket = args.endpoint.strip_prefix("unix://").map(Path::new);
+    let socket = socket.ok_or_else(|| format!("{:?} is not unix:///PATH", args.endpoint))?;
+    let pid = match args.pid {
+        Some(pid) => pid,
+        None => process::listener_of(socket).await?,
+    };
+    let wanted = Wanted {
+        target_dir: args.target_dir.clone(),
+        size: args.size,
+        parameters: args.parameters.iter().cloned().collect::<BTreeMap<_, _>>(),
+        patience: args.timeout,
+    };
+    let driver = Arc::new(Driver::connect(socket, wanted).await?);
+    let (present, timed) = match (args.measure, args.lasts) {
+        (None, None) => (0, args.volumes),
+        (measure, _) => (args.volumes, measure.unwrap_or(0)),
+    };
+    let fill = driver.volumes(present);
+    let mut phases = Vec::new();
+    if present > 0 {
+        phases.push(client::phase(&driver, "fill", Call::Create, &fill, args.in_flight).await);
+    }
+    let mut good = true;
+    if let Some(lasts) = args.lasts {
+        let (interval, in_flight, json) = (args.interval, args.in_flight, args.json);
+        let plan = steady::Plan {
+            lasts,
+            interval,
+            in_flight,
+            pid,
+            json,
+        };
+        good = steady::run(&driver, plan).await?;
+    } else {
+        let nobody = driver.volumes(timed.max(PROBES));
+        phases.push(client::phase(&driver, "probe", Call::Probe, &nobody, args.in_flight).await);
+        phases.extend(lives(&driver, timed, &args).await?);
+    }
+    let facts = Facts {
+        in_flight: args.in_flight,
+        volumes: present,
+        files: args.files,
+        server: Process::look(pid)?,
+    };
+    if !args.keep && present > 0 {
+        let made = made(&fill);
+        phases.push(client::phase(&driver, "clear", Call::Delete, &made, args.in_flight).await);
+    }
+    if !phases.is_empty() {
+        common::print(args.json, &facts, &phases).map_err(|error| error.to_string())?;
+    }
+    Ok(good && phases.iter().all(Phase::is_good))
+}
+
+/// All calls of a volume's life, each on every volume before the next one.
+async fn lives(driver: &Arc<Driver>, count: usize, args: &Args) -> Result<Vec<Phase>, String> {
+    let volumes = driver.volumes(count);
+    for volume in &volumes {
+        volume
+            .make_places()
+            .map_err(|error| format!("cannot make targets: {error}"))?;
+    }
+    let mut phases = Vec::new();
+    for call in driver.life() {
+        let mut on = volumes.clone();
+        if call != Call::Create {
+            on = made(&volumes);
+        }
+        if call == Call::Unpublish {
+            for volume in &on {
+                fill_with_files(volume.target(), args.files)
+                    .map_err(|error| format!("cannot put files into a volume: {error}"))?;
+            }
+        }
+        phases.push(client::phase(driver, call.name(), call, &on, args.in_flight).await);
+    }
+    for volume in &volumes {
+        volume
+            .remove_places()
+            .map_err(|error| format!("cannot remove targets: {error}"))?;
+    }
+    Ok(phases)
+}
+
+/// A volume that was not made has no further calls.
+fn made(volumes: &[Arc<Volume>]) -> Vec<Arc<Volume>> {
+    let made = volumes.iter().filter(|volume| volume.is_made());
+    made.cloned().collect()
+}
+
+/// Files that have come to rest: on the disk, as those of a volume that is deleted one day.
+fn fill_with_files(target: &Path, count: usize) -> std::io::Result<()> {
+    const PER_DIRECTORY: usize = 1000;
+    if count == 0 {
+        return Ok(());
+    }
+    let mut directory = PathBuf::new();
+    for number in 0..count {
+        if number % PER_DIRECTORY == 0 {
+            directory = target.join(format!("{number}"));
+            fs::create_dir(&directory)?;
+        }
+        fs::write(directory.join(number.to_string()), b"x")?;
+    }
+    rustix::fs::syncfs(fs::File::open(target)?)?;
+    Ok(())
+}

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Measures the shipped binary beside the bare system calls below it, on the root filesystem and on an XFS in an image,
+# and writes the tables into docs/performance.md. Mounts only in a private mount namespace, and removes what it made.
+#
+# Usage: run.sh            measure everything, at most ten minutes
+#        run.sh steady     let volumes live and die for DURATION, and compare the first interval with the last
+# Needs: what hack/setup.sh installs; root, for the mounts.
+# Env:   CARGO_TARGET_DIR  absolute
+#        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
+#        PAGE              where the tables go, default: docs/performance.md
+#        ROUNDS, MEASURE   how often each thing is measured, and how many operations at a time, default: 5, 200
+#        DURATION          how long steady takes, default: 1h
+set -eu
+cd "$(dirname "$0")/.."
+goal=${1:-tables}
+case $goal in tables | steady) ;; *) echo "usage: run.sh [steady]" >&2 && exit 64 ;; esac
+[ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
+hack/setup.sh
+hack/musl.sh
+target=${CARGO_TARGET_DIR:-$PWD/target}
+programs=$(cargo build --locked --profile bench --bench load --bench floor --message-format json-render-diagnostics)
+program() { echo "$programs" | jq -r --arg name "$1" 'select(.executable and .target.name == $name) | .executable'; }
+LOAD=$(program load) FLOOR=$(program floor)
+ROOTCELLAR=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
+export LOAD FLOOR ROOTCELLAR
+exec hack/private-ns.sh "benches/$goal.sh"
