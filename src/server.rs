@@ -31,8 +31,9 @@ use crate::volume::{Settings, Volumes};
 
 use socket::Endpoint;
 
-/// Threads for the sockets; the work is done on the blocking pool.
-const WORKERS: usize = 2;
+/// Threads for the sockets; the work is done on the blocking pool. A second one would be woken for
+/// every call to look for work that the first has done by then.
+const WORKERS: usize = 1;
 
 /// One thread for each call at work, and some for loading and for asking the pools; one more for
 /// looking at each pool.
