@@ -14,7 +14,8 @@ cleanup() {
         kill -TERM "$process" 2>/dev/null || :
     done
     wait
-    ! mountpoint -q "$work/xfs" || umount "$work/xfs"
+    # Volumes that were published when a signal came, and the XFS.
+    awk -v below="$work/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r -n 1 umount
     rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
@@ -22,7 +23,7 @@ trap 'exit 1' HUP INT TERM
 
 # Runs a command so that a signal ends the script at once, and not only after the command.
 run() {
-    "$@" &
+    setpriv --pdeathsig KILL "$@" &
     child=$!
     status=0
     wait "$child" || status=$?
@@ -66,7 +67,14 @@ floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --js
 
 # Until what was deleted is gone: what reclaims it takes time and disk from whatever is measured next.
 reclaimed() {
+    tries=0
     until [ -z "$(ls -A "$work/$fs/pool/.rootcellar/trash")" ]; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 6000 ] || ! kill -0 "$server"; then
+            echo "bench: what was deleted is not reclaimed" >&2
+            tail "$work/server.log" >&2
+            return 1
+        fi
         run sleep 0.05
     done
 }

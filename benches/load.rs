@@ -93,6 +93,10 @@ struct Args {
     /// Print one JSON object in one line; with --for, one for each interval
     #[arg(long)]
     json: bool,
+
+    /// Do nothing: `cargo bench` says so to whatever it runs
+    #[arg(long = "bench", hide = true)]
+    _by_cargo: bool,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

@@ -2,38 +2,60 @@
 # The inside of run.sh: measures, and writes the tables.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR, PAGE, ROUNDS, MEASURE
+#      VOLUMES  how many volumes are present, one number after the other, default: 0 1000 10000
+#      FILES    how many files a full volume has, default: 100000
+#      SECONDS_IN_ALL  how long to go on repeating; everything is measured once, default: 400
 set -eu
 . benches/inside.sh
 page=${PAGE:-docs/performance.md}
-rounds=${ROUNDS:-5} measure=${MEASURE:-200}
-# So many files make a full volume, and so often an empty and a full one are deleted.
-files=100000 deletes=3
+rounds=${ROUNDS:-5} measure=${MEASURE:-200} levels=${VOLUMES:-0 1000 10000} files=${FILES:-100000}
 results=$work/results
 for marker in begin end; do
     grep -qx "<!-- $marker: benches/run.sh -->" "$page" || { echo "bench: $page has no marker $marker" >&2 && exit 1; }
 done
 
-# Keeps one line of a program's output with what it is of. A failed call is in the line, and fails the bench.
-keep() { # PART PROGRAM PRESENT [argument...]
-    part=$1 program=$2 present=$3
-    shift 3
-    failed=0
-    "$program" "$@" >"$work/line" || failed=$?
-    [ -s "$work/line" ] || return 1
-    jq -c --arg fs "$fs" --arg part "$part" --arg program "$program" --argjson present "$present" --argjson failed "$failed" \
-        '. + {$fs, $part, $program, $present, $failed}' "$work/line" >>"$results"
+# Each part has its share of the time: on a slow disk fewer rounds are made, never none.
+started=$(date +%s) parts=0 share=$((${SECONDS_IN_ALL:-400} / (2 * ($(echo "$levels" | wc -w) + 1))))
+part() { # WHAT-IT-IS
+    parts=$((parts + 1)) round=0
+    echo "bench: $fs, $1" >&2
+}
+another_round() {
+    round=$((round + 1))
+    [ "$round" -eq 1 ] || { [ "$round" -le "$rounds" ] && [ "$(date +%s)" -lt $((started + parts * share)) ]; }
 }
 
-present_volumes() { # HOW-MANY MORE
-    echo "bench: $fs, $1 volumes" >&2
+# Keeps one line of a program's output with what it is of. A failed call is in the line, and fails the bench.
+keep() { # PART PROGRAM PRESENT [argument...]
+    of=$1 program=$2 present=$3 failed=0
+    shift 3
+    "$program" "$@" >"$work/line" || failed=$?
+    [ -s "$work/line" ] || return 1
+    jq -c --arg fs "$fs" --arg part "$of" --arg program "$program" --argjson present "$present" \
+        --argjson failed "$failed" '. + {$fs, $part, $program, $present, $failed}' "$work/line" >>"$results"
+}
+
+# Floor and driver in turns, beside so many volumes.
+beside() { # HOW-MANY MORE
+    part "$1 volumes"
     if [ "$2" -gt 0 ]; then
         keep fill floor "$1" --volumes "$2" --measure 0 --keep --in-flight 8
         keep fill load "$1" --volumes "$2" --measure 0 --keep --in-flight 8
     fi
-    for in_flight in 1 8; do
-        for _ in $(seq "$rounds"); do
+    while another_round; do
+        for in_flight in 1 8; do
             keep rounds floor "$1" --volumes 0 --measure "$measure" --in-flight "$in_flight"
             keep rounds load "$1" --volumes 0 --measure "$measure" --in-flight "$in_flight"
+            reclaimed
+        done
+    done
+}
+
+deletes() {
+    part "deleting an empty volume and one of $files files"
+    while another_round; do
+        for count in 0 "$files"; do
+            keep deletes load 0 --volumes 0 --measure 1 --files "$count"
             reclaimed
         done
     done
@@ -42,15 +64,12 @@ present_volumes() { # HOW-MANY MORE
 for fs in ext4 xfs; do
     place "$fs"
     serve
-    present_volumes 0 0
-    for _ in $(seq "$deletes"); do
-        for count in 0 "$files"; do
-            keep deletes load 0 --volumes 0 --measure 1 --files "$count"
-            reclaimed
-        done
+    deletes
+    there=0
+    for level in $levels; do
+        beside "$level" $((level - there))
+        there=$level
     done
-    present_volumes 1000 1000
-    present_volumes 10000 9000
     stop
 done
 
