@@ -114,14 +114,16 @@ impl Memory {
     }
 
     fn edit(&self, change: impl FnOnce(&mut MemoryRecord)) -> Result<()> {
-        // Another server or a command may share the directory: what it remembers is kept.
+        // Other pools, another server or a command may write too: what they remember is kept. A
+        // descriptor of its own for each, for whoever shares one shares the lock.
         let failed = |source: Errno| Error::Io {
             what: "write",
             path: self.path.clone(),
             source: source.into(),
         };
-        flock(&self.dir, FlockOperation::LockExclusive).map_err(failed)?;
-        let written = self.read().and_then(|before| {
+        let lock = os::open_dir(&self.dir, ".").map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
+        self.read().and_then(|before| {
             let mut after = before.clone();
             change(&mut after);
             if after == before {
@@ -129,9 +131,7 @@ impl Memory {
                 return self.os.fsync(&self.dir).map_err(failed);
             }
             record::write(&self.os, &self.dir, FILE, &after).map_err(|fault| failed(fault.errno))
-        });
-        flock(&self.dir, FlockOperation::Unlock).map_err(failed)?;
-        written
+        })
     }
 
     fn read(&self) -> Result<MemoryRecord> {
@@ -146,5 +146,27 @@ impl Memory {
             path: self.path.clone(),
             reason,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_at_once_is_all_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::open(Os::default(), dir.path()).unwrap();
+        let pools: Vec<_> = (0..16)
+            .map(|n| (PathBuf::from(format!("/pools/{n}")), PoolId::random()))
+            .collect();
+        std::thread::scope(|scope| {
+            for (path, id) in &pools {
+                scope.spawn(|| assert!(memory.remember(path, *id).unwrap()));
+            }
+        });
+        for (path, id) in pools {
+            assert_eq!(memory.recall(&path).unwrap(), Some(id));
+        }
     }
 }

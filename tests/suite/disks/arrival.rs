@@ -63,10 +63,8 @@ async fn a_disk_mounted_late_is_served() {
         let new = rig.clients.create(request).await;
         refused(pool, new, Code::ResourceExhausted, "is sick");
     }
-    for (disk, pool) in disks.iter().zip(FILESYSTEMS) {
-        disk.mount(&[]);
-        rig.wait(&[(pool, "healthy")]).await;
-    }
+    mount_all(&disks);
+    rig.wait(&FILESYSTEMS.map(|pool| (pool, "healthy"))).await;
     rig.assert_work(&FILESYSTEMS).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
     for volume in &kept {
