@@ -1,0 +1,318 @@
+//! Reclaiming against `rm -rf`: the same tree twice on one loop-mounted filesystem, removed once by
+//! the machine's rm and once by the driver, from the call of `DeleteVolume` until the trash is empty.
+//! Also how long the reply to `DeleteVolume` takes for an empty volume and for a full one.
+//!
+//! Usage: cargo bench --bench reclaim [-- FILESYSTEM...], as root in a private mount namespace
+//! (hack/private-ns.sh as cargo's runner).
+//! Env:   ROUNDS  how often each is done (default 5)
+//!        SCALE   percent of the trees' size (default 100)
+//!        SHAPES  only the shapes whose names contain this
+//!
+//! Exit code 1 when rm wins, or a full volume's reply takes more than twice an empty one's; the
+//! minimum decides, for it has the least of others' noise in it.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+#[path = "../tests/suite/common/loops.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod loops;
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+use rootcellar::pool::AccessMode;
+use rootcellar::types::Bytes;
+use rootcellar::volume::{Capability, Class, CreateRequest, Settings, Volumes};
+
+/// A tree: `chains` chains of `depth` directories, `files` files in each directory.
+struct Shape {
+    name: &'static str,
+    chains: usize,
+    depth: usize,
+    files: usize,
+}
+
+const SHAPES: [Shape; 4] = [
+    Shape {
+        name: "100 files in each of 1000 directories",
+        chains: 1000,
+        depth: 1,
+        files: 100,
+    },
+    Shape {
+        name: "one directory of 50 000 files",
+        chains: 1,
+        depth: 1,
+        files: 50_000,
+    },
+    Shape {
+        name: "4 chains of 1000 directories",
+        chains: 4,
+        depth: 1000,
+        files: 5,
+    },
+    Shape {
+        name: "20 000 directories of 1 file",
+        chains: 20_000,
+        depth: 1,
+        files: 1,
+    },
+];
+
+/// The sizes of the files, in turn.
+const SIZES: [usize; 4] = [0, 1 << 10, 4 << 10, 16 << 10];
+
+const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+
+fn main() -> ExitCode {
+    if let Some(obstacle) = loops::obstacle() {
+        eprintln!("reclaim: {obstacle}");
+        return ExitCode::from(2);
+    }
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let wanted_shapes = std::env::var("SHAPES").unwrap_or_default();
+    println!("minimum and median of each in milliseconds, then the ratios of both");
+    let mut won = true;
+    for filesystem in FILESYSTEMS {
+        if !wanted.is_empty() && !wanted.iter().any(|name| name == filesystem) {
+            continue;
+        }
+        let mut replies = (Vec::new(), Vec::new());
+        for shape in SHAPES.iter().filter(|s| s.name.contains(&wanted_shapes)) {
+            for cold in [false, true] {
+                let bench = Bench::new(filesystem);
+                let times = bench.compare(shape, cold, &mut replies);
+                let caches = if cold { "cold" } else { "warm" };
+                let case = format!("{filesystem}, {caches}, {}", shape.name);
+                won &= report(&case, ("rm -rf", times.0), ("reclaim", times.1)) > 1.0;
+            }
+        }
+        let case = format!("{filesystem}, DeleteVolume's reply");
+        let (empty, full) = replies;
+        if !full.is_empty() {
+            won &= report(&case, ("full", full), ("empty", empty)) <= 2.0;
+        }
+    }
+    ExitCode::from(u8::from(!won))
+}
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Prints minimum and median of both, and their ratios; the ratio of the minima.
+fn report(case: &str, one: (&str, Vec<Duration>), other: (&str, Vec<Duration>)) -> f64 {
+    let sorted = |mut times: Vec<Duration>| {
+        times.sort();
+        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+        (millis(times[0]), millis(times[times.len() / 2]))
+    };
+    let (one_name, other_name) = (one.0, other.0);
+    let (one, other) = (sorted(one.1), sorted(other.1));
+    let (least, middle) = (one.0 / other.0, one.1 / other.1);
+    println!(
+        "{case:60} {one_name:>6} {:9.2} {:9.2}  {other_name:>7} {:9.2} {:9.2} ms  {least:5.2} {middle:5.2}",
+        one.0, one.1, other.0, other.1,
+    );
+    least
+}
+
+/// A driver over one pool on a filesystem of its own.
+struct Bench {
+    volumes: Arc<Volumes>,
+    pool: PathBuf,
+    // Dropped after the driver has closed what it holds there.
+    _mount: Mounted,
+    _dir: tempfile::TempDir,
+}
+
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        loops::run(Command::new("umount").arg("-l").arg(&self.0));
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.volumes.stop();
+    }
+}
+
+type Times = (Vec<Duration>, Vec<Duration>);
+
+impl Bench {
+    fn new(filesystem: &str) -> Self {
+        const SIZE: u64 = 8 << 30;
+        let dir = tempfile::Builder::new()
+            .prefix("rootcellar-bench-")
+            .tempdir()
+            .unwrap();
+        let (image, pool) = (dir.path().join("image"), dir.path().join("pool"));
+        fs::File::create(&image).unwrap().set_len(SIZE).unwrap();
+        loops::run(
+            Command::new(format!("mkfs.{filesystem}"))
+                .arg("-q")
+                .arg(&image),
+        );
+        for name in ["pool", "kubelet", "state"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        loops::run(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&image)
+                .arg(&pool),
+        );
+        let option = format!("default={},init,reserve=0", pool.display());
+        let settings = Settings {
+            node: "bench".parse().unwrap(),
+            topology: "topology.rootcellar.dev/node=bench".to_owned(),
+            kubelet_dir: dir.path().join("kubelet"),
+            state_dir: dir.path().join("state"),
+            pools: vec![option.parse().unwrap()],
+            lock_wait: Duration::ZERO,
+        };
+        let volumes = Arc::new(Volumes::new(settings).unwrap());
+        volumes.load().unwrap();
+        let bench = Self {
+            volumes,
+            pool,
+            _mount: Mounted(dir.path().join("pool")),
+            _dir: dir,
+        };
+        // A pool that holds nothing is measured, which would be in the way.
+        bench.make("always there");
+        bench
+    }
+
+    /// The id of a new volume, and its `data/`.
+    fn make(&self, name: &str) -> (String, PathBuf) {
+        let volumes = self.pool.join("volumes");
+        let before: Vec<_> = list(&volumes);
+        let request = CreateRequest {
+            name: name.parse().unwrap(),
+            required: Bytes(1),
+            limit: None,
+            capabilities: vec![Capability {
+                access_mode: AccessMode::SingleNodeMultiWriter,
+                fs_type: None,
+                options: rootcellar::mount::MountOptions::default(),
+            }],
+            class: Class::default(),
+            excludes_node: false,
+        };
+        let volume = self.volumes.create(&request).unwrap();
+        let mut directories = list(&volumes).into_iter();
+        let directory = directories.find(|path| !before.contains(path)).unwrap();
+        (volume.id.to_string(), directory.join("data"))
+    }
+
+    /// Times rm and the driver on the same trees, and the replies for an empty and this full volume.
+    fn compare(&self, shape: &Shape, cold: bool, replies: &mut Times) -> Times {
+        let mut times = (Vec::new(), Vec::new());
+        for round in 0..setting("ROUNDS", 5) {
+            let names = ["first", "second"].map(|which| format!("{which}-{round}"));
+            let mut made = names.each_ref().map(|name| self.make(name));
+            for (_, data) in &made {
+                fill(data, shape);
+            }
+            let (empty, _) = self.make(&format!("empty-{round}"));
+            self.settle(cold);
+            replies.0.push(self.delete(&empty));
+            self.await_empty();
+            // Each is the first to be made and to be removed as often as the other.
+            made.rotate_left(round % 2);
+            let [(by_rm, data), (by_driver, _)] = &made;
+            for turn in [round % 2, (round + 1) % 2] {
+                self.settle(cold);
+                let start = Instant::now();
+                if turn == 0 {
+                    loops::run(Command::new("rm").arg("-rf").arg(data));
+                    times.0.push(start.elapsed());
+                } else {
+                    replies.1.push(self.delete(by_driver));
+                    self.await_empty();
+                    times.1.push(start.elapsed());
+                }
+            }
+            self.delete(by_rm);
+            self.await_empty();
+        }
+        times
+    }
+
+    fn delete(&self, id: &str) -> Duration {
+        let start = Instant::now();
+        self.volumes.delete(id).unwrap();
+        start.elapsed()
+    }
+
+    fn await_empty(&self) {
+        let trash = self.pool.join(".rootcellar/trash");
+        while fs::read_dir(&trash).unwrap().next().is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Both begin with nothing dirty, and with caches alike.
+    fn settle(&self, cold: bool) {
+        let pool = fs::File::open(&self.pool).unwrap();
+        rustix::fs::syncfs(&pool).unwrap();
+        if cold {
+            rustix::fs::sync();
+            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        } else {
+            loops::run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
+        }
+    }
+}
+
+fn list(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn fill(data: &Path, shape: &Shape) {
+    let scale = |count: usize| (count * setting("SCALE", 100) / 100).max(1);
+    let (chains, files) = match shape.chains {
+        1 => (1, scale(shape.files)),
+        chains => (scale(chains), shape.files),
+    };
+    let data = OwnedFd::from(fs::File::open(data).unwrap());
+    let mut count = 0;
+    for chain in 0..chains {
+        let mut dir = enter(&data, &format!("dir-{chain:05}"));
+        for level in 0..shape.depth {
+            if level > 0 {
+                dir = enter(&dir, "deeper");
+            }
+            for file in 0..files {
+                write(&dir, &format!("file-{file:06}"), SIZES[count % SIZES.len()]);
+                count += 1;
+            }
+        }
+    }
+}
+
+fn enter(dir: impl AsFd, name: &str) -> OwnedFd {
+    rustix::fs::mkdirat(&dir, name, Mode::RWXU).unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    rustix::fs::openat(&dir, name, flags, Mode::empty()).unwrap()
+}
+
+fn write(dir: impl AsFd, name: &str, size: usize) {
+    let flags = OFlags::WRONLY | OFlags::CREATE;
+    let file = rustix::fs::openat(dir, name, flags, Mode::RUSR).unwrap();
+    let content = [0x5A; SIZES[SIZES.len() - 1]];
+    assert_eq!(rustix::io::write(&file, &content[..size]).unwrap(), size);
+}
