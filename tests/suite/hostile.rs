@@ -4,6 +4,7 @@
 mod fields;
 mod names;
 mod paths;
+mod trees;
 
 use std::fs;
 use std::os::unix::fs::symlink;

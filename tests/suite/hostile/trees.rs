@@ -1,0 +1,300 @@
+//! Volumes full of what pods can leave in them: every call does what it does for any other volume,
+//! what can go goes, and nothing outside is touched or opened.
+
+mod pod;
+mod swap;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rootcellar::csi;
+
+use crate::common::loops::{self, LoopMount, run};
+use crate::common::messages::{Answer, publish};
+use crate::common::picture::{Picture, picture};
+use crate::common::server::{Clients, Server};
+use crate::common::{NodeDir, eventually, fuse, names};
+use crate::skip;
+use swap::{Nodes, Swapper};
+
+const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+
+/// A served node with a pool on a disk of its own, and things of others beside it.
+struct Place {
+    // Dropped in this order: what still uses the disk before the disk.
+    clients: Clients,
+    server: Option<Server>,
+    http: SocketAddr,
+    disk: LoopMount,
+    outside: PathBuf,
+    before: Picture,
+    node: NodeDir,
+}
+
+impl Place {
+    async fn new(filesystem: &str) -> Self {
+        let node = NodeDir::new();
+        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+        let outside = node.path("outside");
+        fs::create_dir_all(outside.join("directory")).unwrap();
+        for name in ["file", "precious", "directory/file"] {
+            fs::write(outside.join(name), "precious").unwrap();
+        }
+        let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+        let http = http.unwrap();
+        let server = serve(&node, &disk, http).await;
+        Self {
+            clients: server.clients().await,
+            server: Some(server),
+            http,
+            disk,
+            before: picture(&outside, &[]),
+            outside,
+            node,
+        }
+    }
+
+    /// Stops the server, and starts one after something was done.
+    async fn restart(&mut self, meanwhile: impl FnOnce()) {
+        assert_eq!(self.server.take().unwrap().stop(), Some(0));
+        meanwhile();
+        let server = serve(&self.node, &self.disk, self.http).await;
+        self.clients = server.clients().await;
+        self.server = Some(server);
+    }
+
+    /// The `data/` of the volume of this name.
+    fn data(&self, volume: &str) -> PathBuf {
+        let volumes = self.disk.path().join("volumes");
+        let start = format!("{volume}-");
+        let mut directories = names(&volumes).into_iter();
+        let directory = directories.find(|name| name.starts_with(&start)).unwrap();
+        volumes.join(directory).join("data")
+    }
+
+    fn trash(&self) -> PathBuf {
+        self.disk.path().join(".rootcellar/trash")
+    }
+
+    /// A number on the page for Prometheus.
+    fn metric(&self, name: &str) -> String {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        let start = format!("rootcellar_{name}{{pool=\"default\"}} ");
+        let mut lines = page.lines();
+        let value = lines.find_map(|line| line.strip_prefix(&start));
+        value
+            .unwrap_or_else(|| panic!("no {name} in {page}"))
+            .to_owned()
+    }
+
+    /// The most memory the server ever had, in KiB.
+    fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.server().id())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmHWM"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    #[track_caller]
+    fn assert_untouched(&self, case: &str) {
+        assert_eq!(picture(&self.outside, &[]), self.before, "{case}");
+        let log = self.server().log();
+        assert!(!log.contains("panicked"), "{case}: {log}");
+    }
+}
+
+async fn serve(node: &NodeDir, disk: &LoopMount, http: SocketAddr) -> Server {
+    let option = format!("default={},init,reserve=0", disk.path().display());
+    let mut command = Server::command(node, &[option]);
+    command.arg("--http").arg(http.to_string());
+    let server = Server::spawn(node, &mut command);
+    server.wait_ready().await;
+    server
+}
+
+async fn stats(clients: &mut Clients, id: &str, target: &Path) -> Answer<usize> {
+    let request = csi::NodeGetVolumeStatsRequest {
+        volume_id: id.to_owned(),
+        volume_path: target.to_str().unwrap().to_owned(),
+        ..Default::default()
+    };
+    let answer = clients.node.node_get_volume_stats(request).await?;
+    Ok(answer.into_inner().usage.len())
+}
+
+fn mount_tmpfs(at: &Path) {
+    run(Command::new("mount").args(["-t", "tmpfs", "pod"]).arg(at));
+}
+
+/// What a pod mounts inside its volume: memory, what is outside, and a filesystem that hangs
+/// whoever asks it anything, for as long as the result lives.
+fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
+    for name in ["memory", "bound", "hanging"] {
+        fs::create_dir(target.join(name)).unwrap();
+    }
+    mount_tmpfs(&target.join("memory"));
+    fs::write(target.join("memory/file"), "").unwrap();
+    run(Command::new("mount")
+        .arg("--bind")
+        .arg(outside)
+        .arg(target.join("bound")));
+    fuse::mount_hanging(&target.join("hanging"))
+}
+
+/// Whatever a pod left in a volume, the volume is published again, measured, unpublished, deleted
+/// and reclaimed to the last entry like any other, and nothing outside is touched.
+#[tokio::test]
+async fn what_pods_leave_hinders_nothing_and_goes() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    for filesystem in FILESYSTEMS {
+        let mut place = Place::new(filesystem).await;
+        let id = place.clients.make("pvc", 1 << 20).await;
+        let (first, second) = (place.node.target("first"), place.node.target("second"));
+        place.clients.publish(publish(&id, &first)).await.unwrap();
+        pod::fill(&first, &place.outside, filesystem);
+        let Some(_daemon) = mount_inside(&first, &place.outside) else {
+            skip!("no FUSE");
+        };
+        for target in [&first, &second] {
+            place.clients.publish(publish(&id, target)).await.unwrap();
+            let kinds = stats(&mut place.clients, &id, target).await.unwrap();
+            assert_eq!(kinds, 2, "{filesystem}: bytes and inodes");
+        }
+        for target in [&first, &second] {
+            place.clients.unpublish(&id, target).await.unwrap();
+        }
+        place.clients.delete(&id).await.unwrap();
+        eventually("everything is reclaimed", || {
+            names(&place.trash()).is_empty()
+        });
+        let log = place.server().log();
+        assert!(!log.contains("resists"), "{filesystem}: {log}");
+        let peak = place.peak_memory();
+        assert!(peak < 64 << 10, "{filesystem}: {peak} KiB");
+        place.assert_untouched(filesystem);
+    }
+}
+
+/// What is mounted in the pool's own view of a volume, even a filesystem that hangs, is not
+/// entered: it is reported and tried again, everything else is reclaimed, and once it is unmounted
+/// the rest goes.
+#[tokio::test]
+async fn what_resists_is_told_and_goes_once_it_can() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    for filesystem in FILESYSTEMS {
+        let mut place = Place::new(filesystem).await;
+        let id = place.clients.make("pvc", 1 << 20).await;
+        let other = place.clients.make("other", 1 << 20).await;
+        let (data, target) = (place.data("pvc"), place.node.target("pod"));
+        fs::create_dir_all(data.join("inner/directory")).unwrap();
+        fs::write(data.join("inner/file"), "").unwrap();
+        fs::write(place.data("other").join("file"), "").unwrap();
+        let Some(daemon) = mount_inside(&data, &place.outside) else {
+            skip!("no FUSE");
+        };
+        place.clients.publish(publish(&id, &target)).await.unwrap();
+        stats(&mut place.clients, &id, &target).await.unwrap();
+        place.clients.unpublish(&id, &target).await.unwrap();
+        place.clients.delete(&id).await.unwrap();
+        place.clients.delete(&other).await.unwrap();
+
+        let metrics = || ["pool_trash", "pool_trash_resisting"].map(|name| place.metric(name));
+        eventually("only what resists is left", || metrics() == ["1", "1"]);
+        let left = place.trash().join(&names(&place.trash())[0]).join("data");
+        assert_eq!(names(&left), ["bound", "hanging", "memory"]);
+        assert_eq!(names(&left.join("memory")), ["file"], "{filesystem}");
+        let log = place.server().log();
+        assert!(log.contains("something in the trash resists"), "{log}");
+        place.assert_untouched(filesystem);
+
+        drop(daemon);
+        for name in names(&left) {
+            run(Command::new("umount").arg(left.join(name)));
+        }
+        eventually("the rest goes", || metrics() == ["0", "0"]);
+        assert!(names(&place.trash()).is_empty());
+        place.assert_untouched(filesystem);
+    }
+}
+
+/// No device, FIFO or socket in a volume is ever opened, and no link followed, though entries become
+/// something else while the volume is published, measured, quarantined and reclaimed.
+#[tokio::test]
+async fn nothing_is_opened_while_entries_are_swapped() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    for filesystem in FILESYSTEMS {
+        let mut place = Place::new(filesystem).await;
+        let nodes = Nodes::new(place.disk.path().join("nodes"));
+        let id = place.clients.make("pvc", 1 << 20).await;
+        place.clients.make("damaged", 1 << 20).await;
+        let data = ["pvc", "damaged"].map(|volume| place.data(volume));
+        for data in &data {
+            let still = data.join("still");
+            for dir in [&still, &data.join("swapped")] {
+                fs::create_dir(dir).unwrap();
+            }
+            nodes.link_into(&still);
+            pod::protect(fs::File::open(&still).unwrap(), rustix::fs::IFlags::APPEND);
+        }
+        let swappers = data
+            .each_ref()
+            .map(|data| Swapper::start(&data.join("swapped"), &nodes, &place.outside));
+        let target = place.node.target("pod");
+        place.clients.publish(publish(&id, &target)).await.unwrap();
+        let mut options = fs::File::options();
+        options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+        options.open(target.join("still/fifo")).unwrap();
+        assert_eq!(
+            nodes.opened(),
+            ["fifo"],
+            "the watch sees through every mount"
+        );
+
+        for _ in 0..5 {
+            stats(&mut place.clients, &id, &target).await.unwrap();
+            let second = place.node.target("second");
+            place.clients.publish(publish(&id, &second)).await.unwrap();
+            place.clients.unpublish(&id, &second).await.unwrap();
+        }
+        let record = data[1].with_file_name("volume.json");
+        place
+            .restart(|| fs::write(record, "damaged").unwrap())
+            .await;
+        assert_eq!(place.metric("pool_quarantined"), "1");
+        for _ in 0..3 {
+            place.restart(|| ()).await;
+        }
+        place.clients.unpublish(&id, &target).await.unwrap();
+        place.clients.delete(&id).await.unwrap();
+        let turns = swappers[0].turns();
+        eventually("the reclaimer and the swapper meet", || {
+            swappers[0].turns() > turns + 2000 && place.metric("reclaimed_entries_total") != "0"
+        });
+        drop(swappers);
+        eventually("everything is reclaimed", || {
+            names(&place.trash()).is_empty()
+        });
+        assert_eq!(nodes.opened(), [""; 0], "{filesystem}");
+        place.assert_untouched(filesystem);
+    }
+}
