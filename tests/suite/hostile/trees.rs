@@ -254,7 +254,6 @@ async fn nothing_is_opened_while_entries_are_swapped() {
                 fs::create_dir(dir).unwrap();
             }
             nodes.link_into(&still);
-            pod::protect(fs::File::open(&still).unwrap(), rustix::fs::IFlags::APPEND);
         }
         let swappers = data
             .each_ref()
@@ -263,7 +262,7 @@ async fn nothing_is_opened_while_entries_are_swapped() {
         place.clients.publish(publish(&id, &target)).await.unwrap();
         let mut options = fs::File::options();
         options.read(true).custom_flags(nix::libc::O_NONBLOCK);
-        options.open(target.join("still/fifo")).unwrap();
+        options.open(target.join("still/fifo/fifo")).unwrap();
         assert_eq!(
             nodes.opened(),
             ["fifo"],

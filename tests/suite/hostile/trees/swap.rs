@@ -50,10 +50,14 @@ impl Nodes {
         }
     }
 
-    /// Gives each of them a name in another directory too.
+    /// Gives each of them a name in a directory of its own that is protected, so that it is the first
+    /// to resist there.
     pub fn link_into(&self, dir: &Path) {
         for (name, ..) in NODES {
-            fs::hard_link(self.dir.join(name), dir.join(name)).unwrap();
+            let own = dir.join(name);
+            fs::create_dir(&own).unwrap();
+            fs::hard_link(self.dir.join(name), own.join(name)).unwrap();
+            protect(fs::File::open(own).unwrap(), IFlags::APPEND);
         }
     }
 
