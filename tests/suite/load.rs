@@ -176,16 +176,24 @@ impl Yard {
         fs::File::create(log).unwrap();
     }
 
-    /// What is mounted below the kubelet's directory and in the pools, each as often as it is.
-    fn mounts(&self) -> Vec<PathBuf> {
+    /// What is mounted below the kubelet's directory and in the pools, each as often as it is, and
+    /// the hash in the name of the directory it shows.
+    fn mounts(&self) -> Vec<(PathBuf, String)> {
         let table = MountTable::read().unwrap();
-        let mut mounts: Vec<PathBuf> = table.entries.into_iter().map(|e| e.mount_point).collect();
+        let shown = |root: &Path| {
+            let directory = root.parent()?.to_str()?;
+            Some(directory.rsplit_once('-')?.1.to_owned())
+        };
+        let mounts = table.entries.into_iter();
+        let mut mounts: Vec<(PathBuf, String)> = mounts
+            .map(|entry| (entry.mount_point, shown(&entry.root).unwrap_or_default()))
+            .collect();
         let kubelet = self.node.path("kubelet");
         let in_pool = |path: &Path| {
             let mut disks = self.disks.iter().map(LoopMount::path);
             disks.any(|disk| path.starts_with(disk) && path != disk)
         };
-        mounts.retain(|path| path.starts_with(&kubelet) || in_pool(path));
+        mounts.retain(|(path, _)| path.starts_with(&kubelet) || in_pool(path));
         mounts.sort();
         mounts
     }
@@ -219,11 +227,13 @@ impl Yard {
             }
         }
         assert!(there.keys().eq(&found), "{there:#?}\n{found:#?}");
-        let published = there.values().flat_map(|volume| {
+        let mut published = Vec::new();
+        for (id, volume) in &there {
+            let (_, hash) = id.rsplit_once('-').unwrap();
             let targets = volume.targets.iter().zip(volume.published);
-            targets.filter(|(_, published)| published.yes)
-        });
-        let mut published: Vec<PathBuf> = published.map(|(target, _)| target.clone()).collect();
+            let targets = targets.filter(|(_, published)| published.yes);
+            published.extend(targets.map(|(target, _)| (target.clone(), hash.to_owned())));
+        }
         published.sort();
         assert_eq!(self.mounts(), published);
     }
@@ -236,7 +246,7 @@ impl Yard {
                 eventually("it is empty", || names(&dir).is_empty());
             }
         }
-        assert_eq!(self.mounts(), Vec::<PathBuf>::new());
+        assert_eq!(self.mounts(), []);
         let pods = self.node.path("kubelet/pods");
         for pod in names(&pods) {
             assert_eq!(names(&pods.join(&pod)), Vec::<String>::new(), "{pod}");

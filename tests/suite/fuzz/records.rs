@@ -18,7 +18,7 @@ use crate::common::{Fakes, create, names};
 use crate::skip;
 
 /// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
-const CASES: u32 = 150;
+const CASES: u32 = 400;
 
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
@@ -26,6 +26,23 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 struct Scene {
     node: MemoryNode,
     ids: Vec<String>,
+}
+
+/// What was opened; its locks are free for the next once it is dropped, also by a failed assertion.
+struct Opened(Arc<Volumes>);
+
+impl std::ops::Deref for Opened {
+    type Target = Volumes;
+
+    fn deref(&self) -> &Volumes {
+        &self.0
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 const NAMES: [&str; 4] = ["a-1", "a-2", "b-1", "b-2"];
@@ -45,7 +62,7 @@ impl Scene {
     }
 
     /// Opens everything as the server does.
-    fn open(&self) -> Result<Arc<Volumes>, Error> {
+    fn open(&self) -> Result<Opened, Error> {
         let fakes = Fakes::default();
         let seams = Seams {
             os: fakes.os,
@@ -58,8 +75,8 @@ impl Scene {
             ..self.node.settings(&self.node.options())
         };
         let volumes = Volumes::with_seams(settings, seams)?;
-        let volumes = Arc::new(volumes);
-        volumes.load()?;
+        let volumes = Opened(Arc::new(volumes));
+        volumes.0.load()?;
         Ok(volumes)
     }
 
@@ -87,9 +104,7 @@ impl Scene {
             let opened = self.open();
             let content = serde_json::from_slice(&content).unwrap_or_default();
             property(opened.as_deref(), &content);
-            if let Ok(volumes) = opened {
-                volumes.stop();
-            }
+            drop(opened);
             assert_eq!(look(), before);
             Ok(())
         });
@@ -100,7 +115,6 @@ impl Scene {
         fs::write(file, good).unwrap();
         let volumes = self.open().unwrap();
         self.assert_served(&volumes, &[0, 1, 2, 3]);
-        volumes.stop();
     }
 }
 

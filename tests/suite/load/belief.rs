@@ -133,6 +133,11 @@ impl Volume {
         self.possible.contains(&None)
     }
 
+    pub fn may_be_empty(&self) -> bool {
+        let mut there = self.possible.iter().flatten();
+        there.any(|made| made.content.is_empty())
+    }
+
     fn may_be_published(&self) -> bool {
         self.published.iter().any(|target| target.yes)
     }

@@ -144,7 +144,7 @@ impl Caller {
             66..74 => self.write(index),
             74..85 => self.delete(index).await,
             85..91 => self.get(index).await,
-            91..99 => self.stats(index, target).await,
+            91..97 => self.stats(index, target).await,
             _ => self.list().await,
         }
     }
@@ -247,6 +247,10 @@ impl Caller {
         volume.hold(verdict);
         if volume.published[target] == Maybe::YES {
             read(volume, &volume.targets[target].clone());
+        }
+        // What is in no volume cannot be seen in a wrong one.
+        if volume.may_be_empty() {
+            self.write(index);
         }
     }
 
