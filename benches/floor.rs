@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use clap::Parser;
 use nix::libc;
-use rootcellar::mount::MountTable;
+use nix::sched::CloneFlags;
 use rootcellar::sys::{self, MountAttributes};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -32,7 +32,7 @@ const RECORD: [u8; 512] = [b' '; 512];
 ///
 /// Every operation is done by its system calls alone, in --in-flight threads. Without --measure
 /// all --volumes are timed. With it, --volumes are made first and stay while so many more are
-/// timed. Nothing is left but what --keep asks for.
+/// timed. Nothing is left but what --keep asks for. It mounts in a mount namespace of its own.
 #[derive(Debug, Parser)]
 #[command(name = "floor", version)]
 struct Args {
@@ -85,7 +85,7 @@ struct Facts {
 
 /// Runs all phases; whether nothing failed.
 fn run(args: &Args) -> Result<bool, String> {
-    in_private_namespace()?;
+    enter_private_namespace()?;
     let floor = Floor::new(args)?;
     let (present, timed) = match args.measure {
         Some(measure) => (args.volumes, measure),
@@ -127,22 +127,15 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(left == 0 && phases.iter().all(Phase::is_good))
 }
 
-/// Mounts made elsewhere than in a namespace of one's own outlive a program that is killed. The first
-/// process may hide its namespace; then a root that passes mounts on tells of the machine's own.
-fn in_private_namespace() -> Result<(), String> {
-    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    let is_first =
-        matches!((namespace("self"), namespace("1")), (Ok(own), Ok(first)) if own == first);
-    let root = open_dir(CWD, "/").map_err(told("open", Path::new("/")))?;
-    let place = MountTable::read().and_then(|table| table.place_of(root));
-    let place = place.map_err(told("find the mount of", Path::new("/")))?;
-    if is_first || place.shared {
-        return Err(
-            "this mounts, and so wants a mount namespace of its own: run it by hack/private-ns.sh"
-                .into(),
-        );
-    }
-    Ok(())
+/// Enters a mount namespace of its own, from which nothing is seen outside and which ends with the
+/// program however that ends. Whether the one it was started in is such a one cannot be told.
+fn enter_private_namespace() -> Result<(), String> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    let problem = |error: &dyn Display| {
+        format!("this mounts, and so wants a mount namespace of its own, and gets none: {error}")
+    };
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(|errno| problem(&errno))?;
+    rustix::mount::mount_change("/", private).map_err(|errno| problem(&errno))
 }
 
 /// One volume and where it is mounted.
