@@ -42,12 +42,39 @@ pub enum Step {
     SetFlags,
 }
 
+/// What a step is on.
+#[derive(Debug, Clone, Copy)]
+pub enum Object<'a> {
+    /// An open file or directory.
+    Open(BorrowedFd<'a>),
+    /// An entry of a directory.
+    Entry(BorrowedFd<'a>, &'a OsStr),
+    /// An entry that moves, from one directory and name to another.
+    Moved {
+        /// Where it was.
+        from: (BorrowedFd<'a>, &'a OsStr),
+        /// Where it is then.
+        to: (BorrowedFd<'a>, &'a OsStr),
+    },
+}
+
+impl<'a> Object<'a> {
+    fn name(&self) -> &'a OsStr {
+        match self {
+            Self::Open(_) => OsStr::new(""),
+            Self::Entry(_, name) | Self::Moved { to: (_, name), .. } => name,
+        }
+    }
+}
+
 /// Sees every step before and after it; an error before stands for the step's own.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Called before a step on an entry (or on an open file, whose name is then empty).
     fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno>;
     /// Called after a step that succeeded.
     fn after(&self, step: Step, name: &OsStr);
+    /// Called after that with what the step was on, for those who follow what is on the disk.
+    fn changed(&self, _step: Step, _object: Object<'_>) {}
 }
 
 /// The mutating system calls.
@@ -66,41 +93,48 @@ impl Os {
         }
     }
 
-    fn step<T>(&self, step: Step, name: &OsStr, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    fn step<T>(
+        &self,
+        step: Step,
+        object: Object<'_>,
+        call: impl FnOnce() -> Outcome<T>,
+    ) -> Outcome<T> {
         let Some(observer) = &self.observer else {
             return call();
         };
-        observer.before(step, name)?;
+        observer.before(step, object.name())?;
         let value = call()?;
-        observer.after(step, name);
+        observer.after(step, object.name());
+        observer.changed(step, object);
         Ok(value)
     }
 
     /// Makes a directory with a mode, less the umask.
     pub fn mkdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>, mode: u32) -> Outcome {
-        let name = name.as_ref();
-        self.step(Step::Mkdir, name, || {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        self.step(Step::Mkdir, Object::Entry(dir, name), || {
             rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))
         })
     }
 
     /// Makes a file that must not exist yet, for writing, readable by root alone.
     pub fn create(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
-        let name = name.as_ref();
+        let (dir, name) = (dir.as_fd(), name.as_ref());
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
-        self.step(Step::Create, name, || {
+        self.step(Step::Create, Object::Entry(dir, name), || {
             rustix::fs::openat(dir, name, flags, mode)
         })
     }
 
     /// Writes all of `bytes`.
     pub fn write_all(&self, file: impl AsFd, bytes: &[u8]) -> Outcome {
-        self.step(Step::Write, OsStr::new(""), || {
+        let file = file.as_fd();
+        self.step(Step::Write, Object::Open(file), || {
             let mut rest = bytes;
             while !rest.is_empty() {
-                match rustix::io::write(&file, rest) {
+                match rustix::io::write(file, rest) {
                     Ok(written) => rest = rest.get(written..).unwrap_or_default(),
                     Err(Errno::INTR) => {}
                     Err(errno) => return Err(errno),
@@ -112,18 +146,26 @@ impl Os {
 
     /// Makes a file or directory durable.
     pub fn fsync(&self, file: impl AsFd) -> Outcome {
-        self.step(Step::Fsync, OsStr::new(""), || rustix::fs::fsync(file))
+        let file = file.as_fd();
+        self.step(Step::Fsync, Object::Open(file), || rustix::fs::fsync(file))
     }
 
     /// Makes all of a filesystem durable.
     pub fn syncfs(&self, file: impl AsFd) -> Outcome {
-        self.step(Step::Syncfs, OsStr::new(""), || rustix::fs::syncfs(file))
+        let file = file.as_fd();
+        self.step(Step::Syncfs, Object::Open(file), || {
+            rustix::fs::syncfs(file)
+        })
     }
 
     /// Renames, replacing what is there.
     pub fn replace(&self, dir: impl AsFd, from: &str, to: &str) -> Outcome {
         let dir = dir.as_fd();
-        self.step(Step::Rename, OsStr::new(to), || {
+        let object = Object::Moved {
+            from: (dir, OsStr::new(from)),
+            to: (dir, OsStr::new(to)),
+        };
+        self.step(Step::Rename, object, || {
             rustix::fs::renameat(dir, from, dir, to)
         })
     }
@@ -134,52 +176,60 @@ impl Os {
         (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
         (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
     ) -> Outcome {
-        let (from, to) = (from.as_ref(), to.as_ref());
-        self.step(Step::Rename, to, || {
+        let (from_dir, from) = (from_dir.as_fd(), from.as_ref());
+        let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
+        let object = Object::Moved {
+            from: (from_dir, from),
+            to: (to_dir, to),
+        };
+        self.step(Step::Rename, object, || {
             rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE)
         })
     }
 
     /// Removes a name that is no directory.
     pub fn unlink(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        let name = name.as_ref();
-        self.step(Step::Unlink, name, || {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        self.step(Step::Unlink, Object::Entry(dir, name), || {
             rustix::fs::unlinkat(dir, name, AtFlags::empty())
         })
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        let name = name.as_ref();
-        self.step(Step::Rmdir, name, || {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        self.step(Step::Rmdir, Object::Entry(dir, name), || {
             rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
         })
     }
 
     /// Sets the permission bits.
     pub fn chmod(&self, file: impl AsFd, mode: u32) -> Outcome {
-        self.step(Step::Chmod, OsStr::new(""), || {
+        let file = file.as_fd();
+        self.step(Step::Chmod, Object::Open(file), || {
             rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
         })
     }
 
     /// Sets owner and group.
     pub fn chown(&self, file: impl AsFd, uid: u32, gid: u32) -> Outcome {
+        let file = file.as_fd();
         let uid = rustix::fs::Uid::from_raw(uid);
         let gid = rustix::fs::Gid::from_raw(gid);
-        self.step(Step::Chown, OsStr::new(""), || {
+        self.step(Step::Chown, Object::Open(file), || {
             rustix::fs::fchown(file, Some(uid), Some(gid))
         })
     }
 
     /// Clears the immutable and append-only flags, if any is set.
     pub fn clear_flags(&self, file: impl AsFd) -> Outcome {
+        let file = file.as_fd();
         let protected = IFlags::IMMUTABLE | IFlags::APPEND;
-        let flags = rustix::fs::ioctl_getflags(&file)?;
+        let flags = rustix::fs::ioctl_getflags(file)?;
         if !flags.intersects(protected) {
             return Ok(());
         }
-        self.step(Step::SetFlags, OsStr::new(""), || {
+        self.step(Step::SetFlags, Object::Open(file), || {
             rustix::fs::ioctl_setflags(file, flags - protected)
         })
     }
