@@ -122,7 +122,7 @@ impl StateArgs {
 
 fn init(args: &InitArgs) -> Result<ExitCode> {
     let (path, node, wanted) = args.place.parse()?;
-    let id = pool::init(&path, &node, wanted)?;
+    let id = pool::init(&Os::default(), &path, &node, wanted)?;
     print_made(&mut io::stdout().lock(), &path, node.as_str(), id).map_err(cannot_print)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -46,9 +46,8 @@ pub struct Wanted {
 }
 
 /// Makes a pool of an empty directory, which is made if only its parent exists.
-pub fn init(path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId> {
-    let os = Os::default();
-    make(&os, path, node, wanted).map_err(|reason| Error::PoolRefused {
+pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId> {
+    make(os, path, node, wanted).map_err(|reason| Error::PoolRefused {
         path: path.to_owned(),
         reason,
     })

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rootcellar::error::{Code, Error, Operation};
+use rootcellar::os::Os;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
@@ -207,12 +208,13 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
         any_filesystem: true,
     };
     let test_node = "test-node".parse().unwrap();
-    let id = rootcellar::pool::init(&node.pool(), &test_node, anywhere).unwrap();
+    let os = Os::default();
+    let id = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere).unwrap();
     assert_eq!(
         node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(),
         Some(id)
     );
-    let again = rootcellar::pool::init(&node.pool(), &test_node, anywhere);
+    let again = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere);
     let message = again.unwrap_err().chain();
     assert!(
         message.contains(&format!("it is pool {id} of node test-node already")),
