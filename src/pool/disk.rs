@@ -126,7 +126,14 @@ impl Disk {
             seen,
         };
         disk.recover()?;
-        Ok(disk)
+        // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
+        // it might be lost and missed for ever.
+        let remembered = context.memory.remember(&options.path, disk.id);
+        if remembered.map_err(|error| Sickness::Memory(error.chain()))? {
+            Ok(disk)
+        } else {
+            Err(Sickness::Retired { found: disk.id })
+        }
     }
 
     /// Looks at the path again and compares with what was opened.
@@ -441,12 +448,11 @@ fn find_marker(
         });
     }
     context.claims.id(marker.id, &options.name)?;
-    let remembered = context.memory.remember(&options.path, marker.id);
-    if remembered.map_err(|error| Sickness::Memory(error.chain()))? {
-        Ok(marker)
-    } else {
-        Err(Sickness::Retired { found: marker.id })
+    let retired = context.memory.is_retired(marker.id);
+    if retired.map_err(|error| Sickness::Memory(error.chain()))? {
+        return Err(Sickness::Retired { found: marker.id });
     }
+    Ok(marker)
 }
 
 fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
