@@ -1,0 +1,220 @@
+//! Everything that changes a pool's disk or the state directory's. One more operation is one more
+//! row.
+
+use std::fs;
+use std::os::fd::AsFd;
+
+use rootcellar::os::{self, Step};
+use rootcellar::pool::{Wanted, init};
+use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, syncfs};
+
+use super::scene::{Kill, Scene};
+use crate::common::{NODE, eventually};
+
+/// What is done, and what a driver started after a power-off must then find.
+pub struct Operation {
+    pub name: &'static str,
+    /// What went before; the power does not fail in it.
+    pub prepare: fn(&mut Scene),
+    /// What is done, until its reply. The reclaimer is held unless it is let go.
+    pub act: fn(&mut Scene),
+    /// What may be found as long as there is no reply, as though nothing had been done.
+    pub before: fn(&Scene) -> bool,
+    /// What must be found after the reply.
+    pub after: fn(&Scene) -> bool,
+    /// Whether the pool's disk is missing when the driver is started again.
+    pub disk_is_missing: bool,
+}
+
+impl Operation {
+    const NOTHING: Self = Self {
+        name: "",
+        prepare: |_| {},
+        act: |_| {},
+        before: |scene| scene.holds(&[]),
+        after: |scene| scene.holds(&[]),
+        disk_is_missing: false,
+    };
+}
+
+const REVEALED: (Step, &str) = (Step::Rename, "pvc-");
+const MARKED: (Step, &str) = (Step::Rename, ".rootcellar");
+/// Enough that the marker is written anew when it is gone.
+const FOREIGN_BYTES: u64 = 64 << 20;
+
+pub const OPERATIONS: &[Operation] = &[
+    Operation {
+        name: "make a pool",
+        act: Scene::start,
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "make a pool where the driver was killed before it was one",
+        prepare: |scene| scene.kill_starting(Kill::Before(MARKED.0, MARKED.1)),
+        act: Scene::start,
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "make a pool where the driver was killed when it was one",
+        prepare: |scene| scene.kill_starting(Kill::After(MARKED.0, MARKED.1)),
+        act: Scene::start,
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "pool init",
+        act: |scene| {
+            let wanted = Wanted {
+                require_mount: false,
+                any_filesystem: true,
+            };
+            let node = NODE.parse().unwrap();
+            // A pool that is there already is one that was made.
+            scene.id = init(scene.os(), &scene.pool(), &node, wanted)
+                .ok()
+                .or(scene.id);
+            if scene.running.is_some() {
+                scene.start();
+            }
+        },
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "make a pool whose disk is missing then",
+        act: Scene::start,
+        after: |scene| scene.is_sick("nothing is at its path"),
+        disk_is_missing: true,
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "create",
+        prepare: with_kept,
+        act: |scene| scene.make("pvc"),
+        before: |scene| scene.holds(&["kept"]),
+        after: |scene| scene.holds(&["kept", "pvc"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "create what a killed driver left in staging",
+        prepare: |scene| killed_creating(scene, Kill::Before(REVEALED.0, REVEALED.1)),
+        act: |scene| {
+            scene.start();
+            scene.make("pvc");
+        },
+        before: |scene| scene.holds(&["kept"]),
+        after: |scene| scene.holds(&["kept", "pvc"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "create what a killed driver left in sight",
+        prepare: |scene| killed_creating(scene, Kill::After(REVEALED.0, REVEALED.1)),
+        act: |scene| {
+            scene.start();
+            scene.make("pvc");
+        },
+        before: |scene| scene.holds(&["kept"]),
+        after: |scene| scene.holds(&["kept", "pvc"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "start where a killed driver left something in staging",
+        prepare: |scene| killed_creating(scene, Kill::Before(REVEALED.0, REVEALED.1)),
+        act: Scene::start,
+        before: |scene| scene.holds(&["kept"]),
+        after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "delete",
+        prepare: |scene| {
+            with_kept(scene);
+            scene.fill("pvc");
+        },
+        act: |scene| scene.delete("pvc"),
+        before: |scene| scene.holds(&["kept", "pvc"]),
+        after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "delete what a killed driver took out of sight",
+        prepare: |scene| {
+            with_kept(scene);
+            scene.fill("pvc");
+            scene.kill(Kill::After(REVEALED.0, REVEALED.1), |scene| {
+                assert!(!scene.remove("pvc"));
+            });
+        },
+        act: |scene| {
+            scene.start();
+            scene.delete("pvc");
+        },
+        before: |scene| scene.holds(&["kept", "pvc"]),
+        after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "reclaim",
+        prepare: |scene| {
+            with_kept(scene);
+            scene.fill("pvc");
+            grow_tree(scene);
+            scene.delete("pvc");
+        },
+        act: |scene| {
+            scene.reclaim();
+            scene.is_reclaimed();
+        },
+        before: |scene| scene.holds(&["kept"]),
+        after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "write down what else is on the disk",
+        prepare: |scene| {
+            let foreign = fs::File::create(scene.node.path("disk/foreign")).unwrap();
+            fallocate(&foreign, FallocateFlags::empty(), 0, FOREIGN_BYTES).unwrap();
+            scene.start();
+            scene.make("pvc");
+            scene.delete("pvc");
+            fs::remove_file(scene.node.path("disk/foreign")).unwrap();
+            syncfs(&foreign).unwrap();
+        },
+        act: |scene| {
+            scene.reclaim();
+            eventually("the marker is written anew", || {
+                other_bytes(scene) < FOREIGN_BYTES
+            });
+        },
+        ..Operation::NOTHING
+    },
+];
+
+fn with_kept(scene: &mut Scene) {
+    scene.start();
+    scene.fill("kept");
+}
+
+fn killed_creating(scene: &mut Scene, kill: Kill) {
+    with_kept(scene);
+    scene.kill(kill, |scene| assert!(!scene.create("pvc")));
+}
+
+/// Directories, files, and what a pod protects.
+fn grow_tree(scene: &Scene) {
+    let data = scene.directory("pvc").join("data");
+    let top = os::open_dir(os::open_path(&data).unwrap(), ".").unwrap();
+    scene.os().mkdir(&top, "dir", 0o700).unwrap();
+    let dir = os::open_dir(&top, "dir").unwrap();
+    for name in ["one", "protected"] {
+        scene.os().create(&dir, name).unwrap();
+    }
+    scene.os().syncfs(&dir).unwrap();
+    let protected = os::open_entry(&dir, "protected").unwrap();
+    ioctl_setflags(protected.as_fd(), IFlags::IMMUTABLE).unwrap();
+}
+
+/// What the marker says is on the disk besides.
+fn other_bytes(scene: &Scene) -> u64 {
+    let marker = fs::read(scene.pool().join(".rootcellar/pool.json")).unwrap();
+    let marker: serde_json::Value = serde_json::from_slice(&marker).unwrap();
+    marker["other_bytes"].as_u64().unwrap()
+}

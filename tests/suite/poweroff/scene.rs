@@ -1,0 +1,368 @@
+//! A node whose pool and state directory are on two disks, played up to a power-off and looked at
+//! after it. What the disks are, and what is left on them, their maker says: real filesystems in
+//! images, or a model.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use rootcellar::error::{Code, Operation as Call};
+use rootcellar::os::{self, Object, Observer, Os, Step};
+use rootcellar::types::{PoolId, VolumeId};
+use rootcellar::volume::{CreateRequest, Mode};
+use rustix::io::Errno;
+
+use super::operations::Operation;
+use crate::common::{Fakes, NodeDir, Running, create, eventually, name, names};
+
+const MODE: u32 = 0o2750;
+const OWNER: u32 = 1007;
+
+/// Two disks that can lose power.
+pub trait Disks {
+    /// What they hold when the power is gone.
+    type Moment;
+    /// Puts empty disks in, mounted at `disk` and `state`.
+    fn format(&mut self);
+    /// Who is told of every change on them.
+    fn witness(&self) -> Arc<dyn Observer>;
+    /// Notes from here on what every moment would leave.
+    fn watch(&mut self);
+    /// Notes what this moment would leave, and no more; returns what there could be during what
+    /// was watched, and now.
+    fn stop_watching(&mut self) -> Moments<Self::Moment>;
+    /// Takes the disks out.
+    fn unmount(&mut self);
+    /// Puts in what a moment left, the pool's disk only if it is not missing.
+    fn mount(&mut self, moment: &Self::Moment, pool_is_missing: bool);
+}
+
+/// What a power-off would leave while something is done, and when it is done.
+pub struct Moments<M> {
+    pub during: Vec<M>,
+    pub replied: Vec<M>,
+}
+
+/// A step at which the driver is killed.
+#[derive(Debug, Clone, Copy)]
+pub enum Kill {
+    /// Before the step on an entry whose name begins so.
+    Before(Step, &'static str),
+    /// After it.
+    After(Step, &'static str),
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    kill: Option<Kill>,
+    killed: bool,
+    reclaims: bool,
+}
+
+/// Kills the driver, holds its reclaimer, and tells of its steps.
+#[derive(Debug)]
+struct Control {
+    plan: Mutex<Plan>,
+    changed: Condvar,
+    witness: Arc<dyn Observer>,
+}
+
+impl Control {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap()
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Plan)) {
+        change(&mut self.plan());
+        self.changed.notify_all();
+    }
+}
+
+impl Observer for Control {
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+        let mut plan = self.plan();
+        let thread = std::thread::current();
+        if thread
+            .name()
+            .is_some_and(|name| name.starts_with("reclaim"))
+        {
+            while !plan.reclaims {
+                plan = self.changed.wait(plan).unwrap();
+            }
+        }
+        if let Some(Kill::Before(at, start)) = plan.kill {
+            plan.killed |= at == step && name.to_string_lossy().starts_with(start);
+        }
+        if plan.killed { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    fn after(&self, step: Step, name: &OsStr) {
+        let mut plan = self.plan();
+        if let Some(Kill::After(at, start)) = plan.kill {
+            plan.killed |= at == step && name.to_string_lossy().starts_with(start);
+        }
+    }
+
+    fn changed(&self, step: Step, object: Object<'_>) {
+        self.witness.changed(step, object);
+    }
+}
+
+/// A node with its driver, which may be down.
+pub struct Scene {
+    pub node: Arc<NodeDir>,
+    pub running: Option<Running>,
+    /// The pool somebody was told of.
+    pub id: Option<PoolId>,
+    control: Arc<Control>,
+    fakes: Fakes,
+}
+
+impl Scene {
+    fn new(node: &Arc<NodeDir>, witness: Arc<dyn Observer>) -> Self {
+        let control = Arc::new(Control {
+            plan: Mutex::default(),
+            changed: Condvar::new(),
+            witness,
+        });
+        Self {
+            node: Arc::clone(node),
+            running: None,
+            id: None,
+            fakes: Fakes {
+                os: Os::observed(control.clone()),
+                ..Fakes::default()
+            },
+            control,
+        }
+    }
+
+    /// The pool's path.
+    pub fn pool(&self) -> PathBuf {
+        self.node.path("disk/pool")
+    }
+
+    /// The way to the disks.
+    pub fn os(&self) -> &Os {
+        &self.fakes.os
+    }
+
+    /// Starts the driver; the one before is gone by then.
+    pub fn start(&mut self) {
+        self.stop();
+        let pool = self.pool();
+        let option = format!("default={},init,any-filesystem,reserve=0", pool.display());
+        let running = self.node.volumes_of(&[option], &self.fakes);
+        if running.pools()[0].sickness().is_none() {
+            self.id = running.pools()[0].id();
+        }
+        self.running = Some(running);
+    }
+
+    /// Ends the driver where it is: nothing more is changed.
+    pub fn stop(&mut self) {
+        let mut reclaims = false;
+        self.control.set(|plan| {
+            plan.killed = true;
+            reclaims = std::mem::replace(&mut plan.reclaims, true);
+        });
+        self.running = None;
+        self.control.set(|plan| {
+            *plan = Plan {
+                reclaims,
+                ..Plan::default()
+            };
+        });
+    }
+
+    /// Kills the driver at a step of what is done; the next one is not started yet.
+    pub fn kill(&mut self, kill: Kill, act: impl FnOnce(&mut Self)) {
+        self.control.set(|plan| plan.kill = Some(kill));
+        act(self);
+        assert!(self.control.plan().killed, "{kill:?} was never reached");
+        self.stop();
+    }
+
+    /// As [`Scene::kill`], of a driver that is being started.
+    pub fn kill_starting(&mut self, kill: Kill) {
+        self.running = None;
+        let option = format!("default={},init,any-filesystem", self.pool().display());
+        let (node, fakes) = (Arc::clone(&self.node), self.fakes.clone());
+        self.kill(kill, |scene| {
+            scene.running = Some(node.volumes_of(&[option], &fakes));
+        });
+    }
+
+    /// Lets the reclaimer go to work, from here on.
+    pub fn reclaim(&self) {
+        self.control.set(|plan| plan.reclaims = true);
+    }
+
+    /// Waits until nothing is left to reclaim.
+    pub fn is_reclaimed(&self) {
+        eventually("the trash is empty", || {
+            names(&self.pool().join(".rootcellar/trash")).is_empty()
+        });
+    }
+
+    pub fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    /// Asks for a volume; whether it was made.
+    pub fn create(&self, volume: &str) -> bool {
+        self.driver().create(&request(volume)).is_ok()
+    }
+
+    /// Makes a volume, or finds it.
+    pub fn make(&self, volume: &str) {
+        self.driver().create(&request(volume)).unwrap();
+    }
+
+    /// Makes a volume with a file in it, which its pod has synced.
+    pub fn fill(&self, volume: &str) {
+        self.make(volume);
+        let data = os::open_path(&self.directory(volume).join("data"));
+        let data = os::open_dir(data.unwrap(), ".").unwrap();
+        let file = self.os().create(&data, "file").unwrap();
+        self.os().write_all(&file, volume.as_bytes()).unwrap();
+        self.os().syncfs(&data).unwrap();
+    }
+
+    /// Asks for a volume's deletion; whether it is gone.
+    pub fn remove(&self, volume: &str) -> bool {
+        let id = VolumeId::new(self.id.unwrap(), &name(volume)).to_string();
+        match self.driver().delete(&id) {
+            Ok(()) => true,
+            Err(error) => error.code(Call::Delete) == Code::Ok,
+        }
+    }
+
+    /// Deletes a volume, or finds it gone.
+    pub fn delete(&self, volume: &str) {
+        assert!(self.remove(volume), "{volume} is not deleted");
+    }
+
+    /// The directory of a volume.
+    pub fn directory(&self, volume: &str) -> PathBuf {
+        let volumes = self.pool().join("volumes");
+        let start = format!("{volume}-");
+        let mut directories = names(&volumes).into_iter();
+        let directory = directories.find(|directory| directory.starts_with(&start));
+        volumes.join(directory.unwrap())
+    }
+
+    /// Whether the pool is one that somebody was told of and holds exactly these volumes.
+    pub fn holds(&self, volumes: &[&str]) -> bool {
+        let pool = &self.driver().pools()[0];
+        let found = self.driver().list(0, "").unwrap().volumes;
+        let mut found: Vec<_> = found.iter().map(|volume| volume.name.as_str()).collect();
+        found.sort_unstable();
+        let is_the_pool = self.id.is_none() || pool.id() == self.id;
+        pool.sickness().is_none() && is_the_pool && found == volumes
+    }
+
+    /// Whether the pool is sick, saying so.
+    pub fn is_sick(&self, says: &str) -> bool {
+        let sickness = self.driver().pools()[0].sickness();
+        sickness.is_some_and(|sickness| sickness.to_string().contains(says))
+    }
+
+    /// Whatever is to be seen is whole, and nothing half made or half deleted stays.
+    fn is_whole(&self) {
+        let pool = &self.driver().pools()[0];
+        if pool.sickness().is_some() {
+            return;
+        }
+        assert_eq!(pool.status().quarantined, 0);
+        for volume in self.driver().list(0, "").unwrap().volumes {
+            let directory = self.directory(volume.name.as_str());
+            assert_eq!(names(&directory), ["data", "volume.json"]);
+            let data = fs::metadata(directory.join("data")).unwrap();
+            assert_eq!(data.permissions().mode() & 0o7777, MODE);
+            assert_eq!(data.uid(), OWNER);
+            if volume.name.as_str() == "kept" {
+                let file = fs::read_to_string(directory.join("data/file"));
+                assert_eq!(file.unwrap(), "kept");
+            }
+        }
+        let meta = self.pool().join(".rootcellar");
+        assert!(names(&meta.join("staging")).is_empty());
+        self.is_reclaimed();
+        let own = |dir: PathBuf, known: &[&str]| {
+            let names = names(&dir);
+            assert!(names.iter().all(|name| known.contains(&name.as_str())));
+        };
+        let files = ["lock", "pool.json", "pool.json.tmp", "staging", "trash"];
+        own(meta, &files);
+        own(self.pool(), &[".rootcellar", "snapshots", "volumes"]);
+    }
+}
+
+fn request(volume: &str) -> CreateRequest {
+    let mut request = create(volume, 1 << 20);
+    request.class.parameters.mode = Mode::parse("2750").unwrap();
+    request.class.parameters.uid = OWNER;
+    request
+}
+
+/// Sees nothing.
+#[derive(Debug)]
+struct Nobody;
+
+impl Observer for Nobody {
+    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// Plays an operation and loses power at every moment of it and after its reply.
+pub fn play(disks: &mut impl Disks, node: &Arc<NodeDir>, operation: &Operation) {
+    disks.format();
+    let mut scene = Scene::new(node, disks.witness());
+    (operation.prepare)(&mut scene);
+    let before = scene.id;
+    disks.watch();
+    (operation.act)(&mut scene);
+    let moments = disks.stop_watching();
+    scene.stop();
+    disks.unmount();
+    assert!(!moments.during.is_empty(), "nothing was seen");
+    for (at, moment) in moments.during.iter().enumerate() {
+        eprintln!("{}: moment {at} of it", operation.name);
+        disks.mount(moment, operation.disk_is_missing);
+        check(node, operation, before, false);
+        disks.unmount();
+    }
+    for (at, moment) in moments.replied.iter().enumerate() {
+        eprintln!("{}: after the reply, {at}", operation.name);
+        disks.mount(moment, operation.disk_is_missing);
+        check(node, operation, scene.id, true);
+        disks.unmount();
+    }
+}
+
+fn check(node: &Arc<NodeDir>, operation: &Operation, id: Option<PoolId>, replied: bool) {
+    let mut scene = Scene::new(node, Arc::new(Nobody));
+    scene.reclaim();
+    scene.start();
+    scene.id = id.or(scene.id);
+    let is_after = (operation.after)(&scene);
+    let is_before = !replied && (operation.before)(&scene);
+    if !is_after && !is_before {
+        let status = scene.driver().pools()[0].status();
+        let volumes = scene.driver().list(0, "").unwrap().volumes;
+        panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
+    }
+    scene.is_whole();
+    if !operation.disk_is_missing {
+        (operation.act)(&mut scene);
+        assert!((operation.after)(&scene), "not so when it is done again");
+        scene.is_whole();
+    }
+    scene.stop();
+}
