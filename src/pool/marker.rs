@@ -40,7 +40,7 @@ impl Marker {
     }
 }
 
-/// Makes the last component of a path, durably, if it is missing.
+/// Makes the last component of a path if it is missing; [`init`] makes it durable.
 pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Sickness> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
@@ -51,10 +51,7 @@ pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Sickness> {
         Err(errno) => return Err(Fault::new("open the directory above the pool", errno).into()),
     };
     match os.mkdir(&parent, name, 0o700) {
-        Ok(()) => Ok(os
-            .fsync(&parent)
-            .during_sync("fsync the directory above the pool")?),
-        Err(Errno::EXIST) => Ok(()),
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(Fault::new("make the pool's directory", errno).into()),
     }
 }
@@ -111,16 +108,16 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
         other_bytes: Bytes::ZERO,
     };
     record::write(os, &meta, layout::MARKER, &marker)?;
-    // Written twice, so that what the pool itself occupies is among what it finds there.
+    // Written twice, so that what the pool itself occupies is among what it finds there. In
+    // between, all that was made so far becomes durable, the pool's directory included: it must
+    // not come back as nothing after the rename.
     os.syncfs(root).during_sync("sync the disk")?;
     marker.other_bytes = Bytes(
         filesystem::space(root)
             .during("ask for the disk's space")?
             .used,
     );
-    record::write(os, &meta, layout::MARKER, &marker)?;
-    // Directories made before the rename must not come back as nothing after it.
-    os.syncfs(root).during_sync("sync the disk")
+    record::write(os, &meta, layout::MARKER, &marker)
 }
 
 fn check_empty(root: &GuardedDir) -> Result<(), Sickness> {
