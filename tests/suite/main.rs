@@ -13,6 +13,7 @@
 
 mod common;
 mod disks;
+mod durable;
 mod fuzz;
 mod handover;
 mod hostile;

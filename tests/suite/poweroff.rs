@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
 use rustix::io::Errno;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::common::NodeDir;
 use crate::common::loops::{LoopMount, obstacle};
+use crate::common::{NodeDir, eventually};
 use crate::skip;
 use image::Image;
 use operations::OPERATIONS;
 use scene::{Disks, Moments, play};
 
 /// Where the two disks are mounted.
-const PLACES: [&str; 2] = ["disk", "state"];
+pub(crate) const PLACES: [&str; 2] = ["disk", "state"];
 
 /// Both disks at one moment.
 type Shot = [Arc<Image>; 2];
@@ -137,7 +137,7 @@ impl Disks for Loops {
     }
 
     fn unmount(&mut self) {
-        self.disks.iter().for_each(LoopMount::unmount);
+        unmount_all(&self.node);
     }
 
     fn mount(&mut self, shot: &Shot, pool_is_missing: bool) {
@@ -151,8 +151,19 @@ impl Disks for Loops {
     }
 }
 
+/// Unmounts both disks as an operator would. The thread that opened a pool may be the last to let
+/// go of it.
+pub(crate) fn unmount_all(node: &NodeDir) {
+    for place in PLACES {
+        let at = node.path(place);
+        eventually("nothing holds the disk", || {
+            rustix::mount::unmount(&at, UnmountFlags::empty()).is_ok()
+        });
+    }
+}
+
 /// Mounts an empty filesystem in memory.
-fn mount_empty(at: &Path) {
+pub(crate) fn mount_empty(at: &Path) {
     let flags = MountFlags::empty();
     rustix::mount::mount("rootcellar-test", at, "tmpfs", flags, None).unwrap();
 }

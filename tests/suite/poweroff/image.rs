@@ -42,9 +42,11 @@ impl Image {
         }
     }
 
-    /// Makes it the content of a file.
+    /// Puts it into a file that is made anew: a loop device may not have let go of the old one yet,
+    /// and mount(8) would take that device for this file.
     pub fn write(&self, path: &Path) {
-        let file = File::create(path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let file = File::create_new(path).unwrap();
         file.set_len(self.length).unwrap();
         for (at, chunk) in &self.chunks {
             file.write_all_at(chunk, *at).unwrap();

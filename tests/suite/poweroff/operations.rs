@@ -183,6 +183,8 @@ pub const OPERATIONS: &[Operation] = &[
             eventually("the marker is written anew", || {
                 other_bytes(scene) < FOREIGN_BYTES
             });
+            // There is no reply, and what is in sight need not be durable yet.
+            scene.end();
         },
         ..Operation::NOTHING
     },

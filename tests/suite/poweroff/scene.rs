@@ -185,6 +185,11 @@ impl Scene {
         self.stop();
     }
 
+    /// Ends the driver as an operator would: what it has begun it ends.
+    pub fn end(&mut self) {
+        self.running = None;
+    }
+
     /// As [`Scene::kill`], of a driver that is being started.
     pub fn kill_starting(&mut self, kill: Kill) {
         self.running = None;
@@ -361,6 +366,9 @@ fn check(node: &Arc<NodeDir>, operation: &Operation, id: Option<PoolId>, replied
     scene.is_whole();
     if !operation.disk_is_missing {
         (operation.act)(&mut scene);
+        if scene.running.is_none() {
+            scene.start();
+        }
         assert!((operation.after)(&scene), "not so when it is done again");
         scene.is_whole();
     }

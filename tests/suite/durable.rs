@@ -1,0 +1,150 @@
+//! Power-off on a disk that keeps no more than it must: every operation is followed by a model of
+//! the disk, and whatever the model says may be left of it at any moment is laid out and opened.
+
+mod model;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rootcellar::os::{Object, Observer, Step};
+use rustix::io::Errno;
+
+use crate::common::NodeDir;
+use crate::common::loops::{LoopMount, obstacle};
+use crate::poweroff::operations::OPERATIONS;
+use crate::poweroff::scene::{Disks, Moments, play};
+use crate::poweroff::{PLACES, mount_empty, unmount_all};
+use crate::skip;
+use model::{Model, World};
+
+/// Follows what is on the disks.
+#[derive(Debug)]
+struct Follower(Mutex<(Model, Option<BTreeSet<World>>)>);
+
+impl Observer for Follower {
+    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+
+    fn changed(&self, step: Step, object: Object<'_>) {
+        let (model, seen) = &mut *self.0.lock().unwrap();
+        model.note(step, object);
+        if let Some(seen) = seen {
+            seen.append(&mut model.worlds(false));
+        }
+    }
+}
+
+/// Disks that are followed, and what is laid out in their place.
+struct Pessimist {
+    node: Arc<NodeDir>,
+    /// Real filesystems whose log keeps the order of metadata; else no such thing is counted on.
+    logged: bool,
+    follower: Arc<Follower>,
+}
+
+impl Pessimist {
+    fn new(logged: bool) -> Self {
+        let node = Arc::new(NodeDir::new());
+        for dir in ["disk", "images"] {
+            fs::create_dir(node.path(dir)).unwrap();
+        }
+        mount_empty(&node.path("images"));
+        Self {
+            node,
+            logged,
+            follower: Arc::new(Follower(Mutex::new((Model::new(logged), None)))),
+        }
+    }
+}
+
+impl Disks for Pessimist {
+    type Moment = World;
+
+    fn format(&mut self) {
+        let mut model = Model::new(self.logged);
+        for place in PLACES {
+            let at = self.node.path(place);
+            if self.logged {
+                // It stays mounted until it is unmounted by its place.
+                std::mem::forget(LoopMount::make(
+                    "ext4",
+                    &self.node.path("images").join(place),
+                    &at,
+                ));
+            } else {
+                mount_empty(&at);
+            }
+            model.add_disk(&at, place);
+        }
+        self.follower = Arc::new(Follower(Mutex::new((model, None))));
+    }
+
+    fn witness(&self) -> Arc<dyn Observer> {
+        self.follower.clone()
+    }
+
+    fn watch(&mut self) {
+        self.follower.0.lock().unwrap().1 = Some(BTreeSet::new());
+    }
+
+    fn stop_watching(&mut self) -> Moments<World> {
+        let (model, seen) = &mut *self.follower.0.lock().unwrap();
+        Moments {
+            during: seen.take().unwrap().into_iter().collect(),
+            replied: model.worlds(true).into_iter().collect(),
+        }
+    }
+
+    fn unmount(&mut self) {
+        unmount_all(&self.node);
+    }
+
+    fn mount(&mut self, world: &World, pool_is_missing: bool) {
+        for place in PLACES {
+            mount_empty(&self.node.path(place));
+        }
+        let is_there = |path: &Path| !(pool_is_missing && path.starts_with(PLACES[0]));
+        for (path, found) in world.iter().filter(|(path, _)| is_there(path)) {
+            let at = self.node.path(path.to_str().unwrap());
+            match &found.content {
+                Some(content) => fs::write(&at, content).unwrap(),
+                None if path.parent() == Some(Path::new("")) => continue,
+                None => fs::create_dir(&at).unwrap(),
+            }
+            let (mode, uid, gid) = found.access;
+            chown(&at, Some(uid), Some(gid)).unwrap();
+            fs::set_permissions(&at, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+}
+
+fn lose_power(logged: bool) {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let mut disks = Pessimist::new(logged);
+    let node = Arc::clone(&disks.node);
+    for operation in OPERATIONS {
+        play(&mut disks, &node, operation);
+    }
+}
+
+/// What is acknowledged was synced, and what is in sight is whole, though the disk keep nothing
+/// else; only that a log keeps the order of metadata is counted on, as on ext4 and XFS.
+#[test]
+fn a_disk_that_logs_metadata_may_keep_nothing_else() {
+    lose_power(true);
+}
+
+/// As above, where nothing of the kind is counted on, as on btrfs.
+#[test]
+fn a_disk_may_keep_nothing_that_was_not_synced() {
+    lose_power(false);
+}
