@@ -1,6 +1,7 @@
 //! Every step on a disk, failed and stopped at: what the caller is told, and what is left. This is
 //! a driver that ends, not a machine: what was written stays written.
 
+mod background;
 mod stage;
 
 use std::ffi::OsStr;
@@ -83,23 +84,31 @@ fn visible(steps: &[Step]) -> usize {
 fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) {
     // After a failed sync nobody knows what is on the disk, however the error is called.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
-    let sick = sync || errno == Errno::IO;
+    let sick = sync || matches!(errno, Errno::IO | Errno::ROFS);
     let home = call == Call::Delete || at > visible(steps);
-    (
-        sick,
-        if sick && home {
-            Code::Unavailable
-        } else {
-            Code::ResourceExhausted
-        },
-    )
+    let code = match (sick, home) {
+        (true, true) => Code::Unavailable,
+        (false, _) if errno == Errno::NOMEM => Code::Unavailable,
+        _ => Code::ResourceExhausted,
+    };
+    (sick, code)
 }
+
+/// A broken disk, two ways of being full, one that turned read-only, and a shortage that is not
+/// the disk's.
+const ERRORS: [Errno; 5] = [
+    Errno::IO,
+    Errno::NOSPC,
+    Errno::DQUOT,
+    Errno::ROFS,
+    Errno::NOMEM,
+];
 
 fn with_every_failure(call: Call, mut check: impl FnMut(&[Step], usize, Errno)) {
     let steps = call.steps();
     assert!(steps.len() >= 3, "{steps:?}");
     for at in 0..steps.len() {
-        for errno in [Errno::IO, Errno::NOSPC] {
+        for errno in ERRORS {
             eprintln!("{call:?}: step {at}, {:?}: {errno}", steps[at]);
             check(&steps, at, errno);
         }

@@ -24,14 +24,21 @@ pub enum Trouble {
     Halt(usize),
 }
 
-/// Counts steps, but not the reclaimer's, for what it does meanwhile is no part of a request, and
-/// makes trouble.
+/// Whose steps are counted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Whose {
+    Requests,
+    Reclaimer,
+}
+
+/// Counts the steps of requests, or the reclaimer's, for what one does is no part of what the other
+/// does meanwhile, and makes trouble.
 #[derive(Debug, Default)]
 pub struct Script(Mutex<Plan>);
 
 #[derive(Debug, Default)]
 struct Plan {
-    counts: bool,
+    counts: Option<Whose>,
     trouble: Option<Trouble>,
     halted: bool,
     seen: Vec<Step>,
@@ -42,13 +49,27 @@ impl Script {
         self.0.lock().unwrap()
     }
 
-    /// Counts from here on.
+    /// Counts the steps of requests from here on.
     pub fn start(&self, trouble: Option<Trouble>) {
+        self.count(Whose::Requests, trouble);
+    }
+
+    /// Counts the reclaimer's steps from here on.
+    pub fn start_reclaiming(&self, trouble: Option<Trouble>) {
+        self.count(Whose::Reclaimer, trouble);
+    }
+
+    fn count(&self, whose: Whose, trouble: Option<Trouble>) {
         *self.plan() = Plan {
-            counts: true,
+            counts: Some(whose),
             trouble,
             ..Plan::default()
         };
+    }
+
+    /// How many steps were counted.
+    pub fn count_so_far(&self) -> usize {
+        self.plan().seen.len()
     }
 
     /// Ends all trouble; the steps since the start.
@@ -63,7 +84,12 @@ impl Observer for Script {
         let reclaims = std::thread::current()
             .name()
             .is_some_and(|name| name.starts_with("reclaim-"));
-        if plan.counts && !plan.halted && !reclaims {
+        let whose = if reclaims {
+            Whose::Reclaimer
+        } else {
+            Whose::Requests
+        };
+        if plan.counts == Some(whose) && !plan.halted {
             let count = plan.seen.len();
             plan.seen.push(step);
             match plan.trouble {

@@ -1,0 +1,241 @@
+//! The steps that no request waits for: what the reclaimer does, and what a start clears.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use rustix::io::Errno;
+
+use rootcellar::error::{Code, Operation};
+use rootcellar::mount::FakeMounter;
+use rootcellar::os::{Observer, Os, Step};
+use rootcellar::quota::NoQuota;
+use rootcellar::volume::{Seams, Volumes};
+
+use super::stage::{SIZE, Stage, Trouble};
+use super::{Call, ERRORS, is_a_good_pool, visible};
+use crate::common::memory::MemoryNode;
+use crate::common::{create, eventually};
+
+/// What else is on the disk at first, enough that the marker is written anew when it is gone.
+const FOREIGN_BYTES: usize = 32 << 20;
+
+/// Runs every case in a thread of its own: most of the time they wait for the reclaimer.
+fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Copy + Send) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || run(case));
+        }
+    });
+}
+
+/// A volume with a few things in it beside one that is kept.
+fn stage_to_reclaim() -> Stage {
+    let mut stage = Stage::new(Arc::new(NoQuota));
+    stage.start();
+    stage.make("kept");
+    stage.make("pvc");
+    let data = stage.directory("pvc").unwrap().join("data");
+    std::fs::create_dir(data.join("dir")).unwrap();
+    std::fs::write(data.join("dir/file"), "file").unwrap();
+    stage
+}
+
+fn reclaim_steps() -> Vec<Step> {
+    let stage = stage_to_reclaim();
+    stage.script.start_reclaiming(None);
+    stage.driver().delete(&stage.id("pvc")).unwrap();
+    stage.settles_to(&["kept"]);
+    let steps = stage.script.end();
+    assert!(steps.len() >= 6, "{steps:?}");
+    steps
+}
+
+/// Deletes the volume and waits until the reclaimer ran into its trouble.
+fn delete_into_trouble(stage: &Stage, at: usize, trouble: Trouble) {
+    stage.script.start_reclaiming(Some(trouble));
+    stage.driver().delete(&stage.id("pvc")).unwrap();
+    eventually("the reclaimer is in trouble", || {
+        stage.script.count_so_far() > at
+    });
+}
+
+/// Whichever step of reclaiming fails, nothing else is lost, and what is left is reclaimed later.
+#[test]
+fn a_reclaim_survives_the_failure_of_every_step() {
+    let steps = reclaim_steps().len();
+    let cases = (0..steps).flat_map(|at| [Errno::IO, Errno::NOSPC].map(|errno| (at, errno)));
+    at_once(cases, |(at, errno)| {
+        eprintln!("step {at}: {errno}");
+        let stage = stage_to_reclaim();
+        delete_into_trouble(&stage, at, Trouble::Once(at, errno));
+        stage.recovers();
+        stage.settles_to(&["kept"]);
+        assert_eq!(stage.driver().pools()[0].status().resisting, 0);
+    });
+}
+
+/// Wherever the driver ends while it reclaims, the next one goes on with it.
+#[test]
+fn a_reclaim_may_end_before_any_step() {
+    at_once(0..reclaim_steps().len(), |at| {
+        eprintln!("halted before step {at}");
+        let mut stage = stage_to_reclaim();
+        delete_into_trouble(&stage, at, Trouble::Halt(at));
+        stage.running = None;
+        stage.script.end();
+        stage.start();
+        stage.settles_to(&["kept"]);
+    });
+}
+
+fn other_bytes(pool: &Path) -> usize {
+    let marker = pool.join(".rootcellar/pool.json");
+    let marker: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(marker).unwrap()).unwrap();
+    usize::try_from(marker["other_bytes"].as_u64().unwrap()).unwrap()
+}
+
+fn stage_to_rewrite_the_marker() -> Stage {
+    let mut stage = Stage::new(Arc::new(NoQuota));
+    let foreign = stage.node.path("default/foreign");
+    std::fs::write(&foreign, vec![1; FOREIGN_BYTES]).unwrap();
+    stage.start();
+    stage.make("pvc");
+    assert!(other_bytes(&stage.node.pool("default")) >= FOREIGN_BYTES);
+    std::fs::remove_file(&foreign).unwrap();
+    stage
+}
+
+fn marker_is_written_anew(stage: &Stage) {
+    eventually("the marker is written anew", || {
+        other_bytes(&stage.node.pool("default")) < FOREIGN_BYTES
+    });
+}
+
+/// The steps, and where those of the marker begin, with the sync before it.
+fn rewrite_steps() -> (Vec<Step>, usize) {
+    let stage = stage_to_rewrite_the_marker();
+    stage.script.start_reclaiming(None);
+    stage.driver().delete(&stage.id("pvc")).unwrap();
+    marker_is_written_anew(&stage);
+    stage.settles_to(&[]);
+    let steps = stage.script.end();
+    let sync = steps.iter().position(|step| *step == Step::Syncfs).unwrap();
+    (steps, sync)
+}
+
+/// Whichever step of rewriting the marker fails, the pool is sick until the next look, which ends
+/// the rewriting.
+#[test]
+fn rewriting_the_marker_survives_the_failure_of_every_step() {
+    let (steps, sync) = rewrite_steps();
+    assert!(steps.len() - sync >= 6, "{steps:?}");
+    let cases = (sync..steps.len()).flat_map(|at| [Errno::IO, Errno::NOSPC].map(|e| (at, e)));
+    at_once(cases, |(at, errno)| {
+        eprintln!("step {at}: {errno}");
+        let stage = stage_to_rewrite_the_marker();
+        delete_into_trouble(&stage, at, Trouble::Once(at, errno));
+        eventually("the pool is sick", || stage.is_sick());
+        let refused = stage.driver().create(&create("pvc", SIZE)).unwrap_err();
+        let code = refused.code(Operation::CreateVolume);
+        assert_eq!(code, Code::ResourceExhausted);
+        stage.script.end();
+        stage.recovers();
+        marker_is_written_anew(&stage);
+        is_a_good_pool(&stage);
+    });
+}
+
+/// Wherever the driver ends while it rewrites the marker, the next one ends the rewriting.
+#[test]
+fn rewriting_the_marker_may_end_before_any_step() {
+    let (steps, sync) = rewrite_steps();
+    at_once(sync..steps.len(), |at| {
+        eprintln!("halted before step {at}");
+        let mut stage = stage_to_rewrite_the_marker();
+        delete_into_trouble(&stage, at, Trouble::Halt(at));
+        stage.running = None;
+        stage.script.end();
+        stage.start();
+        is_a_good_pool(&stage);
+    });
+}
+
+/// A pool with a volume, and another that a killed driver left in staging.
+fn stage_to_clear() -> Stage {
+    let mut stage = Call::Create.prepare(Arc::new(NoQuota));
+    let reveal = visible(&Call::Create.steps());
+    stage.script.start(Some(Trouble::Halt(reveal)));
+    Call::Create.make(&stage).unwrap_err();
+    stage.running = None;
+    stage.script.end();
+    assert_eq!(stage.names(".rootcellar/staging").len(), 1);
+    stage
+}
+
+/// Whichever step of a start fails, the pool is sick and refuses volumes, and the next look ends
+/// the start.
+#[test]
+fn a_start_survives_the_failure_of_every_step() {
+    let mut stage = stage_to_clear();
+    stage.script.start(None);
+    stage.start();
+    let steps = stage.script.end();
+    assert_eq!(steps, [Step::Rename, Step::Syncfs]);
+    for (at, step) in steps.iter().enumerate() {
+        for errno in ERRORS {
+            eprintln!("step {at}, {step:?}: {errno}");
+            let mut stage = stage_to_clear();
+            stage.script.start(Some(Trouble::Once(at, errno)));
+            stage.start();
+            stage.script.end();
+            assert!(stage.is_sick());
+            let refused = stage.driver().create(&create("pvc", SIZE)).unwrap_err();
+            let code = refused.code(Operation::CreateVolume);
+            assert_eq!(code, Code::ResourceExhausted);
+            stage.recovers();
+            stage.settles_to(&["kept"]);
+        }
+    }
+}
+
+/// Notes at every step on the memory whether the pool is served.
+#[derive(Debug, Default)]
+struct Early {
+    volumes: OnceLock<Weak<Volumes>>,
+    served: Mutex<Vec<bool>>,
+}
+
+impl Observer for Early {
+    fn before(&self, _step: Step, name: &OsStr) -> Result<(), Errno> {
+        if name.to_string_lossy().starts_with("pools.json") {
+            let volumes = self.volumes.get().and_then(Weak::upgrade).unwrap();
+            let is_served = volumes.pools()[0].sickness().is_none();
+            self.served.lock().unwrap().push(is_served);
+        }
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// A pool is remembered before it is served.
+#[test]
+fn a_pool_is_remembered_before_it_is_served() {
+    let node = MemoryNode::new(&["default"]);
+    let early = Arc::new(Early::default());
+    let seams = Seams {
+        os: Os::observed(early.clone()),
+        mounter: Arc::new(FakeMounter::default()),
+        quota: Arc::new(NoQuota),
+    };
+    let volumes = Volumes::with_seams(node.settings(&node.options()), seams);
+    let volumes = Arc::new(volumes.unwrap());
+    early.volumes.set(Arc::downgrade(&volumes)).unwrap();
+    volumes.load().unwrap();
+    assert_eq!(volumes.pools()[0].sickness(), None);
+    volumes.stop();
+    // The old temporary file is removed, one is made, and it is renamed.
+    assert_eq!(*early.served.lock().unwrap(), [false; 3]);
+}
