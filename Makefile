@@ -1,6 +1,6 @@
 # Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint test soak bench sanity musl image manifests e2e e2e-conformance clean
+.PHONY: help setup build demo lint test soak mutants bench sanity musl image manifests e2e e2e-conformance clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -33,6 +33,9 @@ test: setup ## run everything that needs no cluster; ends with the numbers
 
 soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
 	@hack/soak.sh
+
+mutants: ## take out each sync and order that durability rests on, and see a test fail; takes long
+	@hack/mutants.sh
 
 sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs or btrfs is what the pool is on
 	@csi-sanity/run.sh $(FS)
