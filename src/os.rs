@@ -236,12 +236,13 @@ impl Os {
 
     /// Makes a btrfs subvolume writable, if it is not.
     pub fn clear_read_only(&self, subvolume: impl AsFd) -> Outcome {
-        let flags = sys::subvolume_flags(subvolume.as_fd())?;
+        let subvolume = subvolume.as_fd();
+        let flags = sys::subvolume_flags(subvolume)?;
         if flags & sys::SUBVOLUME_READ_ONLY == 0 {
             return Ok(());
         }
-        self.step(Step::SetFlags, OsStr::new(""), || {
-            sys::set_subvolume_flags(subvolume.as_fd(), flags & !sys::SUBVOLUME_READ_ONLY)
+        self.step(Step::SetFlags, Object::Open(subvolume), || {
+            sys::set_subvolume_flags(subvolume, flags & !sys::SUBVOLUME_READ_ONLY)
         })
     }
 }

@@ -55,6 +55,8 @@ fn take_over(
         from: marker.node.clone(),
         volumes: Index::load(&volumes, marker.id)?.volumes(),
     };
+    // What a killed driver left in sight would be missed for ever if it were remembered and lost.
+    memory.os().syncfs(&root).during_sync("sync the disk")?;
     if marker.node != *node {
         let node = node.clone();
         let marker = Marker { node, ..marker };

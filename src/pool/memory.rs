@@ -51,6 +51,11 @@ impl Memory {
             .recursive(true)
             .create(state_dir)
             .map_err(io("make the state directory"))?;
+        for above in state_dir.ancestors().skip(1) {
+            std::fs::File::open(above)
+                .and_then(|directory| directory.sync_all())
+                .map_err(io("fsync what is above the state directory"))?;
+        }
         let dir = os::open_path(state_dir)
             .and_then(|place| os::open_dir(place, "."))
             .map_err(|errno| io("open the state directory")(errno.into()))?;

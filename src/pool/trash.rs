@@ -1,5 +1,6 @@
 //! Reclaiming what was deleted, in the background: one entry after the other, each by a few threads
-//! where that helps, without any lock that a request could wait for. What resists is reported and tried again, ever more rarely.
+//! where that helps, without any lock that a request could wait for. What resists is reported and
+//! tried again, ever more rarely.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

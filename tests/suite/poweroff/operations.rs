@@ -5,8 +5,8 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use rootcellar::os::{self, Step};
-use rootcellar::pool::{Wanted, init};
-use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, syncfs};
+use rootcellar::pool::{self, Memory, Wanted};
+use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
 use super::scene::{Kill, Scene};
 use crate::common::{NODE, eventually};
@@ -39,6 +39,10 @@ impl Operation {
 
 const REVEALED: (Step, &str) = (Step::Rename, "pvc-");
 const MARKED: (Step, &str) = (Step::Rename, ".rootcellar");
+const ANYWHERE: Wanted = Wanted {
+    require_mount: false,
+    any_filesystem: true,
+};
 /// Enough that the marker is written anew when it is gone.
 const FOREIGN_BYTES: u64 = 64 << 20;
 
@@ -63,13 +67,9 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "pool init",
         act: |scene| {
-            let wanted = Wanted {
-                require_mount: false,
-                any_filesystem: true,
-            };
             let node = NODE.parse().unwrap();
             // A pool that is there already is one that was made.
-            scene.id = init(scene.os(), &scene.pool(), &node, wanted)
+            scene.id = pool::init(scene.os(), &scene.pool(), &node, ANYWHERE)
                 .ok()
                 .or(scene.id);
             if scene.running.is_some() {
@@ -168,6 +168,43 @@ pub const OPERATIONS: &[Operation] = &[
         ..Operation::NOTHING
     },
     Operation {
+        name: "adopt another node's pool",
+        prepare: |scene| {
+            with_kept(scene);
+            scene.end();
+            let state = os::open_path(&scene.node.path("state"));
+            let state = os::open_dir(state.unwrap(), ".").unwrap();
+            scene.os().mkdir(&state, "other", 0o700).unwrap();
+            adopt_by(scene, "other-node", "state/other");
+        },
+        act: |scene| {
+            scene.end();
+            adopt_by(scene, NODE, "state");
+        },
+        before: |scene| scene.is_sick("of node other-node"),
+        after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "retire a pool that is gone",
+        prepare: |scene| {
+            with_kept(scene);
+            scene.end();
+            let disk = os::open_path(&scene.node.path("disk"));
+            let disk = os::open_dir(disk.unwrap(), ".").unwrap();
+            let away = (&disk, "away");
+            scene.os().rename((&disk, "pool"), away).unwrap();
+            scene.os().syncfs(&disk).unwrap();
+        },
+        act: |scene| {
+            scene.end();
+            pool::retire(&memory(scene, "state"), scene.id.unwrap()).unwrap();
+        },
+        before: |scene| scene.is_sick("nothing is at its path") && !scene.remove("kept"),
+        after: |scene| scene.remove("kept"),
+        ..Operation::NOTHING
+    },
+    Operation {
         name: "write down what else is on the disk",
         prepare: |scene| {
             let foreign = fs::File::create(scene.node.path("disk/foreign")).unwrap();
@@ -175,8 +212,18 @@ pub const OPERATIONS: &[Operation] = &[
             scene.start();
             scene.make("pvc");
             scene.delete("pvc");
+            let used = |scene: &Scene| {
+                let vfs = statvfs(scene.node.path("disk").as_path()).unwrap();
+                (vfs.f_blocks - vfs.f_bfree) * vfs.f_frsize
+            };
+            let before = used(scene);
             fs::remove_file(scene.node.path("disk/foreign")).unwrap();
-            syncfs(&foreign).unwrap();
+            drop(foreign);
+            // XFS frees in the background, btrfs when it commits.
+            eventually("the space is free", || {
+                syncfs(fs::File::open(scene.node.path("disk")).unwrap()).unwrap();
+                used(scene) + FOREIGN_BYTES / 2 < before
+            });
         },
         act: |scene| {
             scene.reclaim();
@@ -195,6 +242,15 @@ fn with_kept(scene: &mut Scene) {
     scene.fill("kept");
 }
 
+fn memory(scene: &Scene, state_dir: &str) -> Memory {
+    Memory::open(scene.os().clone(), &scene.node.path(state_dir)).unwrap()
+}
+
+fn adopt_by(scene: &Scene, node: &str, state_dir: &str) {
+    let memory = memory(scene, state_dir);
+    pool::adopt(&memory, &scene.pool(), &node.parse().unwrap(), ANYWHERE).unwrap();
+}
+
 fn killed_creating(scene: &mut Scene, kill: Kill) {
     with_kept(scene);
     scene.kill(kill, |scene| assert!(!scene.create("pvc")));
@@ -210,7 +266,7 @@ fn grow_tree(scene: &Scene) {
         scene.os().create(&dir, name).unwrap();
     }
     scene.os().syncfs(&dir).unwrap();
-    let protected = os::open_entry(&dir, "protected").unwrap();
+    let protected = os::open_protected(&dir, "protected").unwrap().unwrap();
     ioctl_setflags(protected.as_fd(), IFlags::IMMUTABLE).unwrap();
 }
 
