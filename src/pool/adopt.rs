@@ -1,7 +1,7 @@
 //! Pools that change hands by an explicit act: taken over from another node, or declared gone.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::types::{NodeName, PoolId};
@@ -13,6 +13,9 @@ use super::inspect::{Wanted, open_root};
 use super::marker::Marker;
 use super::{Memory, Sickness, layout, record};
 use crate::os;
+
+/// How long a server that ends may still hold the pool.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// What was taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +50,7 @@ fn take_over(
         return Err(Sickness::Unmarked);
     }
     let meta = os::open_dir(&root, layout::META).during("open .rootcellar")?;
-    let _lock = take_lock(&meta, Instant::now())?;
+    let _lock = take_lock(&meta, Instant::now() + LOCK_WAIT)?;
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     let volumes = os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
     let adopted = Adopted {

@@ -87,7 +87,8 @@ impl NodeDir {
             kubelet_dir: self.path("kubelet"),
             state_dir: self.path("state"),
             pools: pools.iter().map(parse).collect(),
-            lock_wait: Duration::from_millis(200),
+            // A child that another test has just forked holds what this one has closed.
+            lock_wait: Duration::from_secs(2),
         }
     }
 
