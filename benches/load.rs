@@ -35,6 +35,7 @@ const PROBES: usize = 1000;
 /// The directory for targets must be one that the driver, its process and this one see alike.
 #[derive(Debug, Parser)]
 #[command(name = "load", version)]
+#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 struct Args {
     /// Call the driver at this Unix socket, as unix:///csi/csi.sock
     #[arg(long, value_name = "URL")]

@@ -16,6 +16,13 @@
 #[allow(dead_code, unreachable_pub)]
 mod loops;
 
+/// What `loops` waits by.
+fn eventually(_what: &str, mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -36,7 +36,7 @@ impl Times {
     pub(crate) fn phase(mut self, name: &str, lasted: Duration) -> Phase {
         self.taken.sort_unstable();
         Phase {
-            phase: name.to_owned(),
+            name: name.to_owned(),
             count: self.taken.len(),
             p50_us: microseconds(percentile(&self.taken, 50)),
             p99_us: microseconds(percentile(&self.taken, 99)),
@@ -50,7 +50,8 @@ impl Times {
 /// The statistics of one phase.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Phase {
-    phase: String,
+    #[serde(rename = "phase")]
+    name: String,
     count: usize,
     p50_us: f64,
     p99_us: f64,
@@ -101,7 +102,7 @@ pub(crate) fn row(phase: &Phase) -> String {
         .collect();
     format!(
         "{:<10}{:>8}{:>11.1}{:>11.1}{:>11.1}{:>11.1}  {}",
-        phase.phase,
+        phase.name,
         phase.count,
         phase.p50_us,
         phase.p99_us,
