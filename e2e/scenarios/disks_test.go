@@ -283,11 +283,19 @@ func diskExchanged(s *scenario) {
 	s.unmountLate()
 }
 
+// makeBlank makes an image for node1 with nothing on it.
+func (s *scenario) makeBlank(image string) string {
+	s.Helper()
+	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
+	_, err := s.shell("truncate", "--size=256M", file)
+	s.must(err)
+	return file
+}
+
 // makeDisk makes an image for node1 and, with arguments for the driver's binary, a pool on it.
 func (s *scenario) makeDisk(image string, arguments []string) {
 	s.Helper()
-	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
-	_, err := s.shell("sh", "-euc", `truncate -s 256M "$1"; mkfs.ext4 -q "$1"`, "sh", file)
+	_, err := s.shell("mkfs.ext4", "-q", s.makeBlank(image))
 	s.must(err)
 	if arguments == nil {
 		return

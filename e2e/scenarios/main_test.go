@@ -31,7 +31,7 @@ var first = []entry{
 var apart = slices.Concat(basics, reclaiming, access, capacities, binding, sets)
 
 // alone restart, unmount and fill what others use.
-var alone = slices.Concat(disks, full, disruption, storms, bulk, uninstalling)
+var alone = slices.Concat(disks, operations, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
 	t.Cleanup(count)

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// shellBlock is a block of commands in Markdown: for the administrator's machine, or, marked `sh node`, for every node.
-var shellBlock = regexp.MustCompile("(?ms)^```sh( node)?\n(.*?)^```$")
+// shellBlock is a block of commands in Markdown: for the administrator's machine, or, marked as in `sh node`, for a node.
+var shellBlock = regexp.MustCompile("(?ms)^```sh(?: (\\S+))?\n(.*?)^```$")
 
 // section is the part of a Markdown file below a heading.
 func (s *scenario) section(file, heading string) string {

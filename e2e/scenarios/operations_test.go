@@ -1,0 +1,227 @@
+package scenarios
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var operations = []entry{
+	{"a disk is unmounted and mounted again, as docs/operations.md has it", unmountDisk},
+	{"a disk is replaced, as docs/operations.md has it", replaceDisk},
+	{"a disk is moved to another node, as docs/operations.md has it", moveDisk},
+	{"a damaged record is mended, as docs/operations.md has it", mendRecord},
+}
+
+const manual = "docs/operations.md"
+
+// procedure is a section of the manual that is followed block by block.
+type procedure struct {
+	*scenario
+	words  []string
+	common string
+	blocks [][]string
+	dir    string
+}
+
+// follow opens a section of the manual at its first block; the words are those that the manual leaves to its reader.
+func (s *scenario) follow(heading string, words ...string) *procedure {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(root, manual))
+	s.must(err)
+	common := shellBlock.FindStringSubmatch(string(text))
+	dir, err := os.MkdirTemp(os.Getenv("RUN"), "operations-")
+	s.must(err)
+	s.Cleanup(func() { _ = os.RemoveAll(dir) })
+	words = append([]string{"NODE=" + node1.name, "POOL=late", "DISK=" + lateDisk()}, words...)
+	blocks := shellBlock.FindAllStringSubmatch(s.section(manual, heading), -1)
+	return &procedure{s, words, common[2], blocks, dir}
+}
+
+// step runs the next block, which must be the one with this text, and returns what it prints.
+func (p *procedure) step(text string) string {
+	p.Helper()
+	if len(p.blocks) == 0 || !strings.Contains(p.blocks[0][2], text) {
+		p.Fatalf("the next block is not the one with %q: %q", text, p.blocks)
+	}
+	where, commands := p.blocks[0][1], "cd "+p.dir+"\n"+p.blocks[0][2]
+	p.blocks = p.blocks[1:]
+	arguments := append(append([]string{"env"}, p.words...), "sh", "-euc")
+	var out string
+	var err error
+	switch where {
+	case "":
+		out, err = p.shell(arguments[0], append(arguments[1:], p.common+commands)...)
+	case "node":
+		out, err = p.on(node1, arguments[0], append(arguments[1:], commands)...)
+	case "new-node":
+		out, err = p.on(node2, arguments[0], append(arguments[1:], commands)...)
+	default:
+		p.Fatalf("a block for %q", where)
+	}
+	p.must(err)
+	return out
+}
+
+// done is sure that no block was left out.
+func (p *procedure) done() {
+	p.Helper()
+	if len(p.blocks) > 0 {
+		p.Fatalf("not followed: %q", p.blocks)
+	}
+}
+
+func lateDisk() string { return filepath.Join(os.Getenv("RUN"), node1.name, "late.img") }
+
+// unmountAfter leaves the pool's path empty on the node, however the scenario ended.
+func (s *scenario) unmountAfter(n node) {
+	s.Cleanup(func() {
+		// Most scenarios have unmounted it themselves, and then there is nothing to do.
+		_, _ = command(context.Background(), "nsenter", "-t", n.pid, "-m", "--", "umount", poolPath("late"))
+	})
+}
+
+// keeper makes a claim on node1's pool with a file in it, and no pod.
+func (s *scenario) keeper() *corev1.PersistentVolume {
+	s.Helper()
+	s.mountLate()
+	s.worker("keeper", s.class(map[string]string{"pool": "late"}))
+	s.running("keeper")
+	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
+	volume := s.volume("keeper")
+	s.deletePod("keeper")
+	s.eventually("the volume is unmounted", patience, func() string { return s.mountLines(node1, s.namespace+"_") })
+	return volume
+}
+
+// keptOn starts the claim's pod, which must find its file, on that node.
+func (s *scenario) keptOn(n node) {
+	s.Helper()
+	s.pod("keeper", with("keeper", "/data"))
+	if got := s.runningOn("keeper"); got != n {
+		s.Fatalf("the pod is on %s", got.name)
+	}
+	s.says("keeper", "cat /data/file", "kept")
+}
+
+func unmountDisk(s *scenario) {
+	s.keeper()
+	p := s.follow("Unmount a disk")
+	if out := p.step("volumes_of"); out != s.namespace+"/keeper" {
+		s.Fatalf("the disk is used by %q", out)
+	}
+	p.step("umount")
+	s.poolIs(node1, "late", notMounted)
+	if out := p.step("pool list"); !strings.Contains(out, "pool late: nothing is mounted at its path") {
+		s.Fatalf("the list is\n%s", out)
+	}
+	s.nothingBeneath()
+	s.lateFreed()
+	s.unmountAfter(node1)
+	p.step("mount")
+	p.done()
+	s.keptOn(node1)
+	s.dismiss("keeper")
+	s.nothingLeft()
+	s.unmountLate()
+}
+
+func replaceDisk(s *scenario) {
+	lost := s.keeper()
+	s.unmountLate()
+	p := s.follow("Replace a disk", "NEW_DISK="+s.makeBlank("new.img"))
+	// Deleted before the disk was declared gone, it stays.
+	s.kubectl("delete", "pvc", "keeper")
+	s.event("PersistentVolume", lost.Name, "is sick")
+	s.unmountAfter(node1)
+	p.step("mkfs")
+	s.poolIs(node1, "late", "sick: its path held pool")
+	p.step("pool retire")
+	s.poolIs(node1, "late", "healthy")
+	p.step("delete pvc")
+	p.done()
+	s.volumeGone(lost.Name)
+
+	class := s.class(map[string]string{"pool": "late"})
+	s.worker("anew", class)
+	s.running("anew")
+	s.dismiss("anew")
+	s.nothingLeft()
+	s.unmountLate()
+
+	s.mountAt("late.img", poolPath("late"))
+	s.poolIs(node1, "late", "sick: its path holds pool")
+	s.directory(node1, "late", lost.Name)
+	_, err := s.on(node1, "sh", "-euc", "rm -r "+poolPath("late")+"/volumes/*"+lost.Name+"*")
+	s.must(err)
+	s.adopt(node1)
+	s.unmountLate()
+}
+
+// adopt takes over what is at the path of `late`.
+func (s *scenario) adopt(n node) {
+	s.Helper()
+	s.kubectl("--namespace", system, "exec", s.driverPod(n).Name, "--container", "driver", "--",
+		"/rootcellar", "pool", "adopt", poolPath("late"))
+	s.poolIs(n, "late", "healthy")
+}
+
+func moveDisk(s *scenario) {
+	volume := s.keeper()
+	p := s.follow("Move a disk to another node", "NEW_NODE="+node2.name)
+	p.step("Retain")
+	p.step("umount")
+	s.poolIs(node1, "late", notMounted)
+	s.lateFreed()
+	s.unmountAfter(node2)
+	p.step("mount")
+	s.poolIs(node2, "late", "sick: its path holds pool")
+	p.step("pool adopt")
+	s.poolIs(node2, "late", "healthy")
+	s.keptOn(node2)
+	if got := s.volume("keeper"); got.Spec.PersistentVolumeReclaimPolicy != volume.Spec.PersistentVolumeReclaimPolicy {
+		s.Fatalf("the policy was %s and is %s", volume.Spec.PersistentVolumeReclaimPolicy, got.Spec.PersistentVolumeReclaimPolicy)
+	}
+	p.step("pool retire")
+	p.done()
+	s.dismiss("keeper")
+	s.nothingLeft()
+	_, err := s.on(node2, "umount", poolPath("late"))
+	s.must(err)
+	s.poolIs(node2, "late", notMounted)
+
+	s.mountAt("late.img", poolPath("late"))
+	s.poolIs(node1, "late", "sick: its path holds pool")
+	s.adopt(node1)
+	s.unmountLate()
+}
+
+func mendRecord(s *scenario) {
+	volume := s.keeper()
+	record := s.directory(node1, "late", volume.Name) + "/volume.json"
+	s.must(os.WriteFile(node1.path(record), []byte("{"), 0o600))
+	s.kubectl("--namespace", system, "delete", "pod", s.driverPod(node1).Name)
+	s.driverReady()
+	s.pod("waits", with("keeper", "/data"))
+	s.event("Pod", "waits", "quarantined, not touched", "volume.json is damaged")
+
+	p := s.follow("A damaged record", "PV="+volume.Name)
+	if out := p.step("pool list"); !strings.Contains(out, "1 quarantined") || !strings.Contains(out, volume.Name) {
+		s.Fatalf("the list is\n%s", out)
+	}
+	p.step("kubectl get pv")
+	p.step("install")
+	if out := p.step("rollout status"); strings.Contains(out, "quarantined") {
+		s.Fatalf("it is in quarantine still:\n%s", out)
+	}
+	p.done()
+	s.running("waits")
+	s.says("waits", "cat /data/file", "kept")
+	s.deletePod("waits")
+	s.deleteClaim("keeper")
+	s.nothingLeft()
+	s.unmountLate()
+}
