@@ -86,7 +86,8 @@ impl Manner {
     /// The manner for a filesystem of this name.
     ///
     /// The threads of a btrfs wait for the same few nodes of its tree, so a second one only hurts;
-    /// but it removes what stands last in a node without moving the rest. Elsewhere freeing an
+    /// but it removes what stands last in a node without moving the rest. XFS frees inodes in the
+    /// background, and threads only wait for each other's turn at a directory. Elsewhere freeing an
     /// inode is most of the work, and is done beside the next.
     pub(crate) fn of(filesystem: &str) -> Self {
         match filesystem {
@@ -95,6 +96,7 @@ impl Manner {
                 backwards: true,
                 has_subvolumes: true,
             },
+            "xfs" => Self::PLAIN,
             _ => Self {
                 threads: 4,
                 ..Self::PLAIN
