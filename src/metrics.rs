@@ -13,6 +13,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::pool::PoolStatus;
+use crate::quota::Enforcement;
 use crate::volume::Volumes;
 
 /// The media type of [`Metrics::text`].
@@ -85,7 +86,7 @@ impl Collector for Pools {
 /// A number of a pool: name, help, value.
 type Number = (&'static str, &'static str, fn(&PoolStatus) -> u64);
 
-const GAUGES: [Number; 8] = [
+const GAUGES: [Number; 10] = [
     ("pool_healthy", "Whether the pool can be used.", |pool| {
         pool.sickness.is_none().into()
     }),
@@ -108,6 +109,16 @@ const GAUGES: [Number; 8] = [
         count(pool.volumes)
     }),
     (
+        "pool_enforces",
+        "Whether the kernel holds the pool's volumes to their sizes; 0 while the pool is sick.",
+        |pool| (pool.enforcement != Enforcement::None).into(),
+    ),
+    (
+        "pool_volumes_unheld",
+        "How many volumes have a size that nothing holds.",
+        |pool| count(pool.unheld),
+    ),
+    (
         "pool_quarantined",
         "How many records and directories cannot be trusted.",
         |pool| count(pool.quarantined),
@@ -124,12 +135,19 @@ const GAUGES: [Number; 8] = [
     ),
 ];
 
-/// Its name gets the suffix `_total`.
-const RECLAIMED: Number = (
-    "reclaimed_entries",
-    "How many files and directories were reclaimed since start.",
-    |pool| pool.reclaimed,
-);
+/// Their names get the suffix `_total`.
+const COUNTERS: [Number; 2] = [
+    (
+        "reclaimed_entries",
+        "How many files and directories were reclaimed since start.",
+        |pool| pool.reclaimed,
+    ),
+    (
+        "pool_limits_restored",
+        "How many limits were not as recorded, and were restored, since start.",
+        |pool| pool.limits_restored,
+    ),
+];
 
 fn encode_pools(pools: &[PoolStatus], mut encoder: DescriptorEncoder) -> fmt::Result {
     for (name, help, value) in GAUGES {
@@ -140,12 +158,13 @@ fn encode_pools(pools: &[PoolStatus], mut encoder: DescriptorEncoder) -> fmt::Re
                 .encode_gauge(&value(pool))?;
         }
     }
-    let (name, help, value) = RECLAIMED;
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for pool in pools {
-        metric
-            .encode_family(&[("pool", pool.name.as_str())])?
-            .encode_counter::<[(&str, &str); 0], _, u64>(&value(pool), None)?;
+    for (name, help, value) in COUNTERS {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for pool in pools {
+            metric
+                .encode_family(&[("pool", pool.name.as_str())])?
+                .encode_counter::<[(&str, &str); 0], _, u64>(&value(pool), None)?;
+        }
     }
     Ok(())
 }
@@ -176,10 +195,13 @@ mod tests {
             id: None,
             sickness,
             filesystem: "ext4".into(),
+            enforcement: Enforcement::Project,
             total: Bytes(1000),
             available: Bytes(600),
             reserved: Bytes(300),
             volumes: 3,
+            unheld: 2,
+            limits_restored: 5,
             quarantined: 1,
             trash: 2,
             resisting: 1,
@@ -215,6 +237,9 @@ mod tests {
             "rootcellar_pool_available_bytes{pool=\"fast\"} 600",
             "rootcellar_pool_reserved_bytes{pool=\"fast\"} 300",
             "rootcellar_pool_volumes{pool=\"fast\"} 3",
+            "rootcellar_pool_enforces{pool=\"fast\"} 1",
+            "rootcellar_pool_volumes_unheld{pool=\"fast\"} 2",
+            "rootcellar_pool_limits_restored_total{pool=\"fast\"} 5",
             "rootcellar_pool_quarantined{pool=\"fast\"} 1",
             "rootcellar_pool_trash{pool=\"fast\"} 2",
             "rootcellar_pool_trash_resisting{pool=\"fast\"} 1",

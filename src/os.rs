@@ -40,6 +40,16 @@ pub enum Step {
     Chown,
     /// `FS_IOC_SETFLAGS`.
     SetFlags,
+    /// `Q_XSETQLIM` or `BTRFS_IOC_QGROUP_LIMIT`: a limit is set or lifted.
+    Limit,
+    /// `BTRFS_IOC_QGROUP_CREATE`: a qgroup is made or removed.
+    Qgroup,
+    /// `FS_IOC_FSSETXATTR`: a directory is given a project number.
+    SetProject,
+    /// `BTRFS_IOC_SUBVOL_CREATE_V2`.
+    CreateSubvolume,
+    /// `BTRFS_IOC_SNAP_DESTROY_V2`.
+    DestroySubvolume,
 }
 
 /// What a step is on.
@@ -245,6 +255,82 @@ impl Os {
             sys::set_subvolume_flags(subvolume, flags & !sys::SUBVOLUME_READ_ONLY)
         })
     }
+
+    /// Limits what may be charged under a project number of a filesystem, in blocks of 512 bytes
+    /// and in inodes; 0 lifts a limit.
+    pub fn limit_project(
+        &self,
+        filesystem: impl AsFd,
+        id: u32,
+        blocks: u64,
+        inodes: u64,
+    ) -> Outcome {
+        let filesystem = filesystem.as_fd();
+        self.step(Step::Limit, Object::Open(filesystem), || {
+            sys::limit_project(filesystem, id, blocks, inodes)
+        })
+    }
+
+    /// Gives a directory a project number that what is made in it inherits.
+    pub fn set_project(&self, dir: impl AsFd, id: u32) -> Outcome {
+        let dir = dir.as_fd();
+        self.step(Step::SetProject, Object::Open(dir), || {
+            sys::set_project(dir, id)
+        })
+    }
+
+    /// Makes a btrfs qgroup that must not exist yet.
+    pub fn create_qgroup(&self, filesystem: impl AsFd, qgroup: u64) -> Outcome {
+        let filesystem = filesystem.as_fd();
+        self.step(Step::Qgroup, Object::Open(filesystem), || {
+            sys::create_qgroup(filesystem, qgroup)
+        })
+    }
+
+    /// Removes a btrfs qgroup that nothing is charged to.
+    pub fn remove_qgroup(&self, filesystem: impl AsFd, qgroup: u64) -> Outcome {
+        let filesystem = filesystem.as_fd();
+        self.step(Step::Qgroup, Object::Open(filesystem), || {
+            sys::remove_qgroup(filesystem, qgroup)
+        })
+    }
+
+    /// Limits what may be charged to a btrfs qgroup, in bytes; 0 lifts the limit.
+    pub fn limit_qgroup(&self, filesystem: impl AsFd, qgroup: u64, bytes: u64) -> Outcome {
+        let filesystem = filesystem.as_fd();
+        self.step(Step::Limit, Object::Open(filesystem), || {
+            sys::limit_qgroup(filesystem, qgroup, bytes)
+        })
+    }
+
+    /// Makes a btrfs subvolume, charged to a qgroup if one is given.
+    pub fn create_subvolume(
+        &self,
+        dir: impl AsFd,
+        name: impl AsRef<OsStr>,
+        qgroup: Option<u64>,
+    ) -> Outcome {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        self.step(Step::CreateSubvolume, Object::Entry(dir, name), || {
+            sys::create_subvolume(dir, name, qgroup)
+        })
+    }
+
+    /// Makes all of a btrfs durable, and has the space of destroyed subvolumes freed soon.
+    pub fn sync_btrfs(&self, filesystem: impl AsFd) -> Outcome {
+        let filesystem = filesystem.as_fd();
+        self.step(Step::Syncfs, Object::Open(filesystem), || {
+            sys::sync_btrfs(filesystem)
+        })
+    }
+
+    /// Destroys a btrfs subvolume that holds no other.
+    pub fn destroy_subvolume(&self, filesystem: impl AsFd, id: u64) -> Outcome {
+        let filesystem = filesystem.as_fd();
+        self.step(Step::DestroySubvolume, Object::Open(filesystem), || {
+            sys::destroy_subvolume(filesystem, id)
+        })
+    }
 }
 
 /// What identifies a file or directory: the device and inode numbers.
@@ -300,8 +386,7 @@ pub fn status(file: impl AsFd) -> Outcome<Status> {
 
 /// Whether a directory of a btrfs is the root of a subvolume; there alone it has this number.
 pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
-    const FIRST_FREE_OBJECTID: u64 = 256;
-    Ok(status(dir)?.id.inode == FIRST_FREE_OBJECTID)
+    Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)
 }
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH

@@ -15,6 +15,7 @@ mod index;
 mod inspect;
 mod layout;
 mod life;
+mod limits;
 mod marker;
 mod memory;
 mod options;
@@ -25,12 +26,13 @@ mod trash;
 mod tree;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 use crate::os::Os;
-use crate::quota::{Enforcement, Quota};
+use crate::quota::{Enforcement, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName, VolumeId};
 
 pub use adopt::{Adopted, adopt, retire};
@@ -38,7 +40,7 @@ pub use claims::Claims;
 pub use disk::Site;
 pub use fault::Fault;
 pub use index::{Entry, Quarantined};
-pub use inspect::{Inspection, Wanted, init, inspect};
+pub use inspect::{Inspection, Wanted, enable_quota, init, inspect};
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub use record::{AccessMode, FORMAT, Mode, Parameters, Sharing, VolumeRecord};
@@ -55,8 +57,8 @@ pub struct Context {
     pub node: NodeName,
     /// The way to the disks.
     pub os: Os,
-    /// How sizes are held.
-    pub quota: Arc<dyn Quota>,
+    /// What holds sizes.
+    pub quotas: Arc<dyn Quotas>,
     /// Which pool each path held before.
     pub memory: Arc<Memory>,
     /// The filesystems that the node itself needs.
@@ -77,6 +79,8 @@ pub struct Pool {
     /// Held while the disk is opened or looked at, which may take for ever on one that hangs.
     looking: Mutex<()>,
     trash: Trash,
+    /// How many limits were not as recorded and were restored.
+    limits_restored: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -104,6 +108,8 @@ pub struct PoolStatus {
     pub sickness: Option<Sickness>,
     /// The type of its filesystem, as in `ext4`; empty while the pool is sick.
     pub filesystem: String,
+    /// What holds sizes in it; nothing while the pool is sick.
+    pub enforcement: Enforcement,
     /// The size of its filesystem; 0 while the pool is sick.
     pub total: Bytes,
     /// What the next volume may have; 0 while the pool is sick.
@@ -112,6 +118,10 @@ pub struct PoolStatus {
     pub reserved: Bytes,
     /// How many volumes it holds.
     pub volumes: usize,
+    /// How many of them have a size that nothing holds.
+    pub unheld: usize,
+    /// How many limits were not as recorded, and were restored, since start.
+    pub limits_restored: u64,
     /// How many directories and records are quarantined.
     pub quarantined: usize,
     /// How many deleted volumes wait to be reclaimed; until then their sizes stay promised.
@@ -164,6 +174,7 @@ impl Pool {
             state: Mutex::new(state),
             looking: Mutex::new(()),
             trash: Trash::default(),
+            limits_restored: AtomicU64::new(0),
         })
     }
 
@@ -275,9 +286,10 @@ impl Pool {
         Ok(disk.filesystem.name.clone())
     }
 
-    /// How the pool holds sizes.
+    /// How the pool holds sizes; not at all while it is sick.
     pub fn enforcement(&self) -> Enforcement {
-        self.context.quota.enforcement()
+        self.disk()
+            .map_or(Enforcement::None, |disk| disk.quota.enforcement())
     }
 }
 

@@ -1,10 +1,14 @@
 //! How the size of a volume is held: the seam between a pool and its filesystem's quota.
 
+mod btrfs;
 mod fake;
 mod none;
+mod numbers;
+mod project;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -12,8 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::os::Os;
 use crate::types::Bytes;
 
+pub use btrfs::{Mode, enable, mode};
 pub use fake::FakeQuota;
 pub use none::NoQuota;
+pub use numbers::OURS;
 
 /// How a size is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +34,14 @@ pub enum Enforcement {
 }
 
 impl Enforcement {
+    /// What a volume of this size is limited to; zero: nothing.
+    pub fn limit(self, size: Bytes) -> Bytes {
+        match self {
+            Self::Project | Self::Squota => size,
+            Self::None => Bytes::ZERO,
+        }
+    }
+
     /// The word records and the volume context use.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,13 +52,61 @@ impl Enforcement {
     }
 }
 
-/// Holds the sizes of one pool's volumes.
+/// What is charged to a number, and what it is limited to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// What is charged, in bytes.
+    pub bytes: u64,
+    /// What is charged, in inodes; 0 where inodes are not counted.
+    pub inodes: u64,
+    /// The limit in bytes; 0: none.
+    pub byte_limit: u64,
+    /// The limit in inodes; 0: none.
+    pub inode_limit: u64,
+}
+
+impl Charge {
+    /// Whether nothing is charged.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0 && self.inodes == 0
+    }
+
+    /// Whether it is limited.
+    pub fn is_limited(&self) -> bool {
+        self.byte_limit != 0 || self.inode_limit != 0
+    }
+}
+
+/// Finds out what holds sizes on a filesystem.
+pub trait Quotas: Send + Sync + fmt::Debug {
+    /// What holds sizes on the filesystem of this type, as in `ext4`, that `root` is on.
+    fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
+}
+
+/// The quotas of the kernel.
+#[derive(Debug, Default)]
+pub struct KernelQuotas;
+
+impl Quotas for KernelQuotas {
+    fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+        match filesystem {
+            "btrfs" => Ok(Arc::new(btrfs::BtrfsQuota::find(root)?)),
+            "xfs" | "ext4" => match project::ProjectQuota::find(filesystem, root)? {
+                Some(quota) => Ok(Arc::new(quota)),
+                None => Ok(Arc::new(NoQuota)),
+            },
+            _ => Ok(Arc::new(NoQuota)),
+        }
+    }
+}
+
+/// Holds the sizes of one pool's volumes, each under a number of the kernel's.
 pub trait Quota: Send + Sync + fmt::Debug {
     /// How.
     fn enforcement(&self) -> Enforcement;
 
     /// Makes the directory `name` in `dir`, limited to `size` (zero: not limited) from its first
-    /// byte, and returns the number that stands for it in the kernel.
+    /// byte, and returns the number that stands for it in the kernel. What fails leaves neither.
     fn create_dir(
         &self,
         os: &Os,
@@ -53,6 +115,28 @@ pub trait Quota: Send + Sync + fmt::Debug {
         size: Bytes,
     ) -> Result<Option<u32>, Errno>;
 
-    /// Frees a number whose directory has been reclaimed.
-    fn release(&self, id: u32) -> Result<(), Errno>;
+    /// Limits a number to `size` (zero: not limited). Durable with the next syncfs.
+    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno>;
+
+    /// What is charged to a number and what it is limited to.
+    fn charge(&self, id: u32) -> Result<Charge, Errno>;
+
+    /// Whether a number has the limit it is to have for `size` (zero: none).
+    fn has_limit(&self, charge: &Charge, size: Bytes) -> bool;
+
+    /// The numbers of [`OURS`] that the kernel knows.
+    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno>;
+
+    /// The number of ours that what is in a directory made by [`Quota::create_dir`] is charged to.
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
+
+    /// Takes a number for in use, as records that were read say.
+    fn note(&self, id: u32);
+
+    /// Removes a directory made by [`Quota::create_dir`] at once, if the filesystem can; false
+    /// if it must be emptied entry by entry.
+    fn destroy_dir(&self, os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno>;
+
+    /// Frees a number whose directory has been reclaimed. EBUSY: the kernel still gives space back.
+    fn release(&self, os: &Os, id: u32) -> Result<(), Errno>;
 }

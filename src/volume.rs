@@ -5,6 +5,7 @@ mod busy;
 mod capability;
 mod class;
 mod create;
+mod expand;
 mod publications;
 mod publish;
 
@@ -17,12 +18,13 @@ use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::{self, Os};
 use crate::pool::{Context, Entry, Known, Memory, Pool, PoolOptions, Sickness, Site};
-use crate::quota::{Enforcement, NoQuota, Quota};
+use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
 pub use crate::pool::{AccessMode, Mode, Parameters, Sharing};
 pub use capability::Capability;
-pub use class::Class;
+pub use class::{Class, Hold};
+pub use expand::ExpandRequest;
 
 use busy::Busy;
 use publications::Publications;
@@ -55,7 +57,7 @@ pub struct Seams {
     /// To the mounts.
     pub mounter: Arc<dyn Mounter>,
     /// To the quotas.
-    pub quota: Arc<dyn Quota>,
+    pub quotas: Arc<dyn Quotas>,
 }
 
 impl Default for Seams {
@@ -63,7 +65,7 @@ impl Default for Seams {
         Self {
             os: Os::default(),
             mounter: Arc::new(KernelMounter),
-            quota: Arc::new(NoQuota),
+            quotas: Arc::new(KernelQuotas),
         }
     }
 }
@@ -183,7 +185,7 @@ impl Volumes {
             node: settings.node.clone(),
             memory: Arc::clone(&memory),
             os: seams.os,
-            quota: seams.quota,
+            quotas: seams.quotas,
             root_devices,
             claims: Arc::default(),
         };

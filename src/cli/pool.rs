@@ -19,6 +19,8 @@ use crate::types::{NodeName, PoolId, VolumeId};
 pub(super) enum PoolCommand {
     /// Make an empty directory a pool
     Init(InitArgs),
+    /// Switch on simple quota on the btrfs of a pool, so that volumes made from then on are held to their sizes
+    EnableQuota(EnableQuotaArgs),
     /// List the configured pools, without disturbing a server
     List(ListArgs),
     /// Take over the pool at a path: another node's, another one than the path held, or one that was retired
@@ -47,6 +49,12 @@ struct PlaceArgs {
     /// Allow any filesystem
     #[arg(long, hide = true)]
     any_filesystem: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct EnableQuotaArgs {
+    /// Switch it on for the btrfs that this directory is on
+    path: String,
 }
 
 #[derive(Debug, Args)]
@@ -93,6 +101,7 @@ pub(super) struct ListArgs {
 pub(super) fn run(command: PoolCommand) -> Result<ExitCode> {
     match command {
         PoolCommand::Init(args) => init(&args),
+        PoolCommand::EnableQuota(args) => enable_quota(&args),
         PoolCommand::List(args) => list(&args),
         PoolCommand::Adopt(args) => adopt(&args),
         PoolCommand::Retire(args) => retire(&args),
@@ -124,6 +133,20 @@ fn init(args: &InitArgs) -> Result<ExitCode> {
     let (path, node, wanted) = args.place.parse()?;
     let id = pool::init(&Os::default(), &path, &node, wanted)?;
     print_made(&mut io::stdout().lock(), &path, node.as_str(), id).map_err(cannot_print)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn enable_quota(args: &EnableQuotaArgs) -> Result<ExitCode> {
+    let path = parse_dir("PATH", &args.path)?;
+    let shown = path.display();
+    let said = if pool::enable_quota(&path)? {
+        format!(
+            "simple quota is on for the btrfs of {shown}; a driver that serves it sees that in seconds"
+        )
+    } else {
+        format!("simple quota was on already for the btrfs of {shown}")
+    };
+    writeln!(io::stdout().lock(), "{said}").map_err(cannot_print)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
 
 use super::disk::{open_mounted, take_lock};
@@ -56,7 +57,7 @@ fn take_over(
     let adopted = Adopted {
         id: marker.id,
         from: marker.node.clone(),
-        volumes: Index::load(&volumes, marker.id)?.volumes(),
+        volumes: Index::load(&volumes, marker.id, &NoQuota)?.volumes(),
     };
     // What a killed driver left in sight would be missed for ever if it were remembered and lost.
     memory.os().syncfs(&root).during_sync("sync the disk")?;

@@ -46,13 +46,24 @@ impl From<StatVfs> for Space {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) space: Space,
-    /// What stood on the filesystem when the pool held nothing.
-    pub(crate) other: u64,
-    /// What is promised to volumes, those being made included.
+    /// How much of what is used is not the volumes' own.
+    pub(crate) others: Others,
+    /// What is promised to volumes, those being made included; without accounting, also to what
+    /// waits in the trash.
     pub(crate) reserved: u64,
     pub(crate) overcommit: Overcommit,
     pub(crate) reserve: Option<Reserve>,
     pub(crate) on_root_disk: bool,
+}
+
+/// How much of what is used on a filesystem is not its volumes' own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Others {
+    /// All but this, which is charged to volumes that have a size, to each no more than its size:
+    /// what is beyond that is nobody's promise.
+    AllBut(u64),
+    /// What stood there when the pool held nothing, for nobody counts.
+    Stood(u64),
 }
 
 impl Room {
@@ -62,11 +73,14 @@ impl Room {
     pub(crate) fn available(&self) -> Bytes {
         let kept = self.kept();
         let free = self.space.available.saturating_sub(kept);
-        let holds = self
-            .space
-            .total
-            .saturating_sub(self.other)
-            .saturating_sub(kept);
+        let holds = match self.others {
+            Others::AllBut(charged) => {
+                let holds = self.space.available.saturating_add(charged);
+                holds.min(self.space.total)
+            }
+            Others::Stood(other) => self.space.total.saturating_sub(other),
+        };
+        let holds = holds.saturating_sub(kept);
         let promise = u128::from(holds) * u128::from(self.overcommit.0) / 1000;
         let left = promise.saturating_sub(self.reserved.into());
         Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
@@ -100,7 +114,7 @@ mod tests {
                 used: total - available,
                 available,
             },
-            other,
+            others: Others::Stood(other),
             reserved,
             overcommit: Overcommit(1000),
             reserve: Some(Reserve::Bytes(Bytes(0))),
@@ -209,6 +223,51 @@ mod tests {
     }
 
     #[test]
+    fn what_is_charged_to_volumes_is_theirs_and_all_else_is_not() {
+        let slack = MAX_SLACK;
+        let charged = |available: u64, charged: u64, reserved: u64| Room {
+            others: Others::AllBut(charged),
+            ..room(available, 0, reserved)
+        };
+        let cases = [
+            ("empty", charged(100 * GIB, 0, 0), 100 * GIB - slack),
+            (
+                "promised, nothing written",
+                charged(100 * GIB, 0, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            (
+                "promised and written",
+                charged(40 * GIB, 60 * GIB, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            (
+                "half written",
+                charged(70 * GIB, 30 * GIB, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            (
+                "other data stands there",
+                charged(40 * GIB, 30 * GIB, 60 * GIB),
+                10 * GIB - slack,
+            ),
+            (
+                "other data ate what is promised",
+                charged(20 * GIB, 30 * GIB, 60 * GIB),
+                0,
+            ),
+            (
+                "more is charged than the disk holds, as of shared blocks",
+                charged(90 * GIB, 60 * GIB, 60 * GIB),
+                40 * GIB - slack,
+            ),
+        ];
+        for (name, room, expected) in cases {
+            assert_eq!(room.available(), Bytes(expected), "{name}");
+        }
+    }
+
+    #[test]
     fn nothing_is_available_where_a_volume_finds_no_inodes() {
         let cases = [
             // inodes in all, inodes available, bytes available
@@ -250,7 +309,7 @@ mod tests {
         };
         let room = Room {
             space,
-            other: 0,
+            others: Others::Stood(0),
             reserved: 0,
             overcommit: Overcommit(1_000_000),
             reserve: Some(Reserve::Percent(0)),
@@ -258,10 +317,15 @@ mod tests {
         };
         assert_eq!(room.available(), Bytes::MAX);
         let full = Room {
-            other: u64::MAX,
+            others: Others::Stood(u64::MAX),
             reserved: u64::MAX,
             ..room
         };
         assert_eq!(full.available(), Bytes::ZERO);
+        let charged = Room {
+            others: Others::AllBut(u64::MAX),
+            ..room
+        };
+        assert_eq!(charged.available(), Bytes::MAX);
     }
 }

@@ -3,10 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::os::{self, FileId};
+use crate::os::{self, FileId, Os};
+use crate::quota::Charge;
 use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
@@ -17,14 +19,10 @@ impl Pool {
     /// Makes a volume from its record: built unseen, visible by one rename, durable on return.
     ///
     /// The record's quota number is filled in here, where the limit is set.
-    pub fn create(
-        &self,
-        reservation: &Reservation<'_>,
-        record: VolumeRecord,
-    ) -> Result<Arc<Entry>> {
+    pub fn create(&self, _room: &Reservation<'_>, record: VolumeRecord) -> Result<Arc<Entry>> {
         let (disk, _) = self.attached().map_err(|sickness| self.sick(sickness))?;
         let (staged, record) = self
-            .build(&disk, reservation.size, record)
+            .build(&disk, record)
             .map_err(|fault| self.judge(fault, Self::sick))?;
         let directory = layout::directory_name(record.id, &record.name, &record.claim);
         if let Err(fault) = disk.reveal(&staged, &directory) {
@@ -37,6 +35,50 @@ impl Pool {
         let entry = self.lock().index.insert(Entry { record, directory });
         settled.map_err(|fault| self.judge(fault, Self::home_sick))?;
         Ok(entry)
+    }
+
+    /// Makes a volume larger: the limit first, or a record that a crash leaves would promise what
+    /// is not held. Of a limit without a record the next start makes what is recorded.
+    pub fn expand(
+        &self,
+        _room: &Reservation<'_>,
+        entry: &Entry,
+        size: Bytes,
+    ) -> Result<Arc<Entry>> {
+        let home_sick = |sickness| self.home_sick(sickness);
+        let (disk, _) = self.attached().map_err(home_sick)?;
+        let mut record = entry.record.clone();
+        record.size_bytes = size;
+        let amended = set_limit(&self.context.os, &disk, &record)
+            .during("raise a volume's limit")
+            .and_then(|()| disk.amend(&entry.directory, &record));
+        if let Err(fault) = amended {
+            if let Err(errno) = set_limit(&self.context.os, &disk, &entry.record) {
+                tracing::warn!(pool = %self.options.name, %errno, "left a limit raised");
+            }
+            return Err(self.judge(fault, Self::home_sick));
+        }
+        let directory = entry.directory.clone();
+        Ok(self.lock().index.insert(Entry { record, directory }))
+    }
+
+    /// What is charged to a volume, where that is counted.
+    pub fn charge(&self, entry: &Entry) -> Result<Option<Charge>> {
+        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        let Some(id) = entry.record.quota_id.filter(|_| disk.accounts()) else {
+            return Ok(None);
+        };
+        let charge = disk.quota.charge(id).during("ask what a volume uses");
+        charge
+            .map(Some)
+            .map_err(|fault| self.judge(fault, Self::home_sick))
+    }
+
+    /// What the filesystem has.
+    pub fn space(&self) -> Result<StatVfs> {
+        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        disk.statvfs()
+            .map_err(|fault| self.judge(fault, Self::home_sick))
     }
 
     /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
@@ -55,11 +97,10 @@ impl Pool {
     fn build(
         &self,
         disk: &Disk,
-        size: Bytes,
         mut record: VolumeRecord,
     ) -> Result<(Staged, VolumeRecord), Fault> {
         let staged = disk.stage()?;
-        let outcome = self.fill(disk, &staged, size, &mut record);
+        let outcome = self.fill(disk, &staged, &mut record);
         match outcome {
             Ok(()) => Ok((staged, record)),
             Err(fault) => {
@@ -70,18 +111,12 @@ impl Pool {
     }
 
     /// Limit, then `data/`, then owner and mode (chown clears mode bits), then the record.
-    fn fill(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
-        size: Bytes,
-        record: &mut VolumeRecord,
-    ) -> Result<(), Fault> {
+    fn fill(&self, disk: &Disk, staged: &Staged, record: &mut VolumeRecord) -> Result<(), Fault> {
         let parameters = record.parameters;
-        record.quota_id = self
-            .context
+        let limit = record.enforcement.limit(record.size_bytes);
+        record.quota_id = disk
             .quota
-            .create_dir(&self.context.os, staged.dir.as_fd(), layout::DATA, size)
+            .create_dir(&self.context.os, staged.dir.as_fd(), layout::DATA, limit)
             .during("make a volume's data")?;
         let data = os::open_dir(&staged.dir, layout::DATA).during("open a volume's data")?;
         let os = &self.context.os;
@@ -99,7 +134,8 @@ impl Pool {
             tracing::warn!(pool = %self.options.name, %fault, "left in staging");
             return;
         }
-        if let Some(Err(errno)) = quota_id.map(|id| self.context.quota.release(id)) {
+        let freed = quota_id.map(|id| disk.quota.release(&self.context.os, id));
+        if let Some(Err(errno)) = freed {
             tracing::warn!(pool = %self.options.name, %errno, "left a limit");
         }
     }
@@ -158,5 +194,13 @@ impl Pool {
             },
             _ => self.judge(fault, Self::home_sick),
         }
+    }
+}
+
+/// Limits a volume to what its record says, if the pool can and does.
+fn set_limit(os: &Os, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
+    match record.limit() {
+        Some((id, limit)) if disk.accounts() => disk.quota.limit(os, id, limit),
+        _ => Ok(()),
     }
 }

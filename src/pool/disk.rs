@@ -7,16 +7,19 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, StatVfs};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::mount::{self, GuardedDir, MountEntry, MountTable, Place};
 use crate::os::{self, FileId, Status};
+use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, PoolId, VolumeId};
 
+use super::capacity::Space;
 use super::fault::{During, Fault};
 use super::filesystem::{self, Filesystem};
 use super::index::Entry;
@@ -37,6 +40,7 @@ pub(crate) struct Disk {
     pub(crate) id: PoolId,
     pub(crate) place: Place,
     pub(crate) filesystem: Filesystem,
+    pub(crate) quota: Arc<dyn Quota>,
     context: Context,
     root: GuardedDir,
     meta: OwnedFd,
@@ -90,6 +94,16 @@ impl Site<'_> {
     }
 }
 
+/// What waits in the trash.
+#[derive(Debug)]
+pub(crate) struct Binned {
+    pub(crate) name: OsString,
+    /// What it was promised.
+    pub(crate) size: u64,
+    /// The number that its size is held by.
+    pub(crate) quota_id: Option<u32>,
+}
+
 /// A volume being made, invisible until it is revealed.
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -109,6 +123,7 @@ impl Disk {
         let seen = Seen::from(os::status(&at).during("look at the pool's directory")?);
         let root = mount::open_guarded(&at).during("clone the pool's mount")?;
         drop(at);
+        let quota = find_quota(context, &filesystem, &root)?;
         let marker = find_marker(options, context, &root)?;
         let meta = open_own(&root, layout::META)?;
         let lock = take_lock(&meta, deadline)?;
@@ -116,6 +131,7 @@ impl Disk {
             id: marker.id,
             place,
             filesystem,
+            quota,
             context: context.clone(),
             staging: open_own(&meta, layout::STAGING)?,
             trash: open_own(&meta, layout::TRASH)?,
@@ -151,6 +167,10 @@ impl Disk {
         if filesystem::is_read_only(&at).during("ask whether the disk is read-only")? {
             return Err(Sickness::ReadOnly);
         }
+        let quota = find_quota(&self.context, &self.filesystem, &self.root)?;
+        if quota.enforcement() != self.quota.enforcement() {
+            return Err(Sickness::EnforcementChanged);
+        }
         Ok(())
     }
 
@@ -171,6 +191,11 @@ impl Disk {
             .during(LOOK_AT_DATA)
     }
 
+    /// Whether the disk counts what volumes use, and holds them to their sizes.
+    pub(crate) fn accounts(&self) -> bool {
+        self.quota.enforcement() != Enforcement::None
+    }
+
     pub(crate) fn volumes(&self) -> &OwnedFd {
         &self.volumes
     }
@@ -179,8 +204,12 @@ impl Disk {
         &self.trash
     }
 
-    pub(crate) fn space(&self) -> Result<super::capacity::Space, Fault> {
-        filesystem::space(&self.root).during("ask for the disk's space")
+    pub(crate) fn statvfs(&self) -> Result<StatVfs, Fault> {
+        rustix::fs::fstatvfs(&self.root).during("ask for the disk's space")
+    }
+
+    pub(crate) fn space(&self) -> Result<Space, Fault> {
+        self.statvfs().map(Space::from)
     }
 
     /// Begins anew: what is left in staging is nobody's and goes to the trash, and whatever is
@@ -248,6 +277,18 @@ impl Disk {
                 .during_sync("sync the disk")?;
         }
         record::write_new(&self.context.os, &staged.dir, VOLUME_RECORD, record)
+    }
+
+    /// Replaces the record of a volume, durably, after what was changed in the kernel for it.
+    pub(crate) fn amend(&self, directory: &str, record: &VolumeRecord) -> Result<(), Fault> {
+        let dir = os::open_dir(&self.volumes, directory).during("open a volume's directory")?;
+        if self.filesystem.needs_syncfs {
+            self.context
+                .os
+                .syncfs(&self.root)
+                .during_sync("sync the disk")?;
+        }
+        record::write(&self.context.os, &dir, VOLUME_RECORD, record)
     }
 
     /// Makes a sealed volume visible.
@@ -326,21 +367,22 @@ impl Disk {
         Ok(Bytes(self.space()?.used))
     }
 
-    /// The entries of the trash with the sizes they were promised.
-    pub(crate) fn binned(&self) -> Result<Vec<(OsString, u64)>, Fault> {
+    /// The entries of the trash.
+    pub(crate) fn binned(&self) -> Result<Vec<Binned>, Fault> {
         let names = os::entry_names(self.trash.as_fd()).during("list the trash")?;
-        let size = |name: &OsString| -> Option<u64> {
+        let record = |name: &OsString| -> Option<VolumeRecord> {
             let dir = os::open_dir(&self.trash, name).ok()?;
-            let record: VolumeRecord = record::read(&dir, VOLUME_RECORD).ok()?;
-            Some(record.size_bytes.0)
+            record::read(&dir, VOLUME_RECORD).ok()
         };
-        Ok(names
-            .into_iter()
-            .map(|name| {
-                let size = size(&name).unwrap_or(0);
-                (name, size)
-            })
-            .collect())
+        let binned = |name| {
+            let record = record(&name);
+            Binned {
+                name,
+                size: record.as_ref().map_or(0, |record| record.size_bytes.0),
+                quota_id: record.and_then(|record| record.quota_id),
+            }
+        };
+        Ok(names.into_iter().map(binned).collect())
     }
 
     fn marker(&self) -> Result<Marker, Sickness> {
@@ -458,6 +500,15 @@ fn find_marker(
 fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
     let recalled = context.memory.recall(&options.path);
     recalled.map_err(|error| Sickness::Memory(error.chain()))
+}
+
+fn find_quota(
+    context: &Context,
+    filesystem: &Filesystem,
+    root: &GuardedDir,
+) -> Result<Arc<dyn Quota>, Fault> {
+    let quota = context.quotas.find(&filesystem.name, root.as_fd());
+    quota.during("ask what holds sizes on the disk")
 }
 
 fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {

@@ -10,6 +10,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::os;
+use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, PoolId, VolumeId};
 
 use super::fault::{During, Fault};
@@ -47,7 +48,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Reads every record of the pool.
-    pub(crate) fn load(volumes: &OwnedFd, pool: PoolId) -> Result<Self, Fault> {
+    pub(crate) fn load(volumes: &OwnedFd, pool: PoolId, quota: &dyn Quota) -> Result<Self, Fault> {
         let mut index = Self::default();
         let names = os::entry_names(volumes.as_fd()).during("list volumes")?;
         let mut seen: BTreeMap<NameHash, usize> = BTreeMap::new();
@@ -70,20 +71,23 @@ impl Index {
                     index.insert(entry);
                 }
                 Ok(None) => {}
-                Err(reason) => index.quarantine(volumes, name, hash, reason),
+                Err(reason) => {
+                    let space = space(volumes, name, quota);
+                    index.quarantine(name, hash, reason, space);
+                }
             }
         }
         Ok(index)
     }
 
-    fn quarantine(
-        &mut self,
-        volumes: &OwnedFd,
-        name: &OsStr,
-        hash: Option<NameHash>,
-        reason: String,
-    ) {
-        let space = tree::usage(volumes.as_fd(), name);
+    /// Takes a volume for one that cannot be trusted.
+    pub(crate) fn distrust(&mut self, entry: &Entry, space: u64, reason: String) {
+        self.remove(entry.record.id);
+        let hash = Some(entry.record.id.hash());
+        self.quarantine(OsStr::new(&entry.directory), hash, reason, space);
+    }
+
+    fn quarantine(&mut self, name: &OsStr, hash: Option<NameHash>, reason: String, space: u64) {
         let path = PathBuf::from(layout::VOLUMES).join(name);
         self.reserved = self.reserved.saturating_add(space);
         self.quarantine.push(Quarantined {
@@ -131,6 +135,16 @@ impl Index {
         self.volumes.len()
     }
 
+    /// How many volumes have a size that nothing holds, in a pool that holds them so.
+    pub(crate) fn unheld(&self, enforcement: Enforcement) -> usize {
+        let unheld = |entry: &&Arc<Entry>| {
+            let record = &entry.record;
+            record.size_bytes > Bytes::ZERO
+                && (record.enforcement == Enforcement::None || record.enforcement != enforcement)
+        };
+        self.volumes.values().filter(unheld).count()
+    }
+
     pub(crate) fn quarantined(&self) -> &[Quarantined] {
         &self.quarantine
     }
@@ -143,6 +157,24 @@ impl Index {
     pub(crate) fn is_empty(&self) -> bool {
         self.volumes.is_empty() && self.quarantine.is_empty()
     }
+}
+
+/// What an entry that cannot be trusted takes: the limit of what its data is charged to, or what is
+/// charged if that is more; where nothing is, what its tree occupies.
+fn space(volumes: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> u64 {
+    let charged = || -> Result<Option<u64>, Errno> {
+        let dir = os::open_dir(volumes, name)?;
+        let data = os::open_dir(dir, layout::DATA)?;
+        let Some(id) = quota.charged_to(data.as_fd())? else {
+            return Ok(None);
+        };
+        let charge = quota.charge(id)?;
+        Ok(charge
+            .is_limited()
+            .then_some(charge.byte_limit.max(charge.bytes)))
+    };
+    let charged = charged().ok().flatten();
+    charged.unwrap_or_else(|| tree::usage(volumes.as_fd(), name))
 }
 
 /// Reads one volume's record and checks that it belongs where it is; nothing if the directory is

@@ -1,10 +1,14 @@
 //! Pools as the command line sees them: made by an explicit act, looked at without a server.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::mount::{self, GuardedDir};
 use crate::os::Os;
+use crate::quota::{self, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 use super::disk::{open_mounted, suitable_filesystem};
@@ -65,6 +69,50 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId,
     marker::init(os, &root, node)
 }
 
+/// Switches on what holds sizes on the btrfs below a path; false if it was on. On other
+/// filesystems only a mount can.
+pub fn enable_quota(path: &Path) -> Result<bool> {
+    let wanted = Wanted {
+        require_mount: false,
+        any_filesystem: true,
+    };
+    let refused = |reason| Error::PoolRefused {
+        path: path.to_owned(),
+        reason,
+    };
+    let (filesystem, root) = open_root(path, wanted).map_err(refused)?;
+    if filesystem != "btrfs" {
+        let shown = path.display();
+        let problem = format!(
+            "{shown} is on {filesystem}, where a mount option switches quota on; `rootcellar \
+             check` says how"
+        );
+        return Err(Error::invalid("PATH", problem));
+    }
+    let failed = |what| {
+        move |errno: Errno| Error::Io {
+            what,
+            path: path.to_owned(),
+            source: errno.into(),
+        }
+    };
+    match quota::mode(root.as_fd()).map_err(failed("ask for the quota mode of"))? {
+        quota::Mode::Simple => Ok(false),
+        quota::Mode::Full => {
+            let shown = path.display();
+            let problem = format!(
+                "full qgroups are on, which do not hold subvolumes that a pod makes; switch them \
+                 off first: btrfs quota disable {shown}"
+            );
+            Err(Error::invalid("PATH", problem))
+        }
+        quota::Mode::Off => {
+            quota::enable(root.as_fd()).map_err(failed("switch on simple quota on"))?;
+            Ok(true)
+        }
+    }
+}
+
 /// Opens a pool's directory through a guarded clone.
 pub(super) fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedDir), Sickness> {
     let (at, _) = open_mounted(path, wanted.require_mount)?;
@@ -96,12 +144,14 @@ fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<(), Sickne
         any_filesystem: options.any_filesystem,
     };
     let (filesystem, root) = open_root(&options.path, wanted)?;
+    let quota = KernelQuotas.find(&filesystem, root.as_fd());
+    let quota = quota.during("ask what holds sizes on the disk")?;
     inspection.filesystem = filesystem;
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     inspection.id = Some(marker.id);
     inspection.node = Some(marker.node);
     let volumes = crate::os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
-    let index = Index::load(&volumes, marker.id)?;
+    let index = Index::load(&volumes, marker.id, &*quota)?;
     inspection.volumes = index.volumes();
     inspection.reserved = Bytes(index.reserved());
     inspection.quarantined = index

@@ -1,13 +1,12 @@
 //! How a pool comes and goes: opened when its disk is there, sick when it is not what it was.
 
-use std::ffi::OsString;
 use std::mem;
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::Instant;
 
 use crate::types::Bytes;
 
-use super::disk::Disk;
+use super::disk::{Binned, Disk};
 use super::index::Index;
 use super::{Learn, Pool, Sickness};
 
@@ -16,7 +15,7 @@ struct Opened {
     disk: Disk,
     index: Index,
     other: Bytes,
-    binned: Vec<(OsString, u64)>,
+    binned: Vec<Binned>,
 }
 
 impl Pool {
@@ -45,9 +44,10 @@ impl Pool {
         if self.sickness() != Some(Sickness::Opening) {
             disk.try_writing()?;
         }
-        let index = Index::load(disk.volumes(), disk.id)?;
+        let mut index = Index::load(disk.volumes(), disk.id, &*disk.quota)?;
         let other = disk.other()?;
         let binned = disk.binned()?;
+        self.reconcile(&disk, &mut index, &binned)?;
         learn(disk.site()).map_err(|error| Sickness::Io {
             what: "learn what is published".into(),
             error: error.to_string(),

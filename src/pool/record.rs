@@ -49,6 +49,14 @@ pub struct VolumeRecord {
     pub quota_id: Option<u32>,
 }
 
+impl VolumeRecord {
+    /// The number its use is charged to, and what that is limited to (zero: nothing).
+    pub fn limit(&self) -> Option<(u32, Bytes)> {
+        let limit = self.enforcement.limit(self.size_bytes);
+        self.quota_id.map(|id| (id, limit))
+    }
+}
+
 /// The access modes of the specification that a directory can honour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]

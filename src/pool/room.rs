@@ -1,11 +1,16 @@
 //! What a pool has room for, and what it is like.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use crate::error::{Error, Result};
+use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId};
 
-use super::capacity::{Room, Space};
+use super::capacity::{Others, Room, Space};
 use super::disk::Disk;
-use super::{Pool, PoolStatus, Reservation, Sickness, State};
+use super::fault::{During, Fault};
+use super::{Entry, Pool, PoolStatus, Reservation, Sickness, State};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;
@@ -17,23 +22,56 @@ impl Pool {
             .map_or(Bytes::ZERO, |(room, _)| room.available())
     }
 
-    /// The room and the filesystem's name. The disk is asked without the lock: a filesystem that
-    /// hangs must not stop those who ask nothing of it.
-    fn measured(&self) -> Option<(Room, String)> {
+    /// The room and the disk. The disk is asked without the lock: a filesystem that hangs must not
+    /// stop those who ask nothing of it.
+    fn measured(&self) -> Option<(Room, Arc<Disk>)> {
         let disk = self.disk().ok()?;
-        let space = disk.space().ok()?;
-        Some((
-            self.room(&self.lock(), &disk, space),
-            disk.filesystem.name.clone(),
-        ))
+        let (space, charged) = self.measure(&disk).ok()?;
+        Some((self.room(&self.lock(), &disk, space, charged), disk))
     }
 
-    fn room(&self, state: &State, disk: &Disk, space: Space) -> Room {
+    /// What the filesystem has, and what of it is charged to the volumes that have a size, to each
+    /// no more than that. A volume may be written to or emptied meanwhile, so it is asked before
+    /// and after, and the less is believed: to be charged adds room.
+    fn measure(&self, disk: &Disk) -> Result<(Space, u64), Fault> {
+        if !disk.accounts() {
+            return Ok((disk.space()?, 0));
+        }
+        let numbers: Vec<(u32, u64)> = {
+            let state = self.lock();
+            let records = state.index.after(None).map(|entry| &entry.record);
+            let sized = records.filter(|record| record.size_bytes > Bytes::ZERO);
+            sized
+                .filter_map(|record| Some((record.quota_id?, record.size_bytes.0)))
+                .collect()
+        };
+        let believe = |least: &mut Vec<u64>| -> Result<(), Fault> {
+            for (bytes, (id, _)) in least.iter_mut().zip(&numbers) {
+                let charge = disk.quota.charge(*id).during("ask what a volume uses")?;
+                *bytes = charge.bytes.min(*bytes);
+            }
+            Ok(())
+        };
+        let mut least = numbers.iter().map(|(_, size)| *size).collect();
+        believe(&mut least)?;
+        let space = disk.space()?;
+        believe(&mut least)?;
+        let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
+        Ok((space, least.iter().fold(0, sum)))
+    }
+
+    fn room(&self, state: &State, disk: &Disk, space: Space, charged: u64) -> Room {
         let reserved = state.index.reserved().saturating_add(state.in_flight);
+        let (others, reserved) = if disk.accounts() {
+            (Others::AllBut(charged), reserved)
+        } else {
+            let promised = reserved.saturating_add(self.trash.promised());
+            (Others::Stood(state.other.0), promised)
+        };
         Room {
             space,
-            other: state.other.0,
-            reserved: reserved.saturating_add(self.trash.promised()),
+            others,
+            reserved,
             overcommit: self.options.overcommit,
             reserve: self.options.reserve,
             on_root_disk: disk.is_on_root_disk(),
@@ -43,22 +81,62 @@ impl Pool {
     /// Promises room to a volume that is about to be made. Check and promise are one step, and so
     /// is a last look whether the volume is there: the pool may have been opened a moment ago.
     pub fn reserve(&self, id: VolumeId, size: Bytes) -> Result<Reservation<'_>> {
-        let disk = self.disk().map_err(|sickness| self.sick(sickness))?;
-        let space = disk
-            .space()
-            .map_err(|fault| self.judge(fault, Self::sick))?;
+        self.promise(size, Self::sick, |state| {
+            if state.index.get(id).is_some() || state.index.quarantined_as(id).is_some() {
+                let what = format!("volume {id}, whose pool was just opened,");
+                return Err(Error::Busy(what));
+            }
+            Ok(())
+        })
+    }
+
+    /// Promises room to a volume that is about to grow by `more`.
+    pub fn reserve_growth(&self, entry: &Arc<Entry>, more: Bytes) -> Result<Reservation<'_>> {
+        let id = entry.record.id;
+        self.promise(more, Self::home_sick, |state| match state.index.get(id) {
+            Some(current) if current.record == entry.record => Ok(()),
+            _ => Err(Error::Busy(format!(
+                "volume {id}, whose pool was just opened,"
+            ))),
+        })
+    }
+
+    /// Promises room if there is that much, and nothing is amiss with what it is for.
+    fn promise(
+        &self,
+        size: Bytes,
+        sick: fn(&Self, Sickness) -> Error,
+        look: impl Fn(&State) -> Result<()>,
+    ) -> Result<Reservation<'_>> {
+        let disk = self.disk().map_err(|sickness| sick(self, sickness))?;
+        let space = disk.space().map_err(|fault| self.judge(fault, sick))?;
+        // What is charged only adds room, so it is asked for where there is not enough without.
+        match self.grant(&disk, size, (space, 0), sick, &look) {
+            Err(Error::NoRoom { .. }) if disk.accounts() => {
+                let measured = self.measure(&disk);
+                let measured = measured.map_err(|fault| self.judge(fault, sick))?;
+                self.grant(&disk, size, measured, sick, &look)
+            }
+            granted => granted,
+        }
+    }
+
+    fn grant(
+        &self,
+        disk: &Disk,
+        size: Bytes,
+        (space, charged): (Space, u64),
+        sick: fn(&Self, Sickness) -> Error,
+        look: &impl Fn(&State) -> Result<()>,
+    ) -> Result<Reservation<'_>> {
         let mut state = self.lock();
         if let Err(sickness) = &state.disk {
             let sickness = sickness.clone();
             drop(state);
-            return Err(self.sick(sickness));
+            return Err(sick(self, sickness));
         }
-        if state.index.get(id).is_some() || state.index.quarantined_as(id).is_some() {
-            return Err(Error::Busy(format!(
-                "volume {id}, whose pool was just opened,"
-            )));
-        }
-        let available = self.room(&state, &disk, space).available();
+        look(&state)?;
+        let available = self.room(&state, disk, space, charged).available();
         if size > available {
             return Err(Error::NoRoom {
                 pool: self.options.name.clone(),
@@ -103,20 +181,24 @@ impl Pool {
     pub fn status(&self) -> PoolStatus {
         let measured = self.measured();
         let room = measured.as_ref().map(|(room, _)| room);
+        let disk = measured.as_ref().map(|(_, disk)| disk);
+        let enforcement = disk.map_or(Enforcement::None, |disk| disk.quota.enforcement());
         let state = self.lock();
         PoolStatus {
             name: self.options.name.clone(),
             path: self.options.path.clone(),
             id: state.id,
             sickness: state.disk.as_ref().err().cloned(),
-            filesystem: measured
-                .as_ref()
-                .map(|(_, name)| name.clone())
+            filesystem: disk
+                .map(|disk| disk.filesystem.name.clone())
                 .unwrap_or_default(),
+            enforcement,
             total: room.map_or(Bytes::ZERO, |room| Bytes(room.space.total)),
             available: room.map_or(Bytes::ZERO, Room::available),
             reserved: Bytes(state.index.reserved()),
             volumes: state.index.volumes(),
+            unheld: state.index.unheld(enforcement),
+            limits_restored: self.limits_restored.load(Ordering::Relaxed),
             quarantined: state.index.quarantined().len(),
             trash: self.trash.waiting(),
             resisting: self.trash.resisting(),

@@ -115,6 +115,9 @@ pub enum Sickness {
     /// What is at the path is not what was opened.
     #[error("what is mounted at its path has changed")]
     Changed,
+    /// Quota was switched on or off.
+    #[error("what holds sizes on its disk has changed; it is opened anew")]
+    EnforcementChanged,
     /// The system reports an error.
     #[error("cannot {what}: {error}")]
     Io {

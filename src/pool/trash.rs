@@ -15,8 +15,9 @@ use rustix::io::Errno;
 use crate::os::{self, Os};
 
 use super::Pool;
-use super::disk::Disk;
+use super::disk::{Binned, Disk};
 use super::fault::{During, Fault};
+use super::layout;
 use super::record::{self, VOLUME_RECORD, VolumeRecord};
 use super::tree::{self, Manner, Watch};
 
@@ -67,8 +68,9 @@ impl Trash {
     }
 
     /// Takes the sizes of what waits from a disk that was opened.
-    pub(crate) fn set_sizes(&self, sizes: Vec<(OsString, u64)>) {
-        *lock(&self.sizes) = sizes.into_iter().collect();
+    pub(crate) fn set_sizes(&self, binned: Vec<Binned>) {
+        let sizes = binned.into_iter().map(|binned| (binned.name, binned.size));
+        *lock(&self.sizes) = sizes.collect();
     }
 
     /// Counts an entry that begins to wait.
@@ -138,11 +140,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When an entry that resisted is tried again.
+/// When an entry is tried again.
 #[derive(Debug, Clone, Copy)]
 struct Retry {
     at: Instant,
     delay: Duration,
+    /// False: it only waits for the filesystem to give its space back.
+    resists: bool,
+}
+
+impl Retry {
+    /// Ever more rarely.
+    fn after(before: Option<&Self>, resists: bool) -> Self {
+        let delay = before.map_or(FIRST_RETRY, |retry| {
+            retry.delay.saturating_mul(2).min(LAST_RETRY)
+        });
+        Self {
+            at: Instant::now() + delay,
+            delay,
+            resists,
+        }
+    }
+}
+
+/// How far an entry was reclaimed.
+enum Reclaimed {
+    Wholly,
+    /// But for its number, while the filesystem gives its space back.
+    NotYet,
 }
 
 fn run(pool: &Pool) {
@@ -188,50 +213,47 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
             continue;
         }
         match reclaim(pool, disk, name) {
-            Ok(()) => {
+            Ok(Reclaimed::Wholly) => {
                 retries.remove(name);
                 reclaimed += 1;
                 pool.trash.forget(name);
+            }
+            Ok(Reclaimed::NotYet) => {
+                let retry = Retry::after(retries.get(name), false);
+                retries.insert(name.clone(), retry);
             }
             Err(fault) if fault.errno == Errno::CANCELED => return reclaimed,
             Err(fault) => postpone(pool, name, fault, retries),
         }
     }
-    pool.trash.resisting.store(retries.len(), Ordering::Relaxed);
+    let resisting = retries.values().filter(|retry| retry.resists).count();
+    pool.trash.resisting.store(resisting, Ordering::Relaxed);
     reclaimed
 }
 
 fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsString, Retry>) {
-    let delay = retries.get(name).map_or(FIRST_RETRY, |retry| {
-        retry.delay.saturating_mul(2).min(LAST_RETRY)
-    });
+    let retry = Retry::after(retries.get(name), true);
     tracing::warn!(
         pool = %pool.options.name,
         entry = %name.display(),
         %fault,
-        retry_in = ?delay,
+        retry_in = ?retry.delay,
         "something in the trash resists"
     );
-    retries.insert(
-        name.to_owned(),
-        Retry {
-            at: Instant::now() + delay,
-            delay,
-        },
-    );
+    retries.insert(name.to_owned(), retry);
 }
 
 /// Reclaims one entry: the content first, then the number that held its size, the record last,
 /// so that a restart in between still finds the number.
-fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
+fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
     let os: &Os = &pool.context.os;
     let dir = match os::open_dir(disk.trash(), name) {
         Ok(dir) => dir,
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(Reclaimed::Wholly),
         Err(Errno::NOTDIR | Errno::LOOP) => {
-            return os
-                .unlink(disk.trash(), name)
-                .during("remove a file in the trash");
+            let removed = os.unlink(disk.trash(), name);
+            removed.during("remove a file in the trash")?;
+            return Ok(Reclaimed::Wholly);
         }
         Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
     };
@@ -242,16 +264,23 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
         reported: Mutex::new(Instant::now()),
     };
     let manner = Manner::of(&disk.filesystem.name);
+    match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
+        Ok(true) => progress.removed(),
+        Ok(false) => {}
+        Err(errno) => {
+            tracing::debug!(entry = %name.display(), %errno, "cannot be destroyed at once");
+        }
+    }
     tree::empty(os, &dir, Some(VOLUME_RECORD), manner, &progress)?;
     let entries = progress.count.load(Ordering::Relaxed);
     if let Ok(VolumeRecord {
         quota_id: Some(id), ..
     }) = record::read(&dir, VOLUME_RECORD)
     {
-        pool.context
-            .quota
-            .release(id)
-            .during("free the number that held a size")?;
+        match disk.quota.release(os, id) {
+            Err(Errno::BUSY) => return Ok(Reclaimed::NotYet),
+            freed => freed.during("free the number that held a size")?,
+        }
     }
     match os.unlink(&dir, VOLUME_RECORD) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -261,7 +290,7 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<(), Fault> {
     os.rmdir(disk.trash(), name)
         .during("remove a directory in the trash")?;
     tracing::info!(pool = %pool.options.name, entry = %name.display(), entries, "reclaimed");
-    Ok(())
+    Ok(Reclaimed::Wholly)
 }
 
 struct Progress<'a> {

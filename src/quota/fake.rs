@@ -1,30 +1,42 @@
 //! Limits that exist only in memory, for tests of the order in which they are set and freed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::os::Os;
+use crate::os::{self, FileId, Os};
 use crate::types::Bytes;
 
-use super::{Enforcement, Quota};
+use super::{Charge, Enforcement, OURS, Quota, Quotas};
 
-/// A stateful fake: it remembers every limit until it is released.
-#[derive(Debug, Default)]
+/// A stateful fake: it remembers every limit until it is released, as the kernel does whoever asks.
+#[derive(Debug, Clone, Default)]
 pub struct FakeQuota {
-    limits: Mutex<BTreeMap<u32, Bytes>>,
+    kernel: Arc<Mutex<Kernel>>,
+}
+
+#[derive(Debug, Default)]
+struct Kernel {
+    limits: BTreeMap<u32, Bytes>,
+    charged: HashMap<FileId, u32>,
 }
 
 impl FakeQuota {
     /// The limits in force, by number.
     pub fn limits(&self) -> BTreeMap<u32, Bytes> {
-        self.lock().clone()
+        self.lock().limits.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Bytes>> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Kernel> {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Quotas for FakeQuota {
+    fn find(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+        Ok(Arc::new(self.clone()))
     }
 }
 
@@ -41,18 +53,59 @@ impl Quota for FakeQuota {
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
         let id = {
-            let mut limits = self.lock();
-            let id = limits.last_key_value().map_or(1, |(last, _)| last + 1);
-            limits.insert(id, size);
+            let mut kernel = self.lock();
+            let last = kernel.limits.last_key_value().map(|(last, _)| last + 1);
+            let id = last.unwrap_or(OURS.start);
+            kernel.limits.insert(id, size);
             id
         };
         os.mkdir(dir, name, 0o700).inspect_err(|_| {
-            self.lock().remove(&id);
+            self.lock().limits.remove(&id);
         })?;
+        let made = os::status_at(dir, name)?.id;
+        self.lock().charged.insert(made, id);
         Ok(Some(id))
     }
 
-    fn release(&self, id: u32) -> Result<(), Errno> {
-        self.lock().remove(&id).map(|_| ()).ok_or(Errno::NOENT)
+    fn limit(&self, _os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+        self.lock().limits.insert(id, size);
+        Ok(())
+    }
+
+    /// Nothing is ever charged.
+    fn charge(&self, id: u32) -> Result<Charge, Errno> {
+        let limit = self.lock().limits.get(&id).copied().unwrap_or_default();
+        Ok(Charge {
+            byte_limit: limit.0,
+            ..Charge::default()
+        })
+    }
+
+    fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
+        charge.byte_limit == size.0
+    }
+
+    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+        let ids: Vec<u32> = self.lock().limits.keys().copied().collect();
+        ids.into_iter()
+            .map(|id| Ok((id, self.charge(id)?)))
+            .collect()
+    }
+
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        let id = os::status(dir)?.id;
+        Ok(self.lock().charged.get(&id).copied())
+    }
+
+    fn note(&self, _id: u32) {}
+
+    fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {
+        Ok(false)
+    }
+
+    fn release(&self, _os: &Os, id: u32) -> Result<(), Errno> {
+        let mut kernel = self.lock();
+        kernel.charged.retain(|_, charged_to| *charged_to != id);
+        kernel.limits.remove(&id).map(|_| ()).ok_or(Errno::NOENT)
     }
 }

@@ -1,17 +1,24 @@
 //! No quota: sizes are promised and counted, but not held.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::os::Os;
 use crate::types::Bytes;
 
-use super::{Enforcement, Quota};
+use super::{Charge, Enforcement, Quota, Quotas};
 
 /// Holds no size.
 #[derive(Debug, Default)]
 pub struct NoQuota;
+
+impl Quotas for NoQuota {
+    fn find(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+        Ok(Arc::new(Self))
+    }
+}
 
 impl Quota for NoQuota {
     fn enforcement(&self) -> Enforcement {
@@ -29,7 +36,33 @@ impl Quota for NoQuota {
         Ok(None)
     }
 
-    fn release(&self, _id: u32) -> Result<(), Errno> {
+    fn limit(&self, _os: &Os, _id: u32, _size: Bytes) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn charge(&self, _id: u32) -> Result<Charge, Errno> {
+        Ok(Charge::default())
+    }
+
+    fn has_limit(&self, _charge: &Charge, _size: Bytes) -> bool {
+        true
+    }
+
+    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+        Ok(Vec::new())
+    }
+
+    fn charged_to(&self, _dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        Ok(None)
+    }
+
+    fn note(&self, _id: u32) {}
+
+    fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {
+        Ok(false)
+    }
+
+    fn release(&self, _os: &Os, _id: u32) -> Result<(), Errno> {
         Ok(())
     }
 }

@@ -7,7 +7,8 @@ use tonic::Request;
 use crate::csi;
 use crate::csi::identity_server::Identity;
 use crate::csi::plugin_capability::service::Type as Service;
-use crate::csi::plugin_capability::{Service as ServiceMessage, Type};
+use crate::csi::plugin_capability::volume_expansion::Type as Expansion;
+use crate::csi::plugin_capability::{Service as ServiceMessage, Type, VolumeExpansion};
 use crate::error::Operation;
 
 use super::{Answer, Edge, Rpc};
@@ -46,15 +47,23 @@ impl Identity for IdentityService {
         &self,
         _request: Request<csi::GetPluginCapabilitiesRequest>,
     ) -> Answer<csi::GetPluginCapabilitiesResponse> {
-        let capabilities = DECLARED.map(|service| csi::PluginCapability {
-            r#type: Some(Type::Service(ServiceMessage {
+        let services = DECLARED.map(|service| {
+            Type::Service(ServiceMessage {
                 r#type: service.into(),
-            })),
+            })
+        });
+        // By the node alone, so that one resizer serves every node.
+        let expansion = Type::VolumeExpansion(VolumeExpansion {
+            r#type: Expansion::Online.into(),
+        });
+        let capabilities = services.into_iter().chain([expansion]);
+        let capabilities = capabilities.map(|capability| csi::PluginCapability {
+            r#type: Some(capability),
         });
         self.0.answer(
             GET_PLUGIN_CAPABILITIES,
             csi::GetPluginCapabilitiesResponse {
-                capabilities: capabilities.into(),
+                capabilities: capabilities.collect(),
             },
         )
     }

@@ -19,10 +19,15 @@ const PUBLISH: Rpc = Rpc::write("NodePublishVolume", Operation::Volume);
 /// Needs neither a record nor a healthy pool, so a pod may go while the driver starts.
 const UNPUBLISH: Rpc = Rpc::write("NodeUnpublishVolume", Operation::Volume).while_loading();
 const GET_STATS: Rpc = Rpc::read("NodeGetVolumeStats", Operation::Volume);
+const EXPAND: Rpc = Rpc::write("NodeExpandVolume", Operation::Expand);
 const GET_CAPABILITIES: Rpc = Rpc::read("NodeGetCapabilities", Operation::Query);
 const GET_INFO: Rpc = Rpc::read("NodeGetInfo", Operation::Query);
 
-const DECLARED: [RpcType; 2] = [RpcType::GetVolumeStats, RpcType::SingleNodeMultiWriter];
+const DECLARED: [RpcType; 3] = [
+    RpcType::GetVolumeStats,
+    RpcType::ExpandVolume,
+    RpcType::SingleNodeMultiWriter,
+];
 
 /// Gives volumes to pods.
 #[derive(Debug, Clone)]
@@ -75,6 +80,21 @@ impl Node for NodeService {
             Ok(csi::NodeGetVolumeStatsResponse { usage })
         };
         self.0.run(GET_STATS, id, work).await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<csi::NodeExpandVolumeRequest>,
+    ) -> Answer<csi::NodeExpandVolumeResponse> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        let work = move |edge: &Edge| {
+            let size = edge.volumes.expand(&request::expand(request)?)?;
+            Ok(csi::NodeExpandVolumeResponse {
+                capacity_bytes: size.to_i64(),
+            })
+        };
+        self.0.run(EXPAND, id, work).await
     }
 
     async fn node_get_capabilities(

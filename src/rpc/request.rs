@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::csi;
 use crate::error::{Error, Result};
 use crate::types::Bytes;
-use crate::volume::{Class, CreateRequest, PublishRequest};
+use crate::volume::{Class, CreateRequest, ExpandRequest, PublishRequest};
 
 use super::topology::Topology;
 
@@ -59,6 +59,22 @@ pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishR
         target,
         capability,
         read_only,
+    })
+}
+
+/// Checks a `NodeExpandVolumeRequest`.
+pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequest> {
+    let id = volume_id(request.volume_id)?;
+    let path = path("volume_path", request.volume_path)?;
+    if let Some(capability) = &request.volume_capability {
+        capability::capability(capability)?;
+    }
+    let (required, limit) = capacity_range(request.capacity_range)?;
+    Ok(ExpandRequest {
+        id,
+        path,
+        required,
+        limit,
     })
 }
 

@@ -21,12 +21,26 @@ const MAX_ID: u32 = u32::MAX - 1;
 pub struct Class {
     /// The pool asked for by name.
     pub pool: Option<PoolName>,
+    /// Whether its size must be held by force.
+    pub enforcement: Hold,
     /// What the volume keeps.
     pub parameters: Parameters,
     /// `csi.storage.k8s.io/fstype`, which only the capacity poll carries.
     pub fs_type: Option<String>,
     /// For people: whose volume it is.
     pub claim: ClaimLabel,
+}
+
+/// Whether the sizes of a class are held by force: the parameter `enforcement`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hold {
+    /// Where the pool can.
+    #[default]
+    Auto,
+    /// Or the volume is not made.
+    Required,
+    /// Never.
+    None,
 }
 
 impl Class {
@@ -74,6 +88,17 @@ impl Class {
                     }
                 }
             }
+            "enforcement" => {
+                self.enforcement = match value {
+                    "auto" => Hold::Auto,
+                    "required" => Hold::Required,
+                    "none" => Hold::None,
+                    _ => {
+                        let problem = format!("{value:?} is not auto, required or none");
+                        return Err(parameter(key, &problem));
+                    }
+                }
+            }
             SIDECAR_FSTYPE => self.fs_type = Some(value.to_owned()).filter(|v| !v.is_empty()),
             CLAIM_NAMESPACE => self.claim.namespace = Some(value.to_owned()),
             CLAIM_NAME => self.claim.claim = Some(value.to_owned()),
@@ -82,7 +107,7 @@ impl Class {
             _ => {
                 return Err(parameter(
                     key,
-                    "unknown parameter; known are pool, mode, uid, gid and sharing",
+                    "unknown parameter; known are pool, enforcement, mode, uid, gid and sharing",
                 ));
             }
         }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::{AccessMode, Entry, FORMAT, Known, Pool, VolumeRecord};
+use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId, VolumeName};
 
-use super::{Capability, Class, CreateRequest, Volume, Volumes};
+use super::{Capability, Class, CreateRequest, Hold, Volume, Volumes};
 
 impl Volumes {
     /// Makes a volume, or finds the one of that name if it is what was asked for.
@@ -14,6 +15,13 @@ impl Volumes {
         let _name = self.busy.hold_name(request.name.as_str())?;
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
+        }
+        let size = size_of(request);
+        if request.class.enforcement == Hold::Required && size == Bytes::ZERO {
+            return Err(Error::invalid(
+                "capacity_range",
+                "missing, and the class has enforcement=required; ask for a size",
+            ));
         }
         if let Some((pool, entry)) = self.find_by_name(&request.name)? {
             let _id = self.busy.hold_id(&entry.record.id.to_string())?;
@@ -33,7 +41,7 @@ impl Volumes {
         };
         let _id = self.busy.hold_id(&id.to_string())?;
         check_filesystem(pool, &request.capabilities, Some(&request.class))?;
-        let size = size_of(request);
+        check_enforcement(pool, &request.class)?;
         let reservation = pool.reserve(id, size)?;
         let entry = pool.create(&reservation, record(id, size, pool, request))?;
         Ok(Volume::new(pool, &entry))
@@ -43,7 +51,10 @@ impl Volumes {
     /// would be refused for this node's sake. What no node would accept changes nothing: the
     /// create must be reached to say so.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Bytes {
-        let fits = |pool: &Pool| check_filesystem(pool, capabilities, Some(class)).is_ok();
+        let fits = |pool: &Pool| {
+            check_filesystem(pool, capabilities, Some(class)).is_ok()
+                && check_enforcement(pool, class).is_ok()
+        };
         match self.choose_pool(class) {
             Ok(pool) if fits(pool) => pool.available(),
             // The class must name a pool: CreateVolume says so, if it is ever called.
@@ -150,6 +161,7 @@ pub(super) fn check_fits(
                 format!("the volume is in pool {}, not in {name}", pool.name()),
             ));
         }
+        check_held(entry.record.enforcement, class.enforcement)?;
         if class.parameters != has {
             return Err(Error::invalid(
                 "parameters",
@@ -164,6 +176,28 @@ pub(super) fn check_fits(
         capability.check_sharing(has.sharing)?;
     }
     check_filesystem(pool, capabilities, class)
+}
+
+/// Refuses a pool that cannot hold sizes, if the class requires it.
+fn check_enforcement(pool: &Pool, class: &Class) -> Result<()> {
+    let required = class.enforcement == Hold::Required;
+    if required && pool.enforcement() == Enforcement::None {
+        let pool = pool.name().clone();
+        return Err(Error::CannotEnforce { pool });
+    }
+    Ok(())
+}
+
+/// Whether a volume's size is held as a class says.
+fn check_held(has: Enforcement, wants: Hold) -> Result<()> {
+    let problem = match (has, wants) {
+        (Enforcement::None, Hold::Required) => "the volume's size is not held, and is to be",
+        (Enforcement::Project | Enforcement::Squota, Hold::None) => {
+            "the volume's size is held, and is not to be"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::invalid("parameter \"enforcement\"", problem))
 }
 
 /// Refuses a filesystem type that is not the pool's.
@@ -208,7 +242,10 @@ fn record(id: VolumeId, size: Bytes, pool: &Pool, request: &CreateRequest) -> Vo
         claim: request.class.claim.clone(),
         parameters: request.class.parameters,
         access_modes,
-        enforcement: pool.enforcement(),
+        enforcement: match (request.class.enforcement, size) {
+            (Hold::None, _) | (_, Bytes::ZERO) => Enforcement::None,
+            (Hold::Auto | Hold::Required, _) => pool.enforcement(),
+        },
         quota_id: None,
     }
 }

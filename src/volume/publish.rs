@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::mount::{Found, MountOptions, Target};
 use crate::os::{self, FileId, Os};
-use crate::pool::Entry;
+use crate::pool::{Entry, Pool};
+use crate::quota::Charge;
 
 use super::{PublishRequest, Stats, Usage, Volumes, parse_id, shorten};
 
@@ -149,11 +150,10 @@ impl Volumes {
         remove_leaf(&target)
     }
 
-    /// The use of a volume published at a path.
-    pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
-        let (pool, entry) = self.volume(parse_id(id)?)?;
+    /// The target at a path where a volume is published; anything else is an error.
+    pub(super) fn published_at(&self, pool: &Pool, entry: &Entry, path: &Path) -> Result<Target> {
         let elsewhere = || Error::NotPublishedThere {
-            id: id.to_owned(),
+            id: entry.record.id.to_string(),
             path: path.to_owned(),
         };
         let target = match self.target(path) {
@@ -162,15 +162,25 @@ impl Volumes {
             Ok(None) | Err(Error::Invalid { .. }) => return Err(elsewhere()),
             Err(error) => return Err(error),
         };
-        let data = pool.data_id(&entry)?;
+        let data = pool.data_id(entry)?;
         match self.mounter.look(&target)? {
-            Found::Mount(mounted) if mounted.id == data => {}
-            _ => return Err(elsewhere()),
+            Found::Mount(mounted) if mounted.id == data => Ok(target),
+            _ => Err(elsewhere()),
         }
-        let space = target
-            .statvfs()
-            .map_err(|errno| target.error("cannot ask for the space at", errno))?;
-        Ok(Stats::from(space))
+    }
+
+    /// The use of a volume published at a path: its own where that is counted, else that of the
+    /// filesystem.
+    pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
+        let (pool, entry) = self.volume(parse_id(id)?)?;
+        let target = self.published_at(&pool, &entry, path)?;
+        let Some(charge) = pool.charge(&entry)? else {
+            let space = target
+                .statvfs()
+                .map_err(|errno| target.error("cannot ask for the space at", errno))?;
+            return Ok(Stats::from(space));
+        };
+        Ok(Stats::of(charge, pool.space()?))
     }
 }
 
@@ -196,6 +206,30 @@ impl From<StatVfs> for Stats {
         Self {
             bytes: usage(vfs.f_blocks, vfs.f_bfree, vfs.f_bavail, vfs.f_frsize),
             inodes: usage(vfs.f_files, vfs.f_ffree, vfs.f_favail, 1),
+        }
+    }
+}
+
+impl Stats {
+    /// What a volume uses, and what it may still have: no more than the disk has.
+    fn of(charge: Charge, disk: StatVfs) -> Self {
+        let disk = Self::from(disk);
+        let usage = |used: u64, limit: u64, disk: Usage| {
+            let total = if limit == 0 { disk.total } else { limit };
+            Usage {
+                total,
+                used,
+                available: total.saturating_sub(used).min(disk.available),
+            }
+        };
+        let inodes = if disk.inodes.total == 0 {
+            disk.inodes
+        } else {
+            usage(charge.inodes, charge.inode_limit, disk.inodes)
+        };
+        Self {
+            bytes: usage(charge.bytes, charge.byte_limit, disk.bytes),
+            inodes,
         }
     }
 }

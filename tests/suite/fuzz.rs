@@ -96,6 +96,7 @@ const CALLS: [Call; 36] = calls! {
     Node/NodeUnpublishVolume(unpublish, NodeUnpublishVolumeRequest):
         InvalidArgument NotFound AlreadyExists;
     Node/NodeGetVolumeStats(stats, NodeGetVolumeStatsRequest): InvalidArgument NotFound;
+    Node/NodeExpandVolume(expand, NodeExpandVolumeRequest): InvalidArgument NotFound OutOfRange;
     Node/NodeGetCapabilities(others, NodeGetCapabilitiesRequest): ;
     Node/NodeGetInfo(others, NodeGetInfoRequest): ;
     Controller/ControllerPublishVolume(others, ControllerPublishVolumeRequest): Unimplemented;
@@ -121,7 +122,6 @@ const CALLS: [Call; 36] = calls! {
     Node/NodeUnstageVolume(others, NodeUnstageVolumeRequest): Unimplemented;
     Node/NodeGetVolumeHealth(others, NodeGetVolumeHealthRequest): Unimplemented;
     Node/NodeGetStorageHealth(others, NodeGetStorageHealthRequest): Unimplemented;
-    Node/NodeExpandVolume(others, NodeExpandVolumeRequest): Unimplemented;
 };
 
 /// Things of others around a served pool, and volumes in it.
@@ -250,7 +250,7 @@ impl Scene {
         }
         assert_eq!(look(&self.node), self.before);
         let log = self.server.log();
-        assert!(log.contains("NodePublishVolume"), "it is the right log");
+        assert!(log.contains("Probe"), "it is the right log");
         assert!(!log.contains("panicked") && !log.contains(SECRET), "{log}");
         assert_eq!(self.server.stop(), Some(0));
     }

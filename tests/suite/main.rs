@@ -26,4 +26,5 @@ mod poweroff;
 mod reclaim;
 mod rpc;
 mod server;
+mod sizes;
 mod steps;

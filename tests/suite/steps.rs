@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::{FakeQuota, NoQuota, Quota};
+use rootcellar::quota::{FakeQuota, NoQuota, Quotas};
 use rootcellar::types::Bytes;
 
 use crate::common::create;
@@ -25,8 +25,8 @@ enum Call {
 }
 
 impl Call {
-    fn prepare(self, quota: Arc<dyn Quota>) -> Stage {
-        let mut stage = Stage::new(quota);
+    fn prepare(self, quotas: Arc<dyn Quotas>) -> Stage {
+        let mut stage = Stage::new(quotas);
         stage.start();
         stage.make("kept");
         if self == Self::Delete {

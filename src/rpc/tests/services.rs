@@ -346,14 +346,14 @@ async fn the_driver_says_who_it_is_and_what_it_can() {
         .get_plugin_capabilities(Request::new(plugin))
         .await
         .unwrap();
-    assert_eq!(plugin.into_inner().capabilities.len(), 2);
+    assert_eq!(plugin.into_inner().capabilities.len(), 3);
     let node = csi::NodeGetCapabilitiesRequest {};
     let node = driver
         .node
         .node_get_capabilities(Request::new(node))
         .await
         .unwrap();
-    assert_eq!(node.into_inner().capabilities.len(), 2);
+    assert_eq!(node.into_inner().capabilities.len(), 3);
     let controller = csi::ControllerGetCapabilitiesRequest {};
     let controller = driver
         .controller

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rootcellar::mount::{FakeMounter, MountOptions, Mounter};
 use rootcellar::os::Os;
 use rootcellar::pool::{AccessMode, PoolOptions};
-use rootcellar::quota::{NoQuota, Quota};
+use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
     Capability, Class, CreateRequest, PublishRequest, Seams, Settings, Volumes,
@@ -147,7 +147,7 @@ pub fn names(dir: &Path) -> Vec<String> {
 pub struct Fakes {
     pub os: Os,
     pub mounter: Arc<dyn Mounter>,
-    pub quota: Arc<dyn Quota>,
+    pub quotas: Arc<dyn Quotas>,
 }
 
 impl Default for Fakes {
@@ -155,7 +155,7 @@ impl Default for Fakes {
         Self {
             os: Os::default(),
             mounter: Arc::new(FakeMounter::default()),
-            quota: Arc::new(NoQuota),
+            quotas: Arc::new(KernelQuotas),
         }
     }
 }
@@ -165,7 +165,7 @@ impl Fakes {
         Seams {
             os: self.os.clone(),
             mounter: Arc::clone(&self.mounter),
-            quota: Arc::clone(&self.quota),
+            quotas: Arc::clone(&self.quotas),
         }
     }
 }

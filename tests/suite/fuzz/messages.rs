@@ -118,6 +118,15 @@ fn number() -> BoxedStrategy<i64> {
     prop_oneof![3 => prop::sample::select(fixed.to_vec()), 1 => any::<i64>()].boxed()
 }
 
+fn range() -> BoxedStrategy<csi::CapacityRange> {
+    (number(), number())
+        .prop_map(|(required_bytes, limit_bytes)| csi::CapacityRange {
+            required_bytes,
+            limit_bytes,
+        })
+        .boxed()
+}
+
 fn capability() -> BoxedStrategy<csi::VolumeCapability> {
     let mode = prop_oneof![6 => 0..8_i32, 1 => any::<i32>()];
     let mode = prop::option::weighted(0.9, mode.prop_map(|mode| AccessMode { mode }));
@@ -166,10 +175,6 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
             requisite,
             preferred,
         });
-    let range = (number(), number()).prop_map(|(required_bytes, limit_bytes)| csi::CapacityRange {
-        required_bytes,
-        limit_bytes,
-    });
     let extra = prop_oneof![9 => Just(Map::new()), 1 => parameters()];
     let source = prop::bool::weighted(0.05);
     let good = prop_oneof![
@@ -177,7 +182,7 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
         Just(vec![crate::common::messages::read_write_once()])
     ];
     let requests = (
-        (name(known), prop::option::of(range), good),
+        (name(known), prop::option::of(range()), good),
         (parameters(), secrets(), extra, source),
         prop::option::weighted(0.3, requirement),
     )
@@ -298,6 +303,27 @@ pub fn stats(known: &Known) -> BoxedStrategy<Vec<u8>> {
             staging_target_path,
         },
     );
+    bytes(requests)
+}
+
+pub fn expand(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let range = prop::option::weighted(0.9, range());
+    let capability = prop::option::of(capability());
+    let requests = (
+        (prey(known), target(known), odd()),
+        (range, capability, secrets()),
+    )
+        .prop_map(|(names, (capacity_range, volume_capability, secrets))| {
+            let (volume_id, volume_path, staging_target_path) = names;
+            csi::NodeExpandVolumeRequest {
+                volume_id,
+                volume_path,
+                capacity_range,
+                staging_target_path,
+                volume_capability,
+                secrets,
+            }
+        });
     bytes(requests)
 }
 

@@ -67,7 +67,7 @@ impl Scene {
         let seams = Seams {
             os: fakes.os,
             mounter: fakes.mounter,
-            quota: fakes.quota,
+            quotas: fakes.quotas,
         };
         let settings = Settings {
             // A process that another test starts holds the lock too, until it is another program.

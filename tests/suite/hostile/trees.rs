@@ -76,6 +76,14 @@ impl Place {
         volumes.join(directory).join("data")
     }
 
+    /// Makes the `data/` of an empty volume a plain directory, as it is on every filesystem but btrfs
+    /// and was there once: a subvolume goes at once, and not entry by entry.
+    fn make_plain(&self, volume: &str) {
+        let data = self.data(volume);
+        fs::remove_dir(&data).unwrap();
+        fs::create_dir(&data).unwrap();
+    }
+
     fn trash(&self) -> PathBuf {
         self.disk.path().join(".rootcellar/trash")
     }
@@ -203,6 +211,7 @@ async fn what_resists_is_told_and_goes_once_it_can() {
         let mut place = Place::new(filesystem).await;
         let id = place.clients.make("pvc", 1 << 20).await;
         let other = place.clients.make("other", 1 << 20).await;
+        place.make_plain("pvc");
         let (data, target) = (place.data("pvc"), place.node.target("pod"));
         fs::create_dir_all(data.join("inner/directory")).unwrap();
         fs::write(data.join("inner/file"), "").unwrap();
@@ -235,6 +244,24 @@ async fn what_resists_is_told_and_goes_once_it_can() {
     }
 }
 
+/// A volume that is a subvolume goes with what was mounted in it, and nothing behind the mounts.
+#[tokio::test]
+async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let mut place = Place::new("btrfs").await;
+    let id = place.clients.make("pvc", 1 << 20).await;
+    let data = place.data("pvc");
+    let Some(_daemon) = mount_inside(&data, &place.outside) else {
+        skip!("no FUSE");
+    };
+    place.clients.delete(&id).await.unwrap();
+    eventually("it is gone", || place.metric("pool_trash") == "0");
+    assert!(names(&place.trash()).is_empty());
+    place.assert_untouched("btrfs");
+}
+
 /// No device, FIFO or socket in a volume is ever opened, and no link followed, though entries become
 /// something else while the volume is published, measured, quarantined and reclaimed.
 #[tokio::test]
@@ -247,6 +274,9 @@ async fn nothing_is_opened_while_entries_are_swapped() {
         let nodes = Nodes::new(place.disk.path().join("nodes"));
         let id = place.clients.make("pvc", 1 << 20).await;
         place.clients.make("damaged", 1 << 20).await;
+        for volume in ["pvc", "damaged"] {
+            place.make_plain(volume);
+        }
         let data = ["pvc", "damaged"].map(|volume| place.data(volume));
         for data in &data {
             let still = data.join("still");

@@ -35,6 +35,7 @@ async fn the_driver_says_who_it_is() {
 async fn the_plugin_declares_what_it_does() {
     use csi::plugin_capability::Type;
     use csi::plugin_capability::service::Type as Service;
+    use csi::plugin_capability::volume_expansion::Type as Expansion;
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut client = server.clients().await.identity;
@@ -42,12 +43,14 @@ async fn the_plugin_declares_what_it_does() {
     let answer = client.get_plugin_capabilities(request).await.unwrap();
     let declared = answer.into_inner().capabilities.into_iter();
     let declared = declared.map(|capability| match capability.r#type {
-        Some(Type::Service(service)) => service.r#type(),
-        other => panic!("{other:?}"),
+        Some(Type::Service(service)) => service.r#type().as_str_name(),
+        Some(Type::VolumeExpansion(expansion)) => expansion.r#type().as_str_name(),
+        None => panic!("nothing"),
     });
     let expected = [
-        Service::ControllerService,
-        Service::VolumeAccessibilityConstraints,
+        Service::ControllerService.as_str_name(),
+        Service::VolumeAccessibilityConstraints.as_str_name(),
+        Expansion::Online.as_str_name(),
     ];
     assert_eq!(declared.collect::<Vec<_>>(), expected);
 }
@@ -96,7 +99,11 @@ async fn the_node_declares_what_it_does() {
         };
         rpc.r#type()
     });
-    let expected = [Rpc::GetVolumeStats, Rpc::SingleNodeMultiWriter];
+    let expected = [
+        Rpc::GetVolumeStats,
+        Rpc::ExpandVolume,
+        Rpc::SingleNodeMultiWriter,
+    ];
     assert_eq!(declared.collect::<Vec<_>>(), expected);
 }
 
@@ -123,7 +130,6 @@ async fn what_is_not_declared_is_unimplemented() {
         status!(controller.controller_modify_volume(ControllerModifyVolumeRequest)),
         status!(node.node_stage_volume(NodeStageVolumeRequest)),
         status!(node.node_unstage_volume(NodeUnstageVolumeRequest)),
-        status!(node.node_expand_volume(NodeExpandVolumeRequest)),
     ];
     for (case, status) in answers {
         let status = status.unwrap_or_else(|| panic!("{case}: accepted"));

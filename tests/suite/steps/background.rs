@@ -242,7 +242,7 @@ fn a_pool_is_remembered_before_it_is_served() {
     let seams = Seams {
         os: Os::observed(early.clone()),
         mounter: Arc::new(FakeMounter::default()),
-        quota: Arc::new(NoQuota),
+        quotas: Arc::new(NoQuota),
     };
     let volumes = Volumes::with_seams(node.settings(&node.options()), seams);
     let volumes = Arc::new(volumes.unwrap());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::Quota;
+use rootcellar::quota::Quotas;
 use rootcellar::types::VolumeId;
 
 use crate::common::memory::MemoryNode;
@@ -113,11 +113,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub fn new(quota: Arc<dyn Quota>) -> Self {
+    pub fn new(quotas: Arc<dyn Quotas>) -> Self {
         let script = Arc::new(Script::default());
         let fakes = Fakes {
             os: Os::observed(script.clone()),
-            quota,
+            quotas,
             ..Fakes::default()
         };
         Self {

@@ -1,0 +1,300 @@
+//! btrfs: each volume's directory is a subvolume, and where simple quota is on, a qgroup of level
+//! 1 holds its size, so that subvolumes which a pod makes in it are charged to it too.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use crate::os::{self, Os};
+use crate::sys::{self, TreeKey};
+use crate::types::Bytes;
+
+use super::numbers::Numbers;
+use super::{Charge, Enforcement, OURS, Quota};
+
+const LEVEL: u64 = 1;
+const LEVEL_SHIFT: u32 = 48;
+
+const ROOT_TREE: u64 = 1;
+const QUOTA_TREE: u64 = 8;
+const ROOT_REF: u32 = 156;
+const QGROUP_RELATION: u32 = 246;
+
+/// How deep subvolumes may lie in each other before they are removed entry by entry.
+const MAX_NESTING: usize = 64;
+
+/// Where the kernel shows what it counts, of this moment; the quota tree is of the last commit.
+const SYSFS: &str = "/sys/fs/btrfs";
+
+/// Far more than a number needs.
+const MAX_NUMBER: usize = 64;
+
+/// One btrfs, and the directory in sysfs that shows its qgroups if simple quota is on.
+#[derive(Debug)]
+pub(super) struct BtrfsQuota {
+    filesystem: OwnedFd,
+    qgroups: Option<OwnedFd>,
+    numbers: Numbers,
+}
+
+/// What a btrfs counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    Off,
+    /// By full qgroups, which leave out subvolumes that a pod makes, and slow snapshots down.
+    Full,
+    /// By simple quota.
+    Simple,
+}
+
+/// What the btrfs that `root` is on counts.
+pub fn mode(root: BorrowedFd<'_>) -> Result<Mode, Errno> {
+    Ok(qgroups(root)?.map_or(Mode::Off, |(mode, _)| mode))
+}
+
+/// Switches simple quota on. What was written before stays uncounted.
+pub fn enable(root: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::enable_simple_quota(root)
+}
+
+/// The mode and the directory in which sysfs shows the qgroups of a btrfs that has any.
+fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
+    let id = Uuid::from_bytes(sys::btrfs_id(root)?);
+    let path: PathBuf = [SYSFS, &id.to_string(), "qgroups"].iter().collect();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let qgroups = match rustix::fs::open(&path, flags, rustix::fs::Mode::empty()) {
+        Ok(qgroups) => qgroups,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let mode = match read(&qgroups, "mode")?.as_deref() {
+        Some("squota") => Mode::Simple,
+        Some("disabled") => Mode::Off,
+        // Kernels that do not know simple quota do not show a mode.
+        _ => Mode::Full,
+    };
+    Ok(Some((mode, qgroups)))
+}
+
+impl BtrfsQuota {
+    pub(super) fn find(root: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let qgroups = match qgroups(root)? {
+            Some((Mode::Simple, qgroups)) => Some(qgroups),
+            _ => None,
+        };
+        Ok(Self {
+            filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
+            qgroups,
+            numbers: Numbers::default(),
+        })
+    }
+
+    fn create_limited(
+        &self,
+        os: &Os,
+        dir: BorrowedFd<'_>,
+        name: &str,
+        size: Bytes,
+    ) -> Result<u32, Errno> {
+        let id = self
+            .numbers
+            .take(|id| match os.create_qgroup(&self.filesystem, qgroup(id)) {
+                Ok(()) => Ok(true),
+                Err(Errno::EXIST) => Ok(false),
+                Err(errno) => Err(errno),
+            })?;
+        let limited = match size {
+            Bytes::ZERO => Ok(()),
+            size => self.limit(os, id, size),
+        };
+        let made = limited.and_then(|()| os.create_subvolume(dir, name, Some(qgroup(id))));
+        if let Err(errno) = made {
+            if self.release(os, id).is_err() {
+                tracing::warn!(id, "left a qgroup");
+            }
+            return Err(errno);
+        }
+        Ok(id)
+    }
+
+    /// Destroys what lies below a subvolume first: the kernel refuses one that holds others.
+    fn destroy(&self, os: &Os, subvolume: u64, nesting: usize) -> Result<(), Errno> {
+        if nesting == 0 {
+            return Err(Errno::LOOP);
+        }
+        loop {
+            let below = sys::search_tree(
+                self.filesystem.as_fd(),
+                ROOT_TREE,
+                TreeKey {
+                    object: subvolume,
+                    kind: ROOT_REF,
+                    offset: 0,
+                },
+            )?;
+            if below.is_empty() {
+                return os.destroy_subvolume(&self.filesystem, subvolume);
+            }
+            for nested in below {
+                self.destroy(os, nested, nesting - 1)?;
+            }
+        }
+    }
+}
+
+impl Quota for BtrfsQuota {
+    fn enforcement(&self) -> Enforcement {
+        match self.qgroups {
+            Some(_) => Enforcement::Squota,
+            None => Enforcement::None,
+        }
+    }
+
+    fn create_dir(
+        &self,
+        os: &Os,
+        dir: BorrowedFd<'_>,
+        name: &str,
+        size: Bytes,
+    ) -> Result<Option<u32>, Errno> {
+        if self.qgroups.is_some() {
+            return self.create_limited(os, dir, name, size).map(Some);
+        }
+        os.create_subvolume(dir, name, None)?;
+        Ok(None)
+    }
+
+    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+        os.limit_qgroup(&self.filesystem, qgroup(id), size.0)?;
+        if self.has_limit(&self.charge(id)?, size) {
+            Ok(())
+        } else {
+            Err(Errno::IO)
+        }
+    }
+
+    fn charge(&self, id: u32) -> Result<Charge, Errno> {
+        let Some(qgroups) = &self.qgroups else {
+            return Ok(Charge::default());
+        };
+        let number = |name: &str| -> Result<u64, Errno> {
+            let shown = read(qgroups, &format!("{LEVEL}_{id}/{name}"))?;
+            // A qgroup that is gone is charged nothing.
+            shown.map_or(Ok(0), |shown| shown.parse().map_err(|_| Errno::IO))
+        };
+        let limit = number("max_referenced")?;
+        Ok(Charge {
+            bytes: number("referenced")?,
+            inodes: 0,
+            byte_limit: if limit == u64::MAX { 0 } else { limit },
+            inode_limit: 0,
+        })
+    }
+
+    fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
+        charge.byte_limit == size.0
+    }
+
+    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+        let Some(qgroups) = &self.qgroups else {
+            return Ok(Vec::new());
+        };
+        let prefix = format!("{LEVEL}_");
+        let number = |name: &OsStr| -> Option<u32> {
+            let id = name.to_str()?.strip_prefix(&prefix)?.parse().ok()?;
+            OURS.contains(&id).then_some(id)
+        };
+        os::entry_names(qgroups.as_fd())?
+            .iter()
+            .filter_map(|name| number(name))
+            .map(|id| Ok((id, self.charge(id)?)))
+            .collect()
+    }
+
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        if self.qgroups.is_none() || !os::is_subvolume(dir)? {
+            return Ok(None);
+        }
+        let key = TreeKey {
+            object: sys::subvolume_of(dir)?,
+            kind: QGROUP_RELATION,
+            offset: qgroup(OURS.start),
+        };
+        let parents = sys::search_tree(self.filesystem.as_fd(), QUOTA_TREE, key)?;
+        Ok(parents.into_iter().find_map(number_of))
+    }
+
+    fn note(&self, id: u32) {
+        self.numbers.note(id);
+    }
+
+    fn destroy_dir(&self, os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno> {
+        let data = match os::open_dir(dir, name) {
+            Ok(data) => data,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
+            Err(errno) => return Err(errno),
+        };
+        if !os::is_subvolume(&data)? {
+            return Ok(false);
+        }
+        let subvolume = sys::subvolume_of(data.as_fd())?;
+        let number = self.charged_to(data.as_fd())?;
+        drop(data);
+        match (self.destroy(os, subvolume, MAX_NESTING), number) {
+            // To take a subvolume out of one that is full would need room in that.
+            (Err(Errno::DQUOT), Some(id)) => {
+                self.limit(os, id, Bytes::ZERO)?;
+                self.destroy(os, subvolume, MAX_NESTING)?;
+            }
+            (outcome, _) => outcome?,
+        }
+        // Only when its space is free can the qgroup be removed.
+        os.sync_btrfs(&self.filesystem)?;
+        Ok(true)
+    }
+
+    fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
+        match os.remove_qgroup(&self.filesystem, qgroup(id)) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTCONN) => {
+                self.numbers.free(id);
+                Ok(())
+            }
+            Err(Errno::BUSY) => {
+                os.sync_btrfs(&self.filesystem)?;
+                Err(Errno::BUSY)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// The qgroup of level 1 with a number.
+fn qgroup(id: u32) -> u64 {
+    LEVEL << LEVEL_SHIFT | u64::from(id)
+}
+
+/// The number of a qgroup of ours.
+fn number_of(id: u64) -> Option<u32> {
+    let number = u32::try_from(id & !(LEVEL << LEVEL_SHIFT)).ok()?;
+    (OURS.contains(&number) && qgroup(number) == id).then_some(number)
+}
+
+/// One line that sysfs shows; nothing if it is not there.
+fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir, path, flags, rustix::fs::Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let mut buffer = [0; MAX_NUMBER];
+    let length = rustix::io::read(&file, &mut buffer)?;
+    let text = buffer.get(..length).unwrap_or_default();
+    let text = std::str::from_utf8(text).map_err(|_| Errno::IO)?;
+    Ok(Some(text.trim_end().to_owned()))
+}

@@ -1,0 +1,183 @@
+//! The project quota of XFS and ext4, by one set of calls.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::os::{self, Os};
+use crate::sys;
+use crate::types::Bytes;
+
+use super::numbers::Numbers;
+use super::{Charge, Enforcement, OURS, Quota};
+
+/// Sizes are counted in blocks of so many bytes.
+const BLOCK: u64 = 512;
+
+/// One inode for so many bytes: on ext4 the inodes that mke2fs makes for a disk of that size, for
+/// there they are all there will ever be; on XFS, which makes them as needed, no fewer than blocks.
+const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
+const XFS_BYTES_PER_INODE: u64 = 4 << 10;
+
+/// The least that a limited volume may hold.
+const MIN_INODES: u64 = 1024;
+
+/// The project quota of one filesystem.
+#[derive(Debug)]
+pub(super) struct ProjectQuota {
+    filesystem: OwnedFd,
+    /// The filesystem keeps limits in whole blocks of its own.
+    block: u64,
+    bytes_per_inode: u64,
+    numbers: Numbers,
+}
+
+impl ProjectQuota {
+    /// The project quota of a filesystem, if the kernel says that it counts and limits; mount
+    /// options do not tell.
+    pub(super) fn find(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let state = match sys::project_quota_state(root) {
+            Ok(state) => state,
+            // No quota in the filesystem, in the kernel, or no such call.
+            Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let needed = sys::PROJECT_ACCOUNTED | sys::PROJECT_ENFORCED;
+        if state & needed != needed {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
+            block: rustix::fs::fstatvfs(root)?.f_frsize.max(1024),
+            bytes_per_inode: match filesystem {
+                "xfs" => XFS_BYTES_PER_INODE,
+                _ => EXT4_BYTES_PER_INODE,
+            },
+            numbers: Numbers::default(),
+        }))
+    }
+
+    /// The limits for a size, in bytes and inodes.
+    fn limits(&self, size: Bytes) -> (u64, u64) {
+        if size == Bytes::ZERO {
+            return (0, 0);
+        }
+        let bytes = size.0.div_ceil(self.block).saturating_mul(self.block);
+        let inodes = (size.0 / self.bytes_per_inode).max(MIN_INODES);
+        (bytes, inodes)
+    }
+
+    /// Sets a limit and reads it back.
+    fn set(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+        let (bytes, inodes) = self.limits(size);
+        os.limit_project(&self.filesystem, id, bytes / BLOCK, inodes)?;
+        if self.has_limit(&self.charge(id)?, size) {
+            Ok(())
+        } else {
+            Err(Errno::IO)
+        }
+    }
+}
+
+impl Quota for ProjectQuota {
+    fn enforcement(&self) -> Enforcement {
+        Enforcement::Project
+    }
+
+    /// The limit, then the directory: of the other order a power-off may keep the directory alone.
+    fn create_dir(
+        &self,
+        os: &Os,
+        dir: BorrowedFd<'_>,
+        name: &str,
+        size: Bytes,
+    ) -> Result<Option<u32>, Errno> {
+        let id = self.numbers.take(|id| {
+            let charge = self.charge(id)?;
+            Ok(charge.is_empty() && !charge.is_limited())
+        })?;
+        let limited = match size {
+            Bytes::ZERO => Ok(()),
+            size => self.set(os, id, size),
+        };
+        let made = limited.and_then(|()| make(os, dir, name, id));
+        if let Err(errno) = made {
+            // A directory that stays is charged to it, or it is found at the next start.
+            let _ = os.rmdir(dir, name);
+            if self.release(os, id).is_err() {
+                tracing::warn!(id, "left a limit");
+            }
+            return Err(errno);
+        }
+        Ok(Some(id))
+    }
+
+    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+        self.set(os, id, size)
+    }
+
+    fn charge(&self, id: u32) -> Result<Charge, Errno> {
+        match sys::project_quota(self.filesystem.as_fd(), id) {
+            Ok(quota) => Ok(Charge::from(quota)),
+            Err(Errno::NOENT) => Ok(Charge::default()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
+        (charge.byte_limit, charge.inode_limit) == self.limits(size)
+    }
+
+    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+        let mut charges = Vec::new();
+        let mut next = OURS.start;
+        loop {
+            match sys::next_project_quota(self.filesystem.as_fd(), next) {
+                Ok(quota) if OURS.contains(&quota.id) => {
+                    next = quota.id + 1;
+                    charges.push((quota.id, quota.into()));
+                }
+                Ok(_) | Err(Errno::NOENT) => return Ok(charges),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        let (id, inherited) = sys::project_of(dir)?;
+        Ok(Some(id).filter(|id| inherited && OURS.contains(id)))
+    }
+
+    fn note(&self, id: u32) {
+        self.numbers.note(id);
+    }
+
+    fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {
+        Ok(false)
+    }
+
+    fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
+        if self.charge(id)?.is_limited() {
+            self.set(os, id, Bytes::ZERO)?;
+        }
+        self.numbers.free(id);
+        Ok(())
+    }
+}
+
+impl From<sys::DiskQuota> for Charge {
+    fn from(quota: sys::DiskQuota) -> Self {
+        Self {
+            bytes: quota.blocks.saturating_mul(BLOCK),
+            inodes: quota.inodes,
+            byte_limit: quota.block_hard_limit.saturating_mul(BLOCK),
+            inode_limit: quota.inode_hard_limit,
+        }
+    }
+}
+
+/// Makes a directory charged to a number.
+fn make(os: &Os, dir: BorrowedFd<'_>, name: &str, id: u32) -> Result<(), Errno> {
+    os.mkdir(dir, name, 0o700)?;
+    os.set_project(os::open_dir(dir, name)?, id)
+}

@@ -1,0 +1,376 @@
+//! `docs/semantics.md`, "Sizes", on btrfs with simple quota; XFS and ext4 are in `tests/quota`.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rootcellar::error::{Code, Error, Operation};
+use rootcellar::pool::enable_quota;
+use rootcellar::quota::Enforcement;
+use rootcellar::types::Bytes;
+use rootcellar::volume::{ExpandRequest, Hold, Volume};
+
+use crate::common::loops::{LoopMount, obstacle, run};
+use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
+use crate::skip;
+
+const SIZE: Bytes = Bytes(32 << 20);
+/// What metadata may take of a volume's size, and how far writes in flight are counted ahead.
+const LEEWAY: u64 = 2 << 20;
+
+/// A pool on a btrfs with simple quota.
+struct Rig {
+    running: Option<Running>,
+    fakes: Fakes,
+    node: NodeDir,
+    disk: LoopMount,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let node = NodeDir::new();
+        let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+        assert!(enable_quota(disk.path()).unwrap(), "it was off");
+        let mut rig = Self {
+            running: None,
+            fakes: Fakes::default(),
+            node,
+            disk,
+        };
+        rig.start();
+        rig
+    }
+
+    /// Starts the driver again.
+    fn start(&mut self) {
+        self.running = None;
+        let option = format!("default={},init,reserve=0", self.node.pool().display());
+        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
+    }
+
+    fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    fn make(&self, volume: &str, size: Bytes) -> Volume {
+        self.driver().create(&create(volume, size.0)).unwrap()
+    }
+
+    fn directory(&self, volume: &str) -> PathBuf {
+        let directories = names(&self.node.pool().join("volumes"));
+        let found = directories.iter().find(|name| name.contains(volume));
+        self.node.pool().join("volumes").join(found.unwrap())
+    }
+
+    fn data(&self, volume: &str) -> PathBuf {
+        self.directory(volume).join("data")
+    }
+
+    fn published(&self, volume: &Volume) -> PathBuf {
+        let target = self.node.target(volume.name.as_str());
+        self.driver()
+            .publish(&publish(&volume.id.to_string(), &target))
+            .unwrap();
+        target
+    }
+
+    fn expand(&self, volume: &Volume, size: Bytes) -> Result<Bytes, Error> {
+        let path = self.node.target(volume.name.as_str());
+        self.driver().expand(&ExpandRequest {
+            id: volume.id.to_string(),
+            path,
+            required: size,
+            limit: None,
+        })
+    }
+
+    fn status(&self) -> rootcellar::pool::PoolStatus {
+        self.driver().pools()[0].status()
+    }
+
+    /// The qgroups of level 1 that the kernel knows, with their limits, as btrfs(8) shows them.
+    fn qgroups(&self) -> Vec<(u64, String)> {
+        let output = Command::new("btrfs")
+            .args(["qgroup", "show", "-r", "--raw"])
+            .arg(self.disk.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let row = |line: &str| {
+            let mut words = line.split_whitespace();
+            let id = words.next()?.strip_prefix("1/")?.parse().ok()?;
+            Some((id, words.nth(2)?.to_owned()))
+        };
+        text.lines().filter_map(row).collect()
+    }
+
+    fn qgroup(&self, command: &[&str], qgroup: u64) {
+        run(Command::new("btrfs")
+            .arg("qgroup")
+            .args(command)
+            .arg(format!("1/{qgroup}"))
+            .arg(self.disk.path()));
+    }
+
+    fn quota_id(&self, volume: &str) -> u64 {
+        let record = std::fs::read(self.directory(volume).join("volume.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        record["quota_id"].as_u64().unwrap()
+    }
+}
+
+/// Writes until it fails; how much was written before.
+fn fill(path: &Path) -> u64 {
+    let is_full = |error: std::io::Error| {
+        let full = [nix::libc::EDQUOT, nix::libc::ENOSPC];
+        let errno = error.raw_os_error();
+        assert!(full.map(Some).contains(&errno), "{error}");
+    };
+    let mut file = match File::create(path) {
+        Ok(file) => file,
+        // A full btrfs has no room for a name either.
+        Err(error) => {
+            is_full(error);
+            return 0;
+        }
+    };
+    let block = vec![7; 256 << 10];
+    let mut written = 0;
+    loop {
+        match file.write_all(&block).and_then(|()| file.sync_data()) {
+            Ok(()) => written += block.len() as u64,
+            Err(error) => {
+                is_full(error);
+                return written;
+            }
+        }
+    }
+}
+
+fn assert_about(what: &str, bytes: u64, expected: Bytes) {
+    let off = bytes.abs_diff(expected.0);
+    assert!(off <= LEEWAY, "{what}: {bytes}, not about {expected}");
+}
+
+#[test]
+fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = Rig::new();
+    let (full, neighbour) = (rig.make("full", SIZE), rig.make("neighbour", SIZE));
+    assert_eq!(full.enforcement, Enforcement::Squota);
+    let target = rig.published(&full);
+    run(Command::new("btrfs")
+        .args(["-q", "subvolume", "create"])
+        .arg(rig.data("full").join("nested")));
+    let first = fill(&rig.data("full").join("nested/file"));
+    let rest = fill(&rig.data("full").join("file"));
+    assert_about("what was written", first + rest, SIZE);
+    std::fs::write(rig.data("neighbour").join("file"), vec![1; 8 << 20]).unwrap();
+
+    let stats = rig.driver().stats(&full.id.to_string(), &target).unwrap();
+    assert_eq!(stats.bytes.total, SIZE.0);
+    assert_about("used", stats.bytes.used, SIZE);
+    assert!(stats.bytes.available <= LEEWAY, "{stats:?}");
+
+    rig.driver()
+        .unpublish(&full.id.to_string(), &target)
+        .unwrap();
+    rig.driver().delete(&full.id.to_string()).unwrap();
+    eventually("all is reclaimed", || {
+        names(&rig.node.pool().join(".rootcellar/trash")).is_empty()
+    });
+    assert_eq!(rig.qgroups().len(), 1, "only the neighbour's is left");
+    assert_eq!(
+        rig.driver().get(&neighbour.id.to_string()).unwrap().size,
+        SIZE
+    );
+}
+
+#[test]
+fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let mut rig = Rig::new();
+    let volume = rig.make("pvc", SIZE);
+    assert_eq!(
+        rig.expand(&volume, Bytes(2 * SIZE.0))
+            .unwrap_err()
+            .code(Operation::Expand),
+        Code::NotFound,
+        "it is not published"
+    );
+    rig.published(&volume);
+    fill(&rig.data("pvc").join("before"));
+    let twice = Bytes(2 * SIZE.0);
+    for (asked, has) in [
+        (twice, twice),
+        (twice, twice),
+        (SIZE, twice),
+        (Bytes::ZERO, twice),
+    ] {
+        assert_eq!(rig.expand(&volume, asked).unwrap(), has, "{asked}");
+    }
+    assert_about("the rest", fill(&rig.data("pvc").join("after")), SIZE);
+    let refused = rig.expand(&volume, Bytes(1 << 40)).unwrap_err();
+    assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+    assert_eq!(refused.code(Operation::Expand), Code::OutOfRange);
+    rig.start();
+    assert_eq!(
+        rig.driver().get(&volume.id.to_string()).unwrap().size,
+        twice
+    );
+    assert_eq!(rig.status().limits_restored, 0, "limit and record agreed");
+    let below = ExpandRequest {
+        id: volume.id.to_string(),
+        path: rig.node.target("pvc"),
+        required: Bytes::ZERO,
+        limit: Some(SIZE),
+    };
+    let refused = rig.driver().expand(&below).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::Expand),
+        Code::OutOfRange,
+        "{refused}"
+    );
+}
+
+#[test]
+fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let mut rig = Rig::new();
+    for volume in ["lowered", "lifted", "kept"] {
+        rig.make(volume, SIZE);
+    }
+    let unlimited = rig.make("unlimited", Bytes::ZERO);
+    assert_eq!(unlimited.enforcement, Enforcement::None);
+    let (lowered, lifted) = (rig.quota_id("lowered"), rig.quota_id("lifted"));
+    rig.running = None;
+    rig.qgroup(&["limit", "1M"], lowered);
+    rig.qgroup(&["limit", "none"], lifted);
+    let (left, theirs) = (1 << 30, 5);
+    for (qgroup, limit) in [(left, "3M"), (theirs, "4M")] {
+        rig.qgroup(&["create"], qgroup);
+        rig.qgroup(&["limit", limit], qgroup);
+    }
+    rig.start();
+    assert_eq!(rig.status().limits_restored, 2);
+    let mut expected: Vec<(u64, String)> = ["lowered", "lifted", "kept"]
+        .map(|volume| (rig.quota_id(volume), SIZE.0.to_string()))
+        .into();
+    expected.push((rig.quota_id("unlimited"), "none".into()));
+    expected.push((theirs, (4 << 20).to_string()));
+    expected.sort();
+    let mut found = rig.qgroups();
+    found.sort();
+    assert_eq!(found, expected);
+    rig.start();
+    assert_eq!(rig.status().limits_restored, 0);
+}
+
+#[test]
+fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let mut rig = Rig::new();
+    for volume in ["first", "second", "third"] {
+        rig.make(volume, SIZE);
+    }
+    let before = rig.qgroups();
+    // The record of one names the other's number.
+    let number = |volume| rig.quota_id(volume).to_string();
+    let (first, second) = (number("first"), number("second"));
+    let path = rig.directory("second").join("volume.json");
+    let record = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, record.replace(&second, &first)).unwrap();
+    rig.start();
+    let status = rig.status();
+    assert_eq!((status.volumes, status.quarantined), (1, 2));
+    assert!(status.reserved >= Bytes(3 * SIZE.0), "{}", status.reserved);
+    assert_eq!(rig.qgroups(), before, "no limit was touched");
+
+    // Restored by hand from a copy: the number is free, and nothing is charged to it.
+    std::fs::write(&path, record).unwrap();
+    let data = rig.data("third");
+    run(Command::new("btrfs")
+        .args(["-q", "subvolume", "delete"])
+        .arg(&data));
+    std::fs::create_dir(&data).unwrap();
+    rig.start();
+    let status = rig.status();
+    assert_eq!((status.volumes, status.quarantined), (2, 1));
+}
+
+#[test]
+fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = Rig::new();
+    let plain = NodeDir::new();
+    let _disk = LoopMount::make("btrfs", &plain.path("image"), &plain.pool());
+    let option = format!("default={},init,reserve=0", plain.pool().display());
+    let cannot = plain.volumes_of(&[option], &Fakes::default());
+    let ask = |driver: &Running, hold: Hold, size: Bytes| {
+        let mut request = create(&format!("{hold:?}-{}", size.0), size.0);
+        request.class.enforcement = hold;
+        let available = driver.capacity(&request.class, &[]);
+        let made = driver.create(&request);
+        (
+            available > Bytes::ZERO,
+            made.map(|volume| volume.enforcement),
+        )
+    };
+    for (hold, here, there) in [
+        (Hold::Auto, Enforcement::Squota, Some(Enforcement::None)),
+        (Hold::Required, Enforcement::Squota, None),
+        (Hold::None, Enforcement::None, Some(Enforcement::None)),
+    ] {
+        let (available, made) = ask(rig.driver(), hold, SIZE);
+        assert!(available);
+        assert_eq!(made.unwrap(), here, "{hold:?}");
+        let (available, made) = ask(&cannot, hold, SIZE);
+        assert_eq!(available, there.is_some(), "{hold:?}");
+        match there {
+            Some(enforcement) => assert_eq!(made.unwrap(), enforcement, "{hold:?}"),
+            None => assert_eq!(
+                made.unwrap_err().code(Operation::CreateVolume),
+                Code::ResourceExhausted
+            ),
+        }
+    }
+    let (_, made) = ask(rig.driver(), Hold::Required, Bytes::ZERO);
+    assert_eq!(
+        made.unwrap_err().code(Operation::CreateVolume),
+        Code::InvalidArgument
+    );
+    assert_eq!(rig.status().unheld, 1, "the one that is not to be held");
+    assert_eq!(cannot.pools()[0].status().unheld, 2);
+}
+
+#[test]
+fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_volumes() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let node = NodeDir::new();
+    let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+    let option = format!("default={},init,reserve=0", node.pool().display());
+    let driver = node.volumes_of(&[option], &Fakes::default());
+    let old = driver.create(&create("old", SIZE.0)).unwrap();
+    assert_eq!(old.enforcement, Enforcement::None);
+    assert!(enable_quota(disk.path()).unwrap());
+    assert!(!enable_quota(disk.path()).unwrap(), "it is on");
+    driver.check_pools();
+    driver.check_pools();
+    let new = driver.create(&create("new", SIZE.0)).unwrap();
+    assert_eq!(new.enforcement, Enforcement::Squota);
+    assert_eq!(driver.get(&old.id.to_string()).unwrap(), old);
+    assert_eq!(driver.pools()[0].status().unheld, 1);
+}
