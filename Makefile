@@ -24,7 +24,7 @@ lint: ## check formatting, lints, shell scripts, manifests and what the docs nam
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 	test -z "$$(gofmt -l e2e hack)"
-	shellcheck .ci/run hack/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
+	shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
 	hack/check-manifests.sh
 	hack/check-docs.sh
 

@@ -18,7 +18,11 @@ image="binutils buildah git jq"
 case $purpose in
 build) ;;
 image) packages="$packages $image" ;;
-test) packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git" ;;
+test)
+    packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git"
+    # For hack/uml.sh; Debian has it for this architecture alone.
+    [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
+    ;;
 e2e)
     packages="$packages $image e2fsprogs xfsprogs btrfs-progs iproute2 openssl procps"
     packages="$packages etcd-server containerd runc containernetworking-plugins busybox-static"

@@ -36,7 +36,7 @@ step() {
 step format cargo fmt --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
-step shell shellcheck .ci/run hack/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
+step shell shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
 step manifests hack/check-manifests.sh
 step docs hack/check-docs.sh
 step clippy cargo clippy --all-targets --locked -- -D warnings

@@ -1,0 +1,80 @@
+#!/bin/sh
+# Runs a command as root of a user-mode-linux, whose kernel has what this machine's may lack: project quotas. It has
+# this machine's files, read-only, the environment and the working directory; TMPDIR is in the guest's memory, and
+# mounts and loop devices end with the guest. Elsewhere than on x86_64 nothing is run, and that is one test skipped.
+# Standard output: both outputs of the command. Exit code: the command's, 124 if it took too long, 125 if the guest
+# ended without one.
+#
+# Usage: uml.sh [-w DIR]... [-d IMAGE]... COMMAND [argument...]
+#        -w  a directory that the guest may write to, by the same path
+#        -d  a disk of the guest: the first is /dev/ubda, the next /dev/ubdb
+# Needs: linux.uml (user-mode-linux), modprobe (kmod), ip (iproute2), util-linux; no root.
+# Env:   UML_MEMORY   what the guest has, taken from /dev/shm as it is used; default 3G
+#        UML_TIMEOUT  seconds; default 900
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "there is no user-mode-linux for $(uname -m)"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+
+work=$(mktemp -d) memory=$(mktemp -d /dev/shm/uml.XXXXXX)
+mkfifo "$work/alive" "$work/output"
+# A session of its own, so that it outlives this script, whatever ends that.
+setsid "$here/uml/reap.sh" "${UML_TIMEOUT:-900}" "$work" "$memory" <"$work/alive" &
+reaper=$!
+exec 9>"$work/alive"
+trap 'exec 9>&-; wait "$reaper"' EXIT
+trap 'exit 1' HUP INT TERM
+mkdir -p "$work/out" "$work/tmp" "$work/modules/lib"
+ln -s /usr/lib/uml/modules "$work/modules/lib/modules"
+
+echo "$work/out" >"$work/writable"
+disks='' letter=a
+while getopts w:d: option; do
+    case $option in
+    w) realpath "$OPTARG" >>"$work/writable" ;;
+    d)
+        disks="$disks ubd$letter=$(realpath "$OPTARG")"
+        letter=$(printf %s "$letter" | tr a-y b-z)
+        ;;
+    *) exit 64 ;;
+    esac
+done
+shift $((OPTIND - 1))
+
+quoted() {
+    for word; do
+        printf "'"
+        printf %s "$word" | sed "s/'/'\\\\''/g"
+        printf "' "
+    done
+}
+{
+    export -p
+    # The rest of the environment is the caller's; this is what differs in the guest.
+    echo "export TMPDIR=$work/tmp PATH=\"\$PATH:/usr/sbin:/sbin\""
+    echo "cd $(quoted "$PWD")"
+    echo "exec $(quoted "$@")"
+} >"$work/command"
+
+cat <"$work/output" 9>&- &
+reader=$!
+# Without a directory of its own it would leave one in the home.
+# shellcheck disable=SC2016 # for the inner shell
+# shellcheck disable=SC2086 # one word per disk
+TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" linux.uml mem="${UML_MEMORY:-3G}" \
+    uml_dir="$memory/" umid=guest rootfstype=hostfs rootflags=/ ro init="$here/uml/init.sh" UML_WORK="$work" $disks \
+    con=null con0=null,fd:1 con1=null,fd:3 quiet loglevel=1 \
+    </dev/null 3>"$work/output" >"$work/console" 2>&1 9>&- &
+guest=$!
+wait "$guest" || :
+# What is left of it may hold the output.
+kill -KILL "-$guest" 2>/dev/null || :
+wait "$reader"
+
+[ ! -s "$work/out/status" ] || exit "$(cat "$work/out/status")"
+cat "$work/console" >&2
+[ ! -e "$work/late" ] || exit 124
+exit 125
