@@ -8,7 +8,11 @@ set -eu
 fs=$1 work=$2 socket=$2/run/csi.sock pool=$2/pool http=127.0.0.1:$((20000 + $$ % 10000))
 log=$REPORTS/$fs-server.log
 
-[ "$fs" = dir ] || mount -o loop "$work/image" "$pool"
+case $fs in
+dir) ;;
+*-prjquota) mount -o loop,prjquota "$work/image" "$pool" ;;
+*) mount -o loop "$work/image" "$pool" ;;
+esac
 mounts() { grep -F " $work/" /proc/self/mountinfo || :; }
 mounts >"$work/mounts"
 

@@ -1,8 +1,10 @@
 #!/bin/sh
 # Runs the stock csi-sanity against the real server with real bind mounts, in a private mount namespace.
 #
-# Usage: run.sh [dir|ext4|xfs|btrfs]   what the pool is on: a directory in TMPDIR (default), or a loop mount
-# Needs: go, curl, jq; root and the filesystem's mkfs for all but dir.
+# Usage: run.sh [dir|ext4|xfs|btrfs|ext4-prjquota|xfs-prjquota]
+#        what the pool is on: a directory in TMPDIR (default), a loop mount, or one with project quota, in the guest of
+#        hack/uml.sh
+# Needs: go, curl, jq; root and the filesystem's mkfs for the loop mounts; what hack/uml.sh needs for the guest.
 # Env:   ROOTCELLAR  the binary to test, default: the release build
 #        REPORTS     directory for logs and reports, default: below the build directory
 set -eu
@@ -14,14 +16,7 @@ export REPORTS="${REPORTS:-$target/csi-sanity}"
 export CSI_SANITY="$REPORTS/csi-sanity"
 mkdir -p "$REPORTS"
 go build -o "$CSI_SANITY" github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
-
-# Removed out here, where nothing inside is mounted any more.
-work=$(mktemp -d)
-trap 'rm -rf --one-file-system "$work"' EXIT
-trap 'exit 1' INT TERM
-mkdir "$work/run" "$work/pool" "$work/state" "$work/kubelet"
-if [ "$fs" != dir ]; then
-    truncate -s 4G "$work/image"
-    "mkfs.$fs" -q "$work/image"
-fi
-../hack/private-ns.sh ./against-server.sh "$fs" "$work"
+case $fs in
+*-prjquota) exec ../hack/uml.sh -w "$REPORTS" ./on-disk.sh "$fs" ;;
+*) exec ./on-disk.sh "$fs" ;;
+esac

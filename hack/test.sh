@@ -48,6 +48,6 @@ if [ "$skipped" -gt 0 ] && [ "$ROOTCELLAR_REQUIRE_ALL" = 1 ]; then
 fi
 step musl hack/musl.sh
 step demo "$ROOTCELLAR" demo
-for fs in ext4 xfs btrfs; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
+for fs in ext4 xfs btrfs ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
 echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
 exit "$verdict"
