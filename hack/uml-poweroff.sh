@@ -1,0 +1,43 @@
+#!/bin/sh
+# Takes a guest's power away as soon as the driver in it has replied, and looks in another guest at what its disk holds:
+# each operation, on each filesystem with project quota.
+# Last line: N passed, N failed, N skipped.
+#
+# Needs: what uml.sh needs; cargo, jq, mkfs.xfs, mkfs.ext4.
+# Env:   CARGO_TARGET_DIR  absolute
+set -eu
+cd "$(dirname "$0")/.."
+if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi
+program=$(cargo test --locked --test power --no-run --message-format=json |
+    jq -r 'select(.reason == "compiler-artifact" and .target.name == "power") | .executable')
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+passed=0 failed=0
+
+# Makes an empty disk, loses power after the reply, and looks.
+lose() { # FILESYSTEM OPERATION [option of mkfs...]
+    filesystem=$1 operation=$2
+    shift 2
+    rm -f "$work/disk"
+    truncate -s 320M "$work/disk"
+    "mkfs.$filesystem" -q "$@" "$work/disk"
+    status=0
+    hack/uml.sh -d "$work/disk" "$program" act "$operation" "$filesystem" /dev/ubda 2>"$work/console" || status=$?
+    # A guest that was powered off has no exit code to tell.
+    if [ "$status" -eq 125 ] && grep -q 'reboot: Power down' "$work/console" &&
+        hack/uml.sh -d "$work/disk" "$program" check "$operation" "$filesystem" /dev/ubda; then
+        passed=$((passed + 1))
+        echo "$filesystem, $operation: as it should be"
+    else
+        failed=$((failed + 1))
+        cat "$work/console"
+        echo "$filesystem, $operation: FAILED; what was done ended with $status"
+    fi
+}
+for operation in create expand delete reclaim; do
+    lose xfs "$operation"
+    lose ext4 "$operation" -O quota,project -E quotatype=prjquota
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

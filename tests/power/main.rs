@@ -1,0 +1,157 @@
+//! Does one thing to a pool on a disk of the machine and takes the machine's power away as soon as
+//! the reply is there; or looks at what such a disk holds. Run by hack/uml-poweroff.sh.
+//!
+//! Usage: power act|check OPERATION FILESYSTEM DEVICE
+#![allow(
+    unreachable_pub,
+    reason = "nothing outside this binary can reach anything in it"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "that is how a test fails"
+)]
+#![allow(missing_debug_implementations, reason = "nothing prints the harness")]
+
+#[path = "../quota/cellar.rs"]
+#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
+mod cellar;
+#[path = "../suite/common/mod.rs"]
+#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
+mod common;
+#[path = "../quota/kernel.rs"]
+#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
+mod kernel;
+#[path = "../quota/variant.rs"]
+#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
+mod variant;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use cellar::{Cellar, MIB, OURS, Served, append};
+use common::{eventually, names};
+
+const MODE: u32 = 0o2770;
+const OWNER: u32 = 1007;
+const CLASS: &[(&str, &str)] = &[("mode", "2770"), ("uid", "1007")];
+
+/// What is done, and what must be there afterwards.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operation {
+    Create,
+    Expand,
+    Delete,
+    Reclaim,
+}
+
+impl Operation {
+    fn parse(name: &str) -> Self {
+        match name {
+            "create" => Self::Create,
+            "expand" => Self::Expand,
+            "delete" => Self::Delete,
+            "reclaim" => Self::Reclaim,
+            _ => panic!("no such operation: {name}"),
+        }
+    }
+
+    /// The volumes there are after the reply, and their sizes.
+    fn leaves(self) -> &'static [(&'static str, u64)] {
+        match self {
+            Self::Create => &[("kept", 8 * MIB), ("pvc", 4 * MIB)],
+            Self::Expand => &[("kept", 8 * MIB), ("pvc", 12 * MIB)],
+            Self::Delete | Self::Reclaim => &[("kept", 8 * MIB)],
+        }
+    }
+}
+
+async fn make(served: &mut Served, volume: &str, size: u64) -> String {
+    served.create(volume, size, CLASS).await.unwrap().volume_id
+}
+
+/// Makes what was there before, and does what is to be done.
+async fn act(operation: Operation, cellar: &Cellar) {
+    let mut served = cellar.serve().await;
+    make(&mut served, "kept", 8 * MIB).await;
+    append(&cellar.directory("kept").join("data/file"), MIB);
+    if operation == Operation::Create {
+        sync();
+        make(&mut served, "pvc", 4 * MIB).await;
+        return lose_power();
+    }
+    let id = make(&mut served, "pvc", 4 * MIB).await;
+    let target = cellar.publish(&mut served, &id, "pod").await;
+    append(&target.join("file"), 2 * MIB);
+    if operation == Operation::Expand {
+        sync();
+        served.expand(&id, &target, 12 * MIB).await.unwrap();
+        return lose_power();
+    }
+    served.clients.unpublish(&id, &target).await.unwrap();
+    let project = cellar.project("pvc");
+    sync();
+    served.clients.delete(&id).await.unwrap();
+    if operation == Operation::Reclaim {
+        cellar.wait_free(project);
+    }
+    lose_power();
+}
+
+/// What was done before is on the disk.
+fn sync() {
+    rustix::fs::sync();
+}
+
+/// Nothing is written any more; the machine is gone before this returns.
+fn lose_power() {
+    fs::write("/proc/sysrq-trigger", "o").unwrap();
+    std::thread::park();
+}
+
+/// Looks at what is there when a driver is started again.
+async fn check(operation: Operation, cellar: &Cellar) {
+    let mut served = cellar.serve().await;
+    assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
+    let volumes = operation.leaves();
+    let (ids, _) = served.clients.list(0, "").await.unwrap();
+    assert_eq!(ids.len(), volumes.len(), "{ids:?}");
+    for &(volume, size) in volumes {
+        let directory = cellar.directory(volume);
+        assert_eq!(names(&directory), ["data", "volume.json"]);
+        let data = fs::metadata(directory.join("data")).unwrap();
+        assert_eq!(data.permissions().mode() & 0o7777, MODE, "{volume}");
+        assert_eq!(data.uid(), OWNER, "{volume}");
+        cellar.assert_limited(volume, size);
+        assert!(ids.contains(&make(&mut served, volume, size).await));
+    }
+    let kept = fs::metadata(cellar.directory("kept").join("data/file"));
+    assert_eq!(kept.unwrap().len(), MIB);
+
+    assert_eq!(names(&cellar.at().join(".rootcellar/staging")), [""; 0]);
+    eventually("what was deleted is reclaimed", || {
+        let trash = names(&cellar.at().join(".rootcellar/trash"));
+        let numbers = kernel::quotas(cellar.at(), OURS.start);
+        trash.is_empty() && numbers.len() == volumes.len()
+    });
+    served.stop();
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [what, operation, filesystem, device] = &arguments[..] else {
+        panic!("usage: power act|check OPERATION FILESYSTEM DEVICE");
+    };
+    let operation = Operation::parse(operation);
+    let variants = variant::ENFORCING.into_iter();
+    let variant = { variants }.find(|variant| variant.filesystem == filesystem);
+    let cellar = Cellar::of_device(variant.unwrap(), Path::new(device));
+    match what.as_str() {
+        "act" => act(operation, &cellar).await,
+        "check" => check(operation, &cellar).await,
+        _ => panic!("neither act nor check: {what}"),
+    }
+}

@@ -1,0 +1,306 @@
+//! A node whose one pool is on a disk of some variant, the server that serves it, and its pods.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use rootcellar::csi;
+use rootcellar::csi::volume_usage::Unit;
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use crate::common::loops::{self, LoopMount};
+use crate::common::messages::{Answer, create, create_with, publish};
+use crate::common::page::{free_address, page};
+use crate::common::server::{Clients, Server};
+use crate::common::{NodeDir, eventually, names};
+use crate::kernel::{self, Quota};
+use crate::variant::Variant;
+
+pub const MIB: u64 = 1 << 20;
+
+/// The project numbers that are the driver's.
+pub const OURS: std::ops::Range<u32> = 1 << 30..1 << 31;
+
+/// Why project quota cannot be tested here, if it cannot.
+pub fn obstacle() -> Option<String> {
+    let has_quota = Path::new("/proc/sys/fs/quota").try_exists();
+    loops::obstacle().or_else(|| {
+        (!has_quota.is_ok_and(|has| has))
+            .then(|| "no quota in this kernel; run by hack/uml.sh".into())
+    })
+}
+
+/// The node and its disk.
+pub struct Cellar {
+    /// The image that is mounted, unless it is a disk of the machine.
+    disk: Option<LoopMount>,
+    pub variant: &'static Variant,
+    pub node: NodeDir,
+    at: PathBuf,
+}
+
+/// The inodes a volume of a size may have.
+pub fn inodes_of(filesystem: &str, size: u64) -> u64 {
+    let bytes_of_one = if filesystem == "xfs" {
+        4 << 10
+    } else {
+        16 << 10
+    };
+    (size / bytes_of_one).max(1024)
+}
+
+impl Cellar {
+    /// Makes and mounts the disk; there is no pool yet.
+    pub fn new(variant: &'static Variant) -> Self {
+        let node = NodeDir::new();
+        let at = node.path("disk");
+        let disk = variant.format(&node.path("image"), &at);
+        variant.mount(&disk);
+        eprintln!("{}", variant.name);
+        Self {
+            disk: Some(disk),
+            variant,
+            node,
+            at,
+        }
+    }
+
+    /// Mounts a disk of the machine, which has such a filesystem.
+    pub fn of_device(variant: &'static Variant, device: &Path) -> Self {
+        let node = NodeDir::new();
+        let at = node.path("disk");
+        variant.mount_device(device, &at);
+        Self {
+            disk: None,
+            variant,
+            node,
+            at,
+        }
+    }
+
+    /// Where the disk is mounted, which is the pool.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// Starts the server, and waits until it is ready.
+    pub async fn serve(&self) -> Served {
+        let page = free_address();
+        let option = format!("default={},init,reserve=0", self.at().display());
+        let mut command = Server::command(&self.node, &[option]);
+        command.arg("--http").arg(page.to_string());
+        let server = Server::spawn(&self.node, &mut command);
+        server.wait_ready().await;
+        Served {
+            clients: server.clients().await,
+            server,
+            page,
+        }
+    }
+
+    /// Unmounts the disk and mounts it as another variant says.
+    pub fn mount_as(&mut self, variant: &'static Variant) {
+        let disk = self.disk.as_ref().unwrap();
+        disk.unmount_soon();
+        variant.mount(disk);
+        self.variant = variant;
+    }
+
+    /// The directory of a volume.
+    pub fn directory(&self, volume: &str) -> PathBuf {
+        let volumes = self.at().join("volumes");
+        let start = format!("{volume}-");
+        let mut directories = names(&volumes).into_iter();
+        let directory = directories.find(|directory| directory.starts_with(&start));
+        volumes.join(directory.unwrap())
+    }
+
+    /// What is written down of a volume.
+    pub fn record(&self, volume: &str) -> serde_json::Value {
+        let record = fs::read(self.directory(volume).join("volume.json")).unwrap();
+        serde_json::from_slice(&record).unwrap()
+    }
+
+    /// Writes down something else of a volume, as no driver does.
+    pub fn rewrite(&self, volume: &str, field: &str, value: u64) {
+        let mut record = self.record(volume);
+        record[field] = value.into();
+        let text = serde_json::to_vec_pretty(&record).unwrap();
+        fs::write(self.directory(volume).join("volume.json"), text).unwrap();
+    }
+
+    /// The project number of a volume, which its record says and its `data/` carries.
+    pub fn project(&self, volume: &str) -> u32 {
+        let (project, inherits) = kernel::project(&self.directory(volume).join("data"));
+        let written = self.record(volume)["quota_id"].as_u64();
+        assert_eq!(written, Some(project.into()), "{volume}");
+        assert!(OURS.contains(&project), "{volume}: {project}");
+        assert!(inherits, "{volume}");
+        project
+    }
+
+    /// What is limited and charged for a volume.
+    pub fn quota(&self, volume: &str) -> Quota {
+        kernel::quota(self.at(), self.project(volume)).unwrap()
+    }
+
+    /// Asserts that a volume is limited to a size as the rule says, and that its record agrees.
+    #[track_caller]
+    pub fn assert_limited(&self, volume: &str, size: u64) {
+        let quota = self.quota(volume);
+        let inodes = inodes_of(self.variant.filesystem, size);
+        assert_eq!(
+            (quota.bytes, quota.inodes),
+            ([size; 2], [inodes; 2]),
+            "{volume}"
+        );
+        assert_eq!(self.record(volume)["size_bytes"], size, "{volume}");
+        assert_eq!(self.record(volume)["enforcement"], "project", "{volume}");
+    }
+
+    /// Waits until nothing is limited or charged under a number.
+    pub fn wait_free(&self, project: u32) {
+        eventually("the number is free", || {
+            kernel::quota(self.at(), project).is_none_or(|quota| !quota.is_in_use())
+        });
+    }
+
+    /// The errno of one who finds a volume full.
+    pub fn full(&self) -> Errno {
+        match self.variant.filesystem {
+            "xfs" => Errno::NOSPC,
+            _ => Errno::DQUOT,
+        }
+    }
+
+    /// Publishes a volume to a pod of that name.
+    pub async fn publish(&self, served: &mut Served, id: &str, pod: &str) -> PathBuf {
+        let target = self.node.target(pod);
+        served.clients.publish(publish(id, &target)).await.unwrap();
+        target
+    }
+}
+
+/// A serving driver.
+pub struct Served {
+    pub clients: Clients,
+    pub server: Server,
+    page: SocketAddr,
+}
+
+impl Served {
+    /// Makes a volume and returns its id.
+    pub async fn make(&mut self, name: &str, size: u64) -> String {
+        self.create(name, size, &[]).await.unwrap().volume_id
+    }
+
+    /// Asks for a volume of a class.
+    pub async fn create(
+        &mut self,
+        name: &str,
+        size: u64,
+        class: &[(&str, &str)],
+    ) -> Answer<csi::Volume> {
+        let size = size.try_into().unwrap();
+        self.clients.create(create_with(name, size, class)).await
+    }
+
+    /// How the size of a volume is held, as its context says.
+    pub async fn enforcement(&mut self, name: &str, size: u64) -> String {
+        let request = create(name, size.try_into().unwrap());
+        let volume = self.clients.create(request).await.unwrap();
+        volume.volume_context["enforcement"].clone()
+    }
+
+    /// `NodeExpandVolume`: the size it then has.
+    pub async fn expand(&mut self, id: &str, at: &Path, size: u64) -> Answer<u64> {
+        let request = csi::NodeExpandVolumeRequest {
+            volume_id: id.to_owned(),
+            volume_path: at.to_str().unwrap().to_owned(),
+            capacity_range: Some(csi::CapacityRange {
+                required_bytes: size.try_into().unwrap(),
+                limit_bytes: 0,
+            }),
+            ..Default::default()
+        };
+        let answer = self.clients.node.node_expand_volume(request).await?;
+        Ok(answer.into_inner().capacity_bytes.try_into().unwrap())
+    }
+
+    /// `NodeGetVolumeStats`: all, used and available of bytes or inodes.
+    pub async fn usage(&mut self, id: &str, at: &Path, unit: Unit) -> [u64; 3] {
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: id.to_owned(),
+            volume_path: at.to_str().unwrap().to_owned(),
+            ..Default::default()
+        };
+        let answer = self.clients.node.node_get_volume_stats(request).await;
+        let usage = answer.unwrap().into_inner().usage;
+        let usage = usage.iter().find(|usage| usage.unit() == unit).unwrap();
+        [usage.total, usage.used, usage.available].map(|number| number.try_into().unwrap())
+    }
+
+    /// The value of a metric of the pool.
+    pub fn metric(&self, name: &str) -> u64 {
+        let (_, text) = page(self.page, "/metrics").unwrap();
+        let start = format!("{name}{{pool=\"default\"}} ");
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(&start));
+        values
+            .next()
+            .unwrap_or_else(|| panic!("no {name} in {text}"))
+            .parse()
+            .unwrap()
+    }
+
+    /// Stops the driver as an operator would.
+    pub fn stop(self) {
+        assert_eq!(self.server.stop(), Some(0));
+    }
+}
+
+/// Does something as a pod does: without the capability that lets root pass any limit of ext4.
+pub fn as_pod<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let pod = scope.spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            act()
+        });
+        pod.join().unwrap()
+    })
+}
+
+/// Appends to a file as a pod does until an error, or until so many bytes are in it; returns how
+/// many were written, and the error.
+pub fn append(file: &Path, most: u64) -> (u64, Option<Errno>) {
+    const CHUNK: [u8; 16 << 10] = [0x5a; 16 << 10];
+    as_pod(|| {
+        let mut file = File::options()
+            .append(true)
+            .create(true)
+            .open(file)
+            .unwrap();
+        let mut written = 0;
+        while written < most {
+            match file.write(&CHUNK) {
+                Ok(count) => written += u64::try_from(count).unwrap(),
+                Err(error) => return (written, Errno::from_io_error(&error)),
+            }
+        }
+        (
+            written,
+            file.sync_all()
+                .err()
+                .and_then(|error| Errno::from_io_error(&error)),
+        )
+    })
+}
+
+/// What df(1) says of a path: the size in bytes and the number of inodes.
+pub fn size_shown(at: &Path) -> (u64, u64) {
+    let shown = rustix::fs::statvfs(at).unwrap();
+    (shown.f_blocks * shown.f_frsize, shown.f_files)
+}

@@ -1,0 +1,28 @@
+//! The tests of sizes that project quota holds, on kernels that have it: those of hack/uml.sh.
+#![allow(
+    unreachable_pub,
+    reason = "nothing outside this binary can reach anything in it"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "that is how a test fails"
+)]
+#![allow(missing_debug_implementations, reason = "nothing prints the harness")]
+
+mod cellar;
+mod classes;
+#[path = "../suite/common/mod.rs"]
+#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
+mod common;
+mod detection;
+mod expansion;
+mod kernel;
+mod limits;
+mod numbers;
+mod quarantine;
+mod restoring;
+mod sequences;
+mod usage;
+mod variant;

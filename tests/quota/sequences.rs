@@ -1,0 +1,131 @@
+//! Random work: after every step the kernel's limits are those of the volumes that are there.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::cellar::{Cellar, MIB, OURS, Served, append, obstacle};
+use crate::kernel;
+use crate::skip;
+use crate::variant::ENFORCING;
+
+/// Unless `PROPTEST_CASES` says otherwise.
+const CASES: u32 = 5;
+
+#[derive(Debug, Clone)]
+enum Work {
+    /// Makes a volume, or asks for one that is there.
+    Make(usize, u64),
+    /// Grows one.
+    Grow(usize, u64),
+    /// Writes into one.
+    Write(usize, u64),
+    /// Deletes one, or asks for it once more.
+    Delete(usize),
+    /// Stops the driver and starts another.
+    Restart,
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let volume = 0..4_usize;
+    let size = 1..16_u64;
+    prop_oneof![
+        4 => (volume.clone(), size.clone()).prop_map(|(at, size)| Work::Make(at, size * MIB)),
+        3 => (volume.clone(), size.clone()).prop_map(|(at, size)| Work::Grow(at, size * MIB)),
+        2 => (volume.clone(), size).prop_map(|(at, size)| Work::Write(at, size * MIB / 4)),
+        2 => volume.prop_map(Work::Delete),
+        1 => Just(Work::Restart),
+    ]
+}
+
+/// What there should be: the size and id of each volume.
+type Model = BTreeMap<usize, (u64, String)>;
+
+async fn step(cellar: &Cellar, served: &mut Served, model: &mut Model, work: &Work) {
+    match *work {
+        Work::Make(at, size) => {
+            let size = model.get(&at).map_or(size, |(has, _)| *has);
+            let id = served.make(&format!("pvc{at}"), size).await;
+            model.insert(at, (size, id));
+        }
+        Work::Grow(at, size) => {
+            let Some((has, id)) = model.get_mut(&at) else {
+                return;
+            };
+            let target = cellar.publish(served, id, &format!("pod{at}")).await;
+            *has = served.expand(id, &target, size).await.unwrap().max(*has);
+            assert!(*has >= size);
+        }
+        Work::Write(at, most) => {
+            let Some((size, id)) = model.get(&at) else {
+                return;
+            };
+            let target = cellar.publish(served, id, &format!("pod{at}")).await;
+            let (_, error) = append(&target.join("file"), most);
+            assert!(
+                error.is_none_or(|errno| errno == cellar.full()),
+                "{error:?}"
+            );
+            assert!(cellar.quota(&format!("pvc{at}")).used[0] <= *size);
+        }
+        Work::Delete(at) => {
+            let Some((_, id)) = model.remove(&at) else {
+                return;
+            };
+            let target = cellar.node.target(&format!("pod{at}"));
+            served.clients.unpublish(&id, &target).await.unwrap();
+            served.clients.delete(&id).await.unwrap();
+            served.clients.delete(&id).await.unwrap();
+        }
+        Work::Restart => {}
+    }
+}
+
+async fn play(cellar: &Cellar, sequence: &[Work]) {
+    let mut served = cellar.serve().await;
+    let mut model = Model::new();
+    let all: Vec<Work> = (0..4).map(Work::Delete).collect();
+    for work in sequence.iter().chain(&all) {
+        if matches!(work, Work::Restart) {
+            served.stop();
+            served = cellar.serve().await;
+        }
+        step(cellar, &mut served, &mut model, work).await;
+        for (at, (size, _)) in &model {
+            cellar.assert_limited(&format!("pvc{at}"), *size);
+        }
+    }
+    crate::common::eventually("nothing is limited any more", || {
+        kernel::quotas(cellar.at(), OURS.start).is_empty()
+    });
+    served.stop();
+}
+
+/// Whatever is made, grown, written and deleted, and whenever the driver is started anew: the
+/// kernel limits exactly the volumes that are there, each to the size in its record.
+#[test]
+fn limits_are_those_of_the_volumes_after_any_sequence() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let default = Config::default();
+    let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |_| default.cases);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for variant in ENFORCING {
+        let cellar = Cellar::new(variant);
+        let config = Config {
+            cases,
+            // Each try takes seconds in the guest.
+            max_shrink_iters: 20,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        TestRunner::new(config)
+            .run(&prop::collection::vec(work(), 1..16), |sequence| {
+                runtime.block_on(play(&cellar, &sequence));
+                Ok(())
+            })
+            .unwrap();
+    }
+}
