@@ -169,14 +169,18 @@ impl Os {
     }
 
     /// Renames, replacing what is there.
-    pub fn replace(&self, dir: impl AsFd, from: &str, to: &str) -> Outcome {
-        let dir = dir.as_fd();
+    pub fn replace(
+        &self,
+        (from_dir, from): (impl AsFd, &str),
+        (to_dir, to): (impl AsFd, &str),
+    ) -> Outcome {
+        let (from_dir, to_dir) = (from_dir.as_fd(), to_dir.as_fd());
         let object = Object::Moved {
-            from: (dir, OsStr::new(from)),
-            to: (dir, OsStr::new(to)),
+            from: (from_dir, OsStr::new(from)),
+            to: (to_dir, OsStr::new(to)),
         };
         self.step(Step::Rename, object, || {
-            rustix::fs::renameat(dir, from, dir, to)
+            rustix::fs::renameat(from_dir, from, to_dir, to)
         })
     }
 

@@ -288,7 +288,20 @@ impl Disk {
                 .syncfs(&self.root)
                 .during_sync("sync the disk")?;
         }
-        record::write(&self.context.os, &dir, VOLUME_RECORD, record)
+        // In staging, so that what a crash leaves of it is cleared.
+        let (os, name) = (&self.context.os, Uuid::new_v4().simple().to_string());
+        let replaced = record::write_new(os, &self.staging, &name, record).and_then(|()| {
+            os.replace((&self.staging, &name), (&dir, VOLUME_RECORD))
+                .during("rename a record")
+        });
+        if let Err(fault) = replaced {
+            match os.unlink(&self.staging, &name) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => tracing::warn!(%errno, "left in staging"),
+            }
+            return Err(fault);
+        }
+        self.sync_dirs([&dir])
     }
 
     /// Makes a sealed volume visible.

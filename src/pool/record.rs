@@ -204,7 +204,7 @@ pub(crate) fn write(
         Err(errno) => return Err(Fault::new("remove an old temporary record", errno)),
     }
     write_new(os, &dir, &temporary, record)?;
-    os.replace(&dir, &temporary, name)
+    os.replace((&dir, &temporary), (&dir, name))
         .during("rename a record")?;
     os.fsync(&dir).during_sync("fsync a record's directory")
 }

@@ -21,6 +21,7 @@ const LEVEL_SHIFT: u32 = 48;
 
 const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
+const ROOT_ITEM: u32 = 132;
 const ROOT_REF: u32 = 156;
 const QGROUP_RELATION: u32 = 246;
 
@@ -120,6 +121,39 @@ impl BtrfsQuota {
             return Err(errno);
         }
         Ok(id)
+    }
+
+    /// Removes the qgroups of destroyed subvolumes from a number: a kernel that does so by itself
+    /// does not after a power-off at the wrong moment, and older ones never do.
+    fn remove_stale(&self, os: &Os, id: u32) -> Result<(), Errno> {
+        let filesystem = self.filesystem.as_fd();
+        let members = sys::search_tree(
+            filesystem,
+            QUOTA_TREE,
+            TreeKey {
+                object: qgroup(id),
+                kind: QGROUP_RELATION,
+                offset: 0,
+            },
+        )?;
+        for subvolume in members
+            .into_iter()
+            .filter(|member| member >> LEVEL_SHIFT == 0)
+        {
+            let root = TreeKey {
+                object: subvolume,
+                kind: ROOT_ITEM,
+                offset: 0,
+            };
+            if !sys::search_tree(filesystem, ROOT_TREE, root)?.is_empty() {
+                continue;
+            }
+            match os.remove_qgroup(filesystem, subvolume) {
+                Ok(()) | Err(Errno::NOENT | Errno::BUSY) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 
     /// Destroys what lies below a subvolume first: the kernel refuses one that holds others.
@@ -265,6 +299,7 @@ impl Quota for BtrfsQuota {
                 Ok(())
             }
             Err(Errno::BUSY) => {
+                self.remove_stale(os, id)?;
                 os.sync_btrfs(&self.filesystem)?;
                 Err(Errno::BUSY)
             }

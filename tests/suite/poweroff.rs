@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
+use rootcellar::pool::enable_quota;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -83,7 +84,7 @@ struct Loops {
 }
 
 impl Loops {
-    fn new(filesystem: &str, commits: bool) -> Self {
+    fn new(filesystem: &str, quota: bool, commits: bool) -> Self {
         let node = Arc::new(NodeDir::new());
         let images = node.path("images");
         std::fs::create_dir(&images).unwrap();
@@ -91,6 +92,9 @@ impl Loops {
         let images = PLACES.map(|place| images.join(place));
         let mounts = PLACES.map(|place| node.path(place));
         let disks = [0, 1].map(|disk| LoopMount::make(filesystem, &images[disk], &mounts[disk]));
+        if quota {
+            assert!(enable_quota(disks[0].path()).unwrap());
+        }
         disks.iter().for_each(LoopMount::unmount);
         Self {
             empty: [0, 1].map(|disk| Image::read(&images[disk])),
@@ -168,9 +172,9 @@ pub(crate) fn mount_empty(at: &Path) {
     rustix::mount::mount("rootcellar-test", at, "tmpfs", flags, None).unwrap();
 }
 
-fn lose_power(filesystem: &str) {
+fn lose_power(filesystem: &str, quota: bool) {
     for commits in [false, true] {
-        let mut loops = Loops::new(filesystem, commits);
+        let mut loops = Loops::new(filesystem, quota, commits);
         let node = Arc::clone(&loops.node);
         for operation in OPERATIONS {
             play(&mut loops, &node, operation);
@@ -185,7 +189,7 @@ fn nothing_acknowledged_is_lost_on_ext4() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("ext4");
+    lose_power("ext4", false);
 }
 
 /// As above, on XFS.
@@ -194,7 +198,7 @@ fn nothing_acknowledged_is_lost_on_xfs() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("xfs");
+    lose_power("xfs", false);
 }
 
 /// As above, on btrfs.
@@ -203,5 +207,14 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("btrfs");
+    lose_power("btrfs", false);
+}
+
+/// As above, on btrfs with simple quota: there the limits are as recorded besides.
+#[test]
+fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    lose_power("btrfs", true);
 }

@@ -13,8 +13,9 @@ use rootcellar::error::{Code, Operation};
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::{FakeQuota, NoQuota, Quotas};
 use rootcellar::types::Bytes;
+use rootcellar::volume::ExpandRequest;
 
-use crate::common::create;
+use crate::common::{create, publish};
 use stage::{SIZE, Stage, Trouble};
 
 /// A request about the volume "pvc", beside which there is a volume "kept".
@@ -22,6 +23,7 @@ use stage::{SIZE, Stage, Trouble};
 enum Call {
     Create,
     Delete,
+    Expand,
 }
 
 impl Call {
@@ -29,10 +31,20 @@ impl Call {
         let mut stage = Stage::new(quotas);
         stage.start();
         stage.make("kept");
-        if self == Self::Delete {
+        if self != Self::Create {
             stage.make("pvc");
         }
+        self.republish(&stage);
         stage
+    }
+
+    /// Publishes what is to grow; once a driver was started anew it must learn of it.
+    fn republish(self, stage: &Stage) {
+        if self == Self::Expand {
+            let target = stage.node.target("pvc");
+            let request = publish(&stage.id("pvc"), &target);
+            stage.driver().publish(&request).unwrap();
+        }
     }
 
     fn make(self, stage: &Stage) -> Result<(), Code> {
@@ -49,6 +61,18 @@ impl Call {
                 Err(error) if error.code(Operation::Delete) == Code::Ok => Ok(()),
                 outcome => outcome.map_err(|error| error.code(Operation::Delete)),
             },
+            Self::Expand => {
+                let request = ExpandRequest {
+                    id,
+                    path: stage.node.target("pvc"),
+                    required: Bytes(2 * SIZE),
+                    limit: None,
+                };
+                let expanded = stage.driver().expand(&request);
+                expanded
+                    .map(|size| assert_eq!(size, request.required))
+                    .map_err(|error| error.code(Operation::Expand))
+            }
         }
     }
 
@@ -62,18 +86,31 @@ impl Call {
 
     fn leaves(self) -> &'static [&'static str] {
         match self {
-            Self::Create => &["kept", "pvc"],
+            Self::Create | Self::Expand => &["kept", "pvc"],
             Self::Delete => &["kept"],
         }
     }
 
     /// Whether the volume is there when this many of the steps were made.
     fn shows(self, made: usize, steps: &[Step]) -> bool {
-        (self == Self::Create) == (made > visible(steps))
+        match self {
+            Self::Create => made > visible(steps),
+            Self::Delete => made <= visible(steps),
+            Self::Expand => true,
+        }
+    }
+
+    /// The size that the volume has then, if it shows.
+    fn size(self, made: usize, steps: &[Step]) -> u64 {
+        if self == Self::Expand && made > visible(steps) {
+            2 * SIZE
+        } else {
+            SIZE
+        }
     }
 }
 
-/// The one step that makes a volume appear, or disappear.
+/// The one step that makes a volume appear, or disappear, or shows its new size.
 fn visible(steps: &[Step]) -> usize {
     let renames = steps.iter().filter(|step| **step == Step::Rename);
     assert_eq!(renames.count(), 1, "{steps:?}");
@@ -85,10 +122,11 @@ fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) 
     // After a failed sync nobody knows what is on the disk, however the error is called.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
     let sick = sync || matches!(errno, Errno::IO | Errno::ROFS);
-    let home = call == Call::Delete || at > visible(steps);
+    let home = call != Call::Create || at > visible(steps);
     let code = match (sick, home) {
         (true, true) => Code::Unavailable,
         (false, _) if errno == Errno::NOMEM => Code::Unavailable,
+        (false, _) if call == Call::Expand => Code::OutOfRange,
         _ => Code::ResourceExhausted,
     };
     (sick, code)
@@ -132,6 +170,7 @@ fn survives_every_failure(call: Call) {
         stage.recovers();
         assert!(stage.has("kept"));
         assert_eq!(stage.has("pvc"), call.shows(at, steps));
+        stage.assert_size("pvc", call.size(at, steps));
         call.make(&stage).expect("the retry");
         stage.settles_to(call.leaves());
     });
@@ -150,6 +189,13 @@ fn a_create_survives_the_failure_of_every_step() {
 #[test]
 fn a_delete_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Delete);
+}
+
+/// Whichever step of making a volume larger fails, it has the old size or the new, nothing else is
+/// lost, and a retry makes it as large as was asked for.
+#[test]
+fn an_expand_survives_the_failure_of_every_step() {
+    survives_every_failure(Call::Expand);
 }
 
 /// How a halted driver goes on.
@@ -185,6 +231,8 @@ fn survives_every_halt(call: Call) {
             assert_eq!(stage.names(".rootcellar/staging"), [""; 0]);
             assert!(stage.has("kept"));
             assert_eq!(stage.has("pvc"), call.shows(at, &steps));
+            stage.assert_size("pvc", call.size(at, &steps));
+            call.republish(&stage);
             call.make(&stage).expect("the retry");
             stage.settles_to(call.leaves());
         }
@@ -203,6 +251,13 @@ fn a_create_may_end_before_any_step() {
 #[test]
 fn a_delete_may_end_before_any_step() {
     survives_every_halt(Call::Delete);
+}
+
+/// Wherever the driver ends while it makes a volume larger, the next start finds it with the old
+/// size or the new, and a retry ends with the new.
+#[test]
+fn an_expand_may_end_before_any_step() {
+    survives_every_halt(Call::Expand);
 }
 
 /// What a driver that ended half-way left is made durable before a retry is answered.
@@ -326,6 +381,16 @@ fn a_limit_outlives_the_data_at_both_ends() {
     }
 }
 
+/// Each volume has its size for a limit, and nothing else has one.
+fn assert_limits(stage: &Stage, quota: &FakeQuota) {
+    let volumes = stage.driver().list(0, "").unwrap().volumes;
+    let mut sizes: Vec<Bytes> = volumes.iter().map(|volume| volume.size).collect();
+    let mut limits: Vec<Bytes> = quota.limits().into_values().collect();
+    sizes.sort_unstable();
+    limits.sort_unstable();
+    assert_eq!(limits, sizes);
+}
+
 fn leaves_no_limit(call: Call) {
     with_every_failure(call, |_, at, errno| {
         let quota = Arc::new(FakeQuota::default());
@@ -334,13 +399,16 @@ fn leaves_no_limit(call: Call) {
         call.make(&stage).unwrap_err();
         stage.script.end();
         stage.recovers();
+        if call == Call::Expand {
+            assert_limits(&stage, &quota);
+        }
         call.make(&stage).expect("the retry");
         stage.settles_to(call.leaves());
-        assert_eq!(
-            quota.limits().len(),
-            call.leaves().len(),
-            "one limit for each volume"
-        );
+        assert_limits(&stage, &quota);
+        if call == Call::Expand {
+            let target = stage.node.target("pvc");
+            stage.driver().unpublish(&stage.id("pvc"), &target).unwrap();
+        }
         for volume in call.leaves() {
             stage.driver().delete(&stage.id(volume)).unwrap();
         }
@@ -353,6 +421,12 @@ fn leaves_no_limit(call: Call) {
 #[test]
 fn a_failed_create_leaves_no_limit_and_takes_none() {
     leaves_no_limit(Call::Create);
+}
+
+/// Whichever step of making a volume larger fails, its limit is the size it has.
+#[test]
+fn a_failed_expand_leaves_the_limit_as_recorded() {
+    leaves_no_limit(Call::Expand);
 }
 
 /// Whichever step of deleting a volume fails, every volume has its limit and nothing else has one.

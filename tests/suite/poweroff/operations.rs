@@ -8,7 +8,7 @@ use rootcellar::os::{self, Step};
 use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
-use super::scene::{Kill, Scene};
+use super::scene::{Kill, SIZE, Scene};
 use crate::common::{NODE, eventually};
 
 /// What is done, and what a driver started after a power-off must then find.
@@ -121,6 +121,17 @@ pub const OPERATIONS: &[Operation] = &[
         act: Scene::start,
         before: |scene| scene.holds(&["kept"]),
         after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "expand",
+        prepare: |scene| {
+            with_kept(scene);
+            scene.fill("pvc");
+        },
+        act: |scene| scene.grow("pvc"),
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_size("pvc", SIZE),
+        after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_size("pvc", 2 * SIZE),
         ..Operation::NOTHING
     },
     Operation {

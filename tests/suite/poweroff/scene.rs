@@ -10,15 +10,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Object, Observer, Os, Step};
-use rootcellar::types::{PoolId, VolumeId};
-use rootcellar::volume::{CreateRequest, Mode};
+use rootcellar::types::{Bytes, PoolId, VolumeId};
+use rootcellar::volume::{CreateRequest, ExpandRequest, Mode};
 use rustix::io::Errno;
 
 use super::operations::Operation;
-use crate::common::{Fakes, NodeDir, Running, create, eventually, name, names};
+use crate::common::{Fakes, NodeDir, Running, create, eventually, name, names, publish};
 
 const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
+/// The size a volume is made with; 2 MiB hold what btrfs itself writes for it.
+pub const SIZE: u64 = 2 << 20;
 
 /// Two disks that can lose power.
 pub trait Disks {
@@ -250,6 +252,26 @@ impl Scene {
         assert!(self.remove(volume), "{volume} is not deleted");
     }
 
+    /// Publishes a volume, or finds it published, and doubles its size, or finds that done.
+    pub fn grow(&self, volume: &str) {
+        let id = VolumeId::new(self.id.unwrap(), &name(volume)).to_string();
+        let target = self.node.target(volume);
+        self.driver().publish(&publish(&id, &target)).unwrap();
+        let request = ExpandRequest {
+            id,
+            path: target,
+            required: Bytes(2 * SIZE),
+            limit: None,
+        };
+        assert_eq!(self.driver().expand(&request).unwrap(), request.required);
+    }
+
+    /// Whether a volume has this size.
+    pub fn has_size(&self, volume: &str, size: u64) -> bool {
+        let id = VolumeId::new(self.id.unwrap(), &name(volume)).to_string();
+        self.driver().get(&id).unwrap().size == Bytes(size)
+    }
+
     /// The directory of a volume.
     pub fn directory(&self, volume: &str) -> PathBuf {
         let volumes = self.pool().join("volumes");
@@ -307,7 +329,7 @@ impl Scene {
 }
 
 fn request(volume: &str) -> CreateRequest {
-    let mut request = create(volume, 1 << 20);
+    let mut request = create(volume, SIZE);
     request.class.parameters.mode = Mode::parse("2750").unwrap();
     request.class.parameters.uid = OWNER;
     request
@@ -363,6 +385,12 @@ fn check(node: &Arc<NodeDir>, operation: &Operation, id: Option<PoolId>, replied
         let volumes = scene.driver().list(0, "").unwrap().volumes;
         panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
     }
+    // Limit and record may differ only while nobody was told.
+    let restored = scene.driver().pools()[0].status().limits_restored;
+    assert!(
+        !replied || restored == 0,
+        "{restored} limits were not durable"
+    );
     scene.is_whole();
     if !operation.disk_is_missing {
         (operation.act)(&mut scene);

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::Quotas;
-use rootcellar::types::VolumeId;
+use rootcellar::types::{Bytes, VolumeId};
 
 use crate::common::memory::MemoryNode;
 use crate::common::{Fakes, Running, create, eventually, name, names};
@@ -187,6 +187,13 @@ impl Stage {
             assert_eq!(names(&directory), ["data", "volume.json"]);
         }
         known
+    }
+
+    /// A volume that is there has this size.
+    pub fn assert_size(&self, volume: &str, size: u64) {
+        if let Ok(volume) = self.driver().get(&self.id(volume)) {
+            assert_eq!(volume.size, Bytes(size));
+        }
     }
 
     /// Exactly these volumes are there, and nothing else once the trash is reclaimed.
