@@ -11,6 +11,7 @@
 )]
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
+#[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
 mod cellar;
 mod classes;
 #[path = "../suite/common/mod.rs"]
@@ -21,8 +22,10 @@ mod expansion;
 mod kernel;
 mod limits;
 mod numbers;
+mod poweroff;
 mod quarantine;
 mod restoring;
 mod sequences;
 mod usage;
+#[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
 mod variant;

@@ -113,17 +113,16 @@ fn limits_are_those_of_the_volumes_after_any_sequence() {
     let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |_| default.cases);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
         let config = Config {
             cases,
-            // Each try takes seconds in the guest.
-            max_shrink_iters: 20,
+            // Each try takes seconds in the guest, and half a minute if it waits in vain.
+            max_shrink_iters: 8,
             failure_persistence: None,
             ..Config::default()
         };
         TestRunner::new(config)
             .run(&prop::collection::vec(work(), 1..16), |sequence| {
-                runtime.block_on(play(&cellar, &sequence));
+                runtime.block_on(play(&Cellar::new(variant), &sequence));
                 Ok(())
             })
             .unwrap();

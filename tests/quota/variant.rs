@@ -15,9 +15,9 @@ pub struct Variant {
     pub name: &'static str,
     pub filesystem: &'static str,
     /// Options of mkfs.
-    make: &'static [&'static str],
+    pub make: &'static [&'static str],
     /// Options of mount.
-    mount: &'static [&'static str],
+    pub mount: &'static [&'static str],
     /// An option it is mounted again with while it is mounted.
     remount: Option<&'static str>,
     /// What the kernel says of quota.

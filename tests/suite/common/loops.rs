@@ -67,17 +67,21 @@ impl LoopMount {
             .arg(&self.at));
     }
 
-    /// Mounts a copy of the image in its place.
-    pub fn mount_image(&self, image: &Path) {
+    /// Mounts a copy of the image in its place, with options.
+    pub fn mount_image(&self, image: &Path, options: &[&str]) {
         // A copy of an XFS has the identity of the original, which may not be gone yet.
         let output = Command::new("blkid")
             .args(["-o", "value", "-s", "TYPE"])
             .arg(image)
             .output();
         let is_xfs = output.unwrap().stdout.starts_with(b"xfs");
-        let options = if is_xfs { "loop,nouuid" } else { "loop" };
+        let needed: &[&str] = if is_xfs {
+            &["loop", "nouuid"]
+        } else {
+            &["loop"]
+        };
         run(Command::new("mount")
-            .args(["-o", options])
+            .args(["-o", &[needed, options].concat().join(",")])
             .arg(image)
             .arg(&self.at));
     }

@@ -137,10 +137,10 @@ impl Exchange {
         }
         let own_copy = self.rig.node.path("own-copy.image");
         copy(self.free_image("itself"), &own_copy);
-        self.disk("itself").mount_image(&own_copy);
+        self.disk("itself").mount_image(&own_copy, &[]);
         let before = self.look_at_wrong();
         for wrong in &self.wrong {
-            self.disk(wrong.pool).mount_image(&wrong.image);
+            self.disk(wrong.pool).mount_image(&wrong.image, &[]);
         }
         before
     }

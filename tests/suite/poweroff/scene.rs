@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Object, Observer, Os, Step};
 use rootcellar::types::{Bytes, PoolId, VolumeId};
-use rootcellar::volume::{CreateRequest, ExpandRequest, Mode};
+use rootcellar::volume::{CreateRequest, ExpandRequest, Mode, Seams};
 use rustix::io::Errno;
 
 use super::operations::Operation;
@@ -37,6 +37,8 @@ pub trait Disks {
     fn stop_watching(&mut self) -> Moments<Self::Moment>;
     /// Takes the disks out.
     fn unmount(&mut self);
+    /// Looks at what is served now, besides what every scene looks at.
+    fn look(&self, _scene: &Scene) {}
     /// Puts in what a moment left, the pool's disk only if it is not missing.
     fn mount(&mut self, moment: &Self::Moment, pool_is_missing: bool);
 }
@@ -135,6 +137,8 @@ impl Scene {
             id: None,
             fakes: Fakes {
                 os: Os::observed(control.clone()),
+                // What holds sizes is the kernel's, as the disks are.
+                quota: Seams::default().quota,
                 ..Fakes::default()
             },
             control,
@@ -328,6 +332,9 @@ impl Scene {
     }
 }
 
+/// The size of every volume.
+pub const SIZE: u64 = 1 << 20;
+
 fn request(volume: &str) -> CreateRequest {
     let mut request = create(volume, SIZE);
     request.class.parameters.mode = Mode::parse("2750").unwrap();
@@ -362,18 +369,24 @@ pub fn play(disks: &mut impl Disks, node: &Arc<NodeDir>, operation: &Operation) 
     for (at, moment) in moments.during.iter().enumerate() {
         eprintln!("{}: moment {at} of it", operation.name);
         disks.mount(moment, operation.disk_is_missing);
-        check(node, operation, before, false);
+        check(disks, node, operation, before, false);
         disks.unmount();
     }
     for (at, moment) in moments.replied.iter().enumerate() {
         eprintln!("{}: after the reply, {at}", operation.name);
         disks.mount(moment, operation.disk_is_missing);
-        check(node, operation, scene.id, true);
+        check(disks, node, operation, scene.id, true);
         disks.unmount();
     }
 }
 
-fn check(node: &Arc<NodeDir>, operation: &Operation, id: Option<PoolId>, replied: bool) {
+fn check(
+    disks: &impl Disks,
+    node: &Arc<NodeDir>,
+    operation: &Operation,
+    id: Option<PoolId>,
+    replied: bool,
+) {
     let mut scene = Scene::new(node, Arc::new(Nobody));
     scene.reclaim();
     scene.start();
@@ -392,6 +405,7 @@ fn check(node: &Arc<NodeDir>, operation: &Operation, id: Option<PoolId>, replied
         "{restored} limits were not durable"
     );
     scene.is_whole();
+    disks.look(&scene);
     if !operation.disk_is_missing {
         (operation.act)(&mut scene);
         if scene.running.is_none() {
@@ -399,6 +413,7 @@ fn check(node: &Arc<NodeDir>, operation: &Operation, id: Option<PoolId>, replied
         }
         assert!((operation.after)(&scene), "not so when it is done again");
         scene.is_whole();
+        disks.look(&scene);
     }
     scene.stop();
 }

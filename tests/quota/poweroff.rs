@@ -1,0 +1,92 @@
+//! Power-off at every step, as tests/suite/poweroff.rs has it, on filesystems that hold sizes: what
+//! is there afterwards is limited as its record says, and nothing else is.
+
+#[path = "../suite/poweroff/image.rs"]
+mod image;
+#[path = "../suite/poweroff/loops.rs"]
+#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
+mod loops;
+#[path = "../suite/poweroff/operations.rs"]
+mod operations;
+#[path = "../suite/poweroff/scene.rs"]
+mod scene;
+
+use std::fs;
+
+use crate::cellar::{OURS, inodes_of, obstacle};
+use crate::common::{eventually, names};
+use crate::variant::{EXT4, Variant, XFS};
+use crate::{kernel, skip};
+use loops::{Kind, lose_power};
+use operations::OPERATIONS;
+use scene::{SIZE, Scene};
+
+/// The operations in which limits are set or freed.
+const ABOUT_LIMITS: [&str; 7] = [
+    "create",
+    "create what a killed driver left in staging",
+    "create what a killed driver left in sight",
+    "start where a killed driver left something in staging",
+    "delete",
+    "delete what a killed driver took out of sight",
+    "reclaim",
+];
+
+/// Asserts that exactly the volumes there are are limited, each as its record says.
+fn limits_are_as_recorded(scene: &Scene) {
+    let disk = scene.node.path("disk");
+    let volumes = scene.pool().join("volumes");
+    let mut known = Vec::new();
+    for directory in names(&volumes) {
+        let record = fs::read(volumes.join(&directory).join("volume.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        let (project, inherits) = kernel::project(&volumes.join(&directory).join("data"));
+        assert_eq!(record["quota_id"], project, "{directory}");
+        assert!(inherits, "{directory}");
+        assert_eq!(record["size_bytes"], SIZE, "{directory}");
+        let quota = kernel::quota(&disk, project).unwrap();
+        assert_eq!(quota.bytes, [SIZE; 2], "{directory}");
+        // The rule gives every volume of this size the least.
+        assert_eq!(quota.inodes, [inodes_of("xfs", SIZE); 2], "{directory}");
+        known.push(project);
+    }
+    known.sort_unstable();
+    eventually("nothing else is limited", || {
+        let quotas = kernel::quotas(&disk, OURS.start);
+        quotas
+            .iter()
+            .map(|quota| quota.id)
+            .eq(known.iter().copied())
+    });
+}
+
+fn lose_power_on(variant: &'static Variant) {
+    let kind = Kind {
+        filesystem: variant.filesystem,
+        make: variant.make,
+        mount: variant.mount,
+        look: limits_are_as_recorded,
+    };
+    let operations = OPERATIONS.iter();
+    let operations = { operations }.filter(|operation| ABOUT_LIMITS.contains(&operation.name));
+    lose_power(kind, false, operations);
+}
+
+/// Whatever is done when the power fails, on XFS: a volume that is there is limited to the size in
+/// its record, and no limit is left of what is not.
+#[test]
+fn limits_are_those_of_the_records_on_xfs() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    lose_power_on(&XFS);
+}
+
+/// As above, on ext4.
+#[test]
+fn limits_are_those_of_the_records_on_ext4() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    lose_power_on(&EXT4);
+}

@@ -1,0 +1,209 @@
+//! Real filesystems in images, which are copied after each step that changes a disk and after each
+//! reply.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rootcellar::os::{Object, Observer, Step};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::image::Image;
+use super::operations::Operation;
+use super::scene::{Disks, Moments, Scene, play};
+use crate::common::loops::LoopMount;
+use crate::common::{NodeDir, eventually};
+
+/// Where the two disks are mounted.
+pub const PLACES: [&str; 2] = ["disk", "state"];
+
+/// Both disks at one moment.
+type Shot = [Arc<Image>; 2];
+
+/// Copies the images after every step while it is armed, if anything changed.
+#[derive(Debug)]
+struct Camera {
+    images: [PathBuf; 2],
+    mounts: [PathBuf; 2],
+    /// Whether the filesystems commit by themselves after every step, as they may at any time.
+    commits: bool,
+    shots: Mutex<Option<Vec<Shot>>>,
+}
+
+impl Camera {
+    fn shoot(&self, shots: &mut Vec<Shot>) {
+        let [pool, state] = [0, 1].map(|disk| {
+            let image = Image::read(&self.images[disk]);
+            match shots.last() {
+                Some(last) if *last[disk] == image => Arc::clone(&last[disk]),
+                _ => Arc::new(image),
+            }
+        });
+        let is_news = shots.last().is_none_or(|[last_pool, last_state]| {
+            !Arc::ptr_eq(last_pool, &pool) || !Arc::ptr_eq(last_state, &state)
+        });
+        if is_news {
+            shots.push([pool, state]);
+        }
+    }
+}
+
+impl Observer for Camera {
+    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+
+    fn changed(&self, _step: Step, _object: Object<'_>) {
+        if let Some(shots) = self.shots.lock().unwrap().as_mut() {
+            if self.commits {
+                for mount in &self.mounts {
+                    rustix::fs::syncfs(std::fs::File::open(mount).unwrap()).unwrap();
+                }
+            }
+            self.shoot(shots);
+        }
+    }
+}
+
+/// The filesystems that lose power.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    pub filesystem: &'static str,
+    /// Options of mkfs.
+    pub make: &'static [&'static str],
+    /// Options of mount.
+    pub mount: &'static [&'static str],
+    /// Looks at what is served after a power-off, besides what every scene looks at.
+    pub look: fn(&Scene),
+}
+
+impl Kind {
+    /// A filesystem as it is made and mounted without options.
+    pub const fn plain(filesystem: &'static str) -> Self {
+        Self {
+            filesystem,
+            make: &[],
+            mount: &[],
+            look: |_| {},
+        }
+    }
+}
+
+/// Two filesystems in images, which are kept in memory.
+struct Loops {
+    kind: Kind,
+    disks: [LoopMount; 2],
+    empty: [Image; 2],
+    camera: Arc<Camera>,
+    node: Arc<NodeDir>,
+}
+
+impl Loops {
+    fn new(kind: Kind, commits: bool) -> Self {
+        let node = Arc::new(NodeDir::new());
+        let images = node.path("images");
+        std::fs::create_dir(&images).unwrap();
+        mount_empty(&images);
+        let images = PLACES.map(|place| images.join(place));
+        let mounts = PLACES.map(|place| node.path(place));
+        let disks = [0, 1].map(|disk| {
+            std::fs::create_dir(&mounts[disk]).unwrap_or_default();
+            LoopMount::format(kind.filesystem, kind.make, &images[disk], &mounts[disk])
+        });
+        Self {
+            kind,
+            empty: [0, 1].map(|disk| Image::read(&images[disk])),
+            disks,
+            camera: Arc::new(Camera {
+                images,
+                mounts,
+                commits,
+                shots: Mutex::new(None),
+            }),
+            node,
+        }
+    }
+
+    fn insert(&self, disk: usize, image: &Image) {
+        let path = &self.camera.images[disk];
+        image.write(path);
+        self.disks[disk].mount_image(path, self.kind.mount);
+    }
+}
+
+impl Disks for Loops {
+    type Moment = Shot;
+
+    fn format(&mut self) {
+        for (disk, image) in self.empty.iter().enumerate() {
+            self.insert(disk, image);
+        }
+    }
+
+    fn witness(&self) -> Arc<dyn Observer> {
+        self.camera.clone()
+    }
+
+    fn watch(&mut self) {
+        *self.camera.shots.lock().unwrap() = Some(Vec::new());
+    }
+
+    fn stop_watching(&mut self) -> Moments<Shot> {
+        let during = self.camera.shots.lock().unwrap().take().unwrap();
+        let mut replied = Vec::new();
+        self.camera.shoot(&mut replied);
+        Moments { during, replied }
+    }
+
+    fn unmount(&mut self) {
+        unmount_all(&self.node);
+    }
+
+    fn look(&self, scene: &Scene) {
+        (self.kind.look)(scene);
+    }
+
+    fn mount(&mut self, shot: &Shot, pool_is_missing: bool) {
+        for (disk, image) in shot.iter().enumerate() {
+            if disk == 0 && pool_is_missing {
+                mount_empty(self.disks[disk].path());
+            } else {
+                self.insert(disk, image);
+            }
+        }
+    }
+}
+
+/// Unmounts both disks as an operator would. The thread that opened a pool may be the last to let
+/// go of it.
+pub fn unmount_all(node: &NodeDir) {
+    for place in PLACES {
+        let at = node.path(place);
+        eventually("nothing holds the disk", || {
+            rustix::mount::unmount(&at, UnmountFlags::empty()).is_ok()
+        });
+    }
+}
+
+/// Mounts an empty filesystem in memory.
+pub fn mount_empty(at: &Path) {
+    let flags = MountFlags::empty();
+    rustix::mount::mount("rootcellar-test", at, "tmpfs", flags, None).unwrap();
+}
+
+/// Plays operations, and loses power at every moment of each; with `commits` of filesystems that
+/// commit by themselves after every step, as they may at any time.
+pub fn lose_power<'a>(
+    kind: Kind,
+    commits: bool,
+    operations: impl IntoIterator<Item = &'a Operation>,
+) {
+    let mut loops = Loops::new(kind, commits);
+    let node = Arc::clone(&loops.node);
+    for operation in operations {
+        play(&mut loops, &node, operation);
+    }
+}
