@@ -1,6 +1,6 @@
 #!/bin/sh
-# Holds the documents against the tree: every test that docs/semantics.md names exists, every test of tests/suite is
-# named there, and no relative link in README.md, CHANGELOG.md, docs/ or e2e/ is dead.
+# Holds the documents against the tree: every test that docs/semantics.md names exists, every test of tests/suite and
+# tests/quota is named there, and no relative link in README.md, CHANGELOG.md, docs/ or e2e/ is dead.
 #
 # Needs: nothing but a POSIX shell with awk, grep and sed.
 set -eu
@@ -28,7 +28,7 @@ tests_below() {
         }' {} +
 }
 
-suite=$(tests_below tests/suite)
+suite=$(tests_below tests/suite && tests_below tests/quota)
 known=$(printf '%s\n' "$suite" && tests_below src)
 # shellcheck disable=SC2016 # the backquotes are Markdown's
 named=$(grep -oE '`[a-z0-9_]+(::[a-z0-9_]+)+`' docs/semantics.md | tr -d '`' | sort -u)
