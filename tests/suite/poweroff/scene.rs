@@ -332,11 +332,8 @@ impl Scene {
     }
 }
 
-/// The size of every volume.
-pub const SIZE: u64 = 1 << 20;
-
 fn request(volume: &str) -> CreateRequest {
-    let mut request = create(volume, SIZE);
+    let mut request = create(volume, 1 << 20);
     request.class.parameters.mode = Mode::parse("2750").unwrap();
     request.class.parameters.uid = OWNER;
     request
