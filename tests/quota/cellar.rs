@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_usage::Unit;
@@ -16,7 +17,7 @@ use crate::common::page::{free_address, page};
 use crate::common::server::{Clients, Server};
 use crate::common::{NodeDir, eventually, names};
 use crate::kernel::{self, Quota};
-use crate::variant::Variant;
+use crate::variant::{ENFORCING, Variant};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -25,11 +26,25 @@ pub const OURS: std::ops::Range<u32> = 1 << 30..1 << 31;
 
 /// Why project quota cannot be tested here, if it cannot.
 pub fn obstacle() -> Option<String> {
-    let has_quota = Path::new("/proc/sys/fs/quota").try_exists();
-    loops::obstacle().or_else(|| {
-        (!has_quota.is_ok_and(|has| has))
-            .then(|| "no quota in this kernel; run by hack/uml.sh".into())
-    })
+    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
+    OBSTACLE
+        .get_or_init(|| loops::obstacle().or_else(lack))
+        .clone()
+}
+
+/// What this kernel does not mount with project quota.
+fn lack() -> Option<String> {
+    let node = NodeDir::new();
+    let fails = |variant: &&Variant| {
+        let name = variant.filesystem;
+        let image = node.path(&format!("{name}.image"));
+        !variant.can_be_mounted(&variant.format(&image, &node.path(name)))
+    };
+    let variant = { ENFORCING.into_iter() }.find(fails)?;
+    Some(format!(
+        "this kernel mounts no {}; run by hack/uml.sh",
+        variant.name
+    ))
 }
 
 /// The node and its disk.

@@ -47,6 +47,16 @@ impl Variant {
         LoopMount::format(self.filesystem, self.make, image, at)
     }
 
+    /// Whether this kernel mounts an image of it.
+    pub fn can_be_mounted(&self, disk: &LoopMount) -> bool {
+        let options = [&["loop"], self.mount].concat().join(",");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-o", &options])
+            .args([disk.image(), disk.path()]);
+        mount.output().unwrap().status.success()
+    }
+
     /// Mounts a disk of the machine that was made so.
     pub fn mount_device(&self, device: &Path, at: &Path) {
         std::fs::create_dir_all(at).unwrap();
