@@ -22,11 +22,12 @@ use operations::OPERATIONS;
 use scene::Scene;
 
 /// The operations in which limits are set or freed.
-const ABOUT_LIMITS: [&str; 7] = [
+const ABOUT_LIMITS: [&str; 8] = [
     "create",
     "create what a killed driver left in staging",
     "create what a killed driver left in sight",
     "start where a killed driver left something in staging",
+    "expand",
     "delete",
     "delete what a killed driver took out of sight",
     "reclaim",

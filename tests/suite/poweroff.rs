@@ -13,9 +13,9 @@ use loops::Kind;
 pub(crate) use loops::{PLACES, mount_empty, unmount_all};
 use operations::OPERATIONS;
 
-fn lose_power(filesystem: &'static str) {
+fn lose_power(kind: Kind) {
     for commits in [false, true] {
-        loops::lose_power(Kind::plain(filesystem), commits, OPERATIONS);
+        loops::lose_power(kind, commits, OPERATIONS);
     }
 }
 
@@ -26,7 +26,7 @@ fn nothing_acknowledged_is_lost_on_ext4() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("ext4", false);
+    lose_power(Kind::plain("ext4"));
 }
 
 /// As above, on XFS.
@@ -35,7 +35,7 @@ fn nothing_acknowledged_is_lost_on_xfs() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("xfs", false);
+    lose_power(Kind::plain("xfs"));
 }
 
 /// As above, on btrfs.
@@ -44,7 +44,7 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("btrfs", false);
+    lose_power(Kind::plain("btrfs"));
 }
 
 /// As above, on btrfs with simple quota: there the limits are as recorded besides.
@@ -53,5 +53,8 @@ fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power("btrfs", true);
+    lose_power(Kind {
+        simple_quota: true,
+        ..Kind::plain("btrfs")
+    });
 }

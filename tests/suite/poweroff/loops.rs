@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
+use rootcellar::pool::enable_quota;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -76,6 +77,8 @@ pub struct Kind {
     pub make: &'static [&'static str],
     /// Options of mount.
     pub mount: &'static [&'static str],
+    /// Whether simple quota is switched on where the pool is.
+    pub simple_quota: bool,
     /// Looks at what is served after a power-off, besides what every scene looks at.
     pub look: fn(&Scene),
 }
@@ -87,6 +90,7 @@ impl Kind {
             filesystem,
             make: &[],
             mount: &[],
+            simple_quota: false,
             look: |_| {},
         }
     }
@@ -113,6 +117,11 @@ impl Loops {
             std::fs::create_dir(&mounts[disk]).unwrap_or_default();
             LoopMount::format(kind.filesystem, kind.make, &images[disk], &mounts[disk])
         });
+        if kind.simple_quota {
+            disks[0].mount(kind.mount);
+            assert!(enable_quota(disks[0].path()).unwrap());
+            disks[0].unmount();
+        }
         Self {
             kind,
             empty: [0, 1].map(|disk| Image::read(&images[disk])),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Object, Observer, Os, Step};
 use rootcellar::types::{Bytes, PoolId, VolumeId};
-use rootcellar::volume::{CreateRequest, ExpandRequest, Mode, Seams};
+use rootcellar::volume::{CreateRequest, ExpandRequest, Mode};
 use rustix::io::Errno;
 
 use super::operations::Operation;
@@ -138,7 +138,6 @@ impl Scene {
             fakes: Fakes {
                 os: Os::observed(control.clone()),
                 // What holds sizes is the kernel's, as the disks are.
-                quota: Seams::default().quota,
                 ..Fakes::default()
             },
             control,
