@@ -66,6 +66,7 @@ fn lose_power_on(variant: &'static Variant) {
         filesystem: variant.filesystem,
         make: variant.make,
         mount: variant.mount,
+        simple_quota: false,
         look: limits_are_as_recorded,
     };
     let operations = OPERATIONS.iter();

@@ -332,7 +332,7 @@ impl Scene {
 }
 
 fn request(volume: &str) -> CreateRequest {
-    let mut request = create(volume, 1 << 20);
+    let mut request = create(volume, SIZE);
     request.class.parameters.mode = Mode::parse("2750").unwrap();
     request.class.parameters.uid = OWNER;
     request
