@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,6 +105,12 @@ func driver(t *testing.T, found []runtime.Object) (corev1.PodSpec, corev1.Contai
 	return pod, pod.Containers[0]
 }
 
+// resizer returns the pod of the Deployment.
+func resizer(t *testing.T, found []runtime.Object) corev1.PodSpec {
+	t.Helper()
+	return one[*appsv1.Deployment](t, found).Spec.Template.Spec
+}
+
 func variable(container corev1.Container, name string) string {
 	for _, env := range container.Env {
 		if env.Name == name {
@@ -126,6 +133,11 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"bad digest", "image: {digest: \"sha256:12\"}", "at '/image/digest'"},
 		{"bad duration", "provisioner: {timeout: 1 minute}", "at '/provisioner/timeout'"},
 		{"surge", "updateStrategy: {rollingUpdate: {maxSurge: 1}}", "additional properties 'maxSurge' not allowed"},
+		{"unknown resizer value", "resizer: {leaderElection: true}", "at '/resizer': additional properties 'leaderElection' not allowed"},
+		{"no workers", "resizer: {workers: 0}", "at '/resizer/workers'"},
+		{"unknown enforcement", "storageClasses: [{name: a, parameters: {enforcement: strict}}]", "at '/storageClasses/0/parameters/enforcement'"},
+		{"class that cannot grow", "{resizer: {enabled: false}, storageClasses: [{name: a, allowVolumeExpansion: true}]}",
+			"StorageClass a: allowVolumeExpansion is true and resizer.enabled false, so claims could ask to grow and never would"},
 		{"no tag", "provisioner: {image: {tag: \"\"}}", "csi-provisioner has neither a tag nor a digest"},
 		{"no pools", "pools: []", "at '/pools': minItems"},
 
@@ -261,6 +273,7 @@ func TestNamesAreStrings(t *testing.T) {
 pools: [{name: "NAME"}]
 storageClasses: [{name: "NAME", pool: "NAME", annotations: {a: "NAME"}, labels: {b: "NAME"}}]
 priorityClassName: "NAME"
+resizer: {priorityClassName: "NAME", nodeSelector: {a: "NAME"}}
 image: {repository: "NAME", tag: "20"}
 imagePullSecrets: [{name: "NAME"}]
 nodeSelector: {a: "NAME"}
@@ -274,10 +287,14 @@ openshift: {securityContextConstraints: true, machineConfig: {create: true, role
 		same(t, class.Parameters, map[string]string{"pool": name})
 		same(t, one[*corev1.Namespace](t, found).Name, name)
 		same(t, one[*rbacv1.RoleBinding](t, found).Subjects[0].Namespace, name)
+		for _, binding := range all[*rbacv1.ClusterRoleBinding](found) {
+			same(t, binding.Subjects[0].Namespace, name)
+		}
 		same(t, one[*appsv1.DaemonSet](t, found).Labels["app.kubernetes.io/instance"], name)
 		pod, container := driver(t, found)
 		same(t, pod.PriorityClassName, name)
 		same(t, container.Image, name+":20")
+		same(t, resizer(t, found).PriorityClassName, name)
 		same(t, variable(container, "ROOTCELLAR_POOLS"), name+"=/var/lib/rootcellar/pools/"+name)
 	}
 }
@@ -306,16 +323,25 @@ func TestPools(t *testing.T) {
 func TestImages(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	found := objects(t, values(t, "{image: {repository: my/r, tag: t, digest: \""+digest+"\", pullPolicy: Always}, "+
-		"provisioner: {image: {digest: \""+digest+"\"}}, registrar: {image: {tag: v9}}, imagePullSecrets: [{name: s}]}"))
+		"provisioner: {image: {digest: \""+digest+"\"}}, registrar: {image: {tag: v9}}, resizer: {image: {repository: my/z, tag: v8}}, "+
+		"imagePullSecrets: [{name: s}]}"))
 	pod, _ := driver(t, found)
 	var images []string
-	for _, container := range pod.Containers {
+	for _, container := range slices.Concat(pod.Containers, resizer(t, found).Containers) {
 		images = append(images, container.Image)
 	}
 	same(t, images, []string{"my/r@" + digest, "registry.k8s.io/sig-storage/csi-provisioner@" + digest,
-		"registry.k8s.io/sig-storage/csi-node-driver-registrar:v9"})
-	same(t, pod.Containers[0].ImagePullPolicy, corev1.PullAlways)
-	same(t, pod.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "s"}})
+		"registry.k8s.io/sig-storage/csi-node-driver-registrar:v9", "my/z:v8", "my/r@" + digest})
+	for _, pod := range []corev1.PodSpec{pod, resizer(t, found)} {
+		for _, container := range pod.Containers {
+			want := corev1.PullIfNotPresent
+			if container.Name == "driver" {
+				want = corev1.PullAlways
+			}
+			same(t, container.ImagePullPolicy, want)
+		}
+		same(t, pod.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "s"}})
+	}
 }
 
 // A class says what its entry says, and waits for a pod if it says nothing.
@@ -330,7 +356,8 @@ storageClasses:
     reclaimPolicy: Retain
     volumeBindingMode: Immediate
     mountOptions: [noatime, nodev]
-    parameters: {mode: "0770", gid: "1000", sharing: node, csi.storage.k8s.io/fstype: xfs}
+    allowVolumeExpansion: false
+    parameters: {enforcement: required, mode: "0770", gid: "1000", sharing: node, csi.storage.k8s.io/fstype: xfs}
     allowedTopologies:
       - matchLabelExpressions: [{key: topology.rootcellar.dev/node, values: [n1]}]
     annotations: {a: b}
@@ -344,12 +371,14 @@ storageClasses:
 	same(t, *plain.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
 	same(t, *plain.VolumeBindingMode, storagev1.VolumeBindingWaitForFirstConsumer)
 	same(t, len(plain.Parameters)+len(plain.Annotations)+len(plain.MountOptions), 0)
+	same(t, *plain.AllowVolumeExpansion, true)
 
+	same(t, *full.AllowVolumeExpansion, false)
 	same(t, *full.ReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
 	same(t, *full.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	same(t, full.MountOptions, []string{"noatime", "nodev"})
 	same(t, full.Parameters, map[string]string{
-		"pool": "a", "mode": "0770", "gid": "1000", "sharing": "node", "csi.storage.k8s.io/fstype": "xfs"})
+		"pool": "a", "enforcement": "required", "mode": "0770", "gid": "1000", "sharing": "node", "csi.storage.k8s.io/fstype": "xfs"})
 	same(t, full.Annotations, map[string]string{"storageclass.kubernetes.io/is-default-class": "true", "a": "b"})
 	same(t, full.Labels["c"], "d")
 	same(t, full.AllowedTopologies, []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
@@ -366,6 +395,14 @@ affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeS
 podAnnotations: {a: b}
 podLabels: {c: d}
 serviceAccount: {annotations: {e: f}}
+resizer:
+  priorityClassName: its
+  nodeSelector: {role: control}
+  tolerations: [{key: g, operator: Exists}]
+  affinity: {podAffinity: {}}
+  workers: 7
+  timeout: 5s
+  resources: {limits: {memory: 2Gi}}
 updateStrategy: {type: OnDelete, rollingUpdate: null}
 terminationGracePeriodSeconds: 90
 log: {format: json, level: debug}
@@ -380,13 +417,38 @@ resources: {limits: {memory: 1Gi}}
 	same(t, len(pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms), 1)
 	same(t, set.Spec.Template.Annotations, map[string]string{"kubectl.kubernetes.io/default-container": "driver", "a": "b"})
 	same(t, set.Spec.Template.Labels, map[string]string{"app.kubernetes.io/name": "rootcellar", "c": "d"})
-	same(t, one[*corev1.ServiceAccount](t, found).Annotations, map[string]string{"e": "f"})
+	for _, account := range all[*corev1.ServiceAccount](found) {
+		same(t, account.Annotations, map[string]string{"e": "f"})
+	}
 	same(t, set.Spec.UpdateStrategy, appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType})
 	same(t, *pod.TerminationGracePeriodSeconds, 90)
 	same(t, container.Args[len(container.Args)-2:], []string{"--http=[::]:9808", "--log-format=json"})
 	same(t, variable(container, "RUST_LOG"), "debug")
 	same(t, container.Resources.Limits.Memory().String(), "1Gi")
 	same(t, container.Resources.Requests.Memory().String(), "32Mi")
+
+	single := resizer(t, found)
+	same(t, single.PriorityClassName, "its")
+	same(t, single.NodeSelector, map[string]string{"role": "control", "kubernetes.io/os": "linux"})
+	same(t, single.Tolerations, []corev1.Toleration{{Key: "g", Operator: "Exists"}})
+	same(t, single.Affinity.PodAffinity != nil, true)
+	same(t, single.Containers[0].Args[2:], []string{"--workers=7", "--timeout=5s"})
+	same(t, single.Containers[0].Resources.Limits.Memory().String(), "2Gi")
+	same(t, single.Containers[1].Args[5:], []string{"--http=[::]:9808", "--log-format=json"})
+	same(t, variable(single.Containers[1], "RUST_LOG"), "debug")
+	same(t, single.Containers[1].Resources.Limits.Memory().String(), "1Gi")
+}
+
+// Without the resizer nothing of it is there, and no class promises growth.
+func TestNoResizer(t *testing.T) {
+	found := objects(t, values(t, "resizer: {enabled: false}"))
+	same(t, len(all[*appsv1.Deployment](found)), 0)
+	same(t, one[*corev1.ServiceAccount](t, found).Name, "rootcellar")
+	same(t, one[*rbacv1.ClusterRole](t, found).Name, "rootcellar-provisioner")
+	same(t, one[*rbacv1.ClusterRoleBinding](t, found).Name, "rootcellar-provisioner")
+	for _, class := range all[*storagev1.StorageClass](found) {
+		same(t, *class.AllowVolumeExpansion, false)
+	}
 }
 
 // The names do not depend on the release's, so that a cluster cannot hold two by mistake; the namespace is the release's.

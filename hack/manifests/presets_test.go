@@ -160,18 +160,88 @@ func TestProvisioner(t *testing.T) {
 	})
 }
 
+// The resizer's pod has no privilege, nothing of the host, and the token in the one container that needs it.
+func TestResizer(t *testing.T) {
+	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
+		deployment := one[*appsv1.Deployment](t, found)
+		same(t, *deployment.Spec.Replicas, 1)
+		same(t, deployment.Spec.Strategy.Type, appsv1.RecreateDeploymentStrategyType)
+		// Who looks for the driver's pod of a node must not find this one.
+		same(t, deployment.Spec.Template.Labels, map[string]string{"app.kubernetes.io/name": "rootcellar-resizer"})
+		same(t, deployment.Spec.Selector.MatchLabels, deployment.Spec.Template.Labels)
+		pod := deployment.Spec.Template.Spec
+		same(t, pod.ServiceAccountName, "rootcellar-resizer")
+		same(t, []bool{pod.HostNetwork, pod.HostPID, pod.HostIPC, *pod.AutomountServiceAccountToken}, make([]bool, 4))
+		nobody := int64(65532)
+		security := corev1.PodSecurityContext{
+			RunAsUser: &nobody, RunAsGroup: &nobody, RunAsNonRoot: new(bool),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}
+		*security.RunAsNonRoot = true
+		if preset == "openshift" {
+			security.RunAsUser, security.RunAsGroup = nil, nil
+		}
+		same(t, *pod.SecurityContext, security)
+
+		var images, mounts []string
+		for _, container := range pod.Containers {
+			images = append(images, container.Image)
+			same(t, *container.SecurityContext, corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(bool),
+				ReadOnlyRootFilesystem:   security.RunAsNonRoot,
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			})
+			for _, mount := range container.VolumeMounts {
+				mounts = append(mounts, strings.Join([]string{container.Name, mount.Name, mount.MountPath}, " "))
+			}
+		}
+		same(t, images, []string{"registry.k8s.io/sig-storage/csi-resizer:v2.3.0", "localhost/rootcellar:0.1.0"})
+		same(t, mounts, []string{
+			"csi-resizer plugin /csi",
+			"csi-resizer token /var/run/secrets/kubernetes.io/serviceaccount",
+			"driver plugin /csi",
+			"driver state /var/lib/rootcellar/state",
+		})
+		for _, volume := range pod.Volumes {
+			if volume.EmptyDir == nil && volume.Projected == nil {
+				t.Errorf("volume %s is of the host, or of something else", volume.Name)
+			}
+		}
+		same(t, pod.Containers[0].Args, []string{
+			"--csi-address=/csi/csi.sock", "--handle-volume-inuse-error=false", "--workers=2", "--timeout=60s"})
+		same(t, pod.Containers[1].Args, []string{
+			"serve", "--endpoint=unix:///csi/csi.sock", "--node=resizer", "--state-dir=/var/lib/rootcellar/state",
+			"--kubelet-dir=/var/lib/rootcellar", "--http=0.0.0.0:9808", "--log-format=text"})
+		same(t, variable(pod.Containers[1], "ROOTCELLAR_POOLS"), "")
+	})
+}
+
 // A rule that is widened must be widened here too.
 func TestRules(t *testing.T) {
 	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 	}
-	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "rootcellar", Namespace: "rootcellar-system"}}
+	account := func(name string) []rbacv1.Subject {
+		return []rbacv1.Subject{{Kind: "ServiceAccount", Name: name, Namespace: "rootcellar-system"}}
+	}
 	everywhere(t, func(t *testing.T, _ string, found []runtime.Object) {
-		same(t, one[*rbacv1.ClusterRole](t, found).Rules, []rbacv1.PolicyRule{
-			rule("", "persistentvolumes", "list", "watch", "create", "patch", "delete"),
-			rule("", "persistentvolumeclaims", "list", "watch", "update"),
-			rule("storage.k8s.io", "storageclasses", "list", "watch"),
-			rule("", "events", "create", "patch"),
+		rules := map[string][]rbacv1.PolicyRule{}
+		for _, role := range all[*rbacv1.ClusterRole](found) {
+			rules[role.Name] = role.Rules
+		}
+		same(t, rules, map[string][]rbacv1.PolicyRule{
+			"rootcellar-provisioner": {
+				rule("", "persistentvolumes", "list", "watch", "create", "patch", "delete"),
+				rule("", "persistentvolumeclaims", "list", "watch", "update"),
+				rule("storage.k8s.io", "storageclasses", "list", "watch"),
+				rule("", "events", "create", "patch"),
+			},
+			"rootcellar-resizer": {
+				rule("", "persistentvolumes", "list", "watch", "patch"),
+				rule("", "persistentvolumeclaims", "list", "watch"),
+				rule("", "persistentvolumeclaims/status", "patch"),
+				rule("", "events", "create", "patch"),
+			},
 		})
 		role := one[*rbacv1.Role](t, found)
 		same(t, role.Namespace, "rootcellar-system")
@@ -179,8 +249,13 @@ func TestRules(t *testing.T) {
 			rule("storage.k8s.io", "csistoragecapacities", "list", "watch", "create", "update", "delete"),
 			rule("", "pods", "get"),
 		})
-		same(t, one[*rbacv1.ClusterRoleBinding](t, found).Subjects, account)
-		same(t, one[*rbacv1.RoleBinding](t, found).Subjects, account)
+		bound := map[string][]rbacv1.Subject{}
+		for _, binding := range all[*rbacv1.ClusterRoleBinding](found) {
+			bound[binding.RoleRef.Name] = binding.Subjects
+		}
+		same(t, bound, map[string][]rbacv1.Subject{
+			"rootcellar-provisioner": account("rootcellar"), "rootcellar-resizer": account("rootcellar-resizer")})
+		same(t, one[*rbacv1.RoleBinding](t, found).Subjects, account("rootcellar"))
 	})
 }
 
@@ -200,6 +275,7 @@ func TestObjects(t *testing.T) {
 		for _, class := range all[*storagev1.StorageClass](found) {
 			names = append(names, class.Name)
 			same(t, *class.VolumeBindingMode, storagev1.VolumeBindingWaitForFirstConsumer)
+			same(t, *class.AllowVolumeExpansion, true)
 		}
 		slices.Sort(names)
 		classes := more[preset]
@@ -208,8 +284,8 @@ func TestObjects(t *testing.T) {
 		}
 		same(t, names, classes)
 
-		// The account, four of RBAC, and the DaemonSet.
-		count := 3 + len(classes) + 5
+		// Two accounts, six of RBAC, the DaemonSet and the Deployment.
+		count := 2 + len(classes) + 10
 		if preset == "openshift" {
 			count++
 		}

@@ -3,6 +3,11 @@
 app.kubernetes.io/name: rootcellar
 {{- end -}}
 
+{{/* Pods that are not the driver's have another name: who selects the driver's pod of a node finds one. */}}
+{{- define "rootcellar.resizerLabels" -}}
+app.kubernetes.io/name: rootcellar-resizer
+{{- end -}}
+
 {{/* managed-by is not here: Helm sets it on what it installs, and on what kubectl applies it would be a lie. */}}
 {{- define "rootcellar.labels" -}}
 {{ include "rootcellar.selectorLabels" . }}
@@ -176,4 +181,33 @@ seccompProfile:
 seLinuxOptions:
   type: spc_t
 {{- end }}
+{{- end -}}
+
+{{/* What a container without any privilege has. */}}
+{{- define "rootcellar.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* The token for the API, as a volume for the one container that needs it. */}}
+{{- define "rootcellar.token" -}}
+# What Kubernetes would mount into every container by itself.
+- name: token
+  projected:
+    sources:
+      - serviceAccountToken:
+          path: token
+          expirationSeconds: 3600
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - key: ca.crt
+              path: ca.crt
+      - downwardAPI:
+          items:
+            - path: namespace
+              fieldRef:
+                fieldPath: metadata.namespace
 {{- end -}}
