@@ -1,9 +1,10 @@
 #!/bin/sh
 # Builds what the test cluster is made of, from Go modules at the versions of go.mod: Kubernetes, the stock
-# csi-provisioner, a stand-in for the registrar, and an archive for every image that the manifests and tests name.
+# csi-provisioner and csi-resizer, a stand-in for the registrar, and an archive for every image that the manifests and
+# tests name.
 #
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
-# Needs: go, busybox-static. The first build takes about ten minutes on 2 cores, and seven more for conformance.
+# Needs: go, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/ and images/, absolute
 set -eu
 cd "$(dirname "$0")"
@@ -26,6 +27,8 @@ done
 build "agnhost and the registrar" build -ldflags "$flags" -o "$PARTS/bin/" $k8s/test/images/agnhost ./registrar
 build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" \
     github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
+build csi-resizer -C resizer build -ldflags '-s -w' -o "$PARTS/bin/" \
+    github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer
 build image -C image build -o "$PARTS/bin/" .
 if [ "${1:-}" = conformance ]; then
     build e2e.test test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
@@ -43,4 +46,5 @@ image pause registry.k8s.io/pause:3.10 /bin/sleep,2147483647 $busybox
 image busybox "busybox:1.37,$tests/busybox:1.37.0-1,$tests/nginx:1.15-4,$tests/glibc-dns-testing:2.0.0" - $busybox
 image agnhost "$tests/agnhost:2.63.0" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
 image provisioner $sig/csi-provisioner:v6.3.0 /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"
+image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-resizer"
 image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/registrar=/registrar"
