@@ -28,10 +28,10 @@ var first = []entry{
 }
 
 // apart disturb nothing but their own namespace, and run at the same time.
-var apart = slices.Concat(basics, reclaiming, access, capacities, binding, sets)
+var apart = slices.Concat(basics, reclaiming, access, capacities, growing, binding, sets)
 
 // alone restart, unmount and fill what others use.
-var alone = slices.Concat(disks, operations, full, disruption, storms, bulk, uninstalling)
+var alone = slices.Concat(disks, operations, resizing, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
 	t.Cleanup(count)

@@ -14,6 +14,7 @@ var operations = []entry{
 	{"a disk is replaced, as docs/operations.md has it", replaceDisk},
 	{"a disk is moved to another node, as docs/operations.md has it", moveDisk},
 	{"a damaged record is mended, as docs/operations.md has it", mendRecord},
+	{"a growth that does not fit is refused, and taken back as docs/operations.md has it", takeBackGrowth},
 }
 
 const manual = "docs/operations.md"
@@ -224,4 +225,45 @@ func mendRecord(s *scenario) {
 	s.deleteClaim("keeper")
 	s.nothingLeft()
 	s.unmountLate()
+}
+
+// takeBackGrowth has a claim grow beyond its pool: under its pod, and while there is none.
+func takeBackGrowth(s *scenario) {
+	s.claim("data", s.heldClass("required"), "64Mi")
+	s.pod("writer", with("data", "/data"))
+	home, life := s.runningOn("writer"), s.container("writer")
+	s.says("writer", "echo kept > /data/kept && cat /data/kept", "kept")
+
+	s.ask("data", "1Ti")
+	s.event("Pod", "writer", "OutOfRange", "pool held has room for")
+	s.sizes("data", "1Ti", "64Mi")
+	if promised := s.metric(home, "rootcellar_pool_reserved_bytes", "held"); promised != 64<<20 {
+		s.Fatalf("%d bytes are promised", promised)
+	}
+	if filled := s.fill("writer"); filled > 64 || s.container("writer") != life {
+		s.Fatalf("%d MiB were written by %s, which was %s", filled, s.container("writer"), life)
+	}
+	s.says("writer", "rm /data/file && cat /data/kept", "kept")
+
+	s.deletePod("writer")
+	s.pod("writer", with("data", "/data"))
+	s.event("Pod", "writer", "MountVolume.Setup failed while expanding volume", "pool held has room for")
+	s.sizes("data", "1Ti", "64Mi")
+
+	p := s.follow("Take back a growth that does not fit", "NAMESPACE="+s.namespace, "CLAIM=data", "SIZE=65Mi")
+	if out := p.step("get events"); !holdsAll(out, []string{"1Ti", "64Mi", "pool held has room for"}) {
+		s.Fatalf("it prints\n%s", out)
+	}
+	out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi"))
+	if err == nil || !strings.Contains(out, "field can not be less than status.capacity") {
+		s.Fatalf("to ask for what there is, is answered with %q", out)
+	}
+	p.step("patch pvc")
+	p.done()
+	s.running("writer")
+	s.grown("data", "65Mi", home)
+	s.says("writer", "cat /data/kept", "kept")
+	s.deletePod("writer")
+	s.deleteClaim("data")
+	s.nothingLeft()
 }

@@ -1,0 +1,328 @@
+package scenarios
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var growing = []entry{
+	{"a pod that fills its volume is refused at the volume's size, and its neighbour writes on", fillsItsVolume},
+	{"a claim grows while its pod runs and while it does not, and kubelet tells its new size", claimGrows},
+	{"a class that requires its sizes held goes where they are", requiredGoesWhereItIsHeld},
+}
+
+// resizing takes the resizer from everybody.
+var resizing = []entry{
+	{"a claim that asks to grow while the resizer is away grows when it is back", growsLater},
+	{"a growth that is refused for want of room comes by itself when there is room", growsWhenThereIsRoom},
+}
+
+// overQuota is what btrfs says to who writes past a limit.
+const overQuota = "Disk quota exceeded"
+
+// heldClass makes a class of the pool `held`, whose sizes are held on node2 alone, that says so and may grow.
+func (s *scenario) heldClass(enforcement string) string {
+	s.Helper()
+	grows := true
+	return s.class(map[string]string{"pool": "held", "enforcement": enforcement},
+		func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows })
+}
+
+// fill writes until it is refused, and returns how many MiB it came to.
+func (s *scenario) fill(pod string) int {
+	s.Helper()
+	s.refused(pod, "cat /dev/zero > /data/file", overQuota)
+	size, err := s.exec(pod, "wc -c < /data/file")
+	s.must(err)
+	bytes, err := strconv.Atoi(size)
+	s.must(err)
+	return bytes >> 20
+}
+
+func fillsItsVolume(s *scenario) {
+	class := s.heldClass("required")
+	s.claim("greedy", class, "64Mi")
+	s.pod("greedy", with("greedy", "/data"))
+	neighbour := s.beats("neighbour", class, node2)
+	s.running("greedy")
+
+	// A file system keeps a little of the size for its own trees.
+	if filled := s.fill("greedy"); filled < 60 || filled > 64 {
+		s.Fatalf("it was refused after %d MiB", filled)
+	}
+	s.refused("greedy", "echo more > /data/more && sync /data/more", overQuota)
+	neighbour.goesOn()
+	s.says("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=16 2>/dev/null && sync /data/file && echo ok", "ok")
+	s.poolIs(node2, "held", "healthy")
+
+	s.says("greedy", "rm /data/file && echo ok", "ok")
+	s.eventually("what was deleted may be written again", patience, func() string {
+		out, err := s.exec("greedy", "sync && dd if=/dev/zero of=/data/file bs=1M count=32 && sync /data/file")
+		if err != nil {
+			return out
+		}
+		return ""
+	})
+	neighbour.goesOn()
+}
+
+// growth is a patch of what a claim asks for.
+func growth(size string) string {
+	return fmt.Sprintf(`{"spec": {"resources": {"requests": {"storage": %q}}}}`, size)
+}
+
+// ask changes what a claim asks for.
+func (s *scenario) ask(claim, size string) {
+	s.Helper()
+	s.kubectl("patch", "pvc", claim, "--patch", growth(size))
+}
+
+// sizes is sure of what Kubernetes shows of a claim whose growth does not come to its end.
+func (s *scenario) sizes(claim, asked, has string) {
+	s.Helper()
+	found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+	s.must(err)
+	volume := s.volume(claim)
+	if volume.Spec.Capacity.Storage().String() != asked || found.Status.Capacity.Storage().String() != has {
+		s.Fatalf("the PersistentVolume is of %s, and the claim has %s", volume.Spec.Capacity.Storage(), found.Status.Capacity.Storage())
+	}
+}
+
+// grown waits until everybody agrees on the size of a claim: Kubernetes' objects and the record on the disk.
+func (s *scenario) grown(claim, size string, n node) {
+	s.Helper()
+	s.eventually("claim "+claim+" has "+size, patience, func() string {
+		found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+		s.must(err)
+		status := found.Status
+		if status.Capacity.Storage().String() != size || len(status.Conditions) > 0 || len(status.AllocatedResourceStatuses) > 0 {
+			return fmt.Sprintf("%+v", status)
+		}
+		return ""
+	})
+	volume := s.volume(claim)
+	if got := volume.Spec.Capacity.Storage().String(); got != size {
+		s.Fatalf("the PersistentVolume has %s, not %s", got, size)
+	}
+	dir := s.directory(n, "held", volume.Name)
+	s.record(n, dir, volume, claim)
+}
+
+// told is a number that the kubelet tells of a claim's volume; -1 if it tells none.
+func (s *scenario) told(n node, metric, claim string) int64 {
+	s.Helper()
+	text := s.kubectl("get", "--raw", "/api/v1/nodes/"+n.name+"/proxy/metrics")
+	want := fmt.Sprintf("%s{namespace=%q,persistentvolumeclaim=%q} ", metric, s.namespace, claim)
+	for line := range strings.Lines(text) {
+		if value, found := strings.CutPrefix(line, want); found {
+			number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			s.must(err)
+			return int64(number)
+		}
+	}
+	return -1
+}
+
+// stats waits until the kubelet tells these numbers of a claim's volume.
+func (s *scenario) stats(n node, claim string, capacity, usedAtLeast int64) {
+	s.Helper()
+	s.eventually("kubelet tells the size of claim "+claim, patience, func() string {
+		told := s.told(n, "kubelet_volume_stats_capacity_bytes", claim)
+		used := s.told(n, "kubelet_volume_stats_used_bytes", claim)
+		left := s.told(n, "kubelet_volume_stats_available_bytes", claim)
+		if told != capacity || used < usedAtLeast || used+left != told {
+			return fmt.Sprintf("%d bytes, %d used, %d left", told, used, left)
+		}
+		return ""
+	})
+}
+
+// container is what changes when the pod or its container starts anew.
+func (s *scenario) container(pod string) string {
+	s.Helper()
+	found := s.running(pod)
+	return string(found.UID) + " " + found.Status.ContainerStatuses[0].ContainerID
+}
+
+func claimGrows(s *scenario) {
+	s.claim("data", s.heldClass("required"), "64Mi")
+	s.pod("writer", with("data", "/data"))
+	home := s.runningOn("writer")
+	life, mount := s.container("writer"), s.mountLines(home, s.volume("data").Name+"/mount")
+	s.stats(home, "data", 64<<20, 0)
+	if filled := s.fill("writer"); filled > 64 {
+		s.Fatalf("64 MiB took %d", filled)
+	}
+
+	s.ask("data", "128Mi")
+	s.grown("data", "128Mi", home)
+	s.says("writer", "dd if=/dev/zero of=/data/file bs=1M count=100 2>/dev/null && sync /data/file && wc -c < /data/file", "104857600")
+	s.stats(home, "data", 128<<20, 100<<20)
+	if filled := s.fill("writer"); filled < 124 || filled > 128 {
+		s.Fatalf("128 MiB took %d", filled)
+	}
+	s.says("writer", "rm /data/file; echo kept > /data/file && cat /data/file", "kept")
+	if now := s.container("writer"); now != life {
+		s.Fatalf("the pod is %s, and was %s", now, life)
+	}
+	if now := s.mountLines(home, s.volume("data").Name+"/mount"); now != mount || mount == "" {
+		s.Fatalf("the mount is\n%sand was\n%s", now, mount)
+	}
+
+	// Without a pod there is no kubelet to do the work: the next one has it done.
+	s.deletePod("writer")
+	s.ask("data", "192Mi")
+	s.eventually("the PersistentVolume is of the new size", patience, func() string {
+		if got := s.volume("data").Spec.Capacity.Storage().String(); got != "192Mi" {
+			return got
+		}
+		return ""
+	})
+	s.sizes("data", "192Mi", "128Mi")
+	s.pod("writer", with("data", "/data"))
+	s.running("writer")
+	s.grown("data", "192Mi", home)
+	s.says("writer", "cat /data/file", "kept")
+	s.stats(home, "data", 192<<20, 0)
+
+	// Kubernetes lets nobody ask for less than there is.
+	if out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi")); err == nil {
+		s.Fatalf("it may shrink: %s", out)
+	}
+}
+
+const resizerDeployment = "rootcellar-resizer"
+
+// scaleResizer makes so many of the resizer and waits until they are there, or gone.
+func (s *scenario) scaleResizer(replicas int) {
+	s.Helper()
+	s.kubectl("--namespace", system, "scale", "deployment", resizerDeployment, "--replicas", strconv.Itoa(replicas))
+	s.eventually(fmt.Sprint(replicas, " resizers"), patience, func() string {
+		pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + resizerDeployment})
+		s.must(err)
+		ready := 0
+		for _, pod := range pods.Items {
+			for _, condition := range pod.Status.Conditions {
+				if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+					ready++
+				}
+			}
+		}
+		if len(pods.Items) != replicas || ready != replicas {
+			return fmt.Sprintf("%d, of them %d ready", len(pods.Items), ready)
+		}
+		return ""
+	})
+}
+
+func growsLater(s *scenario) {
+	s.claim("data", s.heldClass("auto"), "64Mi")
+	s.pod("writer", with("data", "/data"))
+	home := s.runningOn("writer")
+	s.scaleResizer(0)
+	s.ask("data", "96Mi")
+	s.event("PersistentVolumeClaim", "data", "waiting for an external controller to expand this PVC")
+	s.always("nothing grows it", 5*time.Second, func() string {
+		if got := s.volume("data").Spec.Capacity.Storage().String(); got != "64Mi" {
+			return got
+		}
+		return ""
+	})
+	s.scaleResizer(1)
+	s.grown("data", "96Mi", home)
+	s.deletePod("writer")
+	s.deleteClaim("data")
+	s.nothingLeft()
+}
+
+// growsWhenThereIsRoom has another claim take nearly all that the growth would need.
+func growsWhenThereIsRoom(s *scenario) {
+	class := s.heldClass("required")
+	s.claim("data", class, "64Mi")
+	s.pod("writer", with("data", "/data"))
+	home, life := s.runningOn("writer"), s.container("writer")
+	s.left(home, class, s.metric(home, "rootcellar_pool_available_bytes", "held"))
+	s.claim("taker", class, fmt.Sprint(s.room(home, class)>>20-32, "Mi"))
+	s.pod("taker", with("taker", "/data"))
+	s.running("taker")
+
+	s.ask("data", "128Mi")
+	s.event("Pod", "writer", "OutOfRange", "pool held has room for")
+	s.sizes("data", "128Mi", "64Mi")
+	s.deletePod("taker")
+	s.deleteClaim("taker")
+	s.grown("data", "128Mi", home)
+	if now := s.container("writer"); now != life {
+		s.Fatalf("the pod is %s, and was %s", now, life)
+	}
+	s.deletePod("writer")
+	s.deleteClaim("data")
+	s.nothingLeft()
+}
+
+// enforcement is how a claim's size is held, as the record on the disk says.
+func (s *scenario) enforcement(n node, claim string) string {
+	s.Helper()
+	text, err := os.ReadFile(n.path(s.directory(n, "held", s.volume(claim).Name) + "/volume.json"))
+	s.must(err)
+	var record struct {
+		Enforcement string `json:"enforcement"`
+	}
+	s.must(json.Unmarshal(text, &record))
+	return record.Enforcement
+}
+
+func requiredGoesWhereItIsHeld(s *scenario) {
+	required, auto, none := s.heldClass("required"), s.heldClass("auto"), s.heldClass("none")
+	for _, class := range []string{required, auto, none} {
+		s.room(node2, class)
+	}
+	s.room(node1, auto)
+	s.room(node1, none)
+	s.left(node1, required, 0)
+
+	for _, name := range []string{"one", "two", "three"} {
+		s.claim(name, required, "32Mi")
+		s.pod(name, with(name, "/data"))
+		if home := s.runningOn(name); home != node2 {
+			s.Fatalf("pod %s is on %s", name, home.name)
+		}
+		if held := s.enforcement(node2, name); held != "squota" {
+			s.Fatalf("the size of %s is held by %s", name, held)
+		}
+	}
+	s.claim("pinned", required, "32Mi")
+	s.pod("pinned", with("pinned", "/data"), at(node1))
+	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
+	s.claim("sent", required, "32Mi", sentTo(node1))
+	s.event("PersistentVolumeClaim", "sent", "pool held cannot enforce sizes, and the class has enforcement=required")
+
+	// A class that does not insist gets what there is, and the record says what that is.
+	for name, want := range map[string]struct {
+		class string
+		home  node
+		held  string
+	}{"ext4": {auto, node1, "none"}, "btrfs": {auto, node2, "squota"}, "waived": {none, node2, "none"}} {
+		s.claim(name, want.class, "32Mi")
+		s.pod(name, with(name, "/data"), at(want.home))
+		s.running(name)
+		if held := s.enforcement(want.home, name); held != want.held {
+			s.Fatalf("the size of %s is held by %s, not by %s", name, held, want.held)
+		}
+		write := "dd if=/dev/zero of=/data/file bs=1M count=40 && sync /data/file"
+		if want.held == "none" {
+			_, err := s.exec(name, write)
+			s.must(err)
+		} else {
+			s.refused(name, write, overQuota)
+		}
+	}
+}
