@@ -1,8 +1,9 @@
 //! The command line: one file per command, and what the exit code says.
 //!
 //! 0: done; 64: a mistake in the flags or the environment; 75: another server holds the pools;
-//! 1: anything else. A failure is one sentence on stderr.
+//! 1: anything else, and what `check` and `pool list` find wrong. A failure is one sentence on stderr.
 
+mod check;
 mod demo;
 mod pool;
 mod serve;
@@ -38,6 +39,8 @@ enum Command {
     /// Make, list, take over and retire pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// Tell whether pools are as they should be, and the way out of what is not; changes nothing
+    Check(check::CheckArgs),
     /// Show a real server at work, in a temporary directory and without Kubernetes
     Demo(demo::DemoArgs),
 }
@@ -51,6 +54,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Pool(command) => pool::run(command),
+        Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
     done.unwrap_or_else(|error| {

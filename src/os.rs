@@ -344,6 +344,14 @@ pub struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    /// Whether it is the root of a subvolume, if it is a directory of a btrfs; there alone it has
+    /// this number.
+    pub fn is_subvolume(self) -> bool {
+        self.inode == sys::FIRST_FREE_OBJECTID
+    }
+}
+
 /// What statx(2) says of an open file or an entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
@@ -355,6 +363,8 @@ pub struct Status {
     pub is_mount_root: bool,
     /// Its type.
     pub file_type: FileType,
+    /// How many names it has.
+    pub links: u32,
     /// What it occupies, in bytes.
     pub allocated: u64,
 }
@@ -369,6 +379,7 @@ impl From<Statx> for Status {
             mount_id: statx.stx_mnt_id,
             is_mount_root: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
             file_type: FileType::from_raw_mode(statx.stx_mode.into()),
+            links: statx.stx_nlink,
             allocated: statx.stx_blocks.saturating_mul(512),
         }
     }
@@ -388,9 +399,9 @@ pub fn status(file: impl AsFd) -> Outcome<Status> {
     rustix::fs::statx(file, "", flags, STATX_WANTED).map(Status::from)
 }
 
-/// Whether a directory of a btrfs is the root of a subvolume; there alone it has this number.
+/// Whether a directory of a btrfs is the root of a subvolume.
 pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
-    Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)
+    Ok(status(dir)?.id.is_subvolume())
 }
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod capacity;
+mod check;
 mod claims;
 mod contents;
 mod disk;
@@ -36,6 +37,7 @@ use crate::quota::{Enforcement, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName, VolumeId};
 
 pub use adopt::{Adopted, adopt, retire};
+pub use check::{About, Finding, Level, Report, Surroundings, check};
 pub use claims::Claims;
 pub use disk::Site;
 pub use fault::Fault;

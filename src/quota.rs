@@ -100,6 +100,46 @@ impl Quotas for KernelQuotas {
     }
 }
 
+/// Why the kernel holds no sizes on a filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// It is one of which the driver knows no quota.
+    Unknown,
+    /// It was mounted without the option that makes project quota limit.
+    MountOption,
+    /// It is an ext4 without the features that project quota needs.
+    Features,
+    /// It is a btrfs that counts nothing.
+    Off,
+    /// It is a btrfs with full qgroups.
+    Full,
+}
+
+/// Why nothing holds sizes on the filesystem of this type that `root` is on; nothing if they are
+/// held.
+pub fn lack(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
+    match filesystem {
+        "btrfs" => Ok(match mode(root)? {
+            Mode::Off => Some(Lack::Off),
+            Mode::Full => Some(Lack::Full),
+            Mode::Simple => None,
+        }),
+        "xfs" | "ext4" => project::lack(filesystem, root),
+        _ => Ok(Some(Lack::Unknown)),
+    }
+}
+
+/// Whether a copy on the filesystem of this type that `root` is on can share the blocks of what it
+/// is a copy of; nothing where that is not known.
+pub fn shares_blocks(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<bool>, Errno> {
+    match filesystem {
+        "btrfs" => Ok(Some(true)),
+        "xfs" => crate::sys::has_reflinks(root).map(Some),
+        "ext4" => Ok(Some(false)),
+        _ => Ok(None),
+    }
+}
+
 /// Holds the sizes of one pool's volumes, each under a number of the kernel's.
 pub trait Quota: Send + Sync + fmt::Debug {
     /// How.
@@ -129,6 +169,10 @@ pub trait Quota: Send + Sync + fmt::Debug {
 
     /// The number of ours that what is in a directory made by [`Quota::create_dir`] is charged to.
     fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
+
+    /// The number that a file or directory of such a tree carries; nothing where it is charged as
+    /// what is above it, 0 where it is charged to nothing.
+    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
 
     /// Takes a number for in use, as records that were read say.
     fn note(&self, id: u32);

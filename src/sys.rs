@@ -236,6 +236,33 @@ fn extended_attributes(file: BorrowedFd<'_>) -> Result<ExtendedAttributes, Errno
     }
 }
 
+/// `struct xfs_fsop_geom_v4` of `xfs_fs.h`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Geometry {
+    counts: [u32; 8],
+    blocks: [u64; 4],
+    id: [u8; 16],
+    stripes: [u32; 2],
+    version: i32,
+    flags: u32,
+    logs: [u32; 4],
+}
+
+/// Whether files of an XFS can share blocks: the flags of `XFS_IOC_FSGEOMETRY_V4`.
+pub fn has_reflinks(filesystem: BorrowedFd<'_>) -> Result<bool, Errno> {
+    const REFLINK: u32 = 1 << 20;
+    // SAFETY: the opcode is that of an ioctl which writes one `struct xfs_fsop_geom_v4`, which
+    // `Geometry` is, and reads nothing.
+    let geometry = unsafe {
+        ioctl(
+            filesystem,
+            Getter::<{ opcode::read::<Geometry>(b'X', 124) }, Geometry>::new(),
+        )
+    };
+    Ok(geometry?.flags & REFLINK != 0)
+}
+
 /// `BTRFS_SUBVOL_RDONLY`.
 pub const SUBVOLUME_READ_ONLY: u64 = 1 << 1;
 
@@ -591,5 +618,6 @@ mod tests {
         assert_eq!(size_of::<QuotaState>(), 80);
         assert_eq!(size_of::<ExtendedAttributes>(), 28);
         assert_eq!(size_of::<Inherit>(), 80);
+        assert_eq!(size_of::<Geometry>(), 112);
     }
 }

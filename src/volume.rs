@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
-use crate::os::{self, Os};
+use crate::os::Os;
 use crate::pool::{Context, Entry, Known, Memory, Pool, PoolOptions, Sickness, Site};
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
@@ -437,14 +437,11 @@ fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, 
         source,
     })?;
     for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
-        let place = os::open_path(path)
-            .map_err(std::io::Error::from)
-            .and_then(|directory| table.place_of(directory))
-            .map_err(|source| Error::Io {
-                what: "look at",
-                path: path.to_owned(),
-                source,
-            })?;
+        let place = table.place_at(path).map_err(|source| Error::Io {
+            what: "look at",
+            path: path.to_owned(),
+            source,
+        })?;
         if path == kubelet_dir && place.is_mount_root && !place.shared {
             return Err(Error::invalid(
                 "--kubelet-dir",

@@ -51,6 +51,7 @@ impl Mounter for FakeMounter {
                 root: place.path,
                 mount_point: target.path().to_owned(),
                 shared: false,
+                source: PathBuf::new(),
             },
             id: os::status(source).map_err(fail)?.id,
             flags: options.expected(kernel::flags_of(source).map_err(fail)?),

@@ -20,6 +20,8 @@ pub struct MountEntry {
     pub mount_point: PathBuf,
     /// Whether mounts below it are seen by its peers.
     pub shared: bool,
+    /// What was mounted, as in `/dev/sdb`.
+    pub source: PathBuf,
 }
 
 /// Where a directory is, told without the mounts it is seen through.
@@ -35,6 +37,10 @@ pub struct Place {
     pub mounts_whole_filesystem: bool,
     /// Whether that mount is shared.
     pub shared: bool,
+    /// Where that mount is mounted.
+    pub mount_point: PathBuf,
+    /// What was mounted there, as in `/dev/sdb`.
+    pub source: PathBuf,
 }
 
 /// The mounts of this process's namespace.
@@ -78,7 +84,14 @@ impl MountTable {
             is_mount_root: status.is_mount_root,
             mounts_whole_filesystem: entry.root == Path::new("/"),
             shared: entry.shared,
+            mount_point: entry.mount_point.clone(),
+            source: entry.source.clone(),
         })
+    }
+
+    /// Where the directory at a path is.
+    pub fn place_at(&self, path: &Path) -> std::io::Result<Place> {
+        self.place_of(os::open_path(path)?)
     }
 }
 
@@ -94,15 +107,19 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let root = unescape(fields.next()?);
     let mount_point = unescape(fields.next()?);
     let _options = fields.next()?;
-    let shared = fields
-        .take_while(|field| *field != b"-")
-        .any(|f| f.starts_with(b"shared:"));
+    let mut shared = false;
+    for field in fields.by_ref().take_while(|field| *field != b"-") {
+        shared |= field.starts_with(b"shared:");
+    }
+    let _filesystem = fields.next()?;
+    let source = unescape(fields.next()?);
     Some(MountEntry {
         id,
         device,
         root,
         mount_point,
         shared,
+        source,
     })
 }
 
@@ -151,15 +168,16 @@ mod tests {
                     e.root.to_str().unwrap(),
                     e.mount_point.to_str().unwrap(),
                     e.shared,
+                    e.source.to_str().unwrap(),
                 )
             })
             .collect();
         assert_eq!(
             seen,
             [
-                (22, (254, 0), "/", "/", true),
-                (30, (0, 25), "/a b", "/mnt/tab\tx", false),
-                (31, (0, 26), "/vol//deleted", "/mnt/y", false),
+                (22, (254, 0), "/", "/", true, "/dev/vda"),
+                (30, (0, 25), "/a b", "/mnt/tab\tx", false, "tmpfs"),
+                (31, (0, 26), "/vol//deleted", "/mnt/y", false, "/dev/b"),
             ]
         );
     }

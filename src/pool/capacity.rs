@@ -73,6 +73,13 @@ impl Room {
     pub(crate) fn available(&self) -> Bytes {
         let kept = self.kept();
         let free = self.space.available.saturating_sub(kept);
+        let promise = u128::from(self.holds()) * u128::from(self.overcommit.0) / 1000;
+        let left = promise.saturating_sub(self.reserved.into());
+        Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
+    }
+
+    /// What volumes may ever hold.
+    pub(crate) fn holds(&self) -> u64 {
         let holds = match self.others {
             Others::AllBut(charged) => {
                 let holds = self.space.available.saturating_add(charged);
@@ -80,10 +87,7 @@ impl Room {
             }
             Others::Stood(other) => self.space.total.saturating_sub(other),
         };
-        let holds = holds.saturating_sub(kept);
-        let promise = u128::from(holds) * u128::from(self.overcommit.0) / 1000;
-        let left = promise.saturating_sub(self.reserved.into());
-        Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
+        holds.saturating_sub(self.kept())
     }
 
     fn kept(&self) -> u64 {

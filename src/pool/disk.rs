@@ -382,20 +382,7 @@ impl Disk {
 
     /// The entries of the trash.
     pub(crate) fn binned(&self) -> Result<Vec<Binned>, Fault> {
-        let names = os::entry_names(self.trash.as_fd()).during("list the trash")?;
-        let record = |name: &OsString| -> Option<VolumeRecord> {
-            let dir = os::open_dir(&self.trash, name).ok()?;
-            record::read(&dir, VOLUME_RECORD).ok()
-        };
-        let binned = |name| {
-            let record = record(&name);
-            Binned {
-                name,
-                size: record.as_ref().map_or(0, |record| record.size_bytes.0),
-                quota_id: record.and_then(|record| record.quota_id),
-            }
-        };
-        Ok(names.into_iter().map(binned).collect())
+        binned(&self.trash)
     }
 
     fn marker(&self) -> Result<Marker, Sickness> {
@@ -414,6 +401,24 @@ impl Disk {
     pub(crate) fn is_on_root_disk(&self) -> bool {
         self.context.root_devices.contains(&self.place.device)
     }
+}
+
+/// The entries of a pool's trash.
+pub(super) fn binned(trash: &OwnedFd) -> Result<Vec<Binned>, Fault> {
+    let names = os::entry_names(trash.as_fd()).during("list the trash")?;
+    let record = |name: &OsString| -> Option<VolumeRecord> {
+        let dir = os::open_dir(trash, name).ok()?;
+        record::read(&dir, VOLUME_RECORD).ok()
+    };
+    let binned = |name| {
+        let record = record(&name);
+        Binned {
+            name,
+            size: record.as_ref().map_or(0, |record| record.size_bytes.0),
+            quota_id: record.and_then(|record| record.quota_id),
+        }
+    };
+    Ok(names.into_iter().map(binned).collect())
 }
 
 /// The directory at a pool's path, which must be a mount point if that is required.

@@ -26,6 +26,19 @@ pub struct Entry {
     pub directory: String,
 }
 
+impl Entry {
+    /// Whether it has a size that nothing holds, in a pool that holds them so.
+    pub(crate) fn is_unheld(&self, enforcement: Enforcement) -> bool {
+        let held = self.record.enforcement;
+        self.record.size_bytes > Bytes::ZERO && (held == Enforcement::None || held != enforcement)
+    }
+
+    /// Where it is, below the pool's path.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(layout::VOLUMES).join(&self.directory)
+    }
+}
+
 /// Something below `volumes/` that cannot be trusted and is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
@@ -137,12 +150,8 @@ impl Index {
 
     /// How many volumes have a size that nothing holds, in a pool that holds them so.
     pub(crate) fn unheld(&self, enforcement: Enforcement) -> usize {
-        let unheld = |entry: &&Arc<Entry>| {
-            let record = &entry.record;
-            record.size_bytes > Bytes::ZERO
-                && (record.enforcement == Enforcement::None || record.enforcement != enforcement)
-        };
-        self.volumes.values().filter(unheld).count()
+        let volumes = self.volumes.values();
+        volumes.filter(|entry| entry.is_unheld(enforcement)).count()
     }
 
     pub(crate) fn quarantined(&self) -> &[Quarantined] {
@@ -179,7 +188,11 @@ fn space(volumes: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> u64 {
 
 /// Reads one volume's record and checks that it belongs where it is; nothing if the directory is
 /// gone, as it may be beside a server at work.
-fn read_entry(volumes: &OwnedFd, name: &OsStr, pool: PoolId) -> Result<Option<Entry>, String> {
+pub(crate) fn read_entry(
+    volumes: &OwnedFd,
+    name: &OsStr,
+    pool: PoolId,
+) -> Result<Option<Entry>, String> {
     let directory = name.to_str().ok_or("its name is not ours")?;
     let hash = layout::hash_of(directory).ok_or("its name is not ours")?;
     let dir = match os::open_dir(volumes, name) {

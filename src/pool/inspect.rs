@@ -1,14 +1,15 @@
 //! Pools as the command line sees them: made by an explicit act, looked at without a server.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::mount::{self, GuardedDir};
-use crate::os::Os;
-use crate::quota::{self, KernelQuotas, Quotas};
+use crate::os::{self, Os};
+use crate::quota::{self, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 use super::disk::{open_mounted, suitable_filesystem};
@@ -121,24 +122,40 @@ pub(super) fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedD
     Ok((filesystem.name, root))
 }
 
+/// A pool that was looked at, still open for reading.
+pub(super) struct Looked {
+    pub(super) root: GuardedDir,
+    pub(super) quota: Arc<dyn Quota>,
+    pub(super) marker: Marker,
+    pub(super) volumes: OwnedFd,
+    pub(super) index: Index,
+}
+
+impl Inspection {
+    pub(super) fn nothing_yet(options: &PoolOptions) -> Self {
+        Self {
+            name: options.name.clone(),
+            path: options.path.clone(),
+            id: None,
+            node: None,
+            filesystem: String::new(),
+            volumes: 0,
+            reserved: Bytes::ZERO,
+            quarantined: Vec::new(),
+            problem: None,
+        }
+    }
+}
+
 /// Looks at a pool on its disk, changing nothing; a server may be serving it.
 pub fn inspect(options: &PoolOptions) -> Inspection {
-    let mut inspection = Inspection {
-        name: options.name.clone(),
-        path: options.path.clone(),
-        id: None,
-        node: None,
-        filesystem: String::new(),
-        volumes: 0,
-        reserved: Bytes::ZERO,
-        quarantined: Vec::new(),
-        problem: None,
-    };
+    let mut inspection = Inspection::nothing_yet(options);
     inspection.problem = look(options, &mut inspection).err();
     inspection
 }
 
-fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<(), Sickness> {
+/// Looks at a pool on its disk, and tells what it saw even if it did not come to the end.
+pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<Looked, Sickness> {
     let wanted = Wanted {
         require_mount: options.require_mount,
         any_filesystem: options.any_filesystem,
@@ -149,8 +166,8 @@ fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<(), Sickne
     inspection.filesystem = filesystem;
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     inspection.id = Some(marker.id);
-    inspection.node = Some(marker.node);
-    let volumes = crate::os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
+    inspection.node = Some(marker.node.clone());
+    let volumes = os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
     let index = Index::load(&volumes, marker.id, &*quota)?;
     inspection.volumes = index.volumes();
     inspection.reserved = Bytes(index.reserved());
@@ -159,5 +176,11 @@ fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<(), Sickne
         .iter()
         .map(|q| (q.path.clone(), q.reason.clone()))
         .collect();
-    Ok(())
+    Ok(Looked {
+        root,
+        quota,
+        marker,
+        volumes,
+        index,
+    })
 }

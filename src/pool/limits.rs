@@ -1,14 +1,14 @@
 //! The kernel's limits held against the records when a pool is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
 use crate::os;
-use crate::quota::Charge;
+use crate::quota::{Charge, Quota};
 use crate::types::Bytes;
 
 use super::disk::{Binned, Disk};
@@ -16,16 +16,34 @@ use super::fault::{During, Fault};
 use super::index::Index;
 use super::{Entry, Pool, layout};
 
-const LOOK: &str = "ask what limits the disk has";
+pub(super) const LOOK: &str = "ask what limits the disk has";
 
 /// What is to be done about one volume's limit.
-enum Finding {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Finding {
     /// Nothing.
     AsRecorded,
     /// It is missing, or another one.
     Differs { id: u32, limit: Bytes, has: Charge },
     /// Whose number it is cannot be told, so nothing is done.
-    Doubtful(String),
+    Doubtful(Doubt),
+}
+
+/// Why it cannot be told whose number a volume's is.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub(super) enum Doubt {
+    #[error("another volume is recorded with its quota_id, {0}")]
+    Twin(u32),
+    #[error(
+        "its data is charged to {}, and its record says quota_id {recorded}; `rootcellar check` \
+         says how to mend it", told(*.found)
+    )]
+    Elsewhere { found: Option<u32>, recorded: u32 },
+}
+
+/// A number that something is charged to, if it is one of ours.
+pub(super) fn told(number: Option<u32>) -> String {
+    number.map_or("none of ours".to_owned(), |number| number.to_string())
 }
 
 impl Pool {
@@ -52,13 +70,13 @@ impl Pool {
             *recorded.entry(id).or_default() += 1;
         }
         for entry in &entries {
-            match examine(disk, entry, &recorded, &charges)? {
+            match examine(disk.volumes(), &*disk.quota, entry, &recorded, &charges)? {
                 Finding::AsRecorded => {}
                 Finding::Differs { id, limit, has } => {
                     self.restore(disk, entry, id, limit, has)?;
                 }
-                Finding::Doubtful(reason) => {
-                    index.distrust(entry, entry.record.size_bytes.0, reason);
+                Finding::Doubtful(doubt) => {
+                    index.distrust(entry, entry.record.size_bytes.0, doubt.to_string());
                 }
             }
         }
@@ -108,8 +126,9 @@ impl Pool {
 }
 
 /// Holds one volume's limit against its record.
-fn examine(
-    disk: &Disk,
+pub(super) fn examine(
+    volumes: &OwnedFd,
+    quota: &dyn Quota,
     entry: &Entry,
     recorded: &BTreeMap<u32, usize>,
     charges: &BTreeMap<u32, Charge>,
@@ -118,21 +137,17 @@ fn examine(
         return Ok(Finding::AsRecorded);
     };
     if recorded.get(&id).is_some_and(|count| *count > 1) {
-        let reason = format!("another volume is recorded with its quota_id, {id}");
-        return Ok(Finding::Doubtful(reason));
+        return Ok(Finding::Doubtful(Doubt::Twin(id)));
     }
     let path = [&entry.directory, layout::DATA].join("/");
-    let data = os::open_dir(disk.volumes(), path).during("open a volume's data")?;
-    let charged_to = disk.quota.charged_to(data.as_fd()).during(LOOK)?;
-    if charged_to != Some(id) {
-        let found = charged_to.map_or("none of ours".to_owned(), |found| found.to_string());
-        return Ok(Finding::Doubtful(format!(
-            "its data is charged to {found}, and its record says quota_id {id}; \
-             `rootcellar check` says how to mend it"
-        )));
+    let data = os::open_dir(volumes, path).during("open a volume's data")?;
+    let found = quota.charged_to(data.as_fd()).during(LOOK)?;
+    if found != Some(id) {
+        let recorded = id;
+        return Ok(Finding::Doubtful(Doubt::Elsewhere { found, recorded }));
     }
     let has = charges.get(&id).copied().unwrap_or_default();
-    if disk.quota.has_limit(&has, limit) {
+    if quota.has_limit(&has, limit) {
         Ok(Finding::AsRecorded)
     } else {
         Ok(Finding::Differs { id, limit, has })

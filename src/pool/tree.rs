@@ -2,6 +2,7 @@
 //! crossing no mount, at any depth. The descriptors come from a guarded clone of the pool.
 
 mod crew;
+mod weigh;
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +19,8 @@ use crate::os::{self, Os};
 
 use super::fault::{During, Fault};
 use crew::{Crew, Dir, Entry, Job, Over};
+
+pub(crate) use weigh::{Seen, Weight, weigh};
 
 /// How many levels a thread holds open at once; what is deeper is moved up first, so depth costs
 /// neither descriptors nor stack.

@@ -263,6 +263,14 @@ impl Quota for BtrfsQuota {
         Ok(parents.into_iter().find_map(number_of))
     }
 
+    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        if self.qgroups.is_none() || !os::is_subvolume(file)? {
+            return Ok(None);
+        }
+        self.charged_to(file)
+            .map(|number| Some(number.unwrap_or_default()))
+    }
+
     fn note(&self, id: u32) {
         self.numbers.note(id);
     }

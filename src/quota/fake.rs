@@ -97,6 +97,10 @@ impl Quota for FakeQuota {
         Ok(self.lock().charged.get(&id).copied())
     }
 
+    fn tag(&self, _file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        Ok(None)
+    }
+
     fn note(&self, _id: u32) {}
 
     fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {

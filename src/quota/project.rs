@@ -9,7 +9,7 @@ use crate::sys;
 use crate::types::Bytes;
 
 use super::numbers::Numbers;
-use super::{Charge, Enforcement, OURS, Quota};
+use super::{Charge, Enforcement, Lack, OURS, Quota};
 
 /// Sizes are counted in blocks of so many bytes.
 const BLOCK: u64 = 512;
@@ -36,14 +36,7 @@ impl ProjectQuota {
     /// The project quota of a filesystem, if the kernel says that it counts and limits; mount
     /// options do not tell.
     pub(super) fn find(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
-        let state = match sys::project_quota_state(root) {
-            Ok(state) => state,
-            // No quota in the filesystem, in the kernel, or no such call.
-            Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => return Ok(None),
-            Err(errno) => return Err(errno),
-        };
-        let needed = sys::PROJECT_ACCOUNTED | sys::PROJECT_ENFORCED;
-        if state & needed != needed {
+        if lack(filesystem, root)?.is_some() {
             return Ok(None);
         }
         Ok(Some(Self {
@@ -77,6 +70,24 @@ impl ProjectQuota {
             Err(Errno::IO)
         }
     }
+}
+
+/// Why project quota does not limit, if it does not, by what the kernel says.
+pub(super) fn lack(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
+    let state = match sys::project_quota_state(root) {
+        Ok(state) => state,
+        // No quota in the filesystem, in the kernel, or no such call.
+        Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => 0,
+        Err(errno) => return Err(errno),
+    };
+    let counts = state & sys::PROJECT_ACCOUNTED != 0;
+    Ok(if counts && state & sys::PROJECT_ENFORCED != 0 {
+        None
+    } else if counts || filesystem == "xfs" {
+        Some(Lack::MountOption)
+    } else {
+        Some(Lack::Features)
+    })
 }
 
 impl Quota for ProjectQuota {
@@ -146,6 +157,10 @@ impl Quota for ProjectQuota {
     fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
         let (id, inherited) = sys::project_of(dir)?;
         Ok(Some(id).filter(|id| inherited && OURS.contains(id)))
+    }
+
+    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        sys::project_of(file).map(|(id, _)| Some(id))
     }
 
     fn note(&self, id: u32) {

@@ -11,6 +11,7 @@
 )]
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
+mod check;
 mod common;
 mod disks;
 mod durable;

@@ -15,20 +15,20 @@ use crate::common::loops::{LoopMount, obstacle, run};
 use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
 use crate::skip;
 
-const SIZE: Bytes = Bytes(32 << 20);
+pub const SIZE: Bytes = Bytes(32 << 20);
 /// What metadata may take of a volume's size, and how far writes in flight are counted ahead.
 const LEEWAY: u64 = 2 << 20;
 
 /// A pool on a btrfs with simple quota.
-struct Rig {
-    running: Option<Running>,
+pub struct Rig {
+    pub running: Option<Running>,
     fakes: Fakes,
-    node: NodeDir,
+    pub node: NodeDir,
     disk: LoopMount,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let node = NodeDir::new();
         let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
         assert!(enable_quota(disk.path()).unwrap(), "it was off");
@@ -43,27 +43,27 @@ impl Rig {
     }
 
     /// Starts the driver again.
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         self.running = None;
         let option = format!("default={},init,reserve=0", self.node.pool().display());
         self.running = Some(self.node.volumes_of(&[option], &self.fakes));
     }
 
-    fn driver(&self) -> &Running {
+    pub fn driver(&self) -> &Running {
         self.running.as_ref().unwrap()
     }
 
-    fn make(&self, volume: &str, size: Bytes) -> Volume {
+    pub fn make(&self, volume: &str, size: Bytes) -> Volume {
         self.driver().create(&create(volume, size.0)).unwrap()
     }
 
-    fn directory(&self, volume: &str) -> PathBuf {
+    pub fn directory(&self, volume: &str) -> PathBuf {
         let directories = names(&self.node.pool().join("volumes"));
         let found = directories.iter().find(|name| name.contains(volume));
         self.node.pool().join("volumes").join(found.unwrap())
     }
 
-    fn data(&self, volume: &str) -> PathBuf {
+    pub fn data(&self, volume: &str) -> PathBuf {
         self.directory(volume).join("data")
     }
 
@@ -105,7 +105,7 @@ impl Rig {
         text.lines().filter_map(row).collect()
     }
 
-    fn qgroup(&self, command: &[&str], qgroup: u64) {
+    pub fn qgroup(&self, command: &[&str], qgroup: u64) {
         run(Command::new("btrfs")
             .arg("qgroup")
             .args(command)
@@ -113,7 +113,7 @@ impl Rig {
             .arg(self.disk.path()));
     }
 
-    fn quota_id(&self, volume: &str) -> u64 {
+    pub fn quota_id(&self, volume: &str) -> u64 {
         let record = std::fs::read(self.directory(volume).join("volume.json")).unwrap();
         let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
         record["quota_id"].as_u64().unwrap()

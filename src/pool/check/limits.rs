@@ -1,0 +1,243 @@
+//! The kernel's limits held against the records, as a start does it, and nothing restored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::os;
+use crate::pool::disk::binned;
+use crate::pool::fault::{During, Fault};
+use crate::pool::index::{Index, read_entry};
+use crate::pool::inspect::Looked;
+use crate::pool::limits::{self, Doubt, LOOK, told};
+use crate::pool::{Entry, layout};
+use crate::quota::{Charge, Enforcement};
+use crate::types::Bytes;
+
+use super::{About, Examination, Level, advice};
+
+/// A server at work makes a limit before the record that tells of it, so what is amiss is looked at
+/// again, and counts if it is so each time.
+const LOOKS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(100);
+
+type Charges = BTreeMap<u32, Charge>;
+
+impl Examination<'_> {
+    /// Examines all limits, and returns the volumes whose are as recorded.
+    pub(super) fn limits(&mut self, looked: &Looked) -> Result<Vec<Arc<Entry>>, Fault> {
+        if looked.quota.enforcement() == Enforcement::None {
+            return Ok(Vec::new());
+        }
+        let charges: Charges = looked.quota.charges().during(LOOK)?.into_iter().collect();
+        let recorded = recorded(&looked.index, &binned_numbers(looked)?);
+        let before = self.report.findings.len();
+        let mut sound = Vec::new();
+        let entries: Vec<Arc<Entry>> = looked.index.after(None).cloned().collect();
+        for entry in &entries {
+            match settled(looked, entry, &recorded, &charges)? {
+                Some(limits::Finding::AsRecorded) => sound.push(Arc::clone(entry)),
+                Some(finding) => self.tell(looked, entry, finding),
+                None => {}
+            }
+        }
+        self.copies(looked, &recorded);
+        self.leftovers(looked, charges)?;
+        if self.report.findings.len() == before {
+            let what = "every limit is as recorded";
+            self.find(Level::Ok, About::Limits, what, None);
+        }
+        Ok(sound)
+    }
+
+    fn tell(&mut self, looked: &Looked, entry: &Entry, finding: limits::Finding) {
+        let wrong = (Level::Wrong, About::Limits);
+        let data = self.options.path.join(entry.path()).join(layout::DATA);
+        match finding {
+            limits::Finding::AsRecorded => {}
+            limits::Finding::Differs { id, limit, has } => {
+                let what = format!(
+                    "its number, {id}, {}, and its record says {limit}",
+                    limited(&has)
+                );
+                let remedy = format!("{}, which restores it", advice::RESTART);
+                self.find_of(wrong, &entry.path(), what, remedy);
+            }
+            limits::Finding::Doubtful(Doubt::Twin(id)) => {
+                let what = format!("another volume is recorded with its quota_id, {id}");
+                let remedy = format!(
+                    "mend the volume.json that is wrong, or move that directory out of volumes; \
+                     then {}",
+                    advice::RESTART
+                );
+                self.find_of(wrong, &entry.path(), what, remedy);
+            }
+            limits::Finding::Doubtful(Doubt::Elsewhere { found, recorded }) => {
+                let what = format!(
+                    "its data is charged to {}, and its record says quota_id {recorded}",
+                    told(found)
+                );
+                let enforcement = looked.quota.enforcement();
+                let remedy = advice::charge(enforcement, recorded, &data, &self.options.path);
+                self.find_of(wrong, &entry.path(), what, remedy);
+            }
+        }
+    }
+
+    /// What is quarantined and is charged to a volume's number, as a copy of a volume is.
+    fn copies(&mut self, looked: &Looked, recorded: &BTreeMap<u32, usize>) {
+        for quarantined in looked.index.quarantined() {
+            let data = quarantined.path.strip_prefix(layout::VOLUMES);
+            let data = data.map(|directory| directory.join(layout::DATA));
+            let number = data.ok().and_then(|data| {
+                let data = os::open_dir(&looked.volumes, data).ok()?;
+                looked.quota.charged_to(data.as_fd()).ok()?
+            });
+            let Some(number) = number.filter(|number| recorded.contains_key(number)) else {
+                continue;
+            };
+            let what = format!("its data is charged to {number}, which is a volume's");
+            let path = self.options.path.join(&quarantined.path);
+            let remedy = match looked.quota.enforcement() {
+                Enforcement::Project => format!(
+                    "chattr -R -p 0 -P {}",
+                    advice::quoted(&path.join(layout::DATA))
+                ),
+                Enforcement::Squota | Enforcement::None => {
+                    "move it to another filesystem".to_owned()
+                }
+            };
+            self.find_of(
+                (Level::Wrong, About::Limits),
+                &quarantined.path,
+                what,
+                remedy,
+            );
+        }
+    }
+
+    /// Numbers of ours that no volume has.
+    fn leftovers(&mut self, looked: &Looked, mut charges: Charges) -> Result<(), Fault> {
+        let pool = looked.marker.id;
+        let mut known: BTreeSet<u32> = recorded(&looked.index, &binned_numbers(looked)?)
+            .into_keys()
+            .collect();
+        for look in 0..LOOKS {
+            charges.retain(|id, charge| {
+                !known.contains(id) && (charge.is_limited() || !charge.is_empty())
+            });
+            if charges.is_empty() {
+                return Ok(());
+            }
+            if look > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let index = Index::load(&looked.volumes, pool, &*looked.quota)?;
+            known.extend(recorded(&index, &binned_numbers(looked)?).into_keys());
+            known.extend(staged_numbers(looked)?);
+            for (id, charge) in &mut charges {
+                *charge = looked.quota.charge(*id).during(LOOK)?;
+            }
+        }
+        for (id, charge) in charges {
+            let (what, remedy) = if charge.is_empty() {
+                (
+                    format!("number {id} is limited, and no volume has it"),
+                    format!("{}, which frees it", advice::RESTART),
+                )
+            } else {
+                (
+                    format!(
+                        "{} are charged to {id}, which no volume has",
+                        Bytes(charge.bytes)
+                    ),
+                    "find what carries it: lsattr -pR on XFS and ext4, btrfs qgroup show"
+                        .to_owned(),
+                )
+            };
+            self.find(Level::Note, About::Limits, what, remedy);
+        }
+        Ok(())
+    }
+}
+
+/// How a number is limited, for people.
+fn limited(charge: &Charge) -> String {
+    match (charge.byte_limit, charge.inode_limit) {
+        (0, 0) => "is not limited".to_owned(),
+        (bytes, 0) => format!("is limited to {}", Bytes(bytes)),
+        (0, inodes) => format!("is limited to {inodes} files of any size"),
+        (bytes, inodes) => format!("is limited to {} in {inodes} files", Bytes(bytes)),
+    }
+}
+
+/// How many records claim each number.
+fn recorded(index: &Index, binned: &[u32]) -> BTreeMap<u32, usize> {
+    let mut recorded = BTreeMap::new();
+    let served = index.after(None).filter_map(|entry| entry.record.quota_id);
+    for id in served.chain(binned.iter().copied()) {
+        *recorded.entry(id).or_default() += 1;
+    }
+    recorded
+}
+
+fn meta(looked: &Looked, name: &str) -> Result<std::os::fd::OwnedFd, Fault> {
+    let path: PathBuf = [layout::META, name].iter().collect();
+    os::open_dir(&looked.root, path).during("open the pool's own directories")
+}
+
+fn binned_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
+    let binned = binned(&meta(looked, layout::TRASH)?)?;
+    Ok(binned
+        .into_iter()
+        .filter_map(|binned| binned.quota_id)
+        .collect())
+}
+
+/// The numbers of volumes that are being made.
+fn staged_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
+    let staging = meta(looked, layout::STAGING)?;
+    let names = os::entry_names(staging.as_fd()).during("list staging")?;
+    let number = |name| {
+        let data = os::open_dir(&staging, std::path::Path::new(name).join(layout::DATA)).ok()?;
+        looked.quota.charged_to(data.as_fd()).ok()?
+    };
+    Ok(names.iter().filter_map(number).collect())
+}
+
+/// What is to be said of one volume's limit when it is looked at until it is as recorded; nothing
+/// if the volume is deleted meanwhile.
+fn settled(
+    looked: &Looked,
+    entry: &Arc<Entry>,
+    recorded: &BTreeMap<u32, usize>,
+    charges: &Charges,
+) -> Result<Option<limits::Finding>, Fault> {
+    let quota = &*looked.quota;
+    let mut finding = limits::examine(&looked.volumes, quota, entry, recorded, charges);
+    for _ in 1..LOOKS {
+        match finding {
+            Ok(limits::Finding::AsRecorded) => break,
+            Err(Fault {
+                errno: Errno::NOENT,
+                ..
+            }) => return Ok(None),
+            Ok(_) | Err(_) => {}
+        }
+        std::thread::sleep(PAUSE);
+        let again = read_entry(&looked.volumes, entry.directory.as_ref(), looked.marker.id);
+        let Ok(Some(again)) = again else {
+            return Ok(None);
+        };
+        let mut charges = Charges::new();
+        if let Some(id) = again.record.quota_id {
+            charges.insert(id, quota.charge(id).during(LOOK)?);
+        }
+        finding = limits::examine(&looked.volumes, quota, &again, recorded, &charges);
+    }
+    finding.map(Some)
+}

@@ -1,0 +1,127 @@
+//! Whether what is promised can be kept.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use crate::mount::{MountTable, Place};
+use crate::os;
+use crate::pool::capacity::{Others, Room};
+use crate::pool::disk::binned;
+use crate::pool::fault::{During, Fault};
+use crate::pool::inspect::Looked;
+use crate::pool::{filesystem, layout};
+use crate::quota::Enforcement;
+use crate::types::Bytes;
+
+use super::{About, Examination, Level, advice};
+
+impl Examination<'_> {
+    pub(super) fn space(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
+        let on_root_disk = self.is_needed(place);
+        let path = advice::quoted(&self.options.path);
+        let own_disk = format!("mount a disk of its own at {path}");
+        if on_root_disk {
+            let what = "it is on a filesystem that the node itself needs, and pods can fill it";
+            let what = match looked.quota.enforcement() {
+                Enforcement::None => what.to_owned(),
+                _ => "it is on a filesystem that the node itself needs".to_owned(),
+            };
+            self.find(Level::Note, About::Space, what, own_disk);
+        } else if place.path != Path::new("/") || has_company(looked)? {
+            let what = "other data is on its filesystem, and takes of the room without being asked";
+            self.find(Level::Note, About::Space, what, own_disk);
+        }
+        self.promises(looked, on_root_disk)
+    }
+
+    /// Whether the node itself needs the filesystem.
+    fn is_needed(&self, place: &Place) -> bool {
+        let Ok(table) = MountTable::read() else {
+            return false;
+        };
+        let paths = self.surroundings.needed.iter();
+        let mut places = paths.filter_map(|path| table.place_at(path).ok());
+        places.any(|needed| needed.device == place.device)
+    }
+
+    fn promises(&mut self, looked: &Looked, on_root_disk: bool) -> Result<(), Fault> {
+        let room = room(looked, self.options, on_root_disk)?;
+        let (holds, reserved) = (Bytes(room.holds()), Bytes(room.reserved));
+        let thousandths = self.options.overcommit.0;
+        if thousandths > 1000 {
+            let (whole, rest) = (thousandths / 1000, thousandths % 1000);
+            let times = format!("{whole}.{rest:03}");
+            let times = times.trim_end_matches('0').trim_end_matches('.');
+            let what = format!("{times} times the room may be promised: volumes may find it full");
+            let remedy = "overcommit=1".to_owned();
+            self.find(Level::Note, About::Space, what, remedy);
+        }
+        if reserved <= holds {
+            let what = format!(
+                "{reserved} of {holds} are promised, and {} can be had",
+                room.available()
+            );
+            self.find(Level::Ok, About::Space, what, None);
+            return Ok(());
+        }
+        let what = format!("{reserved} are promised, and volumes can hold no more than {holds}");
+        let level = match thousandths {
+            0..=1000 => Level::Wrong,
+            _ => Level::Note,
+        };
+        let remedy =
+            "remove other data from its filesystem, delete volumes, or add room".to_owned();
+        self.find(level, About::Space, what, remedy);
+        Ok(())
+    }
+}
+
+/// Whether anything but the pool is at the root of its filesystem.
+fn has_company(looked: &Looked) -> Result<bool, Fault> {
+    let ours = [
+        layout::META,
+        layout::VOLUMES,
+        layout::SNAPSHOTS,
+        layout::LOST_AND_FOUND,
+    ];
+    let root = os::open_dir(&looked.root, ".").during("open the pool's directory")?;
+    let names = os::entry_names(root.as_fd()).during("list the pool's directory")?;
+    Ok(names
+        .iter()
+        .any(|name| !ours.iter().any(|ours| *ours == name)))
+}
+
+fn room(
+    looked: &Looked,
+    options: &crate::pool::PoolOptions,
+    on_root_disk: bool,
+) -> Result<Room, Fault> {
+    let space = filesystem::space(&looked.root).during("ask for the disk's space")?;
+    let quota = &*looked.quota;
+    let mut reserved = looked.index.reserved();
+    let others = if quota.enforcement() == Enforcement::None {
+        let meta = os::open_dir(&looked.root, [layout::META, layout::TRASH].join("/"));
+        let binned = binned(&meta.during("open the trash")?)?;
+        let sizes = binned.iter().map(|binned| binned.size);
+        reserved = sizes.fold(reserved, u64::saturating_add);
+        Others::Stood(looked.marker.other_bytes.0)
+    } else {
+        let mut charged: u64 = 0;
+        for entry in looked.index.after(None) {
+            let Some(id) = entry.record.quota_id else {
+                continue;
+            };
+            let charge = quota.charge(id).during("ask what a volume uses")?;
+            charged = charged.saturating_add(charge.bytes.min(entry.record.size_bytes.0));
+        }
+        Others::AllBut(charged)
+    };
+    Ok(Room {
+        space,
+        others,
+        reserved,
+        overcommit: options.overcommit,
+        reserve: options.reserve,
+        on_root_disk,
+    })
+}
