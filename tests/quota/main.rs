@@ -13,6 +13,7 @@
 
 #[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
 mod cellar;
+mod check;
 mod classes;
 #[path = "../suite/common/mod.rs"]
 #[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]

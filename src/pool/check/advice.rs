@@ -85,11 +85,34 @@ pub(super) fn quarantined(path: &Path) -> String {
     format!("write its volume.json anew, or move {path} out of volumes; then {RESTART}")
 }
 
+/// How a tree of that name comes to carry a number. Only a directory takes the flag that hands the
+/// number on, and chattr -R does not go on after what it cannot set.
+fn tag(id: u32, tree: &str) -> String {
+    let flag = if id == 0 { "-P" } else { "+P" };
+    format!(
+        "find {tree} -type d -exec chattr -p {id} {flag} {{}} + -o -type f -exec chattr -p {id} {{}} +"
+    )
+}
+
+/// How a tree that is charged to a volume without being one's stops being so.
+pub(super) fn discharge(enforcement: Enforcement, data: &Path) -> String {
+    match enforcement {
+        Enforcement::Project => tag(0, &quoted(data)),
+        Enforcement::Squota | Enforcement::None => "move it to another filesystem".to_owned(),
+    }
+}
+
+/// How files that carry another number come to be charged to their volume again.
+pub(super) fn retag(id: u32, data: &Path) -> String {
+    let tag = tag(id, &quoted(data));
+    format!("{tag}; hostUsers: false keeps a pod from doing that")
+}
+
 /// How a volume's data is charged to the number of its record.
 pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path) -> String {
     let data = quoted(data);
     match enforcement {
-        Enforcement::Project => format!("chattr -R -p {id} +P {data}; then {RESTART}"),
+        Enforcement::Project => format!("{}; then {RESTART}", tag(id, &data)),
         Enforcement::Squota | Enforcement::None => format!(
             "if it is a subvolume, btrfs qgroup assign 0/$(btrfs inspect-internal rootid {data}) \
              1/{id} {}; then {RESTART}; if it is not, copy it to a new volume",

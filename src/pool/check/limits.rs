@@ -102,15 +102,7 @@ impl Examination<'_> {
             };
             let what = format!("its data is charged to {number}, which is a volume's");
             let path = self.options.path.join(&quarantined.path);
-            let remedy = match looked.quota.enforcement() {
-                Enforcement::Project => format!(
-                    "chattr -R -p 0 -P {}",
-                    advice::quoted(&path.join(layout::DATA))
-                ),
-                Enforcement::Squota | Enforcement::None => {
-                    "move it to another filesystem".to_owned()
-                }
-            };
+            let remedy = advice::discharge(looked.quota.enforcement(), &path.join(layout::DATA));
             self.find_of(
                 (Level::Wrong, About::Limits),
                 &quarantined.path,

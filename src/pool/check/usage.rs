@@ -153,10 +153,7 @@ impl Examination<'_> {
                 found.first.display().to_string()
             );
             let remedy = match looked.quota.enforcement() {
-                Enforcement::Project => format!(
-                    "chattr -R -p {id} +P {}; hostUsers: false keeps a pod from doing that",
-                    advice::quoted(&data)
-                ),
+                Enforcement::Project => advice::retag(id, &data),
                 enforcement => advice::charge(
                     enforcement,
                     id,

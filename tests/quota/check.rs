@@ -1,0 +1,307 @@
+//! `rootcellar check` on filesystems that have project quota, and the escapes of docs/limits.md.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::cellar::{Cellar, MIB, append, obstacle};
+use crate::common::NodeDir;
+use crate::common::loops::{LoopMount, run};
+use crate::variant::{ENFORCING, OTHERS};
+use crate::{kernel, skip};
+
+/// What is found of the pool at a path.
+fn look(pool: &Path) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))
+        .args([
+            "check",
+            "--json",
+            "--state-dir=/nowhere",
+            "--kubelet-dir=/nowhere",
+        ])
+        .arg(format!("--pool=default={},reserve=0", pool.display()))
+        .env_remove("NODE_NAME")
+        .output()
+        .unwrap();
+    let reports: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let is_wrong = found(&reports[0])
+        .iter()
+        .any(|(level, ..)| level == "wrong");
+    assert_eq!(output.status.code(), Some(is_wrong.into()), "{output:?}");
+    reports[0].clone()
+}
+
+/// Level, what it is about, volume, what was found, and the way out.
+type Found = (String, String, String, String, String);
+
+fn found(report: &Value) -> Vec<Found> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let findings = report["findings"].as_array().unwrap().iter();
+    findings
+        .map(|found| {
+            let [level, about, volume, what, remedy] =
+                ["level", "about", "volume", "what", "remedy"].map(|key| text(&found[key]));
+            (level, about, volume, what, remedy)
+        })
+        .collect()
+}
+
+/// The findings of a level about something.
+fn of(report: &Value, level: &str, about: &str) -> Vec<Found> {
+    let mut found = found(report);
+    found.retain(|found| found.0 == level && found.1 == about);
+    found
+}
+
+#[track_caller]
+fn assert_well(report: &Value) {
+    let wrong: Vec<Found> = found(report)
+        .into_iter()
+        .filter(|f| f.0 == "wrong")
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Every number that is limited, with its limits.
+fn limits(cellar: &Cellar) -> Vec<(u32, [u64; 2], [u64; 2])> {
+    let quotas = kernel::quotas(cellar.at(), 1).into_iter();
+    quotas
+        .filter(kernel::Quota::is_limited)
+        .map(|quota| (quota.id, quota.bytes, quota.inodes))
+        .collect()
+}
+
+/// Runs the commands a remedy begins with, as an operator would.
+fn follow(remedy: &str, commands_end: char) {
+    let commands = remedy.split(commands_end).next().unwrap();
+    run(Command::new("sh").args(["-ec", commands]));
+}
+
+/// Does something in a directory as the user of a pod, without any right of root's.
+fn as_user(uid: &str, dir: &Path, command: &[&str]) {
+    run(Command::new("setpriv")
+        .args(["--reuid", uid, "--regid", uid, "--clear-groups"])
+        .args(command)
+        .current_dir(dir));
+}
+
+/// Volumes whose limits are as recorded and whose trees are what is charged are well, whatever kinds
+/// of files are in them, and nothing is changed.
+#[tokio::test]
+async fn a_pool_that_holds_sizes_is_well() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        let cellar = Cellar::new(variant);
+        let mut served = cellar.serve().await;
+        let id = served.make("pvc", 32 * MIB).await;
+        let target = cellar.publish(&mut served, &id, "pod").await;
+        append(&target.join("file"), 8 * MIB);
+        fs::hard_link(target.join("file"), target.join("again")).unwrap();
+        File::create(target.join("sparse"))
+            .unwrap()
+            .set_len(1 << 30)
+            .unwrap();
+        std::os::unix::fs::symlink("/", target.join("link")).unwrap();
+        for number in 0..200 {
+            fs::create_dir(target.join(format!("d{number}"))).unwrap();
+            fs::write(target.join(format!("d{number}/file")), "x").unwrap();
+        }
+        rustix::fs::syncfs(File::open(&target).unwrap()).unwrap();
+        let before = limits(&cellar);
+        let report = look(cellar.at());
+        assert_well(&report);
+        for about in ["enforcement", "limits", "usage", "space", "records"] {
+            assert_eq!(
+                of(&report, "ok", about).len(),
+                1,
+                "{}: {report:#}",
+                variant.name
+            );
+        }
+        assert_eq!(report["enforcement"], "project");
+        assert_eq!(limits(&cellar), before);
+
+        // A file that is deleted and still open is charged, and is no fault.
+        let open = File::open(target.join("file")).unwrap();
+        for name in ["file", "again"] {
+            fs::remove_file(target.join(name)).unwrap();
+        }
+        let report = look(cellar.at());
+        assert_well(&report);
+        let notes = of(&report, "note", "usage");
+        assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
+        assert!(notes[0].3.contains("deleted and still open"), "{notes:?}");
+        drop(open);
+        served.stop();
+    }
+}
+
+/// The owner of a file gives it another number, its neighbour's or none, and it is charged there;
+/// `check` tells whose files are charged where, and what it says charges them as they should be.
+#[tokio::test]
+async fn an_owner_escapes_by_another_number_and_is_found() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        for to_neighbour in [true, false] {
+            let cellar = Cellar::new(variant);
+            let mut served = cellar.serve().await;
+            let id = served.make("pvc", 16 * MIB).await;
+            served.make("neighbour", 16 * MIB).await;
+            let target = cellar.publish(&mut served, &id, "pod").await;
+            fs::create_dir(target.join("dir")).unwrap();
+            append(&target.join("dir/own file"), 8 * MIB);
+            std::os::unix::fs::chown(target.join("dir/own file"), Some(1000), Some(1000)).unwrap();
+            let number = if to_neighbour {
+                cellar.project("neighbour")
+            } else {
+                0
+            };
+            let number_text = number.to_string();
+            as_user(
+                "1000",
+                &target.join("dir"),
+                &["chattr", "-p", &number_text, "own file"],
+            );
+            assert!(cellar.quota("pvc").used[0] < MIB, "{}", variant.name);
+            if to_neighbour {
+                assert!(
+                    cellar.quota("neighbour").used[0] >= 8 * MIB,
+                    "{}",
+                    variant.name
+                );
+            }
+            let report = look(cellar.at());
+            let wrong = of(&report, "wrong", "usage");
+            assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
+            let (_, _, volume, what, remedy) = &wrong[0];
+            assert!(cellar.directory("pvc").ends_with(volume), "{volume}");
+            assert!(
+                what.contains("\"dir/own file\"") && what.contains("8 MiB"),
+                "{what}"
+            );
+            assert_eq!(what.contains("neighbour-"), to_neighbour, "{what}");
+            assert_eq!(
+                of(&report, "note", "usage").len(),
+                usize::from(to_neighbour)
+            );
+
+            follow(remedy, ';');
+            assert_well(&look(cellar.at()));
+            assert!(cellar.quota("pvc").used[0] >= 8 * MIB, "{}", variant.name);
+            assert!(cellar.quota("neighbour").used[0] < MIB, "{}", variant.name);
+            served.stop();
+        }
+    }
+}
+
+/// Limits that are not as recorded, and numbers that no volume has, are told of and left as they
+/// are; a start mends them.
+#[tokio::test]
+async fn limits_that_are_not_as_recorded_are_told() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        let cellar = Cellar::new(variant);
+        let mut served = cellar.serve().await;
+        for volume in ["lowered", "lifted", "kept"] {
+            served.make(volume, 16 * MIB).await;
+        }
+        served.stop();
+        kernel::limit(cellar.at(), cellar.project("lowered"), MIB, 7);
+        kernel::limit(cellar.at(), cellar.project("lifted"), 0, 0);
+        kernel::limit(cellar.at(), 1 << 30, MIB, 0);
+        let before = limits(&cellar);
+        let report = look(cellar.at());
+        let wrong = of(&report, "wrong", "limits");
+        assert_eq!(wrong.len(), 2, "{}: {report:#}", variant.name);
+        for (volume, words) in [
+            ("lowered", "(1 MiB) in 7 files"),
+            ("lifted", "is not limited"),
+        ] {
+            let directory = cellar.directory(volume);
+            let is_it = |found: &&Found| directory.ends_with(&found.2) && found.3.contains(words);
+            assert_eq!(
+                wrong.iter().filter(is_it).count(),
+                1,
+                "{volume}: {wrong:#?}"
+            );
+        }
+        let notes = of(&report, "note", "limits");
+        assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
+        assert_eq!(limits(&cellar), before);
+        cellar.serve().await.stop();
+        let report = look(cellar.at());
+        assert_eq!(
+            of(&report, "ok", "limits").len(),
+            1,
+            "{}: {report:#}",
+            variant.name
+        );
+    }
+}
+
+/// A volume whose data carries another number is quarantined by a start; what `check` says ends
+/// that.
+#[tokio::test]
+async fn a_volume_of_another_number_is_mended_by_what_check_says() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        let cellar = Cellar::new(variant);
+        let mut served = cellar.serve().await;
+        served.make("pvc", 16 * MIB).await;
+        served.stop();
+        let data = cellar.directory("pvc").join("data");
+        fs::write(data.join("file"), vec![1; 2 << 20]).unwrap();
+        run(Command::new("chattr").args(["-R", "-p", "0"]).arg(&data));
+        let report = look(cellar.at());
+        let wrong = of(&report, "wrong", "limits");
+        assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
+        follow(&wrong[0].4, ';');
+        let served = cellar.serve().await;
+        assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
+        assert!(cellar.quota("pvc").used[0] >= 2 * MIB, "{}", variant.name);
+        assert_well(&look(cellar.at()));
+        served.stop();
+    }
+}
+
+/// However a filesystem was made and mounted, the commands that `check` gives make it hold sizes.
+#[tokio::test]
+async fn the_way_to_sizes_that_are_held_is_told_and_works() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in OTHERS {
+        let node = NodeDir::new();
+        let at = node.path("disk");
+        let disk: LoopMount = variant.format(&node.path("image"), &at);
+        variant.mount(&disk);
+        // Kept, or it would go with the mount.
+        let _device = File::open(disk.device()).unwrap();
+        run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
+            .args(["pool", "init", "--node=n"])
+            .arg(&at));
+        let report = look(&at);
+        assert_well(&report);
+        let notes = of(&report, "note", "enforcement");
+        assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
+        follow(&notes[0].4, ',');
+        let report = look(&at);
+        assert_eq!(
+            of(&report, "ok", "enforcement").len(),
+            1,
+            "{}: {report:#}",
+            variant.name
+        );
+    }
+}
