@@ -75,7 +75,7 @@ fn limits(cellar: &Cellar) -> Vec<(u32, [u64; 2], [u64; 2])> {
 }
 
 /// Runs the commands a remedy begins with, as an operator would.
-fn follow(remedy: &str, commands_end: char) {
+fn follow(remedy: &str, commands_end: &str) {
     let commands = remedy.split(commands_end).next().unwrap();
     run(Command::new("sh").args(["-ec", commands]));
 }
@@ -192,7 +192,7 @@ async fn an_owner_escapes_by_another_number_and_is_found() {
                 usize::from(to_neighbour)
             );
 
-            follow(remedy, ';');
+            follow(remedy, ";");
             assert_well(&look(cellar.at()));
             assert!(cellar.quota("pvc").used[0] >= 8 * MIB, "{}", variant.name);
             assert!(cellar.quota("neighbour").used[0] < MIB, "{}", variant.name);
@@ -266,7 +266,7 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
         let report = look(cellar.at());
         let wrong = of(&report, "wrong", "limits");
         assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
-        follow(&wrong[0].4, ';');
+        follow(&wrong[0].4, ";");
         let served = cellar.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
         assert!(cellar.quota("pvc").used[0] >= 2 * MIB, "{}", variant.name);
@@ -295,7 +295,7 @@ async fn the_way_to_sizes_that_are_held_is_told_and_works() {
         assert_well(&report);
         let notes = of(&report, "note", "enforcement");
         assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
-        follow(&notes[0].4, ',');
+        follow(&notes[0].4, ", and ");
         let report = look(&at);
         assert_eq!(
             of(&report, "ok", "enforcement").len(),

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Charges = BTreeMap<u32, Charge>;
 
 impl Examination<'_> {
-    /// Examines all limits, and returns the volumes whose are as recorded.
+    /// Examines all limits, and returns the volumes whose numbers are certainly theirs.
     pub(super) fn limits(&mut self, looked: &Looked) -> Result<Vec<Arc<Entry>>, Fault> {
         if looked.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
@@ -41,7 +41,12 @@ impl Examination<'_> {
         for entry in &entries {
             match settled(looked, entry, &recorded, &charges)? {
                 Some(limits::Finding::AsRecorded) => sound.push(Arc::clone(entry)),
-                Some(finding) => self.tell(looked, entry, finding),
+                Some(finding) => {
+                    if matches!(finding, limits::Finding::Differs { .. }) {
+                        sound.push(Arc::clone(entry));
+                    }
+                    self.tell(looked, entry, finding);
+                }
                 None => {}
             }
         }
