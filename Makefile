@@ -37,7 +37,7 @@ soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECOND
 mutants: ## take out each sync and order that durability rests on, and see a test fail; takes long
 	@hack/mutants.sh
 
-sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs, btrfs, ext4-prjquota or xfs-prjquota is what the pool is on
+sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota is what the pool is on
 	@csi-sanity/run.sh $(FS)
 
 bench: ## measure the driver beside the bare system calls, and write docs/performance.md

@@ -13,6 +13,7 @@ dir) ;;
 *-prjquota) mount -o loop,prjquota "$work/image" "$pool" ;;
 *) mount -o loop "$work/image" "$pool" ;;
 esac
+case $fs in *-squota) "$ROOTCELLAR" pool enable-quota "$pool" ;; esac
 mounts() { grep -F " $work/" /proc/self/mountinfo || :; }
 mounts >"$work/mounts"
 
@@ -40,6 +41,9 @@ empty() { [ -z "$(ls -A "$1")" ]; }
 
 # The suite would wait a minute per spec for a server that never answers.
 eventually curl -fsS "http://$http/readyz" || { cat "$log" && echo "not ready within 10 s" && exit 1; }
+case $fs in *quota) enforces=1 ;; *) enforces=0 ;; esac
+curl -fsS "http://$http/metrics" | grep -qx "rootcellar_pool_enforces{pool=\"default\"} $enforces" ||
+    complain "the driver does not say that it enforces sizes: $enforces"
 ./suite.sh "$fs-ordered" "$socket" "$work/kubelet/mnt" || bad=1
 ./suite.sh "$fs-shuffled" "$socket" "$work/kubelet/mnt" --ginkgo.randomize-all || bad=1
 eventually empty "$pool/.rootcellar/trash" || complain "trash left: $(ls "$pool/.rootcellar/trash")"

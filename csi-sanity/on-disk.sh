@@ -14,6 +14,6 @@ mkdir "$work/run" "$work/pool" "$work/state" "$work/kubelet"
 case $fs in
 dir) ;;
 ext4-prjquota) mkfs.ext4 -q -O quota,project -E quotatype=prjquota "$work/image" ;;
-*) "mkfs.${fs%-prjquota}" -q "$work/image" ;;
+*) "mkfs.${fs%-*}" -q "$work/image" ;;
 esac
 ../hack/private-ns.sh ./against-server.sh "$fs" "$work"

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs the stock csi-sanity against the real server with real bind mounts, in a private mount namespace.
 #
-# Usage: run.sh [dir|ext4|xfs|btrfs|ext4-prjquota|xfs-prjquota]
-#        what the pool is on: a directory in TMPDIR (default), a loop mount, or one with project quota, in the guest of
-#        hack/uml.sh
+# Usage: run.sh [dir|ext4|xfs|btrfs|btrfs-squota|ext4-prjquota|xfs-prjquota]
+#        what the pool is on: a directory in TMPDIR (default), a loop mount, a btrfs with simple quota, or a loop mount
+#        with project quota, in the guest of hack/uml.sh
 # Needs: go, curl, jq; root and the filesystem's mkfs for the loop mounts; what hack/uml.sh needs for the guest.
 # Env:   ROOTCELLAR  the binary to test, default: the release build
 #        REPORTS     directory for logs and reports, default: below the build directory

@@ -53,6 +53,6 @@ step quota env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
 step poweroff hack/uml-poweroff.sh
 step musl hack/musl.sh
 step demo "$ROOTCELLAR" demo
-for fs in ext4 xfs btrfs ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
+for fs in ext4 xfs btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
 echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
 exit "$verdict"
