@@ -4,7 +4,6 @@
 //! All descriptors come from a private, guarded clone of the mount, so they do not keep the
 //! host from unmounting it; each check looks at the path anew.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -94,16 +93,6 @@ impl Site<'_> {
     }
 }
 
-/// What waits in the trash.
-#[derive(Debug)]
-pub(crate) struct Binned {
-    pub(crate) name: OsString,
-    /// What it was promised.
-    pub(crate) size: u64,
-    /// The number that its size is held by.
-    pub(crate) quota_id: Option<u32>,
-}
-
 /// A volume being made, invisible until it is revealed.
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -186,9 +175,8 @@ impl Disk {
     /// What a volume's `data/` is identified by.
     pub(crate) fn data_id(&self, entry: &Entry) -> Result<FileId, Fault> {
         let path = [&entry.directory, layout::DATA].join("/");
-        os::status_at(&self.volumes, path)
-            .map(|s| s.id)
-            .during(LOOK_AT_DATA)
+        let status = os::status_at(&self.volumes, path).during(LOOK_AT_DATA)?;
+        Ok(status.id)
     }
 
     /// Whether the disk counts what volumes use, and holds them to their sizes.
@@ -306,10 +294,9 @@ impl Disk {
 
     /// Makes a sealed volume visible.
     pub(crate) fn reveal(&self, staged: &Staged, directory: &str) -> Result<(), Fault> {
-        self.context
-            .os
-            .rename((&self.staging, &staged.name), (&self.volumes, directory))
-            .during("rename a volume into place")
+        let (from, to) = ((&self.staging, &staged.name), (&self.volumes, directory));
+        let renamed = self.context.os.rename(from, to);
+        renamed.during("rename a volume into place")
     }
 
     /// Makes what was revealed durable.
@@ -380,11 +367,6 @@ impl Disk {
         Ok(Bytes(self.space()?.used))
     }
 
-    /// The entries of the trash.
-    pub(crate) fn binned(&self) -> Result<Vec<Binned>, Fault> {
-        binned(&self.trash)
-    }
-
     fn marker(&self) -> Result<Marker, Sickness> {
         record::read(&self.meta, layout::MARKER).map_err(Sickness::MarkerDamaged)
     }
@@ -401,24 +383,6 @@ impl Disk {
     pub(crate) fn is_on_root_disk(&self) -> bool {
         self.context.root_devices.contains(&self.place.device)
     }
-}
-
-/// The entries of a pool's trash.
-pub(super) fn binned(trash: &OwnedFd) -> Result<Vec<Binned>, Fault> {
-    let names = os::entry_names(trash.as_fd()).during("list the trash")?;
-    let record = |name: &OsString| -> Option<VolumeRecord> {
-        let dir = os::open_dir(trash, name).ok()?;
-        record::read(&dir, VOLUME_RECORD).ok()
-    };
-    let binned = |name| {
-        let record = record(&name);
-        Binned {
-            name,
-            size: record.as_ref().map_or(0, |record| record.size_bytes.0),
-            quota_id: record.and_then(|record| record.quota_id),
-        }
-    };
-    Ok(names.into_iter().map(binned).collect())
 }
 
 /// The directory at a pool's path, which must be a mount point if that is required.

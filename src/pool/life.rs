@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use crate::types::Bytes;
 
-use super::disk::{Binned, Disk};
+use super::disk::Disk;
 use super::index::Index;
+use super::trash::{self, Binned};
 use super::{Learn, Pool, Sickness};
 
 /// What opening a pool yields.
@@ -46,7 +47,7 @@ impl Pool {
         }
         let mut index = Index::load(disk.volumes(), disk.id, &*disk.quota)?;
         let other = disk.other()?;
-        let binned = disk.binned()?;
+        let binned = trash::binned(disk.trash())?;
         self.reconcile(&disk, &mut index, &binned)?;
         learn(disk.site()).map_err(|error| Sickness::Io {
             what: "learn what is published".into(),

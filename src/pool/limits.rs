@@ -11,9 +11,10 @@ use crate::os;
 use crate::quota::{Charge, Quota};
 use crate::types::Bytes;
 
-use super::disk::{Binned, Disk};
+use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::index::Index;
+use super::trash::Binned;
 use super::{Entry, Pool, layout};
 
 pub(super) const LOOK: &str = "ask what limits the disk has";

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::os::{self, Os};
 
 use super::Pool;
-use super::disk::{Binned, Disk};
+use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::layout;
 use super::record::{self, VOLUME_RECORD, VolumeRecord};
@@ -30,6 +30,16 @@ const STOP_POLL: Duration = Duration::from_millis(2);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// After how many entries the clock is looked at for it.
 const REPORT_LOOK: u64 = 64;
+
+/// What waits in the trash.
+#[derive(Debug)]
+pub(crate) struct Binned {
+    pub(crate) name: OsString,
+    /// What it was promised.
+    pub(crate) size: u64,
+    /// The number that its size is held by.
+    pub(crate) quota_id: Option<u32>,
+}
 
 /// What the reclaimer shares with its pool.
 #[derive(Debug, Default)]
@@ -161,6 +171,24 @@ impl Retry {
             resists,
         }
     }
+}
+
+/// The entries of a pool's trash.
+pub(super) fn binned(trash: &OwnedFd) -> Result<Vec<Binned>, Fault> {
+    let names = os::entry_names(trash.as_fd()).during("list the trash")?;
+    let record = |name: &OsString| -> Option<VolumeRecord> {
+        let dir = os::open_dir(trash, name).ok()?;
+        record::read(&dir, VOLUME_RECORD).ok()
+    };
+    let binned = |name| {
+        let record = record(&name);
+        Binned {
+            name,
+            size: record.as_ref().map_or(0, |record| record.size_bytes.0),
+            quota_id: record.and_then(|record| record.quota_id),
+        }
+    };
+    Ok(names.into_iter().map(binned).collect())
 }
 
 /// How far an entry was reclaimed.

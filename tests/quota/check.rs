@@ -1,4 +1,4 @@
-//! `rootcellar check` on filesystems that have project quota, and the escapes of docs/limits.md.
+//! `rootcellar check` on filesystems that have project quota.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::variant::{ENFORCING, OTHERS};
 use crate::{kernel, skip};
 
 /// What is found of the pool at a path.
-fn look(pool: &Path) -> Value {
+pub fn look(pool: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))
         .args([
             "check",
@@ -35,7 +35,7 @@ fn look(pool: &Path) -> Value {
 }
 
 /// Level, what it is about, volume, what was found, and the way out.
-type Found = (String, String, String, String, String);
+pub type Found = (String, String, String, String, String);
 
 fn found(report: &Value) -> Vec<Found> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -50,14 +50,14 @@ fn found(report: &Value) -> Vec<Found> {
 }
 
 /// The findings of a level about something.
-fn of(report: &Value, level: &str, about: &str) -> Vec<Found> {
+pub fn of(report: &Value, level: &str, about: &str) -> Vec<Found> {
     let mut found = found(report);
     found.retain(|found| found.0 == level && found.1 == about);
     found
 }
 
 #[track_caller]
-fn assert_well(report: &Value) {
+pub fn assert_well(report: &Value) {
     let wrong: Vec<Found> = found(report)
         .into_iter()
         .filter(|f| f.0 == "wrong")
@@ -75,17 +75,9 @@ fn limits(cellar: &Cellar) -> Vec<(u32, [u64; 2], [u64; 2])> {
 }
 
 /// Runs the commands a remedy begins with, as an operator would.
-fn follow(remedy: &str, commands_end: &str) {
+pub fn follow(remedy: &str, commands_end: &str) {
     let commands = remedy.split(commands_end).next().unwrap();
     run(Command::new("sh").args(["-ec", commands]));
-}
-
-/// Does something in a directory as the user of a pod, without any right of root's.
-fn as_user(uid: &str, dir: &Path, command: &[&str]) {
-    run(Command::new("setpriv")
-        .args(["--reuid", uid, "--regid", uid, "--clear-groups"])
-        .args(command)
-        .current_dir(dir));
 }
 
 /// Volumes whose limits are as recorded and whose trees are what is charged are well, whatever kinds
@@ -138,66 +130,6 @@ async fn a_pool_that_holds_sizes_is_well() {
         assert!(notes[0].3.contains("deleted and still open"), "{notes:?}");
         drop(open);
         served.stop();
-    }
-}
-
-/// The owner of a file gives it another number, its neighbour's or none, and it is charged there;
-/// `check` tells whose files are charged where, and what it says charges them as they should be.
-#[tokio::test]
-async fn an_owner_escapes_by_another_number_and_is_found() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        for to_neighbour in [true, false] {
-            let cellar = Cellar::new(variant);
-            let mut served = cellar.serve().await;
-            let id = served.make("pvc", 16 * MIB).await;
-            served.make("neighbour", 16 * MIB).await;
-            let target = cellar.publish(&mut served, &id, "pod").await;
-            fs::create_dir(target.join("dir")).unwrap();
-            append(&target.join("dir/own file"), 8 * MIB);
-            std::os::unix::fs::chown(target.join("dir/own file"), Some(1000), Some(1000)).unwrap();
-            let number = if to_neighbour {
-                cellar.project("neighbour")
-            } else {
-                0
-            };
-            let number_text = number.to_string();
-            as_user(
-                "1000",
-                &target.join("dir"),
-                &["chattr", "-p", &number_text, "own file"],
-            );
-            assert!(cellar.quota("pvc").used[0] < MIB, "{}", variant.name);
-            if to_neighbour {
-                assert!(
-                    cellar.quota("neighbour").used[0] >= 8 * MIB,
-                    "{}",
-                    variant.name
-                );
-            }
-            let report = look(cellar.at());
-            let wrong = of(&report, "wrong", "usage");
-            assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
-            let (_, _, volume, what, remedy) = &wrong[0];
-            assert!(cellar.directory("pvc").ends_with(volume), "{volume}");
-            assert!(
-                what.contains("\"dir/own file\"") && what.contains("8 MiB"),
-                "{what}"
-            );
-            assert_eq!(what.contains("neighbour-"), to_neighbour, "{what}");
-            assert_eq!(
-                of(&report, "note", "usage").len(),
-                usize::from(to_neighbour)
-            );
-
-            follow(remedy, ";");
-            assert_well(&look(cellar.at()));
-            assert!(cellar.quota("pvc").used[0] >= 8 * MIB, "{}", variant.name);
-            assert!(cellar.quota("neighbour").used[0] < MIB, "{}", variant.name);
-            served.stop();
-        }
     }
 }
 

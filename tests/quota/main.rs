@@ -19,6 +19,7 @@ mod classes;
 #[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
 mod common;
 mod detection;
+mod escapes;
 mod expansion;
 mod kernel;
 mod limits;

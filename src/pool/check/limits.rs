@@ -9,11 +9,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::os;
-use crate::pool::disk::binned;
 use crate::pool::fault::{During, Fault};
 use crate::pool::index::{Index, read_entry};
 use crate::pool::inspect::Looked;
 use crate::pool::limits::{self, Doubt, LOOK, told};
+use crate::pool::trash::binned;
 use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;

@@ -1,0 +1,139 @@
+//! The ways around a size that docs/limits.md tells of, and what closes them.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rustix::io::Errno;
+
+use crate::cellar::{Cellar, MIB, append, obstacle};
+use crate::check::{assert_well, follow, look, of};
+use crate::skip;
+use crate::variant::ENFORCING;
+
+/// The user of a pod, who has no right of root's.
+const USER: u32 = 1000;
+
+/// Runs a command in a directory as the user of a pod.
+fn as_user(dir: &Path, command: &[&str]) -> Output {
+    let user = USER.to_string();
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    setpriv.args(command).current_dir(dir).output().unwrap()
+}
+
+/// Makes a file of the user's in a directory of the volume.
+fn own_file(target: &Path, size: u64) {
+    fs::create_dir(target.join("dir")).unwrap();
+    let file = target.join("dir/own file");
+    append(&file, size);
+    chown(file, Some(USER), Some(USER)).unwrap();
+}
+
+/// The owner of a file gives it another number, its neighbour's or none, and it is charged there and
+/// fills the neighbour's limit; `check` tells whose files are charged where, and what it says
+/// charges them as they should be.
+#[tokio::test]
+async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        for to_neighbour in [true, false] {
+            let cellar = Cellar::new(variant);
+            let mut served = cellar.serve().await;
+            let id = served.make("pvc", 16 * MIB).await;
+            served.make("neighbour", 16 * MIB).await;
+            let target = cellar.publish(&mut served, &id, "pod").await;
+            own_file(&target, 12 * MIB);
+            let number = if to_neighbour {
+                cellar.project("neighbour").to_string()
+            } else {
+                "0".to_owned()
+            };
+            let done = as_user(&target.join("dir"), &["chattr", "-p", &number, "own file"]);
+            assert!(done.status.success(), "{done:?}");
+            assert!(cellar.quota("pvc").used[0] < MIB, "{}", variant.name);
+
+            let report = look(cellar.at());
+            let wrong = of(&report, "wrong", "usage");
+            assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
+            let (_, _, volume, what, remedy) = &wrong[0];
+            assert!(cellar.directory("pvc").ends_with(volume), "{volume}");
+            assert!(
+                what.contains("\"dir/own file\"") && what.contains("12 MiB"),
+                "{what}"
+            );
+            assert_eq!(what.contains("neighbour-"), to_neighbour, "{what}");
+            assert_eq!(
+                of(&report, "note", "usage").len(),
+                usize::from(to_neighbour)
+            );
+            if to_neighbour {
+                let file = cellar.directory("neighbour").join("data/file");
+                let (written, full) = append(&file, 16 * MIB);
+                assert_eq!(full, Some(cellar.full()), "{written}");
+                assert!(written < 5 * MIB, "{written}");
+                fs::remove_file(file).unwrap();
+            }
+            follow(remedy, ";");
+            assert_well(&look(cellar.at()));
+            assert!(cellar.quota("pvc").used[0] >= 12 * MIB, "{}", variant.name);
+            assert!(cellar.quota("neighbour").used[0] < MIB, "{}", variant.name);
+            served.stop();
+        }
+    }
+}
+
+/// From inside a user namespace, where `hostUsers: false` puts a pod, the kernel refuses.
+#[tokio::test]
+async fn a_user_namespace_keeps_an_owner_from_it() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        let cellar = Cellar::new(variant);
+        let mut served = cellar.serve().await;
+        let id = served.make("pvc", 16 * MIB).await;
+        let target = cellar.publish(&mut served, &id, "pod").await;
+        own_file(&target, 2 * MIB);
+        let inside = ["unshare", "--user", "--map-root-user"];
+        let dir = target.join("dir");
+        let fine = as_user(&dir, &[&inside[..], &["true"]].concat());
+        assert!(fine.status.success(), "{fine:?}");
+        for number in ["0", "1073741824"] {
+            let refused = as_user(
+                &dir,
+                &[&inside[..], &["chattr", "-p", number, "own file"]].concat(),
+            );
+            assert!(!refused.status.success(), "{}: {refused:?}", variant.name);
+        }
+        assert!(cellar.quota("pvc").used[0] >= 2 * MIB, "{}", variant.name);
+        assert_well(&look(cellar.at()));
+        served.stop();
+    }
+}
+
+/// Who has CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, and is on XFS.
+#[tokio::test]
+async fn a_privileged_pod_is_limited_on_xfs_alone() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for variant in ENFORCING {
+        let cellar = Cellar::new(variant);
+        let mut served = cellar.serve().await;
+        let id = served.make("pvc", 4 * MIB).await;
+        let target = cellar.publish(&mut served, &id, "pod").await;
+        let mut file = File::create(target.join("file")).unwrap();
+        let all = file
+            .write_all(&vec![1; 8 << 20])
+            .and_then(|()| file.sync_all());
+        let error = all.err().and_then(|error| Errno::from_io_error(&error));
+        let expected = (variant.filesystem == "xfs").then_some(Errno::NOSPC);
+        assert_eq!(error, expected, "{}", variant.name);
+        served.stop();
+    }
+}
