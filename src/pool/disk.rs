@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, StatVfs};
@@ -48,6 +48,8 @@ pub(crate) struct Disk {
     volumes: OwnedFd,
     _lock: OwnedFd,
     seen: Seen,
+    /// How many blocks the filesystem had, and what it had in all, at the least.
+    total: Mutex<(u64, u64)>,
 }
 
 /// What the path showed when the disk was opened.
@@ -129,6 +131,7 @@ impl Disk {
             meta,
             _lock: lock,
             seen,
+            total: Mutex::default(),
         };
         disk.recover()?;
         // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
@@ -196,8 +199,18 @@ impl Disk {
         rustix::fs::fstatvfs(&self.root).during("ask for the disk's space")
     }
 
+    /// What the filesystem has. A btrfs takes room for metadata out of what is neither used nor
+    /// available, so that its total grows as it is used; the least that was seen is promised from,
+    /// as long as the disk has the same size.
     pub(crate) fn space(&self) -> Result<Space, Fault> {
-        self.statvfs().map(Space::from)
+        let vfs = self.statvfs()?;
+        let (blocks, mut space) = (vfs.f_blocks, Space::from(vfs));
+        let mut least = self.total.lock().unwrap_or_else(PoisonError::into_inner);
+        if least.0 == blocks {
+            space.total = space.total.min(least.1);
+        }
+        *least = (blocks, space.total);
+        Ok(space)
     }
 
     /// Begins anew: what is left in staging is nobody's and goes to the trash, and whatever is

@@ -1,5 +1,7 @@
 //! `docs/semantics.md`, "Sizes", on btrfs with simple quota; XFS and ext4 are in `tests/quota`.
 
+mod promises;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};

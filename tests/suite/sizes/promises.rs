@@ -1,0 +1,241 @@
+//! Whatever is done to a pool, it promises no more than it holds.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rootcellar::pool::enable_quota;
+use rootcellar::types::Bytes;
+use rootcellar::volume::{ExpandRequest, Volume};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
+
+use crate::common::loops::{LoopMount, obstacle};
+use crate::common::{Fakes, NodeDir, Running, create, names, publish};
+use crate::skip;
+
+const MIB: u64 = 1 << 20;
+const RESERVE: u64 = 24 * MIB;
+/// What a filesystem needs for its own besides what it counts as used.
+const ROUNDING: u64 = MIB;
+
+/// What is done, each to one of the volumes there are.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Create(u64),
+    Grow(usize, u64),
+    Write(usize, u64),
+    Empty(usize),
+    Delete(usize),
+    /// Other data on the same disk comes and goes.
+    Other(u64),
+    /// Whatever the class says is left to the class.
+    Unheld(u64),
+    Restart,
+}
+
+fn work(other_grows: bool) -> impl Strategy<Value = Work> {
+    let size = 1..64_u64;
+    let which = 0..8_usize;
+    let other = if other_grows { 0..64_u64 } else { 0..1 };
+    prop_oneof![
+        4 => size.clone().prop_map(Work::Create),
+        1 => size.clone().prop_map(Work::Unheld),
+        3 => (which.clone(), size.clone()).prop_map(|(which, size)| Work::Grow(which, size)),
+        5 => (which.clone(), size).prop_map(|(which, size)| Work::Write(which, size)),
+        1 => which.clone().prop_map(Work::Empty),
+        2 => which.prop_map(Work::Delete),
+        2 => other.prop_map(Work::Other),
+        1 => Just(Work::Restart),
+    ]
+}
+
+struct Rig {
+    running: Option<Running>,
+    fakes: Fakes,
+    node: NodeDir,
+    disk: LoopMount,
+    accounts: bool,
+    volumes: Vec<Volume>,
+}
+
+impl Rig {
+    fn new(filesystem: &str, accounts: bool) -> Self {
+        let node = NodeDir::new();
+        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+        if accounts {
+            assert!(enable_quota(disk.path()).unwrap());
+        }
+        let mut rig = Self {
+            running: None,
+            fakes: Fakes::default(),
+            node,
+            disk,
+            accounts,
+            volumes: Vec::new(),
+        };
+        rig.start();
+        rig
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.disk.path().join("pool")
+    }
+
+    fn start(&mut self) {
+        self.running = None;
+        let option = format!("default={},init,reserve={RESERVE}", self.pool().display());
+        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
+    }
+
+    fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    fn data(&self, volume: &Volume) -> PathBuf {
+        let volumes = self.pool().join("volumes");
+        let start = format!("{}-", volume.name.as_str());
+        let directories = names(&volumes).into_iter();
+        let directory = { directories }.find(|name| name.starts_with(&start));
+        volumes.join(directory.unwrap()).join("data")
+    }
+
+    /// Does one thing; whether something was promised.
+    fn work(&mut self, at: usize, work: Work) -> bool {
+        let count = self.volumes.len();
+        let chosen = |which: usize| (count > 0).then(|| which % count);
+        match work {
+            Work::Create(size) | Work::Unheld(size) => {
+                let mut request = create(&format!("pvc{at}"), size * MIB);
+                if matches!(work, Work::Unheld(_)) {
+                    request.class.enforcement = rootcellar::volume::Hold::None;
+                }
+                let most = self.driver().capacity(&request.class, &[]);
+                let made = self.driver().create(&request);
+                // There may be more by then, of what was deleted.
+                let refused = made.is_err() && request.required <= most;
+                assert!(self.accounts || !refused, "GetCapacity said that it fits");
+                let Ok(volume) = made else { return false };
+                self.volumes.push(volume);
+                return true;
+            }
+            Work::Grow(which, size) => {
+                let Some(at) = chosen(which) else {
+                    return false;
+                };
+                let volume = &mut self.volumes[at];
+                let id = volume.id.to_string();
+                let path = self.node.target(volume.name.as_str());
+                let driver = self.running.as_ref().unwrap();
+                driver.publish(&publish(&id, &path)).unwrap();
+                let request = ExpandRequest {
+                    id,
+                    path,
+                    required: Bytes(volume.size.0 + size * MIB),
+                    limit: None,
+                };
+                if let Ok(size) = driver.expand(&request) {
+                    volume.size = size;
+                    return true;
+                }
+            }
+            Work::Write(which, size) => {
+                if let Some(at) = chosen(which) {
+                    let volume = &self.volumes[at];
+                    // What nothing holds may be more than what is promised, and other data then.
+                    let most = if self.accounts {
+                        u64::MAX
+                    } else {
+                        volume.size.0
+                    };
+                    write(&self.data(volume).join("file"), (size * MIB).min(most));
+                }
+            }
+            Work::Empty(which) => {
+                if let Some(at) = chosen(which) {
+                    let _ = fs::remove_file(self.data(&self.volumes[at]).join("file"));
+                }
+            }
+            Work::Delete(which) => {
+                if let Some(at) = chosen(which) {
+                    let volume = self.volumes.swap_remove(at);
+                    let id = volume.id.to_string();
+                    let target = self.node.target(volume.name.as_str());
+                    self.driver().unpublish(&id, &target).unwrap();
+                    self.driver().delete(&id).unwrap();
+                }
+            }
+            Work::Other(size) => write(&self.disk.path().join("other"), size * MIB),
+            Work::Restart => self.start(),
+        }
+        false
+    }
+
+    /// All that is promised can be written, and the reserve is still there then. What a volume holds
+    /// beyond its size, or without one that is held, is nobody's promise.
+    fn assert_held(&self) {
+        let root = File::open(self.disk.path()).unwrap();
+        syncfs(&root).unwrap();
+        let space = fstatvfs(&root).unwrap();
+        let mut needs = RESERVE;
+        for volume in &self.volumes {
+            let held = match fs::metadata(self.data(volume).join("file")) {
+                Ok(file) => file.blocks() * 512,
+                Err(_) => 0,
+            };
+            needs += volume.size.0.saturating_sub(held);
+        }
+        let free = space.f_bavail * space.f_frsize;
+        assert!(needs <= free + ROUNDING, "{needs} are needed, {free} free");
+    }
+}
+
+/// Makes a file as large as it can be, up to a size.
+fn write(path: &Path, size: u64) {
+    let file = File::create(path).unwrap();
+    // A volume that is full says so.
+    let _ = fallocate(&file, FallocateFlags::empty(), 0, size.max(1));
+    let _ = file.sync_all();
+}
+
+fn holds(filesystem: &str, accounts: bool, other_grows: bool) {
+    let config = Config {
+        cases: 8,
+        failure_persistence: None,
+        max_shrink_iters: 64,
+        ..Config::default()
+    };
+    let works = prop::collection::vec(work(other_grows), 40);
+    let outcome = TestRunner::new(config).run(&works, |works| {
+        let mut rig = Rig::new(filesystem, accounts);
+        for (at, work) in works.into_iter().enumerate() {
+            if rig.work(at, work) {
+                rig.assert_held();
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+/// Where use is counted, no sequence of work promises more than there is room for at that moment,
+/// whatever other data comes and goes on the disk.
+#[test]
+fn what_is_promised_is_there_where_use_is_counted() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    holds("btrfs", true, true);
+}
+
+/// Where it is not counted, that is so as long as no other data comes.
+#[test]
+fn what_is_promised_is_there_where_use_is_not_counted() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    holds("ext4", false, false);
+}
