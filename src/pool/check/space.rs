@@ -57,9 +57,10 @@ impl Examination<'_> {
             self.find(Level::Note, About::Space, what, remedy);
         }
         if reserved <= holds {
+            let (promised, available) = (reserved.rounded(), room.available().rounded());
             let what = format!(
-                "{reserved} of {holds} are promised, and {} can be had",
-                room.available()
+                "{promised} of {} are promised, and {available} can be had",
+                holds.rounded()
             );
             self.find(Level::Ok, About::Space, what, None);
             return Ok(());
