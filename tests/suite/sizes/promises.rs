@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rootcellar::pool::enable_quota;
 use rootcellar::types::Bytes;
-use rootcellar::volume::{ExpandRequest, Volume};
+use rootcellar::volume::{ExpandRequest, Hold, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 
 use crate::common::loops::{LoopMount, obstacle};
@@ -30,7 +30,7 @@ enum Work {
     Delete(usize),
     /// Other data on the same disk comes and goes.
     Other(u64),
-    /// Whatever the class says is left to the class.
+    /// Makes a volume that is not to be held.
     Unheld(u64),
     Restart,
 }
@@ -106,39 +106,10 @@ impl Rig {
         let count = self.volumes.len();
         let chosen = |which: usize| (count > 0).then(|| which % count);
         match work {
-            Work::Create(size) | Work::Unheld(size) => {
-                let mut request = create(&format!("pvc{at}"), size * MIB);
-                if matches!(work, Work::Unheld(_)) {
-                    request.class.enforcement = rootcellar::volume::Hold::None;
-                }
-                let most = self.driver().capacity(&request.class, &[]);
-                let made = self.driver().create(&request);
-                // There may be more by then, of what was deleted.
-                let refused = made.is_err() && request.required <= most;
-                assert!(self.accounts || !refused, "GetCapacity said that it fits");
-                let Ok(volume) = made else { return false };
-                self.volumes.push(volume);
-                return true;
-            }
+            Work::Create(size) => return self.create(at, size, Hold::Auto),
+            Work::Unheld(size) => return self.create(at, size, Hold::None),
             Work::Grow(which, size) => {
-                let Some(at) = chosen(which) else {
-                    return false;
-                };
-                let volume = &mut self.volumes[at];
-                let id = volume.id.to_string();
-                let path = self.node.target(volume.name.as_str());
-                let driver = self.running.as_ref().unwrap();
-                driver.publish(&publish(&id, &path)).unwrap();
-                let request = ExpandRequest {
-                    id,
-                    path,
-                    required: Bytes(volume.size.0 + size * MIB),
-                    limit: None,
-                };
-                if let Ok(size) = driver.expand(&request) {
-                    volume.size = size;
-                    return true;
-                }
+                return chosen(which).is_some_and(|at| self.grow(at, size));
             }
             Work::Write(which, size) => {
                 if let Some(at) = chosen(which) {
@@ -159,17 +130,49 @@ impl Rig {
             }
             Work::Delete(which) => {
                 if let Some(at) = chosen(which) {
-                    let volume = self.volumes.swap_remove(at);
-                    let id = volume.id.to_string();
-                    let target = self.node.target(volume.name.as_str());
-                    self.driver().unpublish(&id, &target).unwrap();
-                    self.driver().delete(&id).unwrap();
+                    self.delete(at);
                 }
             }
             Work::Other(size) => write(&self.disk.path().join("other"), size * MIB),
             Work::Restart => self.start(),
         }
         false
+    }
+
+    fn create(&mut self, at: usize, size: u64, hold: Hold) -> bool {
+        let mut request = create(&format!("pvc{at}"), size * MIB);
+        request.class.enforcement = hold;
+        let most = self.driver().capacity(&request.class, &[]);
+        let made = self.driver().create(&request);
+        // There may be more by then, of what was deleted.
+        let refused = made.is_err() && request.required <= most;
+        assert!(self.accounts || !refused, "GetCapacity said that it fits");
+        self.volumes.extend(made.as_ref().ok().cloned());
+        made.is_ok()
+    }
+
+    fn grow(&mut self, at: usize, size: u64) -> bool {
+        let volume = &mut self.volumes[at];
+        let id = volume.id.to_string();
+        let path = self.node.target(volume.name.as_str());
+        let driver = self.running.as_ref().unwrap();
+        driver.publish(&publish(&id, &path)).unwrap();
+        let grown = driver.expand(&ExpandRequest {
+            id,
+            path,
+            required: Bytes(volume.size.0 + size * MIB),
+            limit: None,
+        });
+        volume.size = *grown.as_ref().unwrap_or(&volume.size);
+        grown.is_ok()
+    }
+
+    fn delete(&mut self, at: usize) {
+        let volume = self.volumes.swap_remove(at);
+        let id = volume.id.to_string();
+        let target = self.node.target(volume.name.as_str());
+        self.driver().unpublish(&id, &target).unwrap();
+        self.driver().delete(&id).unwrap();
     }
 
     /// All that is promised can be written, and the reserve is still there then. What a volume holds
