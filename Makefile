@@ -42,6 +42,7 @@ sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs, bt
 
 bench: ## measure the driver beside the bare system calls, and write docs/performance.md
 	@benches/run.sh
+	@benches/run.sh enforcement
 
 musl: ## build the static binary that is shipped, and check that it is static and small
 	@hack/musl.sh

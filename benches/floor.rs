@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -61,10 +61,28 @@ struct Args {
     #[arg(long, requires = "measure")]
     keep: bool,
 
+    /// Make this of a volume's data
+    #[arg(long, value_enum, default_value_t = Data::Directory)]
+    data: Data,
+
     /// Print one JSON object in one line
     #[arg(long)]
     json: bool,
 }
+
+/// What a volume's data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Data {
+    /// A directory, whose mode and owner the fsync of a directory above it keeps
+    Directory,
+    /// A subvolume of a btrfs, where only a sync of all of it does
+    Subvolume,
+    /// The same, charged to a qgroup that is limited
+    Limited,
+}
+
+/// The limit of a volume, in bytes.
+const LIMIT: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -152,6 +170,7 @@ struct Floor {
     dir: PathBuf,
     target_dir: PathBuf,
     threads: u16,
+    data: Data,
     staging: OwnedFd,
     volumes: OwnedFd,
     trash: OwnedFd,
@@ -175,6 +194,7 @@ impl Floor {
             dir: args.dir.clone(),
             target_dir: args.target_dir.clone(),
             threads: args.in_flight,
+            data: args.data,
             staging: open(staging)?,
             volumes: open(volumes)?,
             trash: open(trash)?,
@@ -230,10 +250,13 @@ impl Floor {
         let name = volume.name.as_str();
         rustix::fs::mkdirat(&self.staging, name, Mode::RWXU)?;
         let dir = open_dir(&self.staging, name)?;
-        rustix::fs::mkdirat(&dir, "data", Mode::RWXU)?;
+        self.make_data(&dir)?;
         let (uid, gid) = (Some(Uid::ROOT), Some(Gid::ROOT));
         rustix::fs::chownat(&dir, "data", uid, gid, AtFlags::empty())?;
         rustix::fs::chmodat(&dir, "data", Mode::from_raw_mode(0o777), AtFlags::empty())?;
+        if self.data != Data::Directory {
+            rustix::fs::syncfs(&dir)?;
+        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let record = rustix::fs::openat(&dir, "volume.json", flags, Mode::RUSR | Mode::WUSR)?;
         if rustix::io::write(&record, &RECORD)? != RECORD.len() {
@@ -243,6 +266,20 @@ impl Floor {
         let replace = RenameFlags::NOREPLACE;
         rustix::fs::renameat_with(&self.staging, name, &self.volumes, name, replace)?;
         rustix::fs::fsync(&self.volumes)
+    }
+
+    fn make_data(&self, dir: &OwnedFd) -> Result<(), Errno> {
+        let name = OsStr::new("data");
+        match self.data {
+            Data::Directory => rustix::fs::mkdirat(dir, name, Mode::RWXU),
+            Data::Subvolume => sys::create_subvolume(dir.as_fd(), name, None),
+            Data::Limited => {
+                let qgroup = 1 << 48 | u64::from(Uuid::new_v4().as_fields().0);
+                sys::create_qgroup(dir.as_fd(), qgroup)?;
+                sys::limit_qgroup(dir.as_fd(), qgroup, LIMIT)?;
+                sys::create_subvolume(dir.as_fd(), name, Some(qgroup))
+            }
+        }
     }
 
     /// A bind mount that is private before it can be seen.

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Sourced by tables.sh and steady.sh, which run.sh starts in a private mount namespace: a directory to work in, a
+# Sourced by tables.sh, enforcement.sh and steady.sh, which run.sh starts in a private mount namespace: a directory to work in, a
 # server in it, and the end of both however the script ends.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
@@ -31,16 +31,31 @@ run() {
     return "$status"
 }
 
-# A directory for a pool and one for the floor, on the filesystem that is to be measured.
-place() { # ext4|xfs
+# A directory for a pool and one for the floor, on the filesystem that is to be measured: ext4 is the root filesystem,
+# the others are in an image of their own.
+place() { # ext4|xfs|btrfs|btrfs-squota
     fs=$1
     mkdir "$work/$fs"
-    if [ "$fs" = xfs ]; then
-        truncate -s 32G "$work/image"
-        mkfs.xfs -q "$work/image"
-        mount -o loop "$work/image" "$work/xfs"
+    if [ "$fs" != ext4 ]; then
+        truncate -s 32G "$work/$fs.image"
+        "mkfs.${fs%-*}" -q "$work/$fs.image"
+        mount -o loop "$work/$fs.image" "$work/$fs"
     fi
+    [ "$fs" != btrfs-squota ] || "$ROOTCELLAR" pool enable-quota "$work/$fs" >&2
     mkdir "$work/$fs/pool" "$work/$fs/floor"
+}
+
+# Puts a file between the marks of a page that name what writes there.
+write_between() { # PAGE NAME FILE
+    for mark in begin end; do
+        grep -qx "<!-- $mark: $2 -->" "$1" || { echo "bench: $1 has no mark $mark: $2" >&2 && return 1; }
+    done
+    awk -v name="$2" -v file="$3" '
+        $0 == "<!-- end: " name " -->" { inside = 0 }
+        !inside { print }
+        $0 == "<!-- begin: " name " -->" { inside = 1; while ((getline line < file) > 0) print line }
+    ' "$1" >"$work/page"
+    cat "$work/page" >"$1"
 }
 
 serve() {

@@ -2,8 +2,9 @@
 # Measures the shipped binary beside the bare system calls below it, on the root filesystem and on an XFS in an image,
 # and writes the tables into docs/performance.md. Mounts only in a private mount namespace, and removes what it made.
 #
-# Usage: run.sh            measure everything, at most ten minutes
-#        run.sh steady     let volumes live and die for DURATION, and compare the first interval with the last
+# Usage: run.sh              measure everything, at most ten minutes
+#        run.sh enforcement  measure what it costs that sizes are held, on btrfs, which this kernel can
+#        run.sh steady       let volumes live and die for DURATION, and compare the first interval with the last
 # Needs: what hack/setup.sh installs; root, for the mounts.
 # Env:   CARGO_TARGET_DIR  absolute
 #        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
@@ -13,7 +14,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-tables}
-case $goal in tables | steady) ;; *) echo "usage: run.sh [steady]" >&2 && exit 64 ;; esac
+case $goal in tables | enforcement | steady) ;; *) echo "usage: run.sh [enforcement|steady]" >&2 && exit 64 ;; esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 hack/setup.sh
 hack/musl.sh

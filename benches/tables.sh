@@ -10,9 +10,6 @@ set -eu
 page=${PAGE:-docs/performance.md}
 rounds=${ROUNDS:-5} measure=${MEASURE:-200} levels=${VOLUMES:-0 1000 10000} files=${FILES:-100000}
 results=$work/results
-for marker in begin end; do
-    grep -qx "<!-- $marker: benches/run.sh -->" "$page" || { echo "bench: $page has no marker $marker" >&2 && exit 1; }
-done
 
 # Each part has its share of the time: on a slow disk fewer rounds are made, never none.
 started=$(date +%s) parts=0 share=$((${SECONDS_IN_ALL:-400} / (2 * ($(echo "$levels" | wc -w) + 1))))
@@ -76,11 +73,6 @@ done
 jq -rs --arg kernel "$(uname -r)" --arg cpus "$(nproc)" --arg cpu "$(sed -n 's/^model name.*: //p;T;q' /proc/cpuinfo)" \
     --arg root "$(stat -f -c %T "${BENCH_DIR:-/var/tmp}")" --arg commit "$(git describe --always --dirty --exclude='*')" \
     --argjson rounds "$rounds" --argjson measure "$measure" -f benches/tables.jq "$results" >"$work/tables"
-awk -v tables="$work/tables" '
-    /^<!-- end: benches\/run.sh -->$/ { inside = 0 }
-    !inside { print }
-    /^<!-- begin: benches\/run.sh -->$/ { inside = 1; while ((getline line < tables) > 0) print line }
-' "$page" >"$work/page"
-cat "$work/page" >"$page"
+write_between "$page" benches/run.sh "$work/tables"
 cat "$work/tables"
 jq -se 'all(.failed == 0)' "$results" >/dev/null || { echo "bench: calls failed, see the table" >&2 && exit 1; }

@@ -28,6 +28,9 @@ const QGROUP_RELATION: u32 = 246;
 /// How deep subvolumes may lie in each other before they are removed entry by entry.
 const MAX_NESTING: usize = 64;
 
+/// What an empty subvolume needs and a file in it, or the smallest could not even be made.
+const MIN_LIMIT: u64 = 256 << 10;
+
 /// Where the kernel shows what it counts, of this moment; the quota tree is of the last commit.
 const SYSFS: &str = "/sys/fs/btrfs";
 
@@ -204,7 +207,7 @@ impl Quota for BtrfsQuota {
     }
 
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
-        os.limit_qgroup(&self.filesystem, qgroup(id), size.0)?;
+        os.limit_qgroup(&self.filesystem, qgroup(id), limit_for(size))?;
         if self.has_limit(&self.charge(id)?, size) {
             Ok(())
         } else {
@@ -231,7 +234,7 @@ impl Quota for BtrfsQuota {
     }
 
     fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
-        charge.byte_limit == size.0
+        charge.byte_limit == limit_for(size)
     }
 
     fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
@@ -313,6 +316,14 @@ impl Quota for BtrfsQuota {
             }
             Err(errno) => Err(errno),
         }
+    }
+}
+
+/// The limit for a size, in bytes; 0: none.
+fn limit_for(size: Bytes) -> u64 {
+    match size {
+        Bytes::ZERO => 0,
+        size => size.0.max(MIN_LIMIT),
     }
 }
 

@@ -192,6 +192,16 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
 }
 
 #[test]
+fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = Rig::new();
+    rig.make("tiny", Bytes(1));
+    std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
+}
+
+#[test]
 fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
     if let Some(obstacle) = obstacle() {
         skip!("{obstacle}");
