@@ -20,6 +20,7 @@ mod limits;
 mod marker;
 mod memory;
 mod options;
+mod path;
 mod record;
 mod room;
 mod sickness;

@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
 
-use super::disk::{open_mounted, take_lock};
 use super::fault::During;
 use super::index::Index;
 use super::inspect::{Wanted, open_root};
 use super::marker::Marker;
+use super::path::{open_mounted, take_lock};
 use super::{Memory, Sickness, layout, record};
 use crate::os;
 

@@ -384,7 +384,7 @@ impl Examination<'_> {
 
 /// Where the pool's directory is, which must be what `require-mount` wants.
 fn place(options: &PoolOptions) -> Result<Place, Sickness> {
-    super::disk::open_mounted(&options.path, options.require_mount)?;
+    super::path::open_mounted(&options.path, options.require_mount)?;
     let place = MountTable::read().and_then(|table| table.place_at(&options.path));
     let place = place.map_err(|error| Sickness::Io {
         what: "find the pool's mount".into(),

@@ -7,13 +7,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, StatVfs};
+use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::mount::{self, GuardedDir, MountEntry, MountTable, Place};
+use crate::mount::{self, GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
 use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, PoolId, VolumeId};
@@ -22,7 +22,8 @@ use super::capacity::Space;
 use super::fault::{During, Fault};
 use super::filesystem::{self, Filesystem};
 use super::index::Entry;
-use super::marker::{self, Marker};
+use super::marker::Marker;
+use super::path::{find_marker, look_at_path, open_mounted, take_lock};
 use super::record::{self, VOLUME_RECORD, VolumeRecord};
 use super::{Context, PoolOptions, Sickness, layout, tree};
 
@@ -30,8 +31,6 @@ pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
 
 /// The most bytes of a directory's name that are kept in the trash.
 const MAX_BINNED: usize = 200;
-
-const LOCK_POLL: Duration = Duration::from_millis(100);
 
 /// An open pool.
 #[derive(Debug)]
@@ -398,105 +397,6 @@ impl Disk {
     }
 }
 
-/// The directory at a pool's path, which must be a mount point if that is required.
-pub(super) fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status), Sickness> {
-    let at = open_pool_path(path)?;
-    let status = os::status(&at).during("look at the pool's directory")?;
-    if required && !status.is_mount_root {
-        return Err(Sickness::NotMounted);
-    }
-    Ok((at, status))
-}
-
-fn open_pool_path(path: &Path) -> Result<OwnedFd, Sickness> {
-    match os::open_path(path) {
-        Ok(place) => Ok(place),
-        Err(Errno::NOENT | Errno::NOTDIR) => Err(Sickness::Absent),
-        Err(errno) => Err(Fault::new("open the pool's directory", errno).into()),
-    }
-}
-
-/// Opens the path and finds out where it is and whether a pool may be there.
-fn look_at_path(
-    options: &PoolOptions,
-    context: &Context,
-) -> Result<(OwnedFd, Place, Filesystem), Sickness> {
-    if options.init && recall(options, context)?.is_none() {
-        marker::make_directory(&context.os, &options.path)?;
-    }
-    let at = open_pool_path(&options.path)?;
-    let place = MountTable::read()
-        .and_then(|table| table.place_of(&at))
-        .map_err(|error| Sickness::Io {
-            what: "find the pool's mount".into(),
-            error: error.to_string(),
-        })?;
-    if options.require_mount && !place.is_mount_root {
-        return Err(Sickness::NotMounted);
-    }
-    if options.require_mount && !place.mounts_whole_filesystem {
-        return Err(Sickness::CannotTell);
-    }
-    let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
-    Ok((at, place, filesystem))
-}
-
-/// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
-pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Sickness> {
-    let filesystem = filesystem::kind(at).during("ask for the filesystem's type")?;
-    if !filesystem.suitable && !any {
-        return Err(Sickness::RefusedFilesystem {
-            filesystem: filesystem.name,
-        });
-    }
-    if filesystem::is_read_only(at).during("ask whether the disk is read-only")? {
-        return Err(Sickness::ReadOnly);
-    }
-    Ok(filesystem)
-}
-
-/// Reads the marker and compares it with what is remembered; makes the pool where that is wanted.
-fn find_marker(
-    options: &PoolOptions,
-    context: &Context,
-    root: &GuardedDir,
-) -> Result<Marker, Sickness> {
-    let remembered = recall(options, context)?;
-    let marker = match (Marker::read(root)?, remembered) {
-        (Some(marker), _) => marker,
-        (None, Some(remembered)) => return Err(Sickness::MarkerLost { remembered }),
-        (None, None) if options.init => {
-            let id = marker::init(&context.os, root, &context.node)?;
-            tracing::info!(pool = %options.name, path = %options.path.display(), %id, "made a pool");
-            Marker::read(root)?.ok_or(Sickness::Unmarked)?
-        }
-        (None, None) => return Err(Sickness::Unmarked),
-    };
-    if let Some(remembered) = remembered.filter(|remembered| *remembered != marker.id) {
-        return Err(Sickness::Swapped {
-            found: marker.id,
-            remembered,
-        });
-    }
-    if marker.node != context.node {
-        return Err(Sickness::Foreign {
-            found: marker.id,
-            node: marker.node,
-        });
-    }
-    context.claims.id(marker.id, &options.name)?;
-    let retired = context.memory.is_retired(marker.id);
-    if retired.map_err(|error| Sickness::Memory(error.chain()))? {
-        return Err(Sickness::Retired { found: marker.id });
-    }
-    Ok(marker)
-}
-
-fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
-    let recalled = context.memory.recall(&options.path);
-    recalled.map_err(|error| Sickness::Memory(error.chain()))
-}
-
 fn find_quota(
     context: &Context,
     filesystem: &Filesystem,
@@ -508,19 +408,4 @@ fn find_quota(
 
 fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {
     os::open_dir(dir, name).during("open the pool's own directories")
-}
-
-pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
-    // Nothing is held open for writing, or the host could not remount the disk read-only.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock =
-        rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).during("open the lock")?;
-    loop {
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(lock),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
-            Err(Errno::WOULDBLOCK) => return Err(Sickness::Locked),
-            Err(errno) => return Err(Fault::new("lock the pool", errno).into()),
-        }
-    }
 }

@@ -12,10 +12,10 @@ use crate::os::{self, Os};
 use crate::quota::{self, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
-use super::disk::{open_mounted, suitable_filesystem};
 use super::fault::During;
 use super::index::Index;
 use super::marker::{self, Marker};
+use super::path::{open_mounted, suitable_filesystem};
 use super::{PoolOptions, Sickness, layout};
 
 /// What there is to see of a pool on its disk.

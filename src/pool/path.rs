@@ -1,0 +1,133 @@
+//! What is at a pool's path before it is opened: the directory, its filesystem, the marker, the lock.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::mount::{GuardedDir, MountTable, Place};
+use crate::os;
+use crate::types::PoolId;
+
+use super::fault::{During, Fault};
+use super::filesystem::{self, Filesystem};
+use super::marker::{self, Marker};
+use super::{Context, PoolOptions, Sickness, layout};
+
+const LOCK_POLL: Duration = Duration::from_millis(100);
+
+/// The directory at a pool's path, which must be a mount point if that is required.
+pub(super) fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status), Sickness> {
+    let at = open_pool_path(path)?;
+    let status = os::status(&at).during("look at the pool's directory")?;
+    if required && !status.is_mount_root {
+        return Err(Sickness::NotMounted);
+    }
+    Ok((at, status))
+}
+
+fn open_pool_path(path: &Path) -> Result<OwnedFd, Sickness> {
+    match os::open_path(path) {
+        Ok(place) => Ok(place),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(Sickness::Absent),
+        Err(errno) => Err(Fault::new("open the pool's directory", errno).into()),
+    }
+}
+
+/// Opens the path and finds out where it is and whether a pool may be there.
+pub(super) fn look_at_path(
+    options: &PoolOptions,
+    context: &Context,
+) -> Result<(OwnedFd, Place, Filesystem), Sickness> {
+    if options.init && recall(options, context)?.is_none() {
+        marker::make_directory(&context.os, &options.path)?;
+    }
+    let at = open_pool_path(&options.path)?;
+    let place = MountTable::read()
+        .and_then(|table| table.place_of(&at))
+        .map_err(|error| Sickness::Io {
+            what: "find the pool's mount".into(),
+            error: error.to_string(),
+        })?;
+    if options.require_mount && !place.is_mount_root {
+        return Err(Sickness::NotMounted);
+    }
+    if options.require_mount && !place.mounts_whole_filesystem {
+        return Err(Sickness::CannotTell);
+    }
+    let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
+    Ok((at, place, filesystem))
+}
+
+/// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
+pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Sickness> {
+    let filesystem = filesystem::kind(at).during("ask for the filesystem's type")?;
+    if !filesystem.suitable && !any {
+        return Err(Sickness::RefusedFilesystem {
+            filesystem: filesystem.name,
+        });
+    }
+    if filesystem::is_read_only(at).during("ask whether the disk is read-only")? {
+        return Err(Sickness::ReadOnly);
+    }
+    Ok(filesystem)
+}
+
+/// Reads the marker and compares it with what is remembered; makes the pool where that is wanted.
+pub(super) fn find_marker(
+    options: &PoolOptions,
+    context: &Context,
+    root: &GuardedDir,
+) -> Result<Marker, Sickness> {
+    let remembered = recall(options, context)?;
+    let marker = match (Marker::read(root)?, remembered) {
+        (Some(marker), _) => marker,
+        (None, Some(remembered)) => return Err(Sickness::MarkerLost { remembered }),
+        (None, None) if options.init => {
+            let id = marker::init(&context.os, root, &context.node)?;
+            tracing::info!(pool = %options.name, path = %options.path.display(), %id, "made a pool");
+            Marker::read(root)?.ok_or(Sickness::Unmarked)?
+        }
+        (None, None) => return Err(Sickness::Unmarked),
+    };
+    if let Some(remembered) = remembered.filter(|remembered| *remembered != marker.id) {
+        return Err(Sickness::Swapped {
+            found: marker.id,
+            remembered,
+        });
+    }
+    if marker.node != context.node {
+        return Err(Sickness::Foreign {
+            found: marker.id,
+            node: marker.node,
+        });
+    }
+    context.claims.id(marker.id, &options.name)?;
+    let retired = context.memory.is_retired(marker.id);
+    if retired.map_err(|error| Sickness::Memory(error.chain()))? {
+        return Err(Sickness::Retired { found: marker.id });
+    }
+    Ok(marker)
+}
+
+fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
+    let recalled = context.memory.recall(&options.path);
+    recalled.map_err(|error| Sickness::Memory(error.chain()))
+}
+
+pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
+    // Nothing is held open for writing, or the host could not remount the disk read-only.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock =
+        rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).during("open the lock")?;
+    loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+            Err(Errno::WOULDBLOCK) => return Err(Sickness::Locked),
+            Err(errno) => return Err(Fault::new("lock the pool", errno).into()),
+        }
+    }
+}
