@@ -90,6 +90,12 @@ mutant "create: mode and owner after the record" \
     pool/contents.rs 's/(        os\.chown.*?)        disk\.seal\(staged, record\)\n/        disk.seal(staged, record)?;\n$1        Ok(())\n/s'
 mutant "create: record after the rename" \
     pool/contents.rs 's/        disk\.seal\(staged, record\)\n/        Ok(())\n/; s/(        let settled = )disk\.settle\(\);/$1disk.seal(&staged, &record).and_then(|()| disk.settle());/'
+mutant "amend: no fsync of the volume's directory" \
+    pool/disk.rs 's/        self\.sync_dirs\(\[&dir\]\)/        Ok(())/'
+mutant "amend: no syncfs on btrfs" \
+    pool/disk.rs 's/(fn amend.*?)if self\.filesystem\.needs_syncfs/$1if false/s'
+mutant "expand: limit after the record" \
+    pool/contents.rs 's/set_limit\(&self\.context\.os, &disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| set_limit(&self.context.os, &disk, &record).during("$1"))/'
 mutant "bin: no fsync of trash/" \
     pool/disk.rs 's/\[&self\.trash, &self\.volumes\]/[&self.volumes]/'
 mutant "bin: no fsync of volumes/" \
