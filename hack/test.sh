@@ -47,7 +47,7 @@ if [ "$skipped" -gt 0 ] && [ "$ROOTCELLAR_REQUIRE_ALL" = 1 ]; then
     verdict=1
 fi
 # In a guest, where sizes can be held by project quota.
-step quota env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
+step quota env UML_TIMEOUT=2400 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
     cargo test --locked --test quota -- --show-output
 step poweroff hack/uml-poweroff.sh
