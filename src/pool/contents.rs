@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::os::{self, FileId, Os};
-use crate::quota::Charge;
+use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
@@ -18,9 +18,18 @@ use super::{Entry, Pool, Reservation, Sickness, VolumeRecord, layout};
 impl Pool {
     /// Makes a volume from its record: built unseen, visible by one rename, durable on return.
     ///
-    /// The record's quota number is filled in here, where the limit is set.
-    pub fn create(&self, _room: &Reservation<'_>, record: VolumeRecord) -> Result<Arc<Entry>> {
+    /// The record's quota number is filled in here, where the limit is set. What holds sizes must
+    /// still be what the record was written for.
+    pub fn create(
+        &self,
+        _room: &Reservation<'_>,
+        held_by: Enforcement,
+        record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
         let (disk, _) = self.attached().map_err(|sickness| self.sick(sickness))?;
+        if disk.quota.enforcement() != held_by {
+            return Err(self.sick(Sickness::EnforcementChanged));
+        }
         let (staged, record) = self
             .build(&disk, record)
             .map_err(|fault| self.judge(fault, Self::sick))?;

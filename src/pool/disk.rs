@@ -32,6 +32,9 @@ pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
 /// The most bytes of a directory's name that are kept in the trash.
 const MAX_BINNED: usize = 200;
 
+/// A filesystem has grown much by more than such a part.
+const MUCH_GROWN: u64 = 64;
+
 /// An open pool.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -199,13 +202,14 @@ impl Disk {
     }
 
     /// What the filesystem has. A btrfs takes room for metadata out of what is neither used nor
-    /// available, so that its total grows as it is used; the least that was seen is promised from,
-    /// as long as the disk has the same size.
+    /// available, so that its total grows a little as it is used; the least that was seen is
+    /// promised from. What grows by more was out of the way for a time.
     pub(crate) fn space(&self) -> Result<Space, Fault> {
         let vfs = self.statvfs()?;
         let (blocks, mut space) = (vfs.f_blocks, Space::from(vfs));
         let mut least = self.total.lock().unwrap_or_else(PoisonError::into_inner);
-        if least.0 == blocks {
+        let grown = space.total.saturating_sub(least.1);
+        if least.0 == blocks && grown < space.total / MUCH_GROWN {
             space.total = space.total.min(least.1);
         }
         *least = (blocks, space.total);

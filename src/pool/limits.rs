@@ -92,18 +92,25 @@ impl Pool {
         limit: Bytes,
         has: Charge,
     ) -> Result<(), Fault> {
+        let restored = disk.quota.limit(&self.context.os, id, limit);
+        let outcome = match restored.during("restore a volume's limit") {
+            Ok(()) => {
+                self.limits_restored.fetch_add(1, Ordering::Relaxed);
+                "restored"
+            }
+            // A full disk must be served, or nothing on it could be deleted.
+            Err(fault) if fault.is_full() => "not restored, for the disk is full",
+            Err(fault) => return Err(fault),
+        };
         tracing::warn!(
             pool = %self.options.name,
             volume = %entry.record.id,
             limit = %Bytes(has.byte_limit),
             recorded = %limit,
-            "a volume's limit was not as recorded; restored"
+            outcome,
+            "a volume's limit was not as recorded"
         );
-        self.limits_restored.fetch_add(1, Ordering::Relaxed);
-        let os = &self.context.os;
-        disk.quota
-            .limit(os, id, limit)
-            .during("restore a volume's limit")
+        Ok(())
     }
 
     fn clear_leftovers(
@@ -116,10 +123,16 @@ impl Pool {
             if recorded.contains(id) || !charge.is_empty() {
                 continue;
             }
-            tracing::info!(pool = %self.options.name, id, "cleared a limit that no volume has");
             match disk.quota.release(&self.context.os, *id) {
-                Err(Errno::BUSY) => {}
-                freed => freed.during("clear a limit")?,
+                Ok(()) => {
+                    tracing::info!(pool = %self.options.name, id, "cleared a limit of nobody's");
+                }
+                Err(errno @ (Errno::IO | Errno::ROFS)) => {
+                    return Err(Fault::new("clear a limit", errno));
+                }
+                Err(errno) => {
+                    tracing::warn!(pool = %self.options.name, id, %errno, "left a limit of nobody's");
+                }
             }
         }
         Ok(())

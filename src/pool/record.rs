@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::os::{self, Os};
-use crate::quota::Enforcement;
+use crate::quota::{Enforcement, OURS};
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
 
 use super::fault::{During, Fault};
@@ -50,10 +50,11 @@ pub struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// The number its use is charged to, and what that is limited to (zero: nothing).
+    /// The number of ours that its use is charged to, and what that is limited to (zero: nothing).
     pub fn limit(&self) -> Option<(u32, Bytes)> {
         let limit = self.enforcement.limit(self.size_bytes);
-        self.quota_id.map(|id| (id, limit))
+        let id = self.quota_id.filter(|id| OURS.contains(id))?;
+        Some((id, limit))
     }
 }
 

@@ -15,6 +15,14 @@ use super::{Entry, Pool, PoolStatus, Reservation, Sickness, State};
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;
 
+/// What is charged to a volume, at most its size.
+#[derive(Debug)]
+struct Charged {
+    id: VolumeId,
+    quota_id: u32,
+    bytes: u64,
+}
+
 impl Pool {
     /// What the next volume may have; zero while the pool is sick.
     pub fn available(&self) -> Bytes {
@@ -27,43 +35,53 @@ impl Pool {
     fn measured(&self) -> Option<(Room, Arc<Disk>)> {
         let disk = self.disk().ok()?;
         let (space, charged) = self.measure(&disk).ok()?;
-        Some((self.room(&self.lock(), &disk, space, charged), disk))
+        Some((self.room(&self.lock(), &disk, space, &charged), disk))
     }
 
     /// What the filesystem has, and what of it is charged to the volumes that have a size, to each
     /// no more than that. A volume may be written to or emptied meanwhile, so it is asked before
     /// and after, and the less is believed: to be charged adds room.
-    fn measure(&self, disk: &Disk) -> Result<(Space, u64), Fault> {
+    fn measure(&self, disk: &Disk) -> Result<(Space, Vec<Charged>), Fault> {
         if !disk.accounts() {
-            return Ok((disk.space()?, 0));
+            return Ok((disk.space()?, Vec::new()));
         }
-        let numbers: Vec<(u32, u64)> = {
+        let mut charged: Vec<Charged> = {
             let state = self.lock();
             let records = state.index.after(None).map(|entry| &entry.record);
             let sized = records.filter(|record| record.size_bytes > Bytes::ZERO);
-            sized
-                .filter_map(|record| Some((record.quota_id?, record.size_bytes.0)))
-                .collect()
+            let numbered = sized.filter_map(|record| {
+                let (quota_id, _) = record.limit()?;
+                Some(Charged {
+                    id: record.id,
+                    quota_id,
+                    bytes: record.size_bytes.0,
+                })
+            });
+            numbered.collect()
         };
-        let believe = |least: &mut Vec<u64>| -> Result<(), Fault> {
-            for (bytes, (id, _)) in least.iter_mut().zip(&numbers) {
-                let charge = disk.quota.charge(*id).during("ask what a volume uses")?;
-                *bytes = charge.bytes.min(*bytes);
+        let believe = |charged: &mut Vec<Charged>| -> Result<(), Fault> {
+            for volume in charged {
+                let charge = disk.quota.charge(volume.quota_id);
+                let bytes = charge.during("ask what a volume uses")?.bytes;
+                volume.bytes = volume.bytes.min(bytes);
             }
             Ok(())
         };
-        let mut least = numbers.iter().map(|(_, size)| *size).collect();
-        believe(&mut least)?;
+        believe(&mut charged)?;
         let space = disk.space()?;
-        believe(&mut least)?;
-        let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
-        Ok((space, least.iter().fold(0, sum)))
+        believe(&mut charged)?;
+        Ok((space, charged))
     }
 
-    fn room(&self, state: &State, disk: &Disk, space: Space, charged: u64) -> Room {
+    fn room(&self, state: &State, disk: &Disk, space: Space, charged: &[Charged]) -> Room {
         let reserved = state.index.reserved().saturating_add(state.in_flight);
         let (others, reserved) = if disk.accounts() {
-            (Others::AllBut(charged), reserved)
+            // What was deleted meanwhile is promised nothing any more, and not free yet.
+            let there = charged
+                .iter()
+                .filter(|volume| state.index.get(volume.id).is_some());
+            let sum = |sum: u64, volume: &Charged| sum.saturating_add(volume.bytes);
+            (Others::AllBut(there.fold(0, sum)), reserved)
         } else {
             let promised = reserved.saturating_add(self.trash.promised());
             (Others::Stood(state.other.0), promised)
@@ -111,7 +129,7 @@ impl Pool {
         let disk = self.disk().map_err(|sickness| sick(self, sickness))?;
         let space = disk.space().map_err(|fault| self.judge(fault, sick))?;
         // What is charged only adds room, so it is asked for where there is not enough without.
-        match self.grant(&disk, size, (space, 0), sick, &look) {
+        match self.grant(&disk, size, (space, Vec::new()), sick, &look) {
             Err(Error::NoRoom { .. }) if disk.accounts() => {
                 let measured = self.measure(&disk);
                 let measured = measured.map_err(|fault| self.judge(fault, sick))?;
@@ -125,7 +143,7 @@ impl Pool {
         &self,
         disk: &Disk,
         size: Bytes,
-        (space, charged): (Space, u64),
+        (space, charged): (Space, Vec<Charged>),
         sick: fn(&Self, Sickness) -> Error,
         look: &impl Fn(&State) -> Result<()>,
     ) -> Result<Reservation<'_>> {
@@ -136,7 +154,7 @@ impl Pool {
             return Err(sick(self, sickness));
         }
         look(&state)?;
-        let available = self.room(&state, disk, space, charged).available();
+        let available = self.room(&state, disk, space, &charged).available();
         if size > available {
             return Err(Error::NoRoom {
                 pool: self.options.name.clone(),

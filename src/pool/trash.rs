@@ -301,10 +301,8 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
     }
     tree::empty(os, &dir, Some(VOLUME_RECORD), manner, &progress)?;
     let entries = progress.count.load(Ordering::Relaxed);
-    if let Ok(VolumeRecord {
-        quota_id: Some(id), ..
-    }) = record::read(&dir, VOLUME_RECORD)
-    {
+    let record: Option<VolumeRecord> = record::read(&dir, VOLUME_RECORD).ok();
+    if let Some((id, _)) = record.and_then(|record| record.limit()) {
         match disk.quota.release(os, id) {
             Err(Errno::BUSY) => return Ok(Reclaimed::NotYet),
             freed => freed.during("free the number that held a size")?,

@@ -326,8 +326,12 @@ impl Hand<'_, '_> {
             Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(dir, name),
             Err(errno) => return Err(errno),
         };
-        if self.sweep.manner.has_subvolumes {
-            self.sweep.make_writable(&child)?;
+        if self.sweep.manner.has_subvolumes && os::is_subvolume(&child)? {
+            // A pod may have left it read-only as a whole.
+            self.sweep.os.clear_read_only(&child)?;
+            if depth > 0 {
+                return self.sweep.hoist(dir, path);
+            }
         }
         let mut advanced = false;
         for pass in 0..MAX_PASSES {
@@ -358,24 +362,23 @@ impl Hand<'_, '_> {
 }
 
 impl Sweep<'_> {
-    /// Moves a directory that is too deep to the top, where another pass finds it.
+    /// Moves a directory that is too deep to the top, where another pass finds it. Out of a
+    /// subvolume only other subvolumes can be moved; those are moved wherever they are found, so
+    /// that what holds the rest is right below the top.
     fn hoist(&self, dir: &Arc<Dir>, name: &OsStr) -> Result<(), Errno> {
         let place = format!("deep-{}", Uuid::new_v4().simple());
-        let hoist = || {
-            self.os
-                .rename((dir.as_fd(), name), (self.top.as_fd(), &place))
+        let hoist = |above: &Dir| {
+            let renamed = || self.os.rename((dir.as_fd(), name), (above.as_fd(), &place));
+            self.insist(dir, name, renamed)
         };
-        self.insist(dir, name, hoist)?;
-        self.hoisted.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// A subvolume that a pod left may be read-only as a whole.
-    fn make_writable(&self, dir: &Dir) -> Result<(), Errno> {
-        if os::is_subvolume(dir)? {
-            self.os.clear_read_only(dir)?;
+        match hoist(&self.top) {
+            Ok(()) => {
+                self.hoisted.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(Errno::XDEV) => hoist(dir.below_top()),
+            Err(errno) => Err(errno),
         }
-        Ok(())
     }
 
     /// Tries a change to an entry, and again after clearing what protects it.

@@ -25,9 +25,6 @@ const ROOT_ITEM: u32 = 132;
 const ROOT_REF: u32 = 156;
 const QGROUP_RELATION: u32 = 246;
 
-/// How deep subvolumes may lie in each other before they are removed entry by entry.
-const MAX_NESTING: usize = 64;
-
 /// What an empty subvolume needs and a file in it, or the smallest could not even be made.
 const MIN_LIMIT: u64 = 256 << 10;
 
@@ -88,7 +85,7 @@ fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
 impl BtrfsQuota {
     pub(super) fn find(root: BorrowedFd<'_>) -> Result<Self, Errno> {
         let qgroups = match qgroups(root)? {
-            Some((Mode::Simple, qgroups)) => Some(qgroups),
+            Some((Mode::Simple, qgroups)) if may_look(root)? => Some(qgroups),
             _ => None,
         };
         Ok(Self {
@@ -160,27 +157,22 @@ impl BtrfsQuota {
     }
 
     /// Destroys what lies below a subvolume first: the kernel refuses one that holds others.
-    fn destroy(&self, os: &Os, subvolume: u64, nesting: usize) -> Result<(), Errno> {
-        if nesting == 0 {
-            return Err(Errno::LOOP);
-        }
-        loop {
-            let below = sys::search_tree(
-                self.filesystem.as_fd(),
-                ROOT_TREE,
-                TreeKey {
-                    object: subvolume,
-                    kind: ROOT_REF,
-                    offset: 0,
-                },
-            )?;
+    fn destroy(&self, os: &Os, subvolume: u64) -> Result<(), Errno> {
+        let mut waiting = vec![subvolume];
+        while let Some(&last) = waiting.last() {
+            let key = TreeKey {
+                object: last,
+                kind: ROOT_REF,
+                offset: 0,
+            };
+            let below = sys::search_tree(self.filesystem.as_fd(), ROOT_TREE, key)?;
             if below.is_empty() {
-                return os.destroy_subvolume(&self.filesystem, subvolume);
+                os.destroy_subvolume(&self.filesystem, last)?;
+                waiting.pop();
             }
-            for nested in below {
-                self.destroy(os, nested, nesting - 1)?;
-            }
+            waiting.extend(below);
         }
+        Ok(())
     }
 }
 
@@ -290,11 +282,11 @@ impl Quota for BtrfsQuota {
         let subvolume = sys::subvolume_of(data.as_fd())?;
         let number = self.charged_to(data.as_fd())?;
         drop(data);
-        match (self.destroy(os, subvolume, MAX_NESTING), number) {
+        match (self.destroy(os, subvolume), number) {
             // To take a subvolume out of one that is full would need room in that.
             (Err(Errno::DQUOT), Some(id)) => {
                 self.limit(os, id, Bytes::ZERO)?;
-                self.destroy(os, subvolume, MAX_NESTING)?;
+                self.destroy(os, subvolume)?;
             }
             (outcome, _) => outcome?,
         }
@@ -316,6 +308,20 @@ impl Quota for BtrfsQuota {
             }
             Err(errno) => Err(errno),
         }
+    }
+}
+
+/// Whether this process may look at the trees; whoever may not, sets no limits either.
+fn may_look(root: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let key = TreeKey {
+        object: 0,
+        kind: QGROUP_RELATION,
+        offset: 0,
+    };
+    match sys::search_tree(root, QUOTA_TREE, key) {
+        Ok(_) => Ok(true),
+        Err(Errno::PERM | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 

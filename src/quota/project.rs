@@ -36,8 +36,15 @@ impl ProjectQuota {
     /// The project quota of a filesystem, if the kernel says that it counts and limits; mount
     /// options do not tell.
     pub(super) fn find(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
-        if lack(filesystem, root)?.is_some() {
-            return Ok(None);
+        let may = lack(filesystem, root).and_then(|lack| match lack {
+            None => sys::project_quota(root, OURS.start).map(|_| true),
+            Some(_) => Ok(false),
+        });
+        match may {
+            Ok(true) | Err(Errno::NOENT) => {}
+            // Whoever may not even look at limits sets none.
+            Ok(false) | Err(Errno::PERM | Errno::ACCESS) => return Ok(None),
+            Err(errno) => return Err(errno),
         }
         Ok(Some(Self {
             filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,

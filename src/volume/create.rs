@@ -41,9 +41,10 @@ impl Volumes {
         };
         let _id = self.busy.hold_id(&id.to_string())?;
         check_filesystem(pool, &request.capabilities, Some(&request.class))?;
-        check_enforcement(pool, &request.class)?;
+        let held_by = pool.enforcement();
+        check_enforcement(pool, held_by, &request.class)?;
         let reservation = pool.reserve(id, size)?;
-        let entry = pool.create(&reservation, record(id, size, pool, request))?;
+        let entry = pool.create(&reservation, held_by, record(id, size, held_by, request))?;
         Ok(Volume::new(pool, &entry))
     }
 
@@ -53,7 +54,7 @@ impl Volumes {
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Bytes {
         let fits = |pool: &Pool| {
             check_filesystem(pool, capabilities, Some(class)).is_ok()
-                && check_enforcement(pool, class).is_ok()
+                && check_enforcement(pool, pool.enforcement(), class).is_ok()
         };
         match self.choose_pool(class) {
             Ok(pool) if fits(pool) => pool.available(),
@@ -179,9 +180,9 @@ pub(super) fn check_fits(
 }
 
 /// Refuses a pool that cannot hold sizes, if the class requires it.
-fn check_enforcement(pool: &Pool, class: &Class) -> Result<()> {
+fn check_enforcement(pool: &Pool, held_by: Enforcement, class: &Class) -> Result<()> {
     let required = class.enforcement == Hold::Required;
-    if required && pool.enforcement() == Enforcement::None {
+    if required && held_by == Enforcement::None {
         let pool = pool.name().clone();
         return Err(Error::CannotEnforce { pool });
     }
@@ -225,7 +226,12 @@ fn size_of(request: &CreateRequest) -> Bytes {
     }
 }
 
-fn record(id: VolumeId, size: Bytes, pool: &Pool, request: &CreateRequest) -> VolumeRecord {
+fn record(
+    id: VolumeId,
+    size: Bytes,
+    held_by: Enforcement,
+    request: &CreateRequest,
+) -> VolumeRecord {
     let mut access_modes: Vec<AccessMode> = request
         .capabilities
         .iter()
@@ -244,7 +250,7 @@ fn record(id: VolumeId, size: Bytes, pool: &Pool, request: &CreateRequest) -> Vo
         access_modes,
         enforcement: match (request.class.enforcement, size) {
             (Hold::None, _) | (_, Bytes::ZERO) => Enforcement::None,
-            (Hold::Auto | Hold::Required, _) => pool.enforcement(),
+            (Hold::Auto | Hold::Required, _) => held_by,
         },
         quota_id: None,
     }

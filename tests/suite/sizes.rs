@@ -192,6 +192,47 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
 }
 
 #[test]
+fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = Rig::new();
+    let volume = rig.make("pvc", SIZE);
+    let subvolume = |path: &Path| {
+        run(Command::new("btrfs")
+            .args(["-q", "subvolume", "create"])
+            .arg(path));
+    };
+    let mut nested = rig.data("pvc");
+    for level in 0..70 {
+        nested = nested.join(if level % 2 == 0 { "s" } else { "d" });
+        match level % 2 {
+            0 => subvolume(&nested),
+            _ => std::fs::create_dir(&nested).unwrap(),
+        }
+    }
+    std::fs::write(nested.join("file"), "x").unwrap();
+    let mut deep = rig.data("pvc");
+    deep.extend(["d"; 60]);
+    std::fs::create_dir_all(&deep).unwrap();
+    let protected = deep.join("protected");
+    subvolume(&protected);
+    subvolume(&protected.join("inner"));
+    let chain = protected.join(["d"; 60].join("/"));
+    std::fs::create_dir_all(&chain).unwrap();
+    std::fs::write(chain.join("file"), "x").unwrap();
+    run(Command::new("btrfs")
+        .args(["property", "set"])
+        .arg(&protected)
+        .args(["ro", "true"]));
+    rig.driver().delete(&volume.id.to_string()).unwrap();
+    eventually("all is reclaimed", || {
+        names(&rig.node.pool().join(".rootcellar/trash")).is_empty()
+    });
+    assert!(rig.qgroups().is_empty());
+}
+
+#[test]
 fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
     if let Some(obstacle) = obstacle() {
         skip!("{obstacle}");

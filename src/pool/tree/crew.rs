@@ -36,6 +36,15 @@ impl Dir {
         self.progress.swap(false, Ordering::Relaxed)
     }
 
+    /// The directory right below the top that this one is in, or is.
+    pub(super) fn below_top(&self) -> &Self {
+        let mut dir = self;
+        while let Some(parent) = dir.parent.as_deref().filter(|above| above.parent.is_some()) {
+            dir = parent;
+        }
+        dir
+    }
+
     fn is_within(&self, other: &Arc<Self>) -> bool {
         let mut dir = self;
         loop {
