@@ -114,8 +114,9 @@ pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path
     match enforcement {
         Enforcement::Project => format!("{}; then {RESTART}", tag(id, &data)),
         Enforcement::Squota | Enforcement::None => format!(
-            "if it is a subvolume, btrfs qgroup create 1/{id} {0}, unless it is there; btrfs qgroup assign 0/$(btrfs inspect-internal rootid {data}) \
-             1/{id} {0}; then {RESTART}; if it is not, copy it to a new volume",
+            "if it is a subvolume, btrfs qgroup assign 0/$(btrfs inspect-internal rootid {data}) \
+             1/{id} {0}; before that, if quota was off meanwhile, btrfs qgroup create 1/{id} {0}; \
+             then {RESTART}; if it is no subvolume, copy it to a new volume",
             quoted(pool)
         ),
     }
