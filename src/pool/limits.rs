@@ -63,12 +63,9 @@ impl Pool {
         let charges: BTreeMap<u32, Charge> =
             disk.quota.charges().during(LOOK)?.into_iter().collect();
         let entries: Vec<Arc<Entry>> = index.after(None).cloned().collect();
-        let mut recorded: BTreeMap<u32, usize> = BTreeMap::new();
-        let trashed = binned.iter().filter_map(|binned| binned.quota_id);
-        let served = entries.iter().filter_map(|entry| entry.record.quota_id);
-        for id in served.chain(trashed) {
-            disk.quota.note(id);
-            *recorded.entry(id).or_default() += 1;
+        let recorded = recorded(index, binned);
+        for id in recorded.keys() {
+            disk.quota.note(*id);
         }
         for entry in &entries {
             match examine(disk.volumes(), &*disk.quota, entry, &recorded, &charges)? {
@@ -137,6 +134,17 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+/// How many records claim each number, those of what is served and of what waits in the trash.
+pub(super) fn recorded(index: &Index, binned: &[Binned]) -> BTreeMap<u32, usize> {
+    let mut recorded = BTreeMap::new();
+    let served = index.after(None).filter_map(|entry| entry.record.quota_id);
+    let trashed = binned.iter().filter_map(|binned| binned.quota_id);
+    for id in served.chain(trashed) {
+        *recorded.entry(id).or_default() += 1;
+    }
+    recorded
 }
 
 /// Holds one volume's limit against its record.

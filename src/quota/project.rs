@@ -66,17 +66,6 @@ impl ProjectQuota {
         let inodes = (size.0 / self.bytes_per_inode).max(MIN_INODES);
         (bytes, inodes)
     }
-
-    /// Sets a limit and reads it back.
-    fn set(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
-        let (bytes, inodes) = self.limits(size);
-        os.limit_project(&self.filesystem, id, bytes / BLOCK, inodes)?;
-        if self.has_limit(&self.charge(id)?, size) {
-            Ok(())
-        } else {
-            Err(Errno::IO)
-        }
-    }
 }
 
 /// Why project quota does not limit, if it does not, by what the kernel says.
@@ -116,7 +105,7 @@ impl Quota for ProjectQuota {
         })?;
         let limited = match size {
             Bytes::ZERO => Ok(()),
-            size => self.set(os, id, size),
+            size => self.limit(os, id, size),
         };
         let made = limited.and_then(|()| make(os, dir, name, id));
         if let Err(errno) = made {
@@ -131,7 +120,14 @@ impl Quota for ProjectQuota {
     }
 
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
-        self.set(os, id, size)
+        let (bytes, inodes) = self.limits(size);
+        os.limit_project(&self.filesystem, id, bytes / BLOCK, inodes)?;
+        // XFS ignores some limits and reports success.
+        if self.has_limit(&self.charge(id)?, size) {
+            Ok(())
+        } else {
+            Err(Errno::IO)
+        }
     }
 
     fn charge(&self, id: u32) -> Result<Charge, Errno> {
@@ -180,7 +176,7 @@ impl Quota for ProjectQuota {
 
     fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
         if self.charge(id)?.is_limited() {
-            self.set(os, id, Bytes::ZERO)?;
+            self.limit(os, id, Bytes::ZERO)?;
         }
         self.numbers.free(id);
         Ok(())

@@ -34,7 +34,7 @@ impl Examination<'_> {
             return Ok(Vec::new());
         }
         let charges: Charges = looked.quota.charges().during(LOOK)?.into_iter().collect();
-        let recorded = recorded(&looked.index, &binned_numbers(looked)?);
+        let recorded = claims(looked, &looked.index)?;
         let before = self.report.findings.len();
         let mut sound = Vec::new();
         let entries: Vec<Arc<Entry>> = looked.index.after(None).cloned().collect();
@@ -120,9 +120,7 @@ impl Examination<'_> {
     /// Numbers of ours that no volume has.
     fn leftovers(&mut self, looked: &Looked, mut charges: Charges) -> Result<(), Fault> {
         let pool = looked.marker.id;
-        let mut known: BTreeSet<u32> = recorded(&looked.index, &binned_numbers(looked)?)
-            .into_keys()
-            .collect();
+        let mut known: BTreeSet<u32> = claims(looked, &looked.index)?.into_keys().collect();
         for look in 0..LOOKS {
             charges.retain(|id, charge| {
                 !known.contains(id) && (charge.is_limited() || !charge.is_empty())
@@ -134,7 +132,7 @@ impl Examination<'_> {
                 std::thread::sleep(PAUSE);
             }
             let index = Index::load(&looked.volumes, pool, &*looked.quota)?;
-            known.extend(recorded(&index, &binned_numbers(looked)?).into_keys());
+            known.extend(claims(looked, &index)?.into_keys());
             known.extend(staged_numbers(looked)?);
             for (id, charge) in &mut charges {
                 *charge = looked.quota.charge(*id).during(LOOK)?;
@@ -172,27 +170,15 @@ fn limited(charge: &Charge) -> String {
     }
 }
 
-/// How many records claim each number.
-fn recorded(index: &Index, binned: &[u32]) -> BTreeMap<u32, usize> {
-    let mut recorded = BTreeMap::new();
-    let served = index.after(None).filter_map(|entry| entry.record.quota_id);
-    for id in served.chain(binned.iter().copied()) {
-        *recorded.entry(id).or_default() += 1;
-    }
-    recorded
-}
-
 fn meta(looked: &Looked, name: &str) -> Result<std::os::fd::OwnedFd, Fault> {
     let path: PathBuf = [layout::META, name].iter().collect();
     os::open_dir(&looked.root, path).during("open the pool's own directories")
 }
 
-fn binned_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
+/// How many records claim each number now, by an index that was read a moment ago.
+fn claims(looked: &Looked, index: &Index) -> Result<BTreeMap<u32, usize>, Fault> {
     let binned = binned(&meta(looked, layout::TRASH)?)?;
-    Ok(binned
-        .into_iter()
-        .filter_map(|binned| binned.quota_id)
-        .collect())
+    Ok(limits::recorded(index, &binned))
 }
 
 /// The numbers of volumes that are being made.
