@@ -9,16 +9,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, Scope};
+use std::thread::Scope;
 
-use rustix::fs::{FileType, RawDir, SeekFrom};
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::os::{self, Os};
 
 use super::fault::{During, Fault};
-use crew::{Crew, Dir, Entry, Job, Over};
+use crew::{Crew, Entry, Job, Over, next_entries};
 
 pub(crate) use weigh::{Seen, Weight, weigh};
 
@@ -30,14 +30,8 @@ const MAX_DEPTH: usize = 48;
 /// while it is read, and a process that still holds it open may go on filling it.
 const MAX_PASSES: usize = 100;
 
-/// How many bytes of names are read at once.
-const BUFFER: usize = 32 * 1024;
-
-/// So few names do not fill the buffer, however long they are: they are all there is.
+/// So few names do not fill what is read at once, however long they are: they are all there is.
 const CERTAINLY_ALL: usize = 64;
-
-/// So few files are not worth giving away.
-const MIN_SHARE: usize = 32;
 
 /// Which names of a directory a pass reads. What resisted is not met again before all were read,
 /// or every level would double the work of the one below.
@@ -127,12 +121,12 @@ pub(crate) fn empty(
     let top = rustix::io::fcntl_dupfd_cloexec(top, 0).during("hold a directory")?;
     let sweep = Sweep {
         os,
-        top: Dir::new(top, None),
+        top: Dir::new(Emptied::new(top), None),
         manner,
         hoisted: AtomicBool::new(false),
         fault: Mutex::new(None),
         watch,
-        crew: Crew::new(manner.threads.saturating_sub(1)),
+        crew: Crew::new(manner.threads.saturating_sub(1), "reclaim-helper"),
     };
     std::thread::scope(|scope| {
         let _over = Over(&sweep.crew);
@@ -148,6 +142,40 @@ pub(crate) fn empty(
         .map_or(Ok(()), Err)
 }
 
+type Dir = crew::Dir<Emptied>;
+
+/// A directory that is being emptied.
+#[derive(Debug)]
+struct Emptied {
+    fd: OwnedFd,
+    progress: AtomicBool,
+}
+
+impl Emptied {
+    fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            progress: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that an entry is gone.
+    fn advance(&self) {
+        self.progress.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an entry is gone since this was asked last.
+    fn has_advanced(&self) -> bool {
+        self.progress.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl AsFd for Emptied {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 struct Sweep<'a> {
     os: &'a Os,
     top: Arc<Dir>,
@@ -155,7 +183,7 @@ struct Sweep<'a> {
     hoisted: AtomicBool,
     fault: Mutex<Option<Fault>>,
     watch: &'a dyn Watch,
-    crew: Crew,
+    crew: Crew<Emptied>,
 }
 
 /// One of the threads at work.
@@ -210,26 +238,9 @@ impl Hand<'_, '_> {
         if reading == Reading::Anew {
             rustix::fs::seek(dir.as_fd(), SeekFrom::Start(0)).during(listing)?;
         }
-        let mut buffer = Vec::with_capacity(BUFFER);
-        let mut names = RawDir::new(dir.as_fd(), buffer.spare_capacity_mut());
-        loop {
-            let mut entries = Vec::new();
-            let mut ended = true;
-            while let Some(entry) = names.next() {
-                ended = false;
-                let entry = entry.during(listing)?;
-                let name = entry.file_name();
-                let kept = keep.is_some_and(|keep| keep.as_bytes() == name.to_bytes());
-                if !kept && name != c"." && name != c".." {
-                    entries.push(Entry {
-                        name: name.to_owned(),
-                        is_dir: entry.file_type() == FileType::Directory,
-                    });
-                }
-                if names.is_buffer_empty() {
-                    break;
-                }
-            }
+        while let Some(mut entries) = next_entries(dir.as_fd()).during(listing)? {
+            entries
+                .retain(|entry| keep.is_none_or(|keep| keep.as_bytes() != entry.name.as_bytes()));
             let all = reading == Reading::Few && entries.len() < CERTAINLY_ALL;
             // The last is taken first.
             if !self.sweep.manner.backwards {
@@ -238,10 +249,11 @@ impl Hand<'_, '_> {
             // Files first: directories are what is worth giving away.
             entries.sort_by_key(|entry| !entry.is_dir);
             self.work(dir, entries, depth);
-            if ended || all || self.sweep.watch.stopped() {
-                return Ok(());
+            if all || self.sweep.watch.stopped() {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Removes entries of a directory, the last first, and gives some away to whoever is idle.
@@ -251,35 +263,13 @@ impl Hand<'_, '_> {
                 return;
             }
             if self.sweep.crew.wants() {
-                self.share(dir, &mut entries);
+                let does = move |job: Job<Emptied>| self.work(&job.dir, job.entries, 0);
+                self.sweep.crew.share(self.scope, dir, &mut entries, does);
             }
             if self.remove_entry(dir, &entry, depth) {
                 dir.advance();
             }
         }
-    }
-
-    fn share(self, dir: &Arc<Dir>, entries: &mut Vec<Entry>) {
-        let share = match entries.first() {
-            _ if entries.len() >= MIN_SHARE => entries.len() / 2,
-            Some(Entry { is_dir: true, .. }) => 1,
-            _ => return,
-        };
-        let crew = &self.sweep.crew;
-        if crew.recruits() {
-            let helper = move || crew.help(|job: Job| self.work(&job.dir, job.entries, 0));
-            let name = "reclaim-helper".to_owned();
-            if let Err(error) = Builder::new().name(name).spawn_scoped(self.scope, helper) {
-                tracing::warn!(%error, "cannot start a thread that would help to reclaim");
-                crew.dismiss();
-                return;
-            }
-        }
-        let kept = entries.split_off(share);
-        crew.offer(Job {
-            dir: Arc::clone(dir),
-            entries: std::mem::replace(entries, kept),
-        });
     }
 
     /// Removes one entry with all that is below it; whether it is gone from its directory.
@@ -321,7 +311,7 @@ impl Hand<'_, '_> {
             return self.sweep.hoist(dir, path);
         }
         let child = match os::open_dir(dir.as_fd(), path) {
-            Ok(child) => Dir::new(child, Some(Arc::clone(dir))),
+            Ok(child) => Dir::new(Emptied::new(child), Some(Arc::clone(dir))),
             // Something else has taken its place since it was read.
             Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(dir, name),
             Err(errno) => return Err(errno),

@@ -1,45 +1,49 @@
-//! The threads that remove one tree together: whoever has nothing to do is given part of what
+//! The threads that go through one tree together: whoever has nothing to do is given part of what
 //! another has before it.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, Scope};
 
-/// A directory that is being emptied.
+use rustix::fs::{FileType, RawDir};
+use rustix::io::Errno;
+
+/// How many bytes of names are read at once.
+const BUFFER: usize = 32 * 1024;
+
+/// So few files are not worth giving away.
+const MIN_SHARE: usize = 32;
+
+/// A directory that is being gone through, and what the work holds of it.
 #[derive(Debug)]
-pub(super) struct Dir {
-    fd: OwnedFd,
-    parent: Option<Arc<Dir>>,
+pub(super) struct Dir<T> {
+    held: T,
+    parent: Option<Arc<Dir<T>>>,
     /// How many jobs in it were given away and are not done.
     away: AtomicUsize,
-    progress: AtomicBool,
 }
 
-impl Dir {
-    pub(super) fn new(fd: OwnedFd, parent: Option<Arc<Self>>) -> Arc<Self> {
+impl<T> Dir<T> {
+    pub(super) fn new(held: T, parent: Option<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self {
-            fd,
+            held,
             parent,
             away: AtomicUsize::new(0),
-            progress: AtomicBool::new(false),
         })
     }
 
-    /// Notes that an entry is gone.
-    pub(super) fn advance(&self) {
-        self.progress.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether an entry is gone since this was asked last.
-    pub(super) fn has_advanced(&self) -> bool {
-        self.progress.swap(false, Ordering::Relaxed)
+    /// The directory it is in, if it is not the top.
+    pub(super) fn parent(&self) -> Option<&Self> {
+        self.parent.as_deref()
     }
 
     /// The directory right below the top that this one is in, or is.
     pub(super) fn below_top(&self) -> &Self {
         let mut dir = self;
-        while let Some(parent) = dir.parent.as_deref().filter(|above| above.parent.is_some()) {
+        while let Some(parent) = dir.parent().filter(|above| above.parent.is_some()) {
             dir = parent;
         }
         dir
@@ -51,7 +55,7 @@ impl Dir {
             if std::ptr::eq(dir, Arc::as_ptr(other)) {
                 return true;
             }
-            match &dir.parent {
+            match dir.parent() {
                 Some(parent) => dir = parent,
                 None => return false,
             }
@@ -59,30 +63,63 @@ impl Dir {
     }
 }
 
-impl AsFd for Dir {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl<T> Deref for Dir<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.held
     }
 }
 
-/// An entry that is to go.
+impl<T: AsFd> AsFd for Dir<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.held.as_fd()
+    }
+}
+
+/// An entry that is still to be met.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: CString,
     pub(super) is_dir: bool,
 }
 
+/// The next entries of a directory, as many as are read at once; nothing at its end.
+pub(super) fn next_entries(dir: BorrowedFd<'_>) -> Result<Option<Vec<Entry>>, Errno> {
+    let mut buffer = Vec::with_capacity(BUFFER);
+    let mut names = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut entries = Vec::new();
+    let mut ended = true;
+    while let Some(entry) = names.next() {
+        ended = false;
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            entries.push(Entry {
+                name: name.to_owned(),
+                is_dir: entry.file_type() == FileType::Directory,
+            });
+        }
+        if names.is_buffer_empty() {
+            break;
+        }
+    }
+    Ok((!ended).then_some(entries))
+}
+
 /// Entries of one directory, for whichever thread is free.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) dir: Arc<Dir>,
+pub(super) struct Job<T> {
+    pub(super) dir: Arc<Dir<T>>,
     pub(super) entries: Vec<Entry>,
 }
 
 /// What the threads share.
 #[derive(Debug)]
-pub(super) struct Crew {
-    jobs: Mutex<Vec<Job>>,
+pub(super) struct Crew<T> {
+    /// What the threads are called.
+    name: &'static str,
+    jobs: Mutex<Vec<Job<T>>>,
     changed: Condvar,
     /// How many threads wait for a job, less the jobs that wait for a thread.
     wanting: AtomicIsize,
@@ -91,10 +128,11 @@ pub(super) struct Crew {
     over: AtomicBool,
 }
 
-impl Crew {
-    /// A crew of at most so many threads besides the first.
-    pub(super) fn new(helpers: usize) -> Self {
+impl<T: Send + Sync> Crew<T> {
+    /// A crew of at most so many threads besides the first, which are given a name.
+    pub(super) fn new(helpers: usize, name: &'static str) -> Self {
         Self {
+            name,
             jobs: Mutex::new(Vec::new()),
             changed: Condvar::new(),
             wanting: AtomicIsize::new(0),
@@ -108,8 +146,39 @@ impl Crew {
         self.wanting.load(Ordering::Relaxed) > 0 || self.reserve.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a thread is to be started for the next job; then it must be, or [`Crew::dismiss`]ed.
-    pub(super) fn recruits(&self) -> bool {
+    /// Gives part of what is left of a directory away: half of the last entries, which are met first
+    /// to last, or a single directory, behind which there may be more than in all the files.
+    pub(super) fn share<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        dir: &Arc<Dir<T>>,
+        entries: &mut Vec<Entry>,
+        does: impl Fn(Job<T>) + Send + 'scope,
+    ) {
+        let share = match entries.first() {
+            _ if entries.len() >= MIN_SHARE => entries.len() / 2,
+            Some(Entry { is_dir: true, .. }) => 1,
+            _ => return,
+        };
+        if self.recruits() {
+            let helper = move || self.help(does);
+            let name = self.name.to_owned();
+            if let Err(error) = Builder::new().name(name).spawn_scoped(scope, helper) {
+                tracing::warn!(%error, "cannot start a {} thread", self.name);
+                // The work goes on without those that could not be started.
+                self.reserve.store(0, Ordering::Relaxed);
+                return;
+            }
+        }
+        let kept = entries.split_off(share);
+        self.offer(Job {
+            dir: Arc::clone(dir),
+            entries: std::mem::replace(entries, kept),
+        });
+    }
+
+    /// Whether a thread is to be started for the next job.
+    fn recruits(&self) -> bool {
         let one_less = |reserve: usize| reserve.checked_sub(1);
         self.wanting.load(Ordering::Relaxed) <= 0
             && self
@@ -118,13 +187,8 @@ impl Crew {
                 .is_ok()
     }
 
-    /// Goes on without the threads that could not be started.
-    pub(super) fn dismiss(&self) {
-        self.reserve.store(0, Ordering::Relaxed);
-    }
-
     /// Gives a job away.
-    pub(super) fn offer(&self, job: Job) {
+    fn offer(&self, job: Job<T>) {
         let mut jobs = self.lock();
         job.dir.away.fetch_add(1, Ordering::Relaxed);
         jobs.push(job);
@@ -133,7 +197,7 @@ impl Crew {
     }
 
     /// Does whatever is given away until the work is over.
-    pub(super) fn help(&self, does: impl Fn(Job)) {
+    fn help(&self, does: impl Fn(Job<T>)) {
         while let Some(job) = self.next(|_| true, || self.over.load(Ordering::Relaxed)) {
             self.run(job, &does);
         }
@@ -142,7 +206,7 @@ impl Crew {
     /// Waits until nothing of a directory is given away any more, and lends a hand meanwhile, but
     /// only within that directory: so everybody waits for what is further down, and nobody in a
     /// circle.
-    pub(super) fn gather(&self, dir: &Arc<Dir>, does: impl Fn(Job)) {
+    pub(super) fn gather(&self, dir: &Arc<Dir<T>>, does: impl Fn(Job<T>)) {
         // Whoever gives away more of it holds a job of it meanwhile, so 0 stays 0.
         if dir.away.load(Ordering::Acquire) == 0 {
             return;
@@ -154,7 +218,7 @@ impl Crew {
     }
 
     /// The next job that suits, or nothing once there is no reason to wait.
-    fn next(&self, suits: impl Fn(&Job) -> bool, done: impl Fn() -> bool) -> Option<Job> {
+    fn next(&self, suits: impl Fn(&Job<T>) -> bool, done: impl Fn() -> bool) -> Option<Job<T>> {
         let mut jobs = self.lock();
         self.wanting.fetch_add(1, Ordering::Relaxed);
         let job = loop {
@@ -174,7 +238,7 @@ impl Crew {
         job
     }
 
-    fn run(&self, job: Job, does: impl Fn(Job)) {
+    fn run(&self, job: Job<T>, does: impl Fn(Job<T>)) {
         // Also when it panics, or somebody would wait for ever.
         let _done = Done {
             crew: self,
@@ -182,19 +246,21 @@ impl Crew {
         };
         does(job);
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
+impl<T> Crew<T> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Job<T>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Counts a job as done when dropped.
-struct Done<'a> {
-    crew: &'a Crew,
-    dir: Arc<Dir>,
+struct Done<'a, T> {
+    crew: &'a Crew<T>,
+    dir: Arc<Dir<T>>,
 }
 
-impl Drop for Done<'_> {
+impl<T> Drop for Done<'_, T> {
     fn drop(&mut self) {
         let _jobs = self.crew.lock();
         self.dir.away.fetch_sub(1, Ordering::Release);
@@ -203,9 +269,9 @@ impl Drop for Done<'_> {
 }
 
 /// Sends a crew home when dropped.
-pub(super) struct Over<'a>(pub(super) &'a Crew);
+pub(super) struct Over<'a, T>(pub(super) &'a Crew<T>);
 
-impl Drop for Over<'_> {
+impl<T> Drop for Over<'_, T> {
     fn drop(&mut self) {
         let _jobs = self.0.lock();
         self.0.over.store(true, Ordering::Relaxed);
