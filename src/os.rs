@@ -1,6 +1,8 @@
 //! The seam to the operating system: every step that changes a pool's disk goes through [`Os`],
 //! so that a test can watch, fail or stop each one. Reading needs no seam and stands beside it.
 
+mod copy;
+
 use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +16,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::sys;
+
+pub use copy::{Inode, open_source_dir, open_source_file};
 
 /// A step that changes a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +54,22 @@ pub enum Step {
     CreateSubvolume,
     /// `BTRFS_IOC_SNAP_DESTROY_V2`.
     DestroySubvolume,
+    /// `FICLONE`.
+    Share,
+    /// `copy_file_range(2)`.
+    CopyRange,
+    /// ftruncate(2).
+    Truncate,
+    /// linkat(2).
+    Link,
+    /// symlinkat(2).
+    Symlink,
+    /// mknodat(2).
+    Mknod,
+    /// fsetxattr(2).
+    SetAttribute,
+    /// utimensat(2).
+    SetTimes,
 }
 
 /// What a step is on.
@@ -225,13 +245,13 @@ impl Os {
         })
     }
 
-    /// Sets owner and group.
+    /// Sets owner and group, also of what is held as a place only.
     pub fn chown(&self, file: impl AsFd, uid: u32, gid: u32) -> Outcome {
         let file = file.as_fd();
         let uid = rustix::fs::Uid::from_raw(uid);
         let gid = rustix::fs::Gid::from_raw(gid);
         self.step(Step::Chown, Object::Open(file), || {
-            rustix::fs::fchown(file, Some(uid), Some(gid))
+            rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
         })
     }
 
@@ -385,18 +405,30 @@ impl From<Statx> for Status {
     }
 }
 
-const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
+const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS
+    .union(StatxFlags::BTIME)
+    .union(StatxFlags::MNT_ID);
 
 /// The status of an entry, without following a link, mounting anything or asking a server.
 pub fn status_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Status> {
+    statx_at(dir, name).map(Status::from)
+}
+
+/// All that statx(2) says of an entry, as [`status_at`] asks it.
+pub fn statx_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED).map(Status::from)
+    rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED)
 }
 
 /// The status of an open file.
 pub fn status(file: impl AsFd) -> Outcome<Status> {
+    statx(file).map(Status::from)
+}
+
+/// All that statx(2) says of an open file.
+pub fn statx(file: impl AsFd) -> Outcome<Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(file, "", flags, STATX_WANTED).map(Status::from)
+    rustix::fs::statx(file, "", flags, STATX_WANTED)
 }
 
 /// Whether a directory of a btrfs is the root of a subvolume.

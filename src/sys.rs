@@ -236,6 +236,37 @@ fn extended_attributes(file: BorrowedFd<'_>) -> Result<ExtendedAttributes, Errno
     }
 }
 
+/// How many extents a file has: `FS_IOC_FIEMAP` without a place for any.
+pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
+    /// `struct fiemap` of `linux/fiemap.h`, without extents behind it.
+    #[repr(C)]
+    struct Map {
+        start: u64,
+        length: u64,
+        flags: u32,
+        mapped: u32,
+        places: u32,
+        reserved: u32,
+    }
+    let mut map = Map {
+        start: 0,
+        length: u64::MAX,
+        flags: 0,
+        mapped: 0,
+        places: 0,
+        reserved: 0,
+    };
+    // SAFETY: the opcode is that of an ioctl which reads and writes one `struct fiemap`, and behind
+    // it as many extents as it says there is place for: none.
+    unsafe {
+        ioctl(
+            file,
+            Updater::<{ opcode::read_write::<Map>(b'f', 11) }, _>::new(&mut map),
+        )?;
+    };
+    Ok(map.mapped)
+}
+
 /// `struct xfs_fsop_geom_v4` of `xfs_fs.h`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,239 @@
+//! What copying a tree needs of the system: to open what is to be copied, to read an inode's
+//! attributes, and the steps that give content and attributes to another.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{
+    AtFlags, CWD, FileType, IFlags, Mode, OFlags, Statx, Timespec, Timestamps, XattrFlags,
+};
+use rustix::io::Errno;
+
+use super::{Object, Os, Outcome, Step, open_beneath, own_link};
+
+/// The most bytes that the names of an inode's extended attributes, or the value of one, may have:
+/// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
+const MAX_ATTRIBUTE: usize = 64 * 1024;
+
+/// An inode whose attributes are read or set.
+#[derive(Debug)]
+pub struct Inode {
+    fd: OwnedFd,
+    /// Its extended attributes and mode can then only be had by the link to it in /proc.
+    is_place: bool,
+}
+
+impl Inode {
+    /// An open file or directory.
+    pub fn open(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            is_place: false,
+        }
+    }
+
+    /// Holds an entry as a place only, whatever it is, and without opening it.
+    pub fn place(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self {
+            fd: open_beneath(dir, name.as_ref(), flags)?,
+            is_place: true,
+        })
+    }
+
+    /// The names of its extended attributes, each ended by a NUL; nothing where the filesystem has
+    /// none.
+    pub fn attributes(&self) -> Outcome<Vec<u8>> {
+        let names = read_growing(|buffer| {
+            let spare = spare_capacity(buffer);
+            if self.is_place {
+                rustix::fs::listxattr(own_link(self), spare)
+            } else {
+                rustix::fs::flistxattr(self, spare)
+            }
+        });
+        match names {
+            Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
+            names => names,
+        }
+    }
+
+    /// The value of an extended attribute.
+    pub fn attribute(&self, name: &CStr) -> Outcome<Vec<u8>> {
+        read_growing(|buffer| {
+            let spare = spare_capacity(buffer);
+            if self.is_place {
+                rustix::fs::getxattr(own_link(self), name, spare)
+            } else {
+                rustix::fs::fgetxattr(self, name, spare)
+            }
+        })
+    }
+
+    /// The bytes of a symbolic link that is held as a place.
+    pub fn link_target(&self) -> Outcome<std::ffi::CString> {
+        rustix::fs::readlinkat(self, "", Vec::new())
+    }
+}
+
+impl AsFd for Inode {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Reads into a small buffer, or the largest that can be needed.
+fn read_growing(mut read: impl FnMut(&mut Vec<u8>) -> Outcome<usize>) -> Outcome<Vec<u8>> {
+    let mut buffer = Vec::with_capacity(512);
+    match read(&mut buffer) {
+        Err(Errno::RANGE) => {
+            buffer.reserve(MAX_ATTRIBUTE);
+            read(&mut buffer)?;
+        }
+        outcome => {
+            outcome?;
+        }
+    }
+    Ok(buffer)
+}
+
+/// Opens a directory beneath another to copy it, following no link, crossing no mount and leaving
+/// no trace in its access time.
+pub fn open_source_dir(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags =
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
+    open_beneath(dir, name.as_ref(), flags)
+}
+
+/// Opens a file to copy it, as [`open_source_dir`] does a directory. Whoever calls it saw a file;
+/// what took its place since is opened without harm, and told apart by its status.
+pub fn open_source_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags = OFlags::RDONLY
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::NOATIME
+        | OFlags::CLOEXEC;
+    open_beneath(dir, name.as_ref(), flags)
+}
+
+/// The steps of a copy.
+impl Os {
+    /// Has an empty file share all blocks of another.
+    pub fn share(&self, target: impl AsFd, source: impl AsFd) -> Outcome {
+        let target = target.as_fd();
+        self.step(Step::Share, Object::Open(target), || {
+            rustix::fs::ioctl_ficlone(target, source)
+        })
+    }
+
+    /// Copies at most so many bytes from one file to the same place of another; how many they were,
+    /// 0 at the file's end.
+    pub fn copy_range(
+        &self,
+        target: impl AsFd,
+        source: impl AsFd,
+        offset: u64,
+        bytes: usize,
+    ) -> Outcome<u64> {
+        let target = target.as_fd();
+        let (mut from, mut to) = (offset, offset);
+        self.step(Step::CopyRange, Object::Open(target), || {
+            let (from, to) = (Some(&mut from), Some(&mut to));
+            rustix::fs::copy_file_range(source, from, target, to, bytes)
+        })
+        .map(|copied| copied as u64)
+    }
+
+    /// Sets the size of a file.
+    pub fn truncate(&self, file: impl AsFd, size: u64) -> Outcome {
+        let file = file.as_fd();
+        self.step(Step::Truncate, Object::Open(file), || {
+            rustix::fs::ftruncate(file, size)
+        })
+    }
+
+    /// Gives a file another name, which must not exist yet.
+    pub fn link(
+        &self,
+        (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
+        (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
+    ) -> Outcome {
+        let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
+        self.step(Step::Link, Object::Entry(to_dir, to), || {
+            rustix::fs::linkat(from_dir, from.as_ref(), to_dir, to, AtFlags::empty())
+        })
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, target: &CStr, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        self.step(Step::Symlink, Object::Entry(dir, name), || {
+            rustix::fs::symlinkat(target, dir, name)
+        })
+    }
+
+    /// Makes a FIFO, a socket or a device, for root alone.
+    pub fn mknod(
+        &self,
+        dir: impl AsFd,
+        name: impl AsRef<OsStr>,
+        kind: FileType,
+        (major, minor): (u32, u32),
+    ) -> Outcome {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        let mode = Mode::from_raw_mode(0o600);
+        let device = rustix::fs::makedev(major, minor);
+        self.step(Step::Mknod, Object::Entry(dir, name), || {
+            rustix::fs::mknodat(dir, name, kind, mode, device)
+        })
+    }
+
+    /// Sets the permission bits of an inode that may be only a place.
+    pub fn set_mode(&self, inode: &Inode, mode: u32) -> Outcome {
+        if !inode.is_place {
+            return self.chmod(inode, mode);
+        }
+        let mode = Mode::from_raw_mode(mode);
+        self.step(Step::Chmod, Object::Open(inode.as_fd()), || {
+            rustix::fs::chmodat(CWD, own_link(inode), mode, AtFlags::empty())
+        })
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_attribute(&self, inode: &Inode, name: &CStr, value: &[u8]) -> Outcome {
+        let flags = XattrFlags::empty();
+        self.step(Step::SetAttribute, Object::Open(inode.as_fd()), || {
+            if inode.is_place {
+                rustix::fs::setxattr(own_link(inode), name, value, flags)
+            } else {
+                rustix::fs::fsetxattr(inode, name, value, flags)
+            }
+        })
+    }
+
+    /// Gives an inode the times of access and change of another.
+    pub fn set_times(&self, inode: &Inode, of: &Statx) -> Outcome {
+        let timespec = |time: rustix::fs::StatxTimestamp| Timespec {
+            tv_sec: time.tv_sec,
+            tv_nsec: time.tv_nsec.into(),
+        };
+        let times = Timestamps {
+            last_access: timespec(of.stx_atime),
+            last_modification: timespec(of.stx_mtime),
+        };
+        self.step(Step::SetTimes, Object::Open(inode.as_fd()), || {
+            rustix::fs::utimensat(inode, "", &times, AtFlags::EMPTY_PATH)
+        })
+    }
+
+    /// Sets inode flags beside those that are set.
+    pub fn add_flags(&self, file: impl AsFd, flags: IFlags) -> Outcome {
+        let file = file.as_fd();
+        let before = rustix::fs::ioctl_getflags(file)?;
+        self.step(Step::SetFlags, Object::Open(file), || {
+            rustix::fs::ioctl_setflags(file, before | flags)
+        })
+    }
+}
