@@ -1,0 +1,107 @@
+//! The content of a file.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{SeekFrom, Statx, seek};
+use rustix::io::Errno;
+
+use crate::pool::fault::During;
+use crate::sys;
+
+use super::fault::{Reason, stopped};
+use super::{Copying, Transfer};
+
+/// How long XFS holds the lock of a file for each extent whose blocks are to be shared, as measured
+/// on a machine of two cores.
+const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
+
+/// Smaller files have too few extents to ask for their number.
+const WORTH_COUNTING: u64 = 1 << 20;
+
+/// So many bytes are copied before it is asked whether to stop.
+const PIECE: u64 = 16 << 20;
+
+impl Copying<'_> {
+    /// Refuses a file whose writers would have to wait for too long.
+    pub(super) fn check_stall(&self, source: &OwnedFd, original: &Statx) -> Result<(), Reason> {
+        let Some(most) = self.max_stall else {
+            return Ok(());
+        };
+        if self.transfer == Transfer::Copy || original.stx_size <= WORTH_COUNTING {
+            return Ok(());
+        }
+        let extents = sys::extents(source.as_fd()).during("count the extents of a file")?;
+        if STALL_PER_EXTENT.saturating_mul(extents) > most {
+            return Err(Reason::WouldStall { extents });
+        }
+        Ok(())
+    }
+
+    /// Brings the content of a file of this size into an empty one.
+    pub(super) fn transfer(
+        &self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        size: u64,
+    ) -> Result<(), Reason> {
+        match self.transfer {
+            _ if size == 0 => Ok(()),
+            Transfer::Copy => self.copy_data(source, target, size),
+            Transfer::Share => match self.os.share(target, source) {
+                Err(errno @ (Errno::OPNOTSUPP | Errno::INVAL | Errno::TXTBSY)) => {
+                    Err(Reason::NotShareable(errno))
+                }
+                shared => Ok(shared.during("share the blocks of a file")?),
+            },
+        }
+    }
+
+    /// Copies what is not holes. What a file grows by meanwhile is left, or whoever appends could
+    /// keep the copy from ending.
+    fn copy_data(&self, source: &OwnedFd, target: &OwnedFd, size: u64) -> Result<(), Reason> {
+        let mut at = 0;
+        while at < size {
+            let data = match seek(source, SeekFrom::Data(at)) {
+                // Nothing but a hole, or the file is shorter now.
+                Err(Errno::NXIO) => break,
+                data => data.during("find data in a file")?,
+            };
+            let hole = match seek(source, SeekFrom::Hole(data)) {
+                Err(Errno::NXIO) => break,
+                hole => hole.during("find a hole in a file")?,
+            };
+            if !self.copy_range(source, target, (data, hole.min(size)))? {
+                break;
+            }
+            at = hole;
+        }
+        if at < size {
+            let end = seek(source, SeekFrom::End(0)).during("find the end of a file")?;
+            let truncated = self.os.truncate(target, end.min(size));
+            truncated.during("set the size of a file")?;
+        }
+        Ok(())
+    }
+
+    /// Copies a range of bytes; false if the file ended before.
+    fn copy_range(
+        &self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        (mut at, end): (u64, u64),
+    ) -> Result<bool, Reason> {
+        while at < end {
+            let piece = usize::try_from(PIECE.min(end - at)).unwrap_or(usize::MAX);
+            let copied = self.os.copy_range(target, source, at, piece);
+            match copied.during("copy the content of a file")? {
+                0 => return Ok(false),
+                copied => at += copied,
+            }
+            if at < end && self.watch.stopped() {
+                return Err(stopped());
+            }
+        }
+        Ok(true)
+    }
+}
