@@ -216,6 +216,7 @@ impl Bench {
                 options: rootcellar::mount::MountOptions::default(),
             }],
             class: Class::default(),
+            source: None,
             excludes_node: false,
         };
         let volume = self.volumes.create(&request).unwrap();

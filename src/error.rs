@@ -78,8 +78,10 @@ pub enum Error {
         difference: String,
     },
     /// The id exists nowhere, or is not an id of this driver.
-    #[error("volume {id:?} does not exist")]
+    #[error("{what} {id:?} does not exist")]
     NotFound {
+        /// What it would be the id of.
+        what: &'static str,
         /// The id as it was received.
         id: String,
     },
@@ -97,6 +99,23 @@ pub enum Error {
         /// The pool named by the id.
         pool: PoolId,
     },
+    /// What is to be copied is in a pool that is not configured on this node.
+    #[error(
+        "{id} is in pool {pool}, which is not on this node; a copy is made on the node of its \
+         source, so the pod must be steered there"
+    )]
+    SourceElsewhere {
+        /// The id of what is to be copied.
+        id: String,
+        /// The pool named by its id.
+        pool: PoolId,
+    },
+    /// What is to be copied cannot be, as it is.
+    #[error("{0}")]
+    CannotCopy(String),
+    /// The driver stops, and with it long work.
+    #[error("{0} was stopped, for the driver stops; it begins anew when it is asked for again")]
+    Stopped(String),
     /// The pool is to be declared gone, and is there.
     #[error(
         "pool {pool} is not gone: it is at {path:?}; delete its volumes, or take its disk away first"
@@ -281,15 +300,22 @@ impl Error {
             },
             Self::NotPublishedThere { .. } => Code::NotFound,
             Self::PoolNotHere { .. } => match operation {
-                // A source elsewhere: another node may hold it.
+                // OK would drop the object and leak the data.
+                Delete => Code::FailedPrecondition,
+                CreateVolume | CreateSnapshot | Expand | Volume | Query => Code::NotFound,
+            },
+            Self::SourceElsewhere { .. } => match operation {
+                // Another node holds it.
                 CreateVolume => Code::ResourceExhausted,
-                // OK would drop the object and leak the data; for a snapshot
-                // RESOURCE_EXHAUSTED is "not final" and makes it undeletable.
+                // "Not final" to the snapshotter, and the object could not be deleted.
                 CreateSnapshot | Delete => Code::FailedPrecondition,
                 Expand | Volume | Query => Code::NotFound,
             },
-            Self::TopologyExcludesNode { .. }
-            | Self::PoolAbsent(_)
+            Self::TopologyExcludesNode { .. } => match operation {
+                CreateVolume | CreateSnapshot => Code::ResourceExhausted,
+                Delete | Expand | Volume | Query => Code::Unavailable,
+            },
+            Self::PoolAbsent(_)
             | Self::PoolSick { .. }
             | Self::CannotEnforce { .. }
             | Self::OtherFilesystem { .. } => match operation {
@@ -306,10 +332,12 @@ impl Error {
             // to the kubelet, which keeps calling and cleans up.
             Self::HomeSick { .. }
             | Self::Failed { .. }
+            | Self::Stopped(_)
             | Self::Loading
             | Self::Target { .. }
             | Self::Io { .. } => Code::Unavailable,
             Self::Published { .. }
+            | Self::CannotCopy(_)
             | Self::Quarantined { .. }
             | Self::PoolHere { .. }
             | Self::PoolRefused { .. }

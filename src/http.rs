@@ -141,9 +141,13 @@ mod tests {
             unheld: 0,
             limits_restored: 0,
             volumes: 0,
+            snapshots: 1,
             quarantined: 0,
             trash: 0,
             resisting: 0,
+            copies: 1,
+            copied_entries: 7,
+            copied_bytes: Bytes(4096),
             reclaimed: 0,
         }
     }

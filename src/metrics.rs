@@ -86,7 +86,7 @@ impl Collector for Pools {
 /// A number of a pool: name, help, value.
 type Number = (&'static str, &'static str, fn(&PoolStatus) -> u64);
 
-const GAUGES: [Number; 10] = [
+const GAUGES: [Number; 12] = [
     ("pool_healthy", "Whether the pool can be used.", |pool| {
         pool.sickness.is_none().into()
     }),
@@ -102,12 +102,22 @@ const GAUGES: [Number; 10] = [
     ),
     (
         "pool_reserved_bytes",
-        "The sum of the sizes of the pool's volumes.",
+        "What is promised to the pool's volumes and snapshots.",
         |pool| pool.reserved.0,
     ),
     ("pool_volumes", "How many volumes the pool holds.", |pool| {
         count(pool.volumes)
     }),
+    (
+        "pool_snapshots",
+        "How many snapshots the pool holds.",
+        |pool| count(pool.snapshots),
+    ),
+    (
+        "pool_copies",
+        "How many snapshots, restores and clones are being copied file by file.",
+        |pool| count(pool.copies),
+    ),
     (
         "pool_enforces",
         "Whether the kernel holds the pool's volumes to their sizes; 0 while the pool is sick.",
@@ -125,7 +135,7 @@ const GAUGES: [Number; 10] = [
     ),
     (
         "pool_trash",
-        "How many deleted volumes wait to be reclaimed.",
+        "How many deleted volumes and snapshots wait to be reclaimed.",
         |pool| count(pool.trash),
     ),
     (
@@ -136,11 +146,21 @@ const GAUGES: [Number; 10] = [
 ];
 
 /// Their names get the suffix `_total`.
-const COUNTERS: [Number; 2] = [
+const COUNTERS: [Number; 4] = [
     (
         "reclaimed_entries",
         "How many files and directories were reclaimed since start.",
         |pool| pool.reclaimed,
+    ),
+    (
+        "pool_copied_entries",
+        "How many files and directories were copied since start.",
+        |pool| pool.copied_entries,
+    ),
+    (
+        "pool_copied_bytes",
+        "What those occupied where they were copied from, in bytes.",
+        |pool| pool.copied_bytes.0,
     ),
     (
         "pool_limits_restored",
@@ -200,11 +220,15 @@ mod tests {
             available: Bytes(600),
             reserved: Bytes(300),
             volumes: 3,
+            snapshots: 1,
             unheld: 2,
             limits_restored: 5,
             quarantined: 1,
             trash: 2,
             resisting: 1,
+            copies: 1,
+            copied_entries: 7,
+            copied_bytes: Bytes(4096),
             reclaimed: 77,
         }
     }

@@ -52,6 +52,8 @@ pub enum Step {
     SetProject,
     /// `BTRFS_IOC_SUBVOL_CREATE_V2`.
     CreateSubvolume,
+    /// `BTRFS_IOC_SNAP_CREATE_V2`.
+    SnapshotSubvolume,
     /// `BTRFS_IOC_SNAP_DESTROY_V2`.
     DestroySubvolume,
     /// `FICLONE`.
@@ -337,6 +339,20 @@ impl Os {
         let (dir, name) = (dir.as_fd(), name.as_ref());
         self.step(Step::CreateSubvolume, Object::Entry(dir, name), || {
             sys::create_subvolume(dir, name, qgroup)
+        })
+    }
+
+    /// Makes `name` in `dir` a snapshot of a btrfs subvolume, charged to a qgroup if one is given.
+    pub fn snapshot_subvolume(
+        &self,
+        source: impl AsFd,
+        (dir, name): (impl AsFd, &str),
+        qgroup: Option<u64>,
+        read_only: bool,
+    ) -> Outcome {
+        let (source, dir, name) = (source.as_fd(), dir.as_fd(), OsStr::new(name));
+        self.step(Step::SnapshotSubvolume, Object::Entry(dir, name), || {
+            sys::snapshot_subvolume(source, dir, name, qgroup, read_only)
         })
     }
 

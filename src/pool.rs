@@ -9,6 +9,7 @@ mod capacity;
 mod check;
 mod claims;
 mod contents;
+mod copies;
 mod disk;
 mod fault;
 mod filesystem;
@@ -35,20 +36,28 @@ use std::time::SystemTime;
 use crate::error::{Error, Result};
 use crate::os::Os;
 use crate::quota::{Enforcement, Quotas};
-use crate::types::{Bytes, NodeName, PoolId, PoolName, VolumeId};
+use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 pub use adopt::{Adopted, adopt, retire};
 pub use check::{About, Finding, Level, Report, Surroundings, check};
 pub use claims::Claims;
+pub(crate) use copies::Origin;
+pub use copies::{CopyStatus, Terms};
 pub use disk::Site;
 pub use fault::Fault;
-pub use index::{Entry, Quarantined};
+pub(crate) use index::Kept;
+pub use index::{Entry, Quarantined, SnapshotEntry};
 pub use inspect::{Inspection, Wanted, enable_quota, init, inspect};
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
-pub use record::{AccessMode, FORMAT, Mode, Parameters, Sharing, VolumeRecord};
+pub use record::{
+    AccessMode, FORMAT, Method, Mode, Parameters, Pin, Record, Sharing, SnapshotRecord, Source,
+    VolumeRecord,
+};
+pub use room::Reservation;
 pub use sickness::Sickness;
 
+use copies::Copies;
 use disk::Disk;
 use index::Index;
 use trash::Trash;
@@ -82,6 +91,9 @@ pub struct Pool {
     /// Held while the disk is opened or looked at, which may take for ever on one that hangs.
     looking: Mutex<()>,
     trash: Trash,
+    /// Held while a limit is set by what is recorded, and a record changed after it.
+    limiting: Mutex<()>,
+    copies: Copies,
     /// How many limits were not as recorded and were restored.
     limits_restored: AtomicU64,
 }
@@ -92,8 +104,10 @@ struct State {
     /// Kept while the pool is sick: its volumes still live in it.
     id: Option<PoolId>,
     index: Index,
-    /// The sizes of the volumes being made.
+    /// What is promised to what is being made.
     in_flight: u64,
+    /// What snapshots being made pin.
+    pinning: Vec<Pin>,
     /// What stood on the filesystem when the pool last held nothing.
     other: Bytes,
 }
@@ -121,6 +135,8 @@ pub struct PoolStatus {
     pub reserved: Bytes,
     /// How many volumes it holds.
     pub volumes: usize,
+    /// How many snapshots it holds.
+    pub snapshots: usize,
     /// How many of them have a size that nothing holds.
     pub unheld: usize,
     /// How many limits were not as recorded, and were restored, since start.
@@ -131,34 +147,29 @@ pub struct PoolStatus {
     pub trash: usize,
     /// How many of those resisted at the last attempt.
     pub resisting: usize,
+    /// How many copies are being made file by file.
+    pub copies: usize,
+    /// How many files and directories were copied since start.
+    pub copied_entries: u64,
+    /// What those occupied where they were copied from.
+    pub copied_bytes: Bytes,
     /// How many files and directories were reclaimed since start.
     pub reclaimed: u64,
 }
 
 /// What a pool knows of an id.
 #[derive(Debug, Clone)]
-pub enum Known {
-    /// A volume.
-    Volume(Arc<Entry>),
+pub enum Known<R = VolumeRecord> {
+    /// What is called so.
+    Entry(Arc<Entry<R>>),
     /// Something that cannot be trusted.
     Quarantined(Quarantined),
     /// Nothing.
     Nothing,
 }
 
-/// Room promised to a volume being made; given back when dropped.
-#[derive(Debug)]
-pub struct Reservation<'a> {
-    pool: &'a Pool,
-    size: Bytes,
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        let mut state = self.pool.lock();
-        state.in_flight = state.in_flight.saturating_sub(self.size.0);
-    }
-}
+/// What a pool that cannot be used is to whoever asked: [`Pool::sick`] or [`Pool::home_sick`].
+pub(crate) type SickError = fn(&Pool, Sickness) -> Error;
 
 impl Pool {
     /// A pool that is not open yet.
@@ -169,6 +180,7 @@ impl Pool {
             id,
             index: Index::default(),
             in_flight: 0,
+            pinning: Vec::new(),
             other: Bytes::ZERO,
         };
         Ok(Self {
@@ -177,6 +189,8 @@ impl Pool {
             state: Mutex::new(state),
             looking: Mutex::new(()),
             trash: Trash::default(),
+            limiting: Mutex::new(()),
+            copies: Copies::default(),
             limits_restored: AtomicU64::new(0),
         })
     }
@@ -206,8 +220,17 @@ impl Pool {
         self.trash.stop();
     }
 
+    /// Ends the copies that are being made; none begins after.
+    pub fn stop_copies(&self) {
+        self.copies.stop();
+    }
+
     fn disk(&self) -> Result<Arc<Disk>, Sickness> {
         self.lock().disk.clone()
+    }
+
+    fn limiting(&self) -> MutexGuard<'_, ()> {
+        self.limiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_sick(&self) -> bool {
@@ -250,7 +273,7 @@ impl Pool {
     /// What a fault means. A full disk and a shortage of the process's own are answers; anything
     /// else makes the pool sick, for what is on the disk is unknown until its records are read
     /// again. What that means for the caller, `sick` says: [`Pool::sick`] or [`Pool::home_sick`].
-    fn judge(&self, fault: Fault, sick: fn(&Self, Sickness) -> Error) -> Error {
+    fn judge(&self, fault: Fault, sick: SickError) -> Error {
         let pool = self.options.name.clone();
         if fault.is_full() {
             return Error::DiskFull {
@@ -268,19 +291,25 @@ impl Pool {
 
     /// What the pool knows of an id, and why it cannot be used now, if it cannot; both of one
     /// moment.
-    pub fn find(&self, id: VolumeId) -> (Known, Option<Sickness>) {
+    pub(crate) fn find<R: Kept>(&self, id: R::Id) -> (Known<R>, Option<Sickness>) {
         let state = self.lock();
-        let known = match (state.index.get(id), state.index.quarantined_as(id)) {
-            (Some(entry), _) => Known::Volume(Arc::clone(entry)),
+        let index = &state.index;
+        let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
+            (Some(entry), _) => Known::Entry(Arc::clone(entry)),
             (None, Some(quarantined)) => Known::Quarantined(quarantined.clone()),
             (None, None) => Known::Nothing,
         };
         (known, state.disk.as_ref().err().cloned())
     }
 
-    /// At most `count` volumes whose ids come after one, in order.
-    pub fn volumes_after(&self, id: Option<VolumeId>, count: usize) -> Vec<Arc<Entry>> {
-        self.lock().index.after(id).take(count).cloned().collect()
+    /// At most `count` of a kind whose ids come after one, in order.
+    pub(crate) fn after<R: Kept + 'static>(
+        &self,
+        id: Option<R::Id>,
+        count: usize,
+    ) -> Vec<Arc<Entry<R>>> {
+        let state = self.lock();
+        state.index.after::<R>(id).take(count).cloned().collect()
     }
 
     /// The type of the filesystem the pool is on.

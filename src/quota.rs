@@ -155,6 +155,24 @@ pub trait Quota: Send + Sync + fmt::Debug {
         size: Bytes,
     ) -> Result<Option<u32>, Errno>;
 
+    /// Whether [`Quota::copy_dir`] can copy a directory.
+    fn copies(&self, _source: BorrowedFd<'_>) -> Result<bool, Errno> {
+        Ok(false)
+    }
+
+    /// Makes `name` in `dir` a copy of `source`, all of one instant, sharing its blocks, and
+    /// otherwise as [`Quota::create_dir`] does; `read_only`: nobody can write into it.
+    fn copy_dir(
+        &self,
+        _os: &Os,
+        _source: BorrowedFd<'_>,
+        _target: (BorrowedFd<'_>, &str),
+        _size: Bytes,
+        _read_only: bool,
+    ) -> Result<Option<u32>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Limits a number to `size` (zero: not limited). Durable with the next syncfs.
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno>;
 

@@ -101,9 +101,10 @@ pub async fn serve(
         http.map(|listener| tokio::spawn(http::serve(listener, Arc::clone(&volumes), metrics)));
     let served = tokio::select! {
         () = shutdown => Ok(()),
-        error = keep_pools(volumes) => Err(error),
+        error = keep_pools(Arc::clone(&volumes)) => Err(error),
         ended = &mut grpc => Err(Error::Internal(format!("the socket is closed: {ended:?}"))),
     };
+    volumes.stop_copies();
     if stop.send(()).is_ok() {
         drain(grpc, &edge).await;
     }

@@ -353,6 +353,17 @@ impl VolumeArguments {
         place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name);
         Ok(arguments)
     }
+
+    /// With the qgroup to be charged, if there is one; `inherit` must outlive the call.
+    fn with(mut self, inherit: &Inherit) -> Self {
+        const SUBVOL_QGROUP_INHERIT: u64 = 1 << 2;
+        if inherit.qgroup != 0 {
+            self.flags |= SUBVOL_QGROUP_INHERIT;
+            self.inherit_size = size_of::<Inherit>() as u64;
+            self.inherit = &raw const *inherit;
+        }
+        self
+    }
 }
 
 /// `struct btrfs_qgroup_inherit` of `linux/btrfs.h` with one qgroup.
@@ -364,6 +375,18 @@ struct Inherit {
     copies: [u64; 2],
     limit: QgroupLimit,
     qgroup: u64,
+}
+
+impl From<Option<u64>> for Inherit {
+    fn from(qgroup: Option<u64>) -> Self {
+        Self {
+            flags: 0,
+            qgroups: 1,
+            copies: [0; 2],
+            limit: QgroupLimit::default(),
+            qgroup: qgroup.unwrap_or_default(),
+        }
+    }
 }
 
 /// `struct btrfs_qgroup_limit` of `linux/btrfs.h`.
@@ -383,26 +406,39 @@ pub fn create_subvolume(
     name: &OsStr,
     qgroup: Option<u64>,
 ) -> Result<(), Errno> {
-    const SUBVOL_QGROUP_INHERIT: u64 = 1 << 2;
-    let inherit = Inherit {
-        flags: 0,
-        qgroups: 1,
-        copies: [0; 2],
-        limit: QgroupLimit::default(),
-        qgroup: qgroup.unwrap_or_default(),
-    };
-    let mut arguments = VolumeArguments::new(name.as_bytes())?;
-    if qgroup.is_some() {
-        arguments.flags = SUBVOL_QGROUP_INHERIT;
-        arguments.inherit_size = size_of::<Inherit>() as u64;
-        arguments.inherit = &raw const inherit;
-    }
+    let inherit = Inherit::from(qgroup);
+    let arguments = VolumeArguments::new(name.as_bytes())?.with(&inherit);
     // SAFETY: the opcode is that of an ioctl which reads one `btrfs_ioctl_vol_args_v2` and, if its
     // flags say so, `inherit`, of the size it says, which lives until the call returns.
     unsafe {
         ioctl(
             dir,
             Setter::<{ opcode::write::<VolumeArguments>(BTRFS, 24) }, _>::new(arguments),
+        )
+    }
+}
+
+/// Makes `name` in `dir` a snapshot of the btrfs subvolume `source`, what is written to it from
+/// then on charged to a qgroup if one is given: `BTRFS_IOC_SNAP_CREATE_V2`. It is durable on return.
+pub fn snapshot_subvolume(
+    source: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    qgroup: Option<u64>,
+    read_only: bool,
+) -> Result<(), Errno> {
+    const SUBVOL_RDONLY: u64 = 1 << 1;
+    let inherit = Inherit::from(qgroup);
+    let mut arguments = VolumeArguments::new(name.as_bytes())?.with(&inherit);
+    arguments.fd = source.as_raw_fd().into();
+    if read_only {
+        arguments.flags |= SUBVOL_RDONLY;
+    }
+    // SAFETY: as in `create_subvolume`, and `source` is open for as long as the borrow lives.
+    unsafe {
+        ioctl(
+            dir,
+            Setter::<{ opcode::write::<VolumeArguments>(BTRFS, 23) }, _>::new(arguments),
         )
     }
 }

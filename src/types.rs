@@ -25,6 +25,11 @@ impl Bytes {
     /// The largest number the specification's signed fields can carry.
     pub const MAX: Bytes = Bytes(i64::MAX.cast_unsigned());
 
+    /// Whether it is none.
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// The value in the specification's signed representation, saturating at its maximum.
     pub fn to_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
@@ -116,7 +121,11 @@ checked_string! {
 checked_string! {
     /// The name the CO gives a volume: any Unicode the specification allows, at most 128 bytes.
     /// It may hold `/`, `..` and newlines, so it is never used as a path.
-    VolumeName, "name", check_volume_name
+    VolumeName, "name", |text| check_name("volume", text)
+}
+checked_string! {
+    /// The name the CO gives a snapshot: any Unicode the specification allows, at most 128 bytes.
+    SnapshotName, "name", |text| check_name("snapshot", text)
 }
 
 fn check_pool_name(text: &str) -> std::result::Result<(), String> {
@@ -154,13 +163,13 @@ fn check_node_name(text: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn check_volume_name(text: &str) -> std::result::Result<(), String> {
+fn check_name(of: &str, text: &str) -> std::result::Result<(), String> {
     if text.is_empty() {
-        return Err("the volume name is missing".into());
+        return Err(format!("the {of} name is missing"));
     }
     if text.len() > MAX_FIELD_BYTES {
         return Err(format!(
-            "the volume name has {} bytes; at most {MAX_FIELD_BYTES} are allowed",
+            "the {of} name has {} bytes; at most {MAX_FIELD_BYTES} are allowed",
             text.len()
         ));
     }
@@ -168,7 +177,7 @@ fn check_volume_name(text: &str) -> std::result::Result<(), String> {
     let forbidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
     match text.chars().find(|c| forbidden(*c)) {
         Some(c) => Err(format!(
-            "the volume name holds the forbidden character U+{:04X}",
+            "the {of} name holds the forbidden character U+{:04X}",
             u32::from(c)
         )),
         None => Ok(()),
@@ -214,7 +223,7 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// A hash of a volume's name, different in every pool; the end of the volume's directory name.
+/// A hash of a name, different in every pool; the end of the directory's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash(Uuid);
 
@@ -234,67 +243,81 @@ impl fmt::Display for NameHash {
     }
 }
 
-/// A volume id: `v1-<pool id>-<hash of the name>`, each 32 lower-case hexadecimal digits. It is
-/// the same for the same name in the same pool, and names its pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct VolumeId {
-    pool: PoolId,
-    hash: NameHash,
+/// Declares the id of what has a name in a pool: a prefix that tells what it is, the pool's id and
+/// the hash of the name. It is the same for the same name in the same pool, and names its pool.
+macro_rules! id_of_a_name {
+    ($(#[$doc:meta])* $id:ident, $name:ident, $prefix:literal, $what:literal) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $id {
+            pool: PoolId,
+            hash: NameHash,
+        }
+
+        impl $id {
+            /// The id of what is called `name` in the pool.
+            pub fn new(pool: PoolId, name: &$name) -> Self {
+                let hash = NameHash(Uuid::new_v5(&pool.0, name.as_str().as_bytes()));
+                Self { pool, hash }
+            }
+
+            /// The id of what has a name with this hash in the pool.
+            pub fn from_hash(pool: PoolId, hash: NameHash) -> Self {
+                Self { pool, hash }
+            }
+
+            /// Parses the one canonical spelling; anything else is not an id of ours.
+            pub fn parse(text: &str) -> Option<Self> {
+                let (pool, hash) = text.strip_prefix($prefix)?.split_once('-')?;
+                Some(Self {
+                    pool: PoolId(parse_simple(pool)?),
+                    hash: NameHash::parse(hash)?,
+                })
+            }
+
+            /// The pool it lives in.
+            pub fn pool(&self) -> PoolId {
+                self.pool
+            }
+
+            /// The hash of its name.
+            pub fn hash(&self) -> NameHash {
+                self.hash
+            }
+        }
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{}-{}", $prefix, self.pool.0.simple(), self.hash)
+            }
+        }
+
+        impl TryFrom<String> for $id {
+            type Error = String;
+
+            fn try_from(text: String) -> std::result::Result<Self, String> {
+                Self::parse(&text).ok_or_else(|| format!(concat!("{:?} is not ", $what), text))
+            }
+        }
+
+        impl From<$id> for String {
+            fn from(id: $id) -> String {
+                id.to_string()
+            }
+        }
+    };
 }
 
-impl VolumeId {
-    const PREFIX: &'static str = "v1-";
-
-    /// The id of the volume called `name` in the pool.
-    pub fn new(pool: PoolId, name: &VolumeName) -> Self {
-        let hash = NameHash(Uuid::new_v5(&pool.0, name.as_str().as_bytes()));
-        Self { pool, hash }
-    }
-
-    /// The id of the volume whose name has this hash in the pool.
-    pub fn from_hash(pool: PoolId, hash: NameHash) -> Self {
-        Self { pool, hash }
-    }
-
-    /// Parses the one canonical spelling; anything else is not an id of ours.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (pool, hash) = text.strip_prefix(Self::PREFIX)?.split_once('-')?;
-        Some(Self {
-            pool: PoolId(parse_simple(pool)?),
-            hash: NameHash::parse(hash)?,
-        })
-    }
-
-    /// The pool the volume lives in.
-    pub fn pool(&self) -> PoolId {
-        self.pool
-    }
-
-    /// The hash of the volume's name.
-    pub fn hash(&self) -> NameHash {
-        self.hash
-    }
+id_of_a_name! {
+    /// A volume id: `v1-<pool id>-<hash of the name>`, each 32 lower-case hexadecimal digits.
+    VolumeId, VolumeName, "v1-", "a volume id"
 }
-
-impl fmt::Display for VolumeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}-{}", Self::PREFIX, self.pool.0.simple(), self.hash)
-    }
-}
-
-impl TryFrom<String> for VolumeId {
-    type Error = String;
-
-    fn try_from(text: String) -> std::result::Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is not a volume id"))
-    }
-}
-
-impl From<VolumeId> for String {
-    fn from(id: VolumeId) -> String {
-        id.to_string()
-    }
+id_of_a_name! {
+    /// A snapshot id: `s1-<pool id>-<hash of the name>`, each 32 lower-case hexadecimal digits.
+    SnapshotId, SnapshotName, "s1-", "a snapshot id"
 }
 
 fn parse_simple(text: &str) -> Option<Uuid> {
@@ -318,6 +341,21 @@ pub struct ClaimLabel {
     /// The name of the persistent volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+}
+
+/// The object a snapshot was made for, as `--extra-create-metadata` gives it; for people only.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotLabel {
+    /// The namespace of the `VolumeSnapshot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// The name of the `VolumeSnapshot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// The name of the `VolumeSnapshotContent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
 }
 
 #[cfg(test)]
@@ -385,6 +423,16 @@ mod tests {
         ] {
             assert_eq!(VolumeId::parse(&bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn the_id_of_a_snapshot_is_never_that_of_a_volume() {
+        let pool = PoolId::random();
+        let volume = VolumeId::new(pool, &"a".parse().unwrap());
+        let snapshot = SnapshotId::new(pool, &"a".parse().unwrap());
+        assert_eq!(SnapshotId::parse(&snapshot.to_string()), Some(snapshot));
+        assert_eq!(SnapshotId::parse(&volume.to_string()), None);
+        assert_eq!(VolumeId::parse(&snapshot.to_string()), None);
     }
 
     #[test]

@@ -6,8 +6,10 @@ mod capability;
 mod class;
 mod create;
 mod expand;
+mod find;
 mod publications;
 mod publish;
+mod snapshot;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,16 +19,18 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::Os;
-use crate::pool::{Context, Entry, Known, Memory, Pool, PoolOptions, Sickness, Site};
+use crate::pool::{Context, Entry, Memory, Pool, PoolOptions, Sickness, Site};
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
-pub use crate::pool::{AccessMode, Mode, Parameters, Sharing};
+pub use crate::pool::{AccessMode, Method, Mode, Parameters, Sharing, Source, Terms};
 pub use capability::Capability;
-pub use class::{Class, Hold};
+pub use class::{Class, Hold, InUse, SnapshotClass};
 pub use expand::ExpandRequest;
+pub use snapshot::{Snapshot, SnapshotFilter, SnapshotPage, SnapshotRequest};
 
 use busy::Busy;
+use find::{after_token, parse_id, shorten, wanted};
 use publications::Publications;
 
 /// How long opening a pool may take before the others are served without it.
@@ -97,6 +101,8 @@ pub struct Volume {
     pub parameters: Parameters,
     /// How its size is held.
     pub enforcement: Enforcement,
+    /// What it was made a copy of, if it was.
+    pub source: Option<Source>,
 }
 
 impl Volume {
@@ -108,6 +114,7 @@ impl Volume {
             size: entry.record.size_bytes,
             parameters: entry.record.parameters,
             enforcement: entry.record.enforcement,
+            source: entry.record.source,
         }
     }
 }
@@ -125,8 +132,19 @@ pub struct CreateRequest {
     pub capabilities: Vec<Capability>,
     /// What its class says.
     pub class: Class,
+    /// The id, as received, of what it is to be a copy of, if it is.
+    pub source: Option<SourceId>,
     /// Whether the requested topology leaves this node out.
     pub excludes_node: bool,
+}
+
+/// The id of what is to be copied, as received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceId {
+    /// A snapshot's.
+    Snapshot(String),
+    /// A volume's.
+    Volume(String),
 }
 
 /// A checked `NodePublishVolumeRequest`.
@@ -260,6 +278,13 @@ impl Volumes {
         pool.check(&|site| self.learn_publications(site));
     }
 
+    /// Ends copies that are being made, which may take long; none begins after.
+    pub fn stop_copies(&self) {
+        for pool in &self.pools {
+            pool.stop_copies();
+        }
+    }
+
     /// Stops what runs in the background.
     pub fn stop(&self) {
         for pool in &self.pools {
@@ -276,14 +301,11 @@ impl Volumes {
     /// a pool that was declared gone is gone.
     pub fn delete(&self, id: &str) -> Result<()> {
         let parsed = parse_id(id)?;
-        let _held = self.busy.hold_id(id)?;
-        let (pool, entry) = match self.volume(parsed) {
-            Err(Error::PoolNotHere { pool }) if self.memory.is_retired(pool)? => {
-                tracing::warn!(id, "was in a pool that is gone for good");
-                return Ok(());
-            }
-            found => found?,
-        };
+        let _held = self.busy.hold_to_delete(id)?;
+        if self.is_gone_for_good(id, parsed.pool())? {
+            return Ok(());
+        }
+        let (pool, entry) = self.volume(parsed)?;
         if let Some((target, _)) = self.published(&entry)?.into_iter().next() {
             return Err(Error::Published {
                 id: id.to_owned(),
@@ -303,19 +325,12 @@ impl Volumes {
     /// first). A token is the last id of the page before, so what is made or deleted in between
     /// shifts nothing.
     pub fn list(&self, max_entries: usize, token: &str) -> Result<Page> {
-        let after = match token {
-            "" => None,
-            _ => Some(VolumeId::parse(token).ok_or_else(|| Error::BadToken(token.to_owned()))?),
-        };
-        let wanted = if max_entries == 0 {
-            usize::MAX
-        } else {
-            max_entries
-        };
+        let after = after_token(token, VolumeId::parse)?;
+        let wanted = wanted(max_entries);
         let mut volumes: Vec<Volume> = Vec::new();
         for pool in &self.pools {
             // One more than is wanted tells whether there is another page.
-            let entries = pool.volumes_after(after, wanted.saturating_add(1));
+            let entries = pool.after(after, wanted.saturating_add(1));
             volumes.extend(entries.iter().map(|entry| Volume::new(pool, entry)));
         }
         volumes.sort_by_key(|volume| volume.id);
@@ -339,28 +354,6 @@ impl Volumes {
         let (pool, entry) = self.volume(parse_id(id)?)?;
         create::check_fits(&pool, &entry, capabilities, class)?;
         Ok(Volume::new(&pool, &entry))
-    }
-
-    /// The pool and entry of a volume.
-    fn volume(&self, id: VolumeId) -> Result<(Arc<Pool>, Arc<Entry>)> {
-        let mut pools = self
-            .pools
-            .iter()
-            .filter(|pool| pool.id() == Some(id.pool()));
-        let first = pools.next().ok_or(Error::PoolNotHere { pool: id.pool() })?;
-        // A disk that was moved from one path to another is known at both and open at one.
-        let pool = pools
-            .find(|pool| pool.sickness().is_none())
-            .unwrap_or(first);
-        match pool.find(id) {
-            (Known::Quarantined(quarantined), _) => Err(Error::Quarantined {
-                path: pool.path().join(quarantined.path),
-                reason: quarantined.reason,
-            }),
-            (_, Some(reason)) => Err(pool.home_sick(reason)),
-            (Known::Volume(entry), None) => Ok((Arc::clone(pool), entry)),
-            (Known::Nothing, None) => Err(Error::NotFound { id: id.to_string() }),
-        }
     }
 
     /// Where a volume is published, looked at now; what is gone is forgotten. Something else on top
@@ -406,15 +399,6 @@ impl Volumes {
         }
         Ok(target)
     }
-}
-
-fn parse_id(id: &str) -> Result<VolumeId> {
-    VolumeId::parse(id).ok_or_else(|| Error::NotFound { id: shorten(id) })
-}
-
-/// What a message shows of an id that is none.
-fn shorten(id: &str) -> String {
-    id.chars().take(crate::types::MAX_FIELD_BYTES).collect()
 }
 
 fn no_thread(pool: &Pool) -> impl Fn(std::io::Error) -> Error {

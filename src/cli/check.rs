@@ -161,6 +161,7 @@ mod tests {
                 node: Some("node1".parse().unwrap()),
                 filesystem: "xfs".into(),
                 volumes: 1,
+                snapshots: 0,
                 reserved: Bytes(1),
                 quarantined: Vec::new(),
                 problem: None,

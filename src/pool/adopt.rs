@@ -8,7 +8,7 @@ use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
 
 use super::fault::During;
-use super::index::Index;
+use super::index::{Homes, Index};
 use super::inspect::{Wanted, open_root};
 use super::marker::Marker;
 use super::path::{open_mounted, take_lock};
@@ -53,11 +53,11 @@ fn take_over(
     let meta = os::open_dir(&root, layout::META).during("open .rootcellar")?;
     let _lock = take_lock(&meta, Instant::now() + LOCK_WAIT)?;
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
-    let volumes = os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
+    let homes = Homes::open(&root)?;
     let adopted = Adopted {
         id: marker.id,
         from: marker.node.clone(),
-        volumes: Index::load(&volumes, marker.id, &NoQuota)?.volumes(),
+        volumes: Index::load(&homes, marker.id, &NoQuota)?.volumes().len(),
     };
     // What a killed driver left in sight would be missed for ever if it were remembered and lost.
     memory.os().syncfs(&root).during_sync("sync the disk")?;

@@ -206,10 +206,11 @@ impl Examination<'_> {
         claims.filesystem(place.device, &self.options.name)?;
         self.identify(&looked, claims)?;
         let pool = &self.report.pool;
-        let (volumes, node) = (pool.volumes, &looked.marker.node);
+        let (volumes, snapshots) = (pool.volumes, pool.snapshots);
+        let node = &looked.marker.node;
         let on = format!("{} on {}", pool.filesystem, place.source.display());
         let what = format!(
-            "pool {} of node {node}, {on}, {volumes} volumes",
+            "pool {} of node {node}, {on}, {volumes} volumes, {snapshots} snapshots",
             looked.marker.id
         );
         self.find(Level::Ok, About::Pool, what, None);
@@ -300,8 +301,10 @@ impl Examination<'_> {
         let lack = quota::lack(&filesystem, looked.root.as_fd());
         // Switched on a moment ago.
         let lack = lack.during(super::limits::LOOK)?.unwrap_or(Lack::Unknown);
-        let entries = looked.index.after(None);
-        let held = entries.filter(|entry| entry.record.enforcement != Enforcement::None);
+        let held = looked
+            .index
+            .volumes()
+            .filter(|entry| entry.record.enforcement != Enforcement::None);
         let why = match lack {
             Lack::Unknown => format!("the driver knows no quota of {filesystem}"),
             Lack::MountOption => {
@@ -369,7 +372,7 @@ impl Examination<'_> {
         if enforcement == Enforcement::None {
             return;
         }
-        let entries: Vec<_> = looked.index.after(None).cloned().collect();
+        let entries: Vec<_> = looked.index.volumes().cloned().collect();
         for entry in entries.iter().filter(|entry| entry.is_unheld(enforcement)) {
             let what = format!(
                 "nothing holds its size, {}: it was made when sizes were not held here, or its \

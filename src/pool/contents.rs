@@ -7,40 +7,67 @@ use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::os::{self, FileId, Os};
+use crate::os::{self, FileId};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
 use super::fault::{During, Fault};
-use super::{Entry, Pool, Reservation, Sickness, VolumeRecord, layout};
+use super::record::Record;
+use super::{
+    Entry, Kept, Origin, Pool, Reservation, SickError, Sickness, Terms, VolumeRecord, layout,
+};
 
 impl Pool {
-    /// Makes a volume from its record: built unseen, visible by one rename, durable on return.
+    /// Makes a volume from its record, empty or a copy: built unseen, visible by one rename, durable
+    /// on return.
     ///
     /// The record's quota number is filled in here, where the limit is set. What holds sizes must
     /// still be what the record was written for.
-    pub fn create(
+    pub(crate) fn create(
         &self,
-        _room: &Reservation<'_>,
+        room: &Reservation<'_>,
         held_by: Enforcement,
+        content: Option<(&Origin, Terms)>,
         record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let (disk, _) = self.attached().map_err(|sickness| self.sick(sickness))?;
+        // Of what is copied, another node would make a copy too.
+        let sick: SickError = match content {
+            Some(_) => Self::home_sick,
+            None => Self::sick,
+        };
+        let (disk, _) = self.attached().map_err(|sickness| sick(self, sickness))?;
         if disk.quota.enforcement() != held_by {
-            return Err(self.sick(Sickness::EnforcementChanged));
+            return Err(sick(self, Sickness::EnforcementChanged));
+        }
+        if let Some(content) = content {
+            return self.create_copy(&disk, room, content, record);
         }
         let (staged, record) = self
             .build(&disk, record)
-            .map_err(|fault| self.judge(fault, Self::sick))?;
-        let directory = layout::directory_name(record.id, &record.name, &record.claim);
-        if let Err(fault) = disk.reveal(&staged, &directory) {
-            self.abandon(&disk, &staged, record.quota_id);
-            return Err(self.judge(fault, Self::sick));
+            .map_err(|fault| self.judge(fault, sick))?;
+        let quota_id = record.quota_id;
+        let give_up = || self.abandon(&disk, &staged, quota_id);
+        self.install(&disk, &staged, record, sick, give_up)
+    }
+
+    /// Makes what was sealed visible, and that durable; gives it up if it cannot be seen.
+    pub(super) fn install<R: Kept>(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        record: R,
+        sick: SickError,
+        give_up: impl FnOnce(),
+    ) -> Result<Arc<Entry<R>>> {
+        let directory = record.directory();
+        if let Err(fault) = disk.reveal::<R>(staged, &directory) {
+            give_up();
+            return Err(self.judge(fault, sick));
         }
-        // From here on the volume may be on the disk whatever happens, and another node would
-        // make a second one.
-        let settled = disk.settle();
+        // From here on it may be on the disk whatever happens, and another node would make a
+        // second one.
+        let settled = disk.settle::<R>();
         let entry = self.lock().index.insert(Entry { record, directory });
         settled.map_err(|fault| self.judge(fault, Self::home_sick))?;
         Ok(entry)
@@ -58,11 +85,13 @@ impl Pool {
         let (disk, _) = self.attached().map_err(home_sick)?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
-        let amended = set_limit(&self.context.os, &disk, &record)
+        let _limiting = self.limiting();
+        let amended = self
+            .set_limit(&disk, &record)
             .during("raise a volume's limit")
             .and_then(|()| disk.amend(&entry.directory, &record));
         if let Err(fault) = amended {
-            if let Err(errno) = set_limit(&self.context.os, &disk, &entry.record) {
+            if let Err(errno) = self.set_limit(&disk, &entry.record) {
                 tracing::warn!(pool = %self.options.name, %errno, "left a limit raised");
             }
             return Err(self.judge(fault, Self::home_sick));
@@ -74,7 +103,7 @@ impl Pool {
     /// What is charged to a volume, where that is counted.
     pub fn charge(&self, entry: &Entry) -> Result<Option<Charge>> {
         let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
-        let Some(id) = entry.record.quota_id.filter(|_| disk.accounts()) else {
+        let Some(id) = entry.record.number().filter(|_| disk.accounts()) else {
             return Ok(None);
         };
         let charge = disk.quota.charge(id).during("ask what a volume uses");
@@ -92,7 +121,7 @@ impl Pool {
 
     /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
     /// is done on a disk that was taken away a moment ago.
-    fn attached(&self) -> Result<(Arc<Disk>, OwnedFd), Sickness> {
+    pub(super) fn attached(&self) -> Result<(Arc<Disk>, OwnedFd), Sickness> {
         let disk = self.disk()?;
         match disk.attached(&self.options) {
             Ok(at) => Ok((disk, at)),
@@ -133,7 +162,7 @@ impl Pool {
             .during("set a volume's owner")?;
         os.chmod(&data, parameters.mode.bits())
             .during("set a volume's mode")?;
-        disk.seal(staged, record)
+        disk.seal(staged, record, false)
     }
 
     /// Gives up what was staged. What cannot be removed now is cleared at the next start, and its
@@ -149,21 +178,21 @@ impl Pool {
         }
     }
 
-    /// Takes a volume out of sight, durably; its space comes back in the background, and until
-    /// then its size stays promised.
-    pub fn delete(&self, entry: &Entry) -> Result<()> {
+    /// Takes a volume or snapshot out of sight, durably; its space comes back in the background, and
+    /// until then what was promised to it may stay promised.
+    pub(crate) fn delete<R: Kept>(&self, entry: &Entry<R>) -> Result<()> {
         let (disk, _) = self
             .attached()
             .map_err(|sickness| self.home_sick(sickness))?;
         // Counted before it is there, for the reclaimer may be done with it at once.
         let place = Disk::place_in_trash(&entry.directory);
-        self.trash.add_size(&place, entry.record.size_bytes.0);
-        let binned = disk.bin(&entry.directory, &place);
+        self.trash.add(&place, &entry.record);
+        let binned = disk.bin::<R>(&entry.directory, &place);
         if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
             self.trash.forget(place.as_ref());
         }
         binned.map_err(|fault| self.judge(fault, Self::home_sick))?;
-        self.lock().index.remove(entry.record.id);
+        self.lock().index.remove::<R>(entry.record.id());
         self.trash.notify();
         Ok(())
     }
@@ -203,13 +232,5 @@ impl Pool {
             },
             _ => self.judge(fault, Self::home_sick),
         }
-    }
-}
-
-/// Limits a volume to what its record says, if the pool can and does.
-fn set_limit(os: &Os, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
-    match record.limit() {
-        Some((id, limit)) if disk.accounts() => disk.quota.limit(os, id, limit),
-        _ => Ok(()),
     }
 }

@@ -15,16 +15,16 @@ use uuid::Uuid;
 
 use crate::mount::{self, GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
-use crate::quota::{Enforcement, Quota};
+use crate::quota::{self, Enforcement, Quota};
 use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::fault::{During, Fault};
 use super::filesystem::{self, Filesystem};
-use super::index::Entry;
+use super::index::{Entry, Homes};
 use super::marker::Marker;
 use super::path::{find_marker, look_at_path, open_mounted, take_lock};
-use super::record::{self, VOLUME_RECORD, VolumeRecord};
+use super::record::{self, Method, Record, VolumeRecord};
 use super::{Context, PoolOptions, Sickness, layout, tree};
 
 pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
@@ -47,7 +47,7 @@ pub(crate) struct Disk {
     meta: OwnedFd,
     staging: OwnedFd,
     trash: OwnedFd,
-    volumes: OwnedFd,
+    homes: Homes,
     _lock: OwnedFd,
     seen: Seen,
     /// How many blocks the filesystem had, and what it had in all, at the least.
@@ -128,7 +128,7 @@ impl Disk {
             context: context.clone(),
             staging: open_own(&meta, layout::STAGING)?,
             trash: open_own(&meta, layout::TRASH)?,
-            volumes: open_own(&root, layout::VOLUMES)?,
+            homes: Homes::open(&root)?,
             root,
             meta,
             _lock: lock,
@@ -180,7 +180,7 @@ impl Disk {
     /// What a volume's `data/` is identified by.
     pub(crate) fn data_id(&self, entry: &Entry) -> Result<FileId, Fault> {
         let path = [&entry.directory, layout::DATA].join("/");
-        let status = os::status_at(&self.volumes, path).during(LOOK_AT_DATA)?;
+        let status = os::status_at(&self.homes.volumes, path).during(LOOK_AT_DATA)?;
         Ok(status.id)
     }
 
@@ -189,8 +189,8 @@ impl Disk {
         self.quota.enforcement() != Enforcement::None
     }
 
-    pub(crate) fn volumes(&self) -> &OwnedFd {
-        &self.volumes
+    pub(crate) fn homes(&self) -> &Homes {
+        &self.homes
     }
 
     pub(crate) fn trash(&self) -> &OwnedFd {
@@ -255,7 +255,25 @@ impl Disk {
         }
     }
 
-    /// Begins a volume.
+    /// Opens a directory by its path below the pool.
+    pub(crate) fn open_below(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        os::open_dir(&self.root, path)
+    }
+
+    /// How a directory is copied here.
+    pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
+        const ASK: &str = "ask how a copy can be made";
+        if self.quota.copies(source.as_fd()).during(ASK)? {
+            return Ok(Method::Subvolume);
+        }
+        let shares = quota::shares_blocks(&self.filesystem.name, self.root.as_fd()).during(ASK)?;
+        Ok(match shares {
+            Some(true) => Method::Reflink,
+            Some(false) | None => Method::Copy,
+        })
+    }
+
+    /// Begins a volume or snapshot.
     pub(crate) fn stage(&self) -> Result<Staged, Fault> {
         let name = Uuid::new_v4().simple().to_string();
         self.context
@@ -271,31 +289,37 @@ impl Disk {
         tree::remove(&self.context.os, self.staging.as_fd(), &staged.name)
     }
 
-    /// Makes the record durable, still unseen. Nothing was put into `data/`, so the one fsync of
+    /// Makes the record durable, still unseen. If nothing was put into `data/`, the one fsync of
     /// [`Disk::settle`] covers directory, mode and owner, except where the filesystem says no.
-    pub(crate) fn seal(&self, staged: &Staged, record: &VolumeRecord) -> Result<(), Fault> {
-        if self.filesystem.needs_syncfs {
-            self.context
-                .os
-                .syncfs(&self.root)
-                .during_sync("sync the disk")?;
+    pub(crate) fn seal<R: Record>(
+        &self,
+        staged: &Staged,
+        record: &R,
+        has_content: bool,
+    ) -> Result<(), Fault> {
+        if has_content || self.filesystem.needs_syncfs {
+            self.sync()?;
         }
-        record::write_new(&self.context.os, &staged.dir, VOLUME_RECORD, record)
+        record::write_new(&self.context.os, &staged.dir, R::FILE, record)
+    }
+
+    /// Makes all that is on the disk durable.
+    pub(crate) fn sync(&self) -> Result<(), Fault> {
+        let synced = self.context.os.syncfs(&self.root);
+        synced.during_sync("sync the disk")
     }
 
     /// Replaces the record of a volume, durably, after what was changed in the kernel for it.
     pub(crate) fn amend(&self, directory: &str, record: &VolumeRecord) -> Result<(), Fault> {
-        let dir = os::open_dir(&self.volumes, directory).during("open a volume's directory")?;
+        let dir = os::open_dir(&self.homes.volumes, directory);
+        let dir = dir.during("open a volume's directory")?;
         if self.filesystem.needs_syncfs {
-            self.context
-                .os
-                .syncfs(&self.root)
-                .during_sync("sync the disk")?;
+            self.sync()?;
         }
         // In staging, so that what a crash leaves of it is cleared.
         let (os, name) = (&self.context.os, Uuid::new_v4().simple().to_string());
         let replaced = record::write_new(os, &self.staging, &name, record).and_then(|()| {
-            os.replace((&self.staging, &name), (&dir, VOLUME_RECORD))
+            os.replace((&self.staging, &name), (&dir, VolumeRecord::FILE))
                 .during("rename a record")
         });
         if let Err(fault) = replaced {
@@ -308,16 +332,26 @@ impl Disk {
         self.sync_dirs([&dir])
     }
 
-    /// Makes a sealed volume visible.
-    pub(crate) fn reveal(&self, staged: &Staged, directory: &str) -> Result<(), Fault> {
-        let (from, to) = ((&self.staging, &staged.name), (&self.volumes, directory));
+    /// Makes what was sealed visible.
+    pub(crate) fn reveal<R: Record>(&self, staged: &Staged, directory: &str) -> Result<(), Fault> {
+        let (from, to) = (
+            (&self.staging, &staged.name),
+            (self.homes.of::<R>(), directory),
+        );
         let renamed = self.context.os.rename(from, to);
-        renamed.during("rename a volume into place")
+        renamed.during("rename what was made into place")
     }
 
     /// Makes what was revealed durable.
-    pub(crate) fn settle(&self) -> Result<(), Fault> {
-        self.sync_dirs([&self.volumes])
+    pub(crate) fn settle<R: Record>(&self) -> Result<(), Fault> {
+        self.sync_dirs([self.homes.of::<R>()])
+    }
+
+    /// Gives up what was begun and may hold much: it is reclaimed in the background.
+    pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
+        let to = (&self.trash, Uuid::new_v4().simple().to_string());
+        let renamed = self.context.os.rename((&self.staging, &staged.name), to);
+        renamed.during("move what was begun to the trash")
     }
 
     /// A name in the trash that nothing else has.
@@ -327,19 +361,20 @@ impl Disk {
         format!("{}.{}", &directory[start..], Uuid::new_v4().simple())
     }
 
-    /// Takes a volume out of sight, to its place in the trash, durably; false if somebody removed
+    /// Takes something out of sight, to its place in the trash, durably; false if somebody removed
     /// it by hand: then it is gone, which is what was asked for.
-    pub(crate) fn bin(&self, directory: &str, place: &str) -> Result<bool, Fault> {
+    pub(crate) fn bin<R: Record>(&self, directory: &str, place: &str) -> Result<bool, Fault> {
+        let home = self.homes.of::<R>();
         let moved = self
             .context
             .os
-            .rename((&self.volumes, directory), (&self.trash, place));
+            .rename((home, directory), (&self.trash, place));
         let was_there = match moved {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
-            Err(errno) => return Err(Fault::new("move a volume to the trash", errno)),
+            Err(errno) => return Err(Fault::new("move something to the trash", errno)),
         };
-        self.sync_dirs([&self.trash, &self.volumes])?;
+        self.sync_dirs([&self.trash, home])?;
         Ok(was_there)
     }
 

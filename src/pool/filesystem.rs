@@ -20,6 +20,13 @@ pub(crate) struct Filesystem {
     pub(crate) needs_syncfs: bool,
 }
 
+impl Filesystem {
+    /// How many threads copy a tree: on btrfs they wait for the same few nodes of its tree.
+    pub(crate) fn copying_threads(&self) -> usize {
+        if self.name == "btrfs" { 1 } else { 2 }
+    }
+}
+
 const EXT4: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 

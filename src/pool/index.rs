@@ -1,4 +1,4 @@
-//! What a pool holds, as far as it is known: its volumes, and what is quarantined.
+//! What a pool holds, as far as it is known: its volumes and snapshots, and what is quarantined.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,19 +11,29 @@ use rustix::io::Errno;
 
 use crate::os;
 use crate::quota::{Enforcement, Quota};
-use crate::types::{Bytes, NameHash, PoolId, VolumeId};
+use crate::types::{Bytes, NameHash, PoolId, SnapshotId, VolumeId};
 
 use super::fault::{During, Fault};
-use super::record::{self, VOLUME_RECORD, VolumeRecord};
+use super::record::{self, Pin, Record, SnapshotRecord, VolumeRecord};
 use super::{layout, tree};
 
-/// A volume and the name of its directory.
+/// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct Entry<R = VolumeRecord> {
     /// Its record.
-    pub record: VolumeRecord,
-    /// Its directory below `volumes/`.
+    pub record: R,
+    /// Its directory below `volumes/` or `snapshots/`.
     pub directory: String,
+}
+
+/// A snapshot and the name of its directory.
+pub type SnapshotEntry = Entry<SnapshotRecord>;
+
+impl<R: Record> Entry<R> {
+    /// Where it is, below the pool's path.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(R::HOME).join(&self.directory)
+    }
 }
 
 impl Entry {
@@ -32,14 +42,35 @@ impl Entry {
         let held = self.record.enforcement;
         self.record.size_bytes > Bytes::ZERO && (held == Enforcement::None || held != enforcement)
     }
+}
 
-    /// Where it is, below the pool's path.
-    pub(crate) fn path(&self) -> PathBuf {
-        PathBuf::from(layout::VOLUMES).join(&self.directory)
+/// The directories of a pool that hold what it holds.
+#[derive(Debug)]
+pub(crate) struct Homes {
+    pub(crate) volumes: OwnedFd,
+    pub(crate) snapshots: OwnedFd,
+}
+
+impl Homes {
+    pub(crate) fn open(root: impl AsFd) -> Result<Self, Fault> {
+        let open = |name| os::open_dir(&root, name).during("open the pool's own directories");
+        Ok(Self {
+            volumes: open(layout::VOLUMES)?,
+            snapshots: open(layout::SNAPSHOTS)?,
+        })
+    }
+
+    /// The one that holds those of a kind.
+    pub(crate) fn of<R: Record>(&self) -> &OwnedFd {
+        if R::HOME == layout::SNAPSHOTS {
+            &self.snapshots
+        } else {
+            &self.volumes
+        }
     }
 }
 
-/// Something below `volumes/` that cannot be trusted and is left alone.
+/// Something below `volumes/` or `snapshots/` that cannot be trusted and is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// Where it is, below the pool's path.
@@ -48,6 +79,7 @@ pub struct Quarantined {
     pub reason: String,
     /// What it occupies, which stays counted as promised.
     pub space: Bytes,
+    home: &'static str,
     hash: Option<NameHash>,
 }
 
@@ -55,15 +87,54 @@ pub struct Quarantined {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     volumes: BTreeMap<VolumeId, Arc<Entry>>,
+    snapshots: BTreeMap<SnapshotId, Arc<SnapshotEntry>>,
     quarantine: Vec<Quarantined>,
     reserved: u64,
 }
 
+/// What an index holds those of a kind in.
+pub(crate) trait Kept: Record + Sized {
+    fn kept(index: &Index) -> &BTreeMap<Self::Id, Arc<Entry<Self>>>;
+    fn kept_mut(index: &mut Index) -> &mut BTreeMap<Self::Id, Arc<Entry<Self>>>;
+}
+
+impl Kept for VolumeRecord {
+    fn kept(index: &Index) -> &BTreeMap<VolumeId, Arc<Entry>> {
+        &index.volumes
+    }
+
+    fn kept_mut(index: &mut Index) -> &mut BTreeMap<VolumeId, Arc<Entry>> {
+        &mut index.volumes
+    }
+}
+
+impl Kept for SnapshotRecord {
+    fn kept(index: &Index) -> &BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
+        &index.snapshots
+    }
+
+    fn kept_mut(index: &mut Index) -> &mut BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
+        &mut index.snapshots
+    }
+}
+
 impl Index {
     /// Reads every record of the pool.
-    pub(crate) fn load(volumes: &OwnedFd, pool: PoolId, quota: &dyn Quota) -> Result<Self, Fault> {
+    pub(crate) fn load(homes: &Homes, pool: PoolId, quota: &dyn Quota) -> Result<Self, Fault> {
         let mut index = Self::default();
-        let names = os::entry_names(volumes.as_fd()).during("list volumes")?;
+        index.read::<VolumeRecord>(homes, pool, quota)?;
+        index.read::<SnapshotRecord>(homes, pool, quota)?;
+        Ok(index)
+    }
+
+    fn read<R: Kept>(
+        &mut self,
+        homes: &Homes,
+        pool: PoolId,
+        quota: &dyn Quota,
+    ) -> Result<(), Fault> {
+        let home = homes.of::<R>();
+        let names = os::entry_names(home.as_fd()).during("list what the pool holds")?;
         let mut seen: BTreeMap<NameHash, usize> = BTreeMap::new();
         for hash in names
             .iter()
@@ -77,75 +148,99 @@ impl Index {
             let entry = if twin {
                 Err("two directories claim this id".to_owned())
             } else {
-                read_entry(volumes, name, pool)
+                read_entry::<R>(home, name, pool)
             };
             match entry {
                 Ok(Some(entry)) => {
-                    index.insert(entry);
+                    self.insert(entry);
                 }
                 Ok(None) => {}
                 Err(reason) => {
-                    let space = space(volumes, name, quota);
-                    index.quarantine(name, hash, reason, space);
+                    let space = space(home, name, quota);
+                    self.quarantine::<R>(name, hash, reason, space);
                 }
             }
         }
-        Ok(index)
+        Ok(())
     }
 
-    /// Takes a volume for one that cannot be trusted.
-    pub(crate) fn distrust(&mut self, entry: &Entry, space: u64, reason: String) {
-        self.remove(entry.record.id);
-        let hash = Some(entry.record.id.hash());
-        self.quarantine(OsStr::new(&entry.directory), hash, reason, space);
+    /// Takes something for what cannot be trusted.
+    pub(crate) fn distrust<R: Kept>(&mut self, entry: &Entry<R>, space: u64, reason: String) {
+        self.remove::<R>(entry.record.id());
+        let hash = layout::hash_of(&entry.directory);
+        self.quarantine::<R>(OsStr::new(&entry.directory), hash, reason, space);
     }
 
-    fn quarantine(&mut self, name: &OsStr, hash: Option<NameHash>, reason: String, space: u64) {
-        let path = PathBuf::from(layout::VOLUMES).join(name);
+    fn quarantine<R: Record>(
+        &mut self,
+        name: &OsStr,
+        hash: Option<NameHash>,
+        reason: String,
+        space: u64,
+    ) {
+        let path = PathBuf::from(R::HOME).join(name);
         self.reserved = self.reserved.saturating_add(space);
         self.quarantine.push(Quarantined {
             path,
             reason,
             space: Bytes(space),
+            home: R::HOME,
             hash,
         });
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) -> Arc<Entry> {
-        self.remove(entry.record.id);
-        self.reserved = self.reserved.saturating_add(entry.record.size_bytes.0);
+    pub(crate) fn insert<R: Kept>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
+        self.remove::<R>(entry.record.id());
+        self.reserved = self.reserved.saturating_add(entry.record.promised());
         let entry = Arc::new(entry);
-        self.volumes.insert(entry.record.id, Arc::clone(&entry));
+        R::kept_mut(self).insert(entry.record.id(), Arc::clone(&entry));
         entry
     }
 
-    pub(crate) fn remove(&mut self, id: VolumeId) {
-        if let Some(entry) = self.volumes.remove(&id) {
-            self.reserved = self.reserved.saturating_sub(entry.record.size_bytes.0);
+    pub(crate) fn remove<R: Kept>(&mut self, id: R::Id) {
+        if let Some(entry) = R::kept_mut(self).remove(&id) {
+            self.reserved = self.reserved.saturating_sub(entry.record.promised());
         }
     }
 
-    pub(crate) fn get(&self, id: VolumeId) -> Option<&Arc<Entry>> {
-        self.volumes.get(&id)
+    pub(crate) fn get<R: Kept>(&self, id: R::Id) -> Option<&Arc<Entry<R>>> {
+        R::kept(self).get(&id)
     }
 
-    /// What is quarantined under an id, if anything is.
-    pub(crate) fn quarantined_as(&self, id: VolumeId) -> Option<&Quarantined> {
+    /// What of a kind is quarantined under an id, if anything is.
+    pub(crate) fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
+        let hash = R::hash(id);
         self.quarantine
             .iter()
-            .find(|quarantined| quarantined.hash == Some(id.hash()))
+            .find(|quarantined| quarantined.home == R::HOME && quarantined.hash == Some(hash))
     }
 
-    /// The volumes whose ids come after one, in order.
-    pub(crate) fn after(&self, id: Option<VolumeId>) -> impl Iterator<Item = &Arc<Entry>> {
+    /// Those of a kind whose ids come after one, in order.
+    pub(crate) fn after<R: Kept + 'static>(
+        &self,
+        id: Option<R::Id>,
+    ) -> impl Iterator<Item = &Arc<Entry<R>>> {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.volumes
+        R::kept(self)
             .range((id.map_or(Unbounded, Excluded), Unbounded))
             .map(|(_, entry)| entry)
     }
 
-    pub(crate) fn volumes(&self) -> usize {
-        self.volumes.len()
+    /// All volumes.
+    pub(crate) fn volumes(&self) -> impl ExactSizeIterator<Item = &Arc<Entry>> {
+        self.volumes.values()
+    }
+
+    /// All snapshots.
+    pub(crate) fn snapshots(&self) -> impl ExactSizeIterator<Item = &Arc<SnapshotEntry>> {
+        self.snapshots.values()
+    }
+
+    /// What all copies pin.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = &Pin> {
+        let volumes = self.volumes.values().flat_map(|entry| &entry.record.pins);
+        let snapshots = self.snapshots.values();
+        volumes.chain(snapshots.flat_map(|entry| &entry.record.pins))
     }
 
     /// How many volumes have a size that nothing holds, in a pool that holds them so.
@@ -158,21 +253,21 @@ impl Index {
         &self.quarantine
     }
 
-    /// The sizes of all volumes, and what is quarantined, in bytes.
+    /// What is promised to all volumes and snapshots, and what is quarantined, in bytes.
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.volumes.is_empty() && self.quarantine.is_empty()
+        self.volumes.is_empty() && self.snapshots.is_empty() && self.quarantine.is_empty()
     }
 }
 
 /// What an entry that cannot be trusted takes: the limit of what its data is charged to, or what is
 /// charged if that is more; where nothing is, what its tree occupies.
-fn space(volumes: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> u64 {
+fn space(home: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> u64 {
     let charged = || -> Result<Option<u64>, Errno> {
-        let dir = os::open_dir(volumes, name)?;
+        let dir = os::open_dir(home, name)?;
         let data = os::open_dir(dir, layout::DATA)?;
         let Some(id) = quota.charged_to(data.as_fd())? else {
             return Ok(None);
@@ -183,27 +278,28 @@ fn space(volumes: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> u64 {
             .then_some(charge.byte_limit.max(charge.bytes)))
     };
     let charged = charged().ok().flatten();
-    charged.unwrap_or_else(|| tree::usage(volumes.as_fd(), name))
+    charged.unwrap_or_else(|| tree::usage(home.as_fd(), name))
 }
 
-/// Reads one volume's record and checks that it belongs where it is; nothing if the directory is
-/// gone, as it may be beside a server at work.
-pub(crate) fn read_entry(
-    volumes: &OwnedFd,
+/// Reads one record and checks that it belongs where it is; nothing if the directory is gone, as
+/// it may be beside a server at work.
+pub(crate) fn read_entry<R: Record>(
+    home: &OwnedFd,
     name: &OsStr,
     pool: PoolId,
-) -> Result<Option<Entry>, String> {
+) -> Result<Option<Entry<R>>, String> {
     let directory = name.to_str().ok_or("its name is not ours")?;
     let hash = layout::hash_of(directory).ok_or("its name is not ours")?;
-    let dir = match os::open_dir(volumes, name) {
+    let dir = match os::open_dir(home, name) {
         Ok(dir) => dir,
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(format!("cannot open it: {errno}")),
     };
-    let record: VolumeRecord = record::read(&dir, VOLUME_RECORD)?;
-    if record.id != VolumeId::new(pool, &record.name) || record.id.hash() != hash {
+    let record: R = record::read(&dir, R::FILE)?;
+    if !record.is_sound(pool) || R::hash(record.id()) != hash {
         return Err(format!(
-            "{VOLUME_RECORD} is damaged: its id, name and directory disagree"
+            "{} is damaged: its id, name and directory disagree",
+            R::FILE
         ));
     }
     match os::status_at(&dir, layout::DATA) {

@@ -1,6 +1,6 @@
 //! Pools as the command line sees them: made by an explicit act, looked at without a server.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::mount::{self, GuardedDir};
-use crate::os::{self, Os};
+use crate::os::Os;
 use crate::quota::{self, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 use super::fault::During;
-use super::index::Index;
+use super::index::{Homes, Index};
 use super::marker::{self, Marker};
 use super::path::{open_mounted, suitable_filesystem};
-use super::{PoolOptions, Sickness, layout};
+use super::{PoolOptions, Sickness};
 
 /// What there is to see of a pool on its disk.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub struct Inspection {
     pub filesystem: String,
     /// How many volumes it holds.
     pub volumes: usize,
+    /// How many snapshots it holds.
+    pub snapshots: usize,
     /// The sum of their sizes, and what is quarantined.
     pub reserved: Bytes,
     /// What is quarantined, and why.
@@ -127,7 +129,7 @@ pub(super) struct Looked {
     pub(super) root: GuardedDir,
     pub(super) quota: Arc<dyn Quota>,
     pub(super) marker: Marker,
-    pub(super) volumes: OwnedFd,
+    pub(super) homes: Homes,
     pub(super) index: Index,
 }
 
@@ -140,6 +142,7 @@ impl Inspection {
             node: None,
             filesystem: String::new(),
             volumes: 0,
+            snapshots: 0,
             reserved: Bytes::ZERO,
             quarantined: Vec::new(),
             problem: None,
@@ -167,9 +170,10 @@ pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     inspection.id = Some(marker.id);
     inspection.node = Some(marker.node.clone());
-    let volumes = os::open_dir(&root, layout::VOLUMES).during("open volumes")?;
-    let index = Index::load(&volumes, marker.id, &*quota)?;
-    inspection.volumes = index.volumes();
+    let homes = Homes::open(&root)?;
+    let index = Index::load(&homes, marker.id, &*quota)?;
+    inspection.volumes = index.volumes().len();
+    inspection.snapshots = index.snapshots().len();
     inspection.reserved = Bytes(index.reserved());
     inspection.quarantined = index
         .quarantined()
@@ -180,7 +184,7 @@ pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result
         root,
         quota,
         marker,
-        volumes,
+        homes,
         index,
     })
 }

@@ -1,6 +1,6 @@
 //! The names on a pool's disk, format 1 (`docs/storage-format.md`).
 
-use crate::types::{ClaimLabel, NameHash, VolumeId, VolumeName};
+use crate::types::NameHash;
 
 /// The driver's own directory.
 pub(crate) const META: &str = ".rootcellar";
@@ -27,15 +27,18 @@ pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 /// suffix, a name stays below the 255 bytes a filesystem allows.
 const MAX_READABLE: usize = 160;
 
-/// The directory of a volume: `<namespace>_<claim>_<volume name>-<hash>` with what is known of
-/// it, made safe.
-pub(crate) fn directory_name(id: VolumeId, name: &VolumeName, claim: &ClaimLabel) -> String {
-    let labels = [
-        claim.namespace.as_deref(),
-        claim.claim.as_deref(),
-        Some(name.as_str()),
-    ];
-    let known: Vec<&str> = labels.into_iter().flatten().collect();
+/// The directory of a volume or snapshot: `<namespace>_<object>_<name>-<hash>` with what is known
+/// of it, made safe.
+pub(crate) fn directory_name(
+    hash: NameHash,
+    name: &str,
+    namespace: Option<&str>,
+    object: Option<&str>,
+) -> String {
+    let known: Vec<&str> = [namespace, object, Some(name)]
+        .into_iter()
+        .flatten()
+        .collect();
     let mut readable: String = known
         .join("_")
         .chars()
@@ -45,7 +48,7 @@ pub(crate) fn directory_name(id: VolumeId, name: &VolumeName, claim: &ClaimLabel
     if readable.starts_with('.') {
         readable.replace_range(..1, "-");
     }
-    format!("{readable}-{}", id.hash())
+    format!("{readable}-{hash}")
 }
 
 /// The hash a directory's name ends in.
@@ -69,7 +72,7 @@ fn safe(c: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::PoolId;
+    use crate::types::{PoolId, VolumeId, VolumeName};
 
     #[test]
     fn directory_names_are_readable_safe_and_end_in_the_ids_hash() {
@@ -91,13 +94,8 @@ mod tests {
         ];
         for (name, namespace, claim, start) in cases {
             let name: VolumeName = name.parse().unwrap();
-            let claim = ClaimLabel {
-                namespace: namespace.map(str::to_owned),
-                claim: claim.map(str::to_owned),
-                volume: None,
-            };
             let id = VolumeId::new(pool, &name);
-            let directory = directory_name(id, &name, &claim);
+            let directory = directory_name(id.hash(), name.as_str(), *namespace, *claim);
             assert_eq!(directory, format!("{start}{}", id.hash()), "{name:?}");
             assert_eq!(hash_of(&directory), Some(id.hash()));
             assert!(directory.len() <= 200 && !directory.contains('/'));

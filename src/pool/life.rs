@@ -45,7 +45,7 @@ impl Pool {
         if self.sickness() != Some(Sickness::Opening) {
             disk.try_writing()?;
         }
-        let mut index = Index::load(disk.volumes(), disk.id, &*disk.quota)?;
+        let mut index = Index::load(disk.homes(), disk.id, &*disk.quota)?;
         let other = disk.other()?;
         let binned = trash::binned(disk.trash())?;
         self.reconcile(&disk, &mut index, &binned)?;
@@ -73,7 +73,8 @@ impl Pool {
             path = %self.options.path.display(),
             id = %disk.id,
             filesystem = disk.filesystem.name,
-            volumes = index.volumes(),
+            volumes = index.volumes().len(),
+            snapshots = index.snapshots().len(),
             quarantined = index.quarantined().len(),
             "pool is open"
         );
@@ -85,7 +86,7 @@ impl Pool {
                 "quarantined, not touched"
             );
         }
-        self.trash.set_sizes(binned);
+        self.trash.set(binned);
         let mut state = self.lock();
         state.id = Some(disk.id);
         state.index = index;
@@ -121,7 +122,7 @@ impl Pool {
         // What cannot be read is told when the pool is opened.
         if self.context.memory.is_retired(id).unwrap_or(false) {
             tracing::warn!(pool = %self.options.name, %id, "declared gone for good; forgotten");
-            self.trash.set_sizes(Vec::new());
+            self.trash.set(Vec::new());
             let mut state = self.lock();
             state.id = None;
             state.index = Index::default();

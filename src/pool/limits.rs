@@ -1,7 +1,7 @@
 //! The kernel's limits held against the records when a pool is opened.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,13 +9,14 @@ use rustix::io::Errno;
 
 use crate::os;
 use crate::quota::{Charge, Quota};
-use crate::types::Bytes;
+use crate::types::{Bytes, VolumeId};
 
 use super::disk::Disk;
 use super::fault::{During, Fault};
-use super::index::Index;
+use super::index::{Homes, Index, Kept};
+use super::record::{self, Record};
 use super::trash::Binned;
-use super::{Entry, Pool, layout};
+use super::{Entry, Pool, VolumeRecord, layout};
 
 pub(super) const LOOK: &str = "ask what limits the disk has";
 
@@ -62,29 +63,75 @@ impl Pool {
         }
         let charges: BTreeMap<u32, Charge> =
             disk.quota.charges().during(LOOK)?.into_iter().collect();
-        let entries: Vec<Arc<Entry>> = index.after(None).cloned().collect();
         let recorded = recorded(index, binned);
         for id in recorded.keys() {
             disk.quota.note(*id);
         }
-        for entry in &entries {
-            match examine(disk.volumes(), &*disk.quota, entry, &recorded, &charges)? {
-                Finding::AsRecorded => {}
-                Finding::Differs { id, limit, has } => {
-                    self.restore(disk, entry, id, limit, has)?;
-                }
-                Finding::Doubtful(doubt) => {
-                    index.distrust(entry, entry.record.size_bytes.0, doubt.to_string());
-                }
+        let ledger = Ledger {
+            recorded,
+            pins: pins(index, binned),
+            charges,
+        };
+        let volumes: Vec<Arc<Entry>> = index.volumes().cloned().collect();
+        for entry in &volumes {
+            self.reconcile_entry(disk, index, &ledger, entry)?;
+        }
+        let snapshots: Vec<_> = index.snapshots().cloned().collect();
+        for entry in &snapshots {
+            self.reconcile_entry(disk, index, &ledger, entry)?;
+        }
+        self.clear_leftovers(disk, &ledger)
+    }
+
+    fn reconcile_entry<R: Kept>(
+        &self,
+        disk: &Disk,
+        index: &mut Index,
+        ledger: &Ledger,
+        entry: &Entry<R>,
+    ) -> Result<(), Fault> {
+        match examine(disk.homes(), &*disk.quota, entry, ledger)? {
+            Finding::AsRecorded => Ok(()),
+            Finding::Differs { id, limit, has } => {
+                self.restore(disk, &entry.record.id().to_string(), id, limit, has)
+            }
+            Finding::Doubtful(doubt) => {
+                index.distrust(entry, entry.record.promised(), doubt.to_string());
+                Ok(())
             }
         }
-        self.clear_leftovers(disk, &recorded.into_keys().collect(), &charges)
+    }
+
+    /// Limits a volume to what its record says and snapshots pin of it, if the pool can and does.
+    /// Whoever calls it holds [`Pool::limiting`], or another might set what was so before.
+    pub(super) fn set_limit(&self, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
+        let Some(id) = record.number().filter(|_| disk.accounts()) else {
+            return Ok(());
+        };
+        let limit = record.limit(self.pinned(record.id));
+        disk.quota.limit(&self.context.os, id, limit)
+    }
+
+    /// How much copies pin of what a volume is charged for, in bytes.
+    fn pinned(&self, volume: VolumeId) -> u64 {
+        let binned = self.trash.pins();
+        let state = self.lock();
+        let pins = state.index.pins().chain(&state.pinning).chain(&binned);
+        let pinned = record::pinned(pins.filter(|pin| pin.volume == volume));
+        pinned.get(&volume).copied().unwrap_or_default()
+    }
+
+    /// Makes the limit of a volume, if it is there, what it is to be now.
+    pub(super) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
+        let _limiting = self.limiting();
+        let entry = self.lock().index.get::<VolumeRecord>(volume).cloned();
+        entry.map_or(Ok(()), |entry| self.set_limit(disk, &entry.record))
     }
 
     fn restore(
         &self,
         disk: &Disk,
-        entry: &Entry,
+        volume: &str,
         id: u32,
         limit: Bytes,
         has: Charge,
@@ -101,7 +148,7 @@ impl Pool {
         };
         tracing::warn!(
             pool = %self.options.name,
-            volume = %entry.record.id,
+            volume,
             limit = %Bytes(has.byte_limit),
             recorded = %limit,
             outcome,
@@ -113,11 +160,12 @@ impl Pool {
     fn clear_leftovers(
         &self,
         disk: &Disk,
-        recorded: &BTreeSet<u32>,
-        charges: &BTreeMap<u32, Charge>,
+        Ledger {
+            recorded, charges, ..
+        }: &Ledger,
     ) -> Result<(), Fault> {
         for (id, charge) in charges {
-            if recorded.contains(id) || !charge.is_empty() {
+            if recorded.contains_key(id) || !charge.is_empty() {
                 continue;
             }
             match disk.quota.release(&self.context.os, *id) {
@@ -136,39 +184,57 @@ impl Pool {
     }
 }
 
+/// What limits are held against.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// How many records claim each number.
+    pub(super) recorded: BTreeMap<u32, usize>,
+    /// How much is pinned of each volume, in bytes.
+    pub(super) pins: BTreeMap<VolumeId, u64>,
+    /// What is charged to each number, and what it is limited to.
+    pub(super) charges: BTreeMap<u32, Charge>,
+}
+
 /// How many records claim each number, those of what is served and of what waits in the trash.
 pub(super) fn recorded(index: &Index, binned: &[Binned]) -> BTreeMap<u32, usize> {
     let mut recorded = BTreeMap::new();
-    let served = index.after(None).filter_map(|entry| entry.record.quota_id);
-    let trashed = binned.iter().filter_map(|binned| binned.quota_id);
-    for id in served.chain(trashed) {
+    let volumes = index.volumes().filter_map(|entry| entry.record.number());
+    let snapshots = index.snapshots().filter_map(|entry| entry.record.number());
+    let trashed = binned.iter().filter_map(|binned| binned.number);
+    for id in volumes.chain(snapshots).chain(trashed) {
         *recorded.entry(id).or_default() += 1;
     }
     recorded
 }
 
-/// Holds one volume's limit against its record.
-pub(super) fn examine(
-    volumes: &OwnedFd,
+/// How much is pinned of each volume, in bytes, by what is served and by what is in the trash.
+pub(super) fn pins(index: &Index, binned: &[Binned]) -> BTreeMap<VolumeId, u64> {
+    let trashed = binned.iter().flat_map(|binned| &binned.pins);
+    record::pinned(index.pins().chain(trashed))
+}
+
+/// Holds the limit of a volume or snapshot against its record.
+pub(super) fn examine<R: Record>(
+    homes: &Homes,
     quota: &dyn Quota,
-    entry: &Entry,
-    recorded: &BTreeMap<u32, usize>,
-    charges: &BTreeMap<u32, Charge>,
+    entry: &Entry<R>,
+    ledger: &Ledger,
 ) -> Result<Finding, Fault> {
-    let Some((id, limit)) = entry.record.limit() else {
+    let Some(id) = entry.record.number() else {
         return Ok(Finding::AsRecorded);
     };
-    if recorded.get(&id).is_some_and(|count| *count > 1) {
+    if ledger.recorded.get(&id).is_some_and(|count| *count > 1) {
         return Ok(Finding::Doubtful(Doubt::Twin(id)));
     }
     let path = [&entry.directory, layout::DATA].join("/");
-    let data = os::open_dir(volumes, path).during("open a volume's data")?;
+    let data = os::open_dir(homes.of::<R>(), path).during("open what is limited")?;
     let found = quota.charged_to(data.as_fd()).during(LOOK)?;
     if found != Some(id) {
         let recorded = id;
         return Ok(Finding::Doubtful(Doubt::Elsewhere { found, recorded }));
     }
-    let has = charges.get(&id).copied().unwrap_or_default();
+    let limit = entry.record.limit_with(&ledger.pins);
+    let has = ledger.charges.get(&id).copied().unwrap_or_default();
     if quota.has_limit(&has, limit) {
         Ok(Finding::AsRecorded)
     } else {

@@ -1,5 +1,8 @@
-//! Records: the JSON that describes a volume, and the one way it is written and read.
+//! Records: the JSON that describes a volume or a snapshot, and the one way it is written and read.
 
+mod snapshot;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd;
 
@@ -9,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::os::{self, Os};
 use crate::quota::{Enforcement, OURS};
-use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
+use crate::types::{Bytes, ClaimLabel, NameHash, PoolId, SnapshotId, VolumeId, VolumeName};
 
 use super::fault::{During, Fault};
+use super::layout;
+
+pub use snapshot::{Method, SnapshotRecord};
 
 /// The version of the on-disk format this driver writes and reads.
 pub const FORMAT: u32 = 1;
-
-/// The name of a volume's record in its directory.
-pub(crate) const VOLUME_RECORD: &str = "volume.json";
 
 /// Far more than the largest record of format 1.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
@@ -47,14 +50,155 @@ pub struct VolumeRecord {
     /// The project or qgroup number that holds its size, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
+    /// What it was made a copy of, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// What it shared with that when it was made, in bytes: on btrfs others are charged for it, and
+    /// elsewhere it is charged for it as well as they are.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub inherited_bytes: Bytes,
+    /// What it keeps of what other volumes stay charged for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<Pin>,
+}
+
+/// What a copy on btrfs keeps of what a volume stays charged for, whatever that volume does with
+/// it: the kernel's simple quota charges whoever wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pin {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The copy of the volume that it was first kept by. What others have of that is the same.
+    pub origin: Source,
+    /// How much it is at the most.
+    pub bytes: Bytes,
+}
+
+/// How much of each volume is pinned in all, in bytes.
+pub(crate) fn pinned<'a>(pins: impl IntoIterator<Item = &'a Pin>) -> BTreeMap<VolumeId, u64> {
+    let mut largest: BTreeMap<(VolumeId, Source), u64> = BTreeMap::new();
+    for pin in pins {
+        let bytes = largest.entry((pin.volume, pin.origin)).or_default();
+        *bytes = pin.bytes.0.max(*bytes);
+    }
+    let mut pinned: BTreeMap<VolumeId, u64> = BTreeMap::new();
+    for ((volume, _), bytes) in largest {
+        let sum = pinned.entry(volume).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    pinned
+}
+
+/// What a volume was made a copy of; the copy itself where it pins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// Another volume.
+    Volume(VolumeId),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Snapshot(id) => write!(f, "snapshot {id}"),
+            Self::Volume(id) => write!(f, "volume {id}"),
+        }
+    }
 }
 
 impl VolumeRecord {
-    /// The number of ours that its use is charged to, and what that is limited to (zero: nothing).
-    pub fn limit(&self) -> Option<(u32, Bytes)> {
-        let limit = self.enforcement.limit(self.size_bytes);
-        let id = self.quota_id.filter(|id| OURS.contains(id))?;
-        Some((id, limit))
+    /// What its number is to be limited to (zero: not at all), while snapshots pin so many bytes
+    /// that it is charged for. The kernel's btrfs charges whoever wrote first: so what snapshots
+    /// keep of a volume's own comes on top, and what it has of others' is taken off.
+    pub fn limit(&self, pinned: u64) -> Bytes {
+        let size = self.enforcement.limit(self.size_bytes);
+        if size == Bytes::ZERO || self.enforcement != Enforcement::Squota {
+            return size;
+        }
+        let limit = size.0.saturating_add(pinned);
+        // Zero would be no limit.
+        Bytes(limit.saturating_sub(self.inherited_bytes.0).max(1))
+    }
+
+    /// How much of what is charged to it occupies the disk for its sake alone, at the most, in
+    /// bytes; what is beyond its limit is nobody's promise.
+    pub(crate) fn own(&self, charged: u64, pinned: u64) -> u64 {
+        match self.enforcement {
+            Enforcement::Squota => charged.min(self.limit(pinned).0),
+            // Whoever shares blocks is charged for all of them.
+            Enforcement::Project | Enforcement::None => charged
+                .min(self.size_bytes.0)
+                .saturating_sub(self.inherited_bytes.0),
+        }
+    }
+}
+
+/// What a directory of a pool holds besides `data/`: a volume's record or a snapshot's.
+pub trait Record: Serialize + DeserializeOwned {
+    /// What identifies it.
+    type Id: Copy + Ord + fmt::Debug + fmt::Display;
+    /// The name of its file.
+    const FILE: &'static str;
+    /// The directory of the pool that holds those of its kind.
+    const HOME: &'static str;
+
+    /// Its id.
+    fn id(&self) -> Self::Id;
+    /// The hash in an id.
+    fn hash(id: Self::Id) -> NameHash;
+    /// Whether its id is the one that follows from the pool and its name.
+    fn is_sound(&self, pool: PoolId) -> bool;
+    /// What is promised to it, in bytes.
+    fn promised(&self) -> u64;
+    /// The number of ours that it is charged to, if it is to one.
+    fn number(&self) -> Option<u32>;
+    /// What it keeps of what volumes stay charged for.
+    fn pins(&self) -> &[Pin];
+    /// What its number is to be limited to (zero: not at all), with what is pinned of each volume.
+    fn limit_with(&self, pins: &BTreeMap<VolumeId, u64>) -> Bytes;
+    /// What it is called on the disk.
+    fn directory(&self) -> String;
+}
+
+impl Record for VolumeRecord {
+    type Id = VolumeId;
+    const FILE: &'static str = "volume.json";
+    const HOME: &'static str = layout::VOLUMES;
+
+    fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    fn hash(id: VolumeId) -> NameHash {
+        id.hash()
+    }
+
+    fn is_sound(&self, pool: PoolId) -> bool {
+        self.id == VolumeId::new(pool, &self.name)
+    }
+
+    fn promised(&self) -> u64 {
+        self.size_bytes.0
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.quota_id.filter(|id| OURS.contains(id))
+    }
+
+    fn pins(&self) -> &[Pin] {
+        &self.pins
+    }
+
+    fn limit_with(&self, pins: &BTreeMap<VolumeId, u64>) -> Bytes {
+        self.limit(pins.get(&self.id).copied().unwrap_or_default())
+    }
+
+    fn directory(&self) -> String {
+        let (namespace, claim) = (self.claim.namespace.as_deref(), self.claim.claim.as_deref());
+        layout::directory_name(self.id.hash(), self.name.as_str(), namespace, claim)
     }
 }
 

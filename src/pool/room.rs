@@ -1,26 +1,72 @@
 //! What a pool has room for, and what it is like.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::quota::Enforcement;
-use crate::types::{Bytes, VolumeId};
+use crate::types::Bytes;
 
 use super::capacity::{Others, Room, Space};
 use super::disk::Disk;
 use super::fault::{During, Fault};
-use super::{Entry, Pool, PoolStatus, Reservation, Sickness, State};
+use super::index::Kept;
+use super::record::{self, Record};
+use super::{Entry, Pool, PoolStatus, SickError, Sickness, State, VolumeRecord};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;
 
-/// What is charged to a volume, at most its size.
+/// So much more is promised at once to what is being made, when it is more than was thought.
+const COVER: u64 = 64 << 20;
+
+/// What is charged to a volume.
 #[derive(Debug)]
 struct Charged {
-    id: VolumeId,
-    quota_id: u32,
+    entry: Arc<Entry>,
+    number: u32,
     bytes: u64,
+}
+
+/// Room promised to what is being made; given back when dropped.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    pool: &'a Pool,
+    size: AtomicU64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        let size = self.size.load(Ordering::Relaxed);
+        state.in_flight = state.in_flight.saturating_sub(size);
+    }
+}
+
+impl Reservation<'_> {
+    /// How much is promised.
+    pub(super) fn size(&self) -> Bytes {
+        Bytes(self.size.load(Ordering::Relaxed))
+    }
+
+    /// Has at least so much promised; called by one thread at a time.
+    pub(super) fn cover(&self, bytes: u64) -> Result<()> {
+        let missing = bytes.saturating_sub(self.size().0);
+        if missing == 0 {
+            return Ok(());
+        }
+        let grant = |more| {
+            let anything = |_: &State| Ok(());
+            self.pool
+                .grant_room(Bytes(more), Pool::home_sick, &anything)?;
+            self.size.fetch_add(more, Ordering::Relaxed);
+            Ok(())
+        };
+        match grant(missing.max(COVER)) {
+            Err(Error::NoRoom { .. }) if missing < COVER => grant(missing),
+            granted => granted,
+        }
+    }
 }
 
 impl Pool {
@@ -47,21 +93,20 @@ impl Pool {
         }
         let mut charged: Vec<Charged> = {
             let state = self.lock();
-            let records = state.index.after(None).map(|entry| &entry.record);
-            let sized = records.filter(|record| record.size_bytes > Bytes::ZERO);
-            let numbered = sized.filter_map(|record| {
-                let (quota_id, _) = record.limit()?;
+            let sized = state.index.volumes();
+            let sized = sized.filter(|entry| entry.record.size_bytes > Bytes::ZERO);
+            let numbered = sized.filter_map(|entry| {
                 Some(Charged {
-                    id: record.id,
-                    quota_id,
-                    bytes: record.size_bytes.0,
+                    entry: Arc::clone(entry),
+                    number: entry.record.number()?,
+                    bytes: u64::MAX,
                 })
             });
             numbered.collect()
         };
         let believe = |charged: &mut Vec<Charged>| -> Result<(), Fault> {
             for volume in charged {
-                let charge = disk.quota.charge(volume.quota_id);
+                let charge = disk.quota.charge(volume.number);
                 let bytes = charge.during("ask what a volume uses")?.bytes;
                 volume.bytes = volume.bytes.min(bytes);
             }
@@ -76,12 +121,21 @@ impl Pool {
     fn room(&self, state: &State, disk: &Disk, space: Space, charged: &[Charged]) -> Room {
         let reserved = state.index.reserved().saturating_add(state.in_flight);
         let (others, reserved) = if disk.accounts() {
+            let binned = self.trash.pins();
+            let pins = record::pinned(state.index.pins().chain(&state.pinning).chain(&binned));
             // What was deleted meanwhile is promised nothing any more, and not free yet.
-            let there = charged
-                .iter()
-                .filter(|volume| state.index.get(volume.id).is_some());
-            let sum = |sum: u64, volume: &Charged| sum.saturating_add(volume.bytes);
-            (Others::AllBut(there.fold(0, sum)), reserved)
+            let own = charged.iter().filter_map(|volume| {
+                let record = &state
+                    .index
+                    .get::<VolumeRecord>(volume.entry.record.id)?
+                    .record;
+                let pinned = pins.get(&record.id).copied().unwrap_or_default();
+                Some(record.own(volume.bytes, pinned))
+            });
+            // Until a copy is reclaimed, what it is of may hold so much more.
+            let binned = record::pinned(&binned).into_values();
+            let promised = binned.fold(reserved, u64::saturating_add);
+            (Others::AllBut(own.fold(0, u64::saturating_add)), promised)
         } else {
             let promised = reserved.saturating_add(self.trash.promised());
             (Others::Stood(state.other.0), promised)
@@ -96,44 +150,65 @@ impl Pool {
         }
     }
 
-    /// Promises room to a volume that is about to be made. Check and promise are one step, and so
-    /// is a last look whether the volume is there: the pool may have been opened a moment ago.
-    pub fn reserve(&self, id: VolumeId, size: Bytes) -> Result<Reservation<'_>> {
-        self.promise(size, Self::sick, |state| {
-            if state.index.get(id).is_some() || state.index.quarantined_as(id).is_some() {
-                let what = format!("volume {id}, whose pool was just opened,");
-                return Err(Error::Busy(what));
+    /// Promises room to a volume or snapshot that is about to be made. Check and promise are one
+    /// step, and so is a last look whether it is there: the pool may have been opened a moment ago.
+    pub(crate) fn reserve<R: Kept>(
+        &self,
+        id: R::Id,
+        size: Bytes,
+        sick: SickError,
+    ) -> Result<Reservation<'_>> {
+        self.promise(size, sick, |state| {
+            let known = state.index.get::<R>(id).is_some();
+            if known || state.index.quarantined_as::<R>(id).is_some() {
+                return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
             }
             Ok(())
         })
     }
 
     /// Promises room to a volume that is about to grow by `more`.
-    pub fn reserve_growth(&self, entry: &Arc<Entry>, more: Bytes) -> Result<Reservation<'_>> {
+    pub(crate) fn reserve_growth(
+        &self,
+        entry: &Arc<Entry>,
+        more: Bytes,
+    ) -> Result<Reservation<'_>> {
         let id = entry.record.id;
-        self.promise(more, Self::home_sick, |state| match state.index.get(id) {
+        let unchanged = |state: &State| match state.index.get::<VolumeRecord>(id) {
             Some(current) if current.record == entry.record => Ok(()),
-            _ => Err(Error::Busy(format!(
-                "volume {id}, whose pool was just opened,"
-            ))),
-        })
+            _ => Err(Error::Busy(format!("{id}, whose pool was just opened,"))),
+        };
+        self.promise(more, Self::home_sick, unchanged)
     }
 
     /// Promises room if there is that much, and nothing is amiss with what it is for.
     fn promise(
         &self,
         size: Bytes,
-        sick: fn(&Self, Sickness) -> Error,
+        sick: SickError,
         look: impl Fn(&State) -> Result<()>,
     ) -> Result<Reservation<'_>> {
+        self.grant_room(size, sick, &look)?;
+        Ok(Reservation {
+            pool: self,
+            size: AtomicU64::new(size.0),
+        })
+    }
+
+    fn grant_room(
+        &self,
+        size: Bytes,
+        sick: SickError,
+        look: &impl Fn(&State) -> Result<()>,
+    ) -> Result<()> {
         let disk = self.disk().map_err(|sickness| sick(self, sickness))?;
         let space = disk.space().map_err(|fault| self.judge(fault, sick))?;
         // What is charged only adds room, so it is asked for where there is not enough without.
-        match self.grant(&disk, size, (space, Vec::new()), sick, &look) {
+        match self.grant(&disk, size, (space, Vec::new()), sick, look) {
             Err(Error::NoRoom { .. }) if disk.accounts() => {
                 let measured = self.measure(&disk);
                 let measured = measured.map_err(|fault| self.judge(fault, sick))?;
-                self.grant(&disk, size, measured, sick, &look)
+                self.grant(&disk, size, measured, sick, look)
             }
             granted => granted,
         }
@@ -144,9 +219,9 @@ impl Pool {
         disk: &Disk,
         size: Bytes,
         (space, charged): (Space, Vec<Charged>),
-        sick: fn(&Self, Sickness) -> Error,
+        sick: SickError,
         look: &impl Fn(&State) -> Result<()>,
-    ) -> Result<Reservation<'_>> {
+    ) -> Result<()> {
         let mut state = self.lock();
         if let Err(sickness) = &state.disk {
             let sickness = sickness.clone();
@@ -163,7 +238,7 @@ impl Pool {
             });
         }
         state.in_flight = state.in_flight.saturating_add(size.0);
-        Ok(Reservation { pool: self, size })
+        Ok(())
     }
 
     /// Learns what else is on the filesystem while the pool holds nothing. Filesystems give freed
@@ -214,12 +289,16 @@ impl Pool {
             total: room.map_or(Bytes::ZERO, |room| Bytes(room.space.total)),
             available: room.map_or(Bytes::ZERO, Room::available),
             reserved: Bytes(state.index.reserved()),
-            volumes: state.index.volumes(),
+            volumes: state.index.volumes().len(),
+            snapshots: state.index.snapshots().len(),
             unheld: state.index.unheld(enforcement),
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
             quarantined: state.index.quarantined().len(),
             trash: self.trash.waiting(),
             resisting: self.trash.resisting(),
+            copies: self.copies.running(),
+            copied_entries: self.copies.entries(),
+            copied_bytes: Bytes(self.copies.bytes()),
             reclaimed: self.trash.removed(),
         }
     }

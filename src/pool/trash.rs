@@ -18,7 +18,7 @@ use super::Pool;
 use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::layout;
-use super::record::{self, VOLUME_RECORD, VolumeRecord};
+use super::record::{self, Pin, Record, SnapshotRecord, VolumeRecord};
 use super::tree::{self, Manner, Watch};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -35,10 +35,54 @@ const REPORT_LOOK: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Binned {
     pub(crate) name: OsString,
-    /// What it was promised.
-    pub(crate) size: u64,
-    /// The number that its size is held by.
-    pub(crate) quota_id: Option<u32>,
+    /// What it was promised, in bytes.
+    pub(crate) promised: u64,
+    /// The number that it is charged to.
+    pub(crate) number: Option<u32>,
+    /// What it pins until it is reclaimed.
+    pub(crate) pins: Vec<Pin>,
+    /// The file of its record, if it has one.
+    file: Option<&'static str>,
+}
+
+impl Binned {
+    fn new<R: Record>(name: OsString, record: &R) -> Self {
+        Self {
+            name,
+            promised: record.promised(),
+            number: record.number(),
+            pins: record.pins().to_vec(),
+            file: Some(R::FILE),
+        }
+    }
+
+    /// Reads what is in the trash under a name.
+    fn read(dir: &OwnedFd, name: OsString) -> Self {
+        if let Ok(record) = record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
+            return Self::new(name, &record);
+        }
+        if let Ok(record) = record::read::<SnapshotRecord>(dir, SnapshotRecord::FILE) {
+            return Self::new(name, &record);
+        }
+        Self::unknown(name)
+    }
+
+    fn unknown(name: OsString) -> Self {
+        Self {
+            name,
+            promised: 0,
+            number: None,
+            pins: Vec::new(),
+            file: None,
+        }
+    }
+}
+
+/// What is still promised for an entry that waits.
+#[derive(Debug)]
+struct Waiting {
+    promised: u64,
+    pins: Vec<Pin>,
 }
 
 /// What the reclaimer shares with its pool.
@@ -47,8 +91,7 @@ pub(crate) struct Trash {
     stopped: AtomicBool,
     resisting: AtomicUsize,
     removed: AtomicU64,
-    /// The sizes that were promised to what waits, by entry.
-    sizes: Mutex<BTreeMap<OsString, u64>>,
+    entries: Mutex<BTreeMap<OsString, Waiting>>,
     news: Mutex<bool>,
     wake: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -57,7 +100,7 @@ pub(crate) struct Trash {
 impl Trash {
     /// How many entries wait.
     pub(crate) fn waiting(&self) -> usize {
-        lock(&self.sizes).len()
+        lock(&self.entries).len()
     }
 
     /// How many of them resisted.
@@ -72,25 +115,47 @@ impl Trash {
 
     /// What is promised to what waits, in bytes: its space may not be free yet.
     pub(crate) fn promised(&self) -> u64 {
-        lock(&self.sizes)
-            .values()
-            .fold(0, |sum, size| sum.saturating_add(*size))
+        let entries = lock(&self.entries);
+        let promised = entries.values().map(|waiting| waiting.promised);
+        promised.fold(0, u64::saturating_add)
     }
 
-    /// Takes the sizes of what waits from a disk that was opened.
-    pub(crate) fn set_sizes(&self, binned: Vec<Binned>) {
-        let sizes = binned.into_iter().map(|binned| (binned.name, binned.size));
-        *lock(&self.sizes) = sizes.collect();
+    /// What is pinned by what waits.
+    pub(crate) fn pins(&self) -> Vec<Pin> {
+        let entries = lock(&self.entries);
+        entries
+            .values()
+            .flat_map(|entry| &entry.pins)
+            .copied()
+            .collect()
+    }
+
+    /// Takes what waits from a disk that was opened.
+    pub(crate) fn set(&self, binned: Vec<Binned>) {
+        let waiting = |binned: Binned| {
+            let Binned {
+                name,
+                promised,
+                pins,
+                ..
+            } = binned;
+            (name, Waiting { promised, pins })
+        };
+        *lock(&self.entries) = binned.into_iter().map(waiting).collect();
     }
 
     /// Counts an entry that begins to wait.
-    pub(crate) fn add_size(&self, name: &str, size: u64) {
-        lock(&self.sizes).insert(name.into(), size);
+    pub(crate) fn add<R: Record>(&self, name: &str, record: &R) {
+        let waiting = Waiting {
+            promised: record.promised(),
+            pins: record.pins().to_vec(),
+        };
+        lock(&self.entries).insert(name.into(), waiting);
     }
 
     /// Counts an entry that is gone.
     pub(crate) fn forget(&self, name: &OsStr) {
-        lock(&self.sizes).remove(name);
+        lock(&self.entries).remove(name);
     }
 
     /// Says that there is something to reclaim.
@@ -176,17 +241,9 @@ impl Retry {
 /// The entries of a pool's trash.
 pub(super) fn binned(trash: &OwnedFd) -> Result<Vec<Binned>, Fault> {
     let names = os::entry_names(trash.as_fd()).during("list the trash")?;
-    let record = |name: &OsString| -> Option<VolumeRecord> {
-        let dir = os::open_dir(trash, name).ok()?;
-        record::read(&dir, VOLUME_RECORD).ok()
-    };
-    let binned = |name| {
-        let record = record(&name);
-        Binned {
-            name,
-            size: record.as_ref().map_or(0, |record| record.size_bytes.0),
-            quota_id: record.and_then(|record| record.quota_id),
-        }
+    let binned = |name: OsString| match os::open_dir(trash, &name) {
+        Ok(dir) => Binned::read(&dir, name),
+        Err(_) => Binned::unknown(name),
     };
     Ok(names.into_iter().map(binned).collect())
 }
@@ -254,6 +311,11 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
             Err(fault) => postpone(pool, name, fault, retries),
         }
     }
+    if reclaimed > 0 {
+        // What the others wait for may have been freed with it.
+        let waiting = retries.values_mut().filter(|retry| !retry.resists);
+        waiting.for_each(|retry| *retry = Retry::after(None, false));
+    }
     let resisting = retries.values().filter(|retry| retry.resists).count();
     pool.trash.resisting.store(resisting, Ordering::Relaxed);
     reclaimed
@@ -271,7 +333,7 @@ fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsSt
     retries.insert(name.to_owned(), retry);
 }
 
-/// Reclaims one entry: the content first, then the number that held its size, the record last,
+/// Reclaims one entry: the content first, then the number that it was charged to, the record last,
 /// so that a restart in between still finds the number.
 fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
     let os: &Os = &pool.context.os;
@@ -292,6 +354,9 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
         reported: Mutex::new(Instant::now()),
     };
     let manner = Manner::of(&disk.filesystem.name);
+    let binned = Binned::read(&dir, name.to_owned());
+    // What a crash left half-made has no record, and its number is found by what it is charged to.
+    let number = binned.number.or_else(|| charged_to(disk, &dir));
     match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
         Ok(true) => progress.removed(),
         Ok(false) => {}
@@ -299,24 +364,40 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
             tracing::debug!(entry = %name.display(), %errno, "cannot be destroyed at once");
         }
     }
-    tree::empty(os, &dir, Some(VOLUME_RECORD), manner, &progress)?;
+    tree::empty(os, &dir, binned.file, manner, &progress)?;
     let entries = progress.count.load(Ordering::Relaxed);
-    let record: Option<VolumeRecord> = record::read(&dir, VOLUME_RECORD).ok();
-    if let Some((id, _)) = record.and_then(|record| record.limit()) {
+    if let Some(id) = number {
         match disk.quota.release(os, id) {
-            Err(Errno::BUSY) => return Ok(Reclaimed::NotYet),
-            freed => freed.during("free the number that held a size")?,
+            Err(Errno::BUSY) if binned.file.is_some() => return Ok(Reclaimed::NotYet),
+            // Nothing tells of it any more; the next start frees it.
+            Err(Errno::BUSY) => {}
+            freed => freed.during("free the number that a volume was charged to")?,
         }
     }
-    match os.unlink(&dir, VOLUME_RECORD) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        // Not a file, or a protected one: then it is no record, and goes like the rest.
-        Err(_) => tree::empty(os, &dir, None, manner, &progress)?,
+    if !binned.pins.is_empty() {
+        pool.trash.forget(name);
+        for pin in &binned.pins {
+            let lowered = pool.refresh_limit(disk, pin.volume);
+            lowered.during("lower a volume's limit")?;
+        }
+    }
+    if let Some(file) = binned.file {
+        match os.unlink(&dir, file) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            // Not a file, or a protected one: then it is no record, and goes like the rest.
+            Err(_) => tree::empty(os, &dir, None, manner, &progress)?,
+        }
     }
     os.rmdir(disk.trash(), name)
         .during("remove a directory in the trash")?;
     tracing::info!(pool = %pool.options.name, entry = %name.display(), entries, "reclaimed");
     Ok(Reclaimed::Wholly)
+}
+
+/// The number that what is in an entry is charged to.
+fn charged_to(disk: &Disk, dir: &OwnedFd) -> Option<u32> {
+    let data = os::open_dir(dir, layout::DATA).ok()?;
+    disk.quota.charged_to(data.as_fd()).ok()?
 }
 
 struct Progress<'a> {

@@ -1,7 +1,6 @@
 //! Trees that pods own: removed, copied and measured by directory descriptors, following no link and
 //! crossing no mount, at any depth. The descriptors come from a guarded clone of the pool.
 
-#[allow(dead_code, reason = "its callers come with the snapshots")]
 mod copy;
 mod crew;
 mod weigh;
@@ -22,8 +21,7 @@ use crate::os::{self, Os};
 use super::fault::{During, Fault};
 use crew::{Crew, Entry, Job, Over, next_entries};
 
-#[allow(unused_imports, reason = "its callers come with the snapshots")]
-pub(crate) use copy::{Copied, CopyFault, CopyWatch, Copying, Transfer};
+pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer};
 pub(crate) use weigh::{Seen, Weight, weigh};
 
 /// How many levels a thread holds open at once; what is deeper is moved up first, so depth costs

@@ -95,13 +95,17 @@ impl BtrfsQuota {
         })
     }
 
-    fn create_limited(
+    /// Makes a subvolume by `make`, charged to a new qgroup where any are counted.
+    fn make_limited(
         &self,
         os: &Os,
-        dir: BorrowedFd<'_>,
-        name: &str,
         size: Bytes,
-    ) -> Result<u32, Errno> {
+        make: impl FnOnce(Option<u64>) -> Result<(), Errno>,
+    ) -> Result<Option<u32>, Errno> {
+        if self.qgroups.is_none() {
+            make(None)?;
+            return Ok(None);
+        }
         let id = self
             .numbers
             .take(|id| match os.create_qgroup(&self.filesystem, qgroup(id)) {
@@ -113,14 +117,13 @@ impl BtrfsQuota {
             Bytes::ZERO => Ok(()),
             size => self.limit(os, id, size),
         };
-        let made = limited.and_then(|()| os.create_subvolume(dir, name, Some(qgroup(id))));
-        if let Err(errno) = made {
+        if let Err(errno) = limited.and_then(|()| make(Some(qgroup(id)))) {
             if self.release(os, id).is_err() {
                 tracing::warn!(id, "left a qgroup");
             }
             return Err(errno);
         }
-        Ok(id)
+        Ok(Some(id))
     }
 
     /// Removes the qgroups of destroyed subvolumes from a number: a kernel that does so by itself
@@ -191,11 +194,24 @@ impl Quota for BtrfsQuota {
         name: &str,
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
-        if self.qgroups.is_some() {
-            return self.create_limited(os, dir, name, size).map(Some);
-        }
-        os.create_subvolume(dir, name, None)?;
-        Ok(None)
+        self.make_limited(os, size, |qgroup| os.create_subvolume(dir, name, qgroup))
+    }
+
+    fn copies(&self, source: BorrowedFd<'_>) -> Result<bool, Errno> {
+        os::is_subvolume(source)
+    }
+
+    fn copy_dir(
+        &self,
+        os: &Os,
+        source: BorrowedFd<'_>,
+        target: (BorrowedFd<'_>, &str),
+        size: Bytes,
+        read_only: bool,
+    ) -> Result<Option<u32>, Errno> {
+        self.make_limited(os, size, |qgroup| {
+            os.snapshot_subvolume(source, target, qgroup, read_only)
+        })
     }
 
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {

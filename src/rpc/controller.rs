@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prost_types::Timestamp;
 use tonic::Request;
 
 use crate::csi;
@@ -11,7 +12,7 @@ use crate::csi::controller_service_capability::{Rpc as RpcMessage, Type};
 use crate::csi::validate_volume_capabilities_response::Confirmed;
 use crate::error::{Error, Operation, Result};
 use crate::types::Bytes;
-use crate::volume::{Class, Volume};
+use crate::volume::{Class, Snapshot, SnapshotFilter, Source, Volume};
 
 use super::{Answer, Edge, Rpc, Topology, request};
 
@@ -20,11 +21,19 @@ const DELETE: Rpc = Rpc::write("DeleteVolume", Operation::Delete);
 const VALIDATE: Rpc = Rpc::read("ValidateVolumeCapabilities", Operation::Volume);
 const LIST: Rpc = Rpc::read("ListVolumes", Operation::Query);
 const GET: Rpc = Rpc::read("ControllerGetVolume", Operation::Volume);
+const CREATE_SNAPSHOT: Rpc = Rpc::write("CreateSnapshot", Operation::CreateSnapshot);
+const DELETE_SNAPSHOT: Rpc = Rpc::write("DeleteSnapshot", Operation::Delete);
+const LIST_SNAPSHOTS: Rpc = Rpc::read("ListSnapshots", Operation::Query);
+const GET_SNAPSHOT: Rpc = Rpc::read("GetSnapshot", Operation::Volume);
 const GET_CAPACITY: Rpc = Rpc::read("GetCapacity", Operation::Query);
 const GET_CAPABILITIES: Rpc = Rpc::read("ControllerGetCapabilities", Operation::Query);
 
-const DECLARED: [RpcType; 5] = [
+const DECLARED: [RpcType; 9] = [
     RpcType::CreateDeleteVolume,
+    RpcType::CreateDeleteSnapshot,
+    RpcType::ListSnapshots,
+    RpcType::GetSnapshot,
+    RpcType::CloneVolume,
     RpcType::GetCapacity,
     RpcType::ListVolumes,
     RpcType::GetVolume,
@@ -84,7 +93,7 @@ impl Controller for ControllerService {
     ) -> Answer<csi::ListVolumesResponse> {
         let request = request.into_inner();
         let work = move |edge: &Edge| {
-            let max_entries = request::max_entries(&request)?;
+            let max_entries = request::max_entries(request.max_entries)?;
             let page = edge.volumes.list(max_entries, &request.starting_token)?;
             let entry = |volume| csi::list_volumes_response::Entry {
                 volume: Some(message(volume, &edge.topology)),
@@ -113,6 +122,74 @@ impl Controller for ControllerService {
             })
         };
         self.0.run(GET, subject, work).await
+    }
+
+    async fn create_snapshot(
+        &self,
+        request: Request<csi::CreateSnapshotRequest>,
+    ) -> Answer<csi::CreateSnapshotResponse> {
+        let request = request.into_inner();
+        let name = request.name.clone();
+        let work = move |edge: &Edge| {
+            let request = request::snapshot(request, &edge.topology)?;
+            let snapshot = edge.volumes.create_snapshot(&request)?;
+            let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
+            Ok(csi::CreateSnapshotResponse { snapshot })
+        };
+        self.0.run(CREATE_SNAPSHOT, name, work).await
+    }
+
+    async fn delete_snapshot(
+        &self,
+        request: Request<csi::DeleteSnapshotRequest>,
+    ) -> Answer<csi::DeleteSnapshotResponse> {
+        let id = request.into_inner().snapshot_id;
+        let subject = id.clone();
+        let work = move |edge: &Edge| {
+            edge.volumes.delete_snapshot(&request::snapshot_id(id)?)?;
+            Ok(csi::DeleteSnapshotResponse {})
+        };
+        self.0.run(DELETE_SNAPSHOT, subject, work).await
+    }
+
+    async fn list_snapshots(
+        &self,
+        request: Request<csi::ListSnapshotsRequest>,
+    ) -> Answer<csi::ListSnapshotsResponse> {
+        let request = request.into_inner();
+        let work = move |edge: &Edge| {
+            let max_entries = request::max_entries(request.max_entries)?;
+            let given = |id: String| Some(id).filter(|id| !id.is_empty());
+            let filter = SnapshotFilter {
+                id: given(request.snapshot_id),
+                source: given(request.source_volume_id),
+            };
+            let page =
+                edge.volumes
+                    .list_snapshots(&filter, max_entries, &request.starting_token)?;
+            let entry = |snapshot| csi::list_snapshots_response::Entry {
+                snapshot: Some(snapshot_message(snapshot, &edge.topology)),
+            };
+            Ok(csi::ListSnapshotsResponse {
+                entries: page.snapshots.iter().map(entry).collect(),
+                next_token: page.next_token,
+            })
+        };
+        self.0.run(LIST_SNAPSHOTS, String::new(), work).await
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<csi::GetSnapshotRequest>,
+    ) -> Answer<csi::GetSnapshotResponse> {
+        let id = request.into_inner().snapshot_id;
+        let subject = id.clone();
+        let work = move |edge: &Edge| {
+            let snapshot = edge.volumes.get_snapshot(&request::snapshot_id(id)?)?;
+            let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
+            Ok(csi::GetSnapshotResponse { snapshot })
+        };
+        self.0.run(GET_SNAPSHOT, subject, work).await
     }
 
     async fn get_capacity(
@@ -214,8 +291,39 @@ fn message(volume: &Volume, topology: &Topology) -> csi::Volume {
         capacity_bytes: volume.size.to_i64(),
         volume_id: volume.id.to_string(),
         volume_context: [("enforcement".to_owned(), enforcement.to_owned())].into(),
-        content_source: None,
+        content_source: volume.source.map(source_message),
         // Without it every node's provisioner would delete the volume's object.
+        accessible_topology: vec![topology.to_message()],
+    }
+}
+
+fn source_message(source: Source) -> csi::VolumeContentSource {
+    use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+    let content = match source {
+        Source::Snapshot(id) => Type::Snapshot(SnapshotSource {
+            snapshot_id: id.to_string(),
+        }),
+        Source::Volume(id) => Type::Volume(VolumeSource {
+            volume_id: id.to_string(),
+        }),
+    };
+    csi::VolumeContentSource {
+        r#type: Some(content),
+    }
+}
+
+/// What there is of a snapshot is ready: nobody sees one that is not.
+fn snapshot_message(snapshot: &Snapshot, topology: &Topology) -> csi::Snapshot {
+    csi::Snapshot {
+        size_bytes: snapshot.size.to_i64(),
+        snapshot_id: snapshot.id.to_string(),
+        source_volume_id: snapshot.source.to_string(),
+        creation_time: Some(Timestamp {
+            seconds: i64::try_from(snapshot.created_at).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
+        ready_to_use: true,
+        group_snapshot_id: String::new(),
         accessible_topology: vec![topology.to_message()],
     }
 }

@@ -18,9 +18,10 @@ const GET_PLUGIN_CAPABILITIES: Rpc = Rpc::read("GetPluginCapabilities", Operatio
 const PROBE: Rpc = Rpc::read("Probe", Operation::Query);
 
 /// The same on every node, whatever its filesystems can do: the specification asks for it.
-const DECLARED: [Service; 2] = [
+const DECLARED: [Service; 3] = [
     Service::ControllerService,
     Service::VolumeAccessibilityConstraints,
+    Service::SnapshotAccessibilityConstraints,
 ];
 
 /// Who the driver is, and whether it is ready.

@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use crate::csi;
 use crate::error::{Error, Result};
 use crate::types::Bytes;
-use crate::volume::{Class, CreateRequest, ExpandRequest, PublishRequest};
+use crate::volume::{
+    Class, CreateRequest, ExpandRequest, PublishRequest, SnapshotClass, SnapshotRequest, SourceId,
+};
 
 use super::topology::Topology;
 
@@ -26,18 +28,51 @@ pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Resu
         request.volume_capabilities,
     )?)?;
     let (required, limit) = capacity_range(request.capacity_range)?;
-    if request.volume_content_source.is_some() {
-        return Err(Error::invalid(
-            "volume_content_source",
-            "volumes from snapshots or other volumes are not supported",
-        ));
-    }
+    let source = request.volume_content_source.map(source).transpose()?;
     Ok(CreateRequest {
         name,
         required,
         limit,
         capabilities,
         class: class(&request.parameters, &request.mutable_parameters)?,
+        source,
+        excludes_node: request
+            .accessibility_requirements
+            .is_some_and(|requirement| here.is_excluded_by(&requirement)),
+    })
+}
+
+/// Checks what a volume is to be made of; whether the id is one of ours is for the domain to say.
+fn source(content: csi::VolumeContentSource) -> Result<SourceId> {
+    use csi::volume_content_source::Type::{Snapshot, Volume};
+    match content.r#type {
+        Some(Snapshot(snapshot)) => {
+            let id = required("volume_content_source.snapshot_id", snapshot.snapshot_id)?;
+            Ok(SourceId::Snapshot(id))
+        }
+        Some(Volume(volume)) => {
+            let id = required("volume_content_source.volume_id", volume.volume_id)?;
+            Ok(SourceId::Volume(id))
+        }
+        None => Err(Error::invalid(
+            "volume_content_source",
+            "names neither a snapshot nor a volume",
+        )),
+    }
+}
+
+/// Checks a `CreateSnapshotRequest`.
+pub(super) fn snapshot(
+    request: csi::CreateSnapshotRequest,
+    here: &Topology,
+) -> Result<SnapshotRequest> {
+    let source = required("source_volume_id", request.source_volume_id)?;
+    let name = required("name", request.name)?.parse()?;
+    within_map_limit("parameters", &request.parameters)?;
+    Ok(SnapshotRequest {
+        name,
+        source,
+        class: SnapshotClass::parse(&request.parameters)?,
         excludes_node: request
             .accessibility_requirements
             .is_some_and(|requirement| here.is_excluded_by(&requirement)),
@@ -78,14 +113,10 @@ pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequ
     })
 }
 
-/// Checks what a `ListVolumesRequest` says of its size.
-pub(super) fn max_entries(request: &csi::ListVolumesRequest) -> Result<usize> {
-    usize::try_from(request.max_entries).map_err(|_| {
-        Error::invalid(
-            "max_entries",
-            format!("{} is negative", request.max_entries),
-        )
-    })
+/// Checks what a request for a list says of its size.
+pub(super) fn max_entries(max_entries: i32) -> Result<usize> {
+    usize::try_from(max_entries)
+        .map_err(|_| Error::invalid("max_entries", format!("{max_entries} is negative")))
 }
 
 /// Checks the parameters of a class.
@@ -106,6 +137,11 @@ pub(super) fn class(
 /// Checks that a volume id is there; whether it is one of ours is for the domain to say.
 pub(super) fn volume_id(id: String) -> Result<String> {
     required("volume_id", id)
+}
+
+/// Checks that a snapshot id is there; whether it is one of ours is for the domain to say.
+pub(super) fn snapshot_id(id: String) -> Result<String> {
+    required("snapshot_id", id)
 }
 
 /// Checks that a path is there; what it may be is for the domain to say.

@@ -125,7 +125,12 @@ async fn while_loading_only_what_needs_no_record_works() {
 #[tokio::test]
 async fn what_is_a_success_to_the_operation_is_answered_and_counted_as_one() {
     let (_dir, edge) = edge(true);
-    let absent = |_: &Edge| -> Result<()> { Err(Error::NotFound { id: "gone".into() }) };
+    let absent = |_: &Edge| -> Result<()> {
+        Err(Error::NotFound {
+            what: "volume",
+            id: "gone".into(),
+        })
+    };
     let status = edge.run(READ, String::new(), absent).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::NotFound);
     edge.run(DELETE, String::new(), absent).await.unwrap();

@@ -1,16 +1,23 @@
 //! The names, ids and targets being worked on: a second call for one of them is told to try again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// The one lock discipline of the domain: every change to a volume holds its id, making one holds
-/// its name as well, and mounting or unmounting one its target; nobody ever waits for any.
+/// The one lock discipline of the domain: every change to a volume or snapshot holds its id, making
+/// one holds its name as well, and mounting or unmounting one its target; nobody ever waits for any.
+/// What is being copied, which may take long, may be published and grow meanwhile, but not go.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
-    keys: Mutex<BTreeSet<String>>,
+    held: Mutex<Keys>,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    alone: BTreeSet<String>,
+    copied: BTreeMap<String, usize>,
 }
 
 /// A key that is held until this is dropped.
@@ -18,17 +25,47 @@ pub(crate) struct Busy {
 pub(crate) struct Held<'a> {
     busy: &'a Busy,
     key: String,
+    is_copied: bool,
 }
 
 impl Busy {
-    /// Takes a volume's id.
+    /// Takes the id of a volume or snapshot.
     pub(crate) fn hold_id(&self, id: &str) -> Result<Held<'_>> {
-        self.hold(format!("volume {id}"))
+        self.hold(id_key(id))
+    }
+
+    /// Takes the id of a volume or snapshot that is to go: nobody may be copying it.
+    pub(crate) fn hold_to_delete(&self, id: &str) -> Result<Held<'_>> {
+        let held = self.hold_id(id)?;
+        if self.lock().copied.contains_key(&held.key) {
+            return Err(Error::Busy(format!("{id} is being copied, and so")));
+        }
+        Ok(held)
+    }
+
+    /// Keeps a volume or snapshot while it is copied; others may do so too.
+    pub(crate) fn keep_source(&self, id: &str) -> Result<Held<'_>> {
+        let key = id_key(id);
+        let mut keys = self.lock();
+        if keys.alone.contains(&key) {
+            return Err(Error::Busy(key));
+        }
+        *keys.copied.entry(key.clone()).or_default() += 1;
+        Ok(Held {
+            busy: self,
+            key,
+            is_copied: true,
+        })
     }
 
     /// Takes a volume's name.
     pub(crate) fn hold_name(&self, name: &str) -> Result<Held<'_>> {
         self.hold(format!("the volume named {name:?}"))
+    }
+
+    /// Takes a snapshot's name.
+    pub(crate) fn hold_snapshot_name(&self, name: &str) -> Result<Held<'_>> {
+        self.hold(format!("the snapshot named {name:?}"))
     }
 
     /// Takes a target path.
@@ -37,21 +74,37 @@ impl Busy {
     }
 
     fn hold(&self, key: String) -> Result<Held<'_>> {
-        if self.lock().insert(key.clone()) {
-            Ok(Held { busy: self, key })
+        if self.lock().alone.insert(key.clone()) {
+            Ok(Held {
+                busy: self,
+                key,
+                is_copied: false,
+            })
         } else {
             Err(Error::Busy(key))
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Keys> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn id_key(id: &str) -> String {
+    format!("volume or snapshot {id}")
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.busy.lock().remove(&self.key);
+        let mut keys = self.busy.lock();
+        if !self.is_copied {
+            keys.alone.remove(&self.key);
+        } else if let Some(count) = keys.copied.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                keys.copied.remove(&self.key);
+            }
+        }
     }
 }
 
@@ -68,5 +121,22 @@ mod tests {
         assert!(busy.hold_name("a").is_ok(), "a name is no id");
         drop(held);
         assert!(busy.hold_id("a").is_ok());
+    }
+
+    #[test]
+    fn what_is_copied_may_change_and_be_copied_again_but_not_go() {
+        let busy = Busy::default();
+        let (one, other) = (
+            busy.keep_source("a").unwrap(),
+            busy.keep_source("a").unwrap(),
+        );
+        assert!(busy.hold_id("a").is_ok());
+        drop(one);
+        assert!(matches!(busy.hold_to_delete("a"), Err(Error::Busy(_))));
+        drop(other);
+        let held = busy.hold_to_delete("a").unwrap();
+        assert!(matches!(busy.keep_source("a"), Err(Error::Busy(_))));
+        drop(held);
+        assert!(busy.keep_source("a").is_ok());
     }
 }

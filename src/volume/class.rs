@@ -1,10 +1,11 @@
 //! What a storage class says of its volumes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::pool::{Mode, Parameters, Sharing};
-use crate::types::{ClaimLabel, PoolName};
+use crate::pool::{Mode, Parameters, Sharing, Terms};
+use crate::types::{ClaimLabel, PoolName, SnapshotLabel};
 
 /// The prefix of the keys that belong to the sidecars.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
@@ -12,6 +13,9 @@ const SIDECAR_FSTYPE: &str = "csi.storage.k8s.io/fstype";
 const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
 const CLAIM_VOLUME: &str = "csi.storage.k8s.io/pv/name";
+const SNAPSHOT_NAMESPACE: &str = "csi.storage.k8s.io/volumesnapshot/namespace";
+const SNAPSHOT_NAME: &str = "csi.storage.k8s.io/volumesnapshot/name";
+const SNAPSHOT_CONTENT: &str = "csi.storage.k8s.io/volumesnapshotcontent/name";
 
 /// The largest uid or gid; 4294967295 means "no change" to chown(2).
 const MAX_ID: u32 = u32::MAX - 1;
@@ -29,6 +33,29 @@ pub struct Class {
     pub fs_type: Option<String>,
     /// For people: whose volume it is.
     pub claim: ClaimLabel,
+    /// What it says of volumes that are copies.
+    pub copies: Terms,
+}
+
+/// The parameters of a snapshot's request, checked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SnapshotClass {
+    /// Whether a volume may be in use.
+    pub in_use: InUse,
+    /// What it says of copies.
+    pub copies: Terms,
+    /// For people: whose snapshot it is.
+    pub label: SnapshotLabel,
+}
+
+/// Whether a snapshot may be made of a volume in use: the parameter `inUse`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InUse {
+    /// It may.
+    #[default]
+    Allow,
+    /// Only of a volume that is published nowhere.
+    Refuse,
 }
 
 /// Whether the sizes of a class are held by force: the parameter `enforcement`.
@@ -72,6 +99,8 @@ impl Class {
                 let named = |error: Error| error.told_of(parameter_field(key));
                 self.pool = Some(value.parse().map_err(named)?);
             }
+            COPY => self.copies.copy = parse_copy(value)?,
+            MAX_STALL => self.copies.max_stall = Some(parse_stall(value)?),
             "mode" => {
                 self.parameters.mode = Mode::parse(value).ok_or_else(|| {
                     parameter(key, &format!("{value:?} is not an octal mode up to 3777"))
@@ -107,12 +136,82 @@ impl Class {
             _ => {
                 return Err(parameter(
                     key,
-                    "unknown parameter; known are pool, enforcement, mode, uid, gid and sharing",
+                    "unknown parameter; known are pool, enforcement, mode, uid, gid, sharing, copy \
+                     and maxStall",
                 ));
             }
         }
         Ok(())
     }
+}
+
+impl SnapshotClass {
+    /// Parses a request's parameters; the first unknown key or bad value is an error naming it.
+    pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
+        let mut class = Self::default();
+        for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
+            class.set(key, value)?;
+        }
+        Ok(class)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "inUse" => {
+                self.in_use = match value {
+                    "allow" => InUse::Allow,
+                    "refuse" => InUse::Refuse,
+                    _ => return Err(parameter(key, &format!("{value:?} is not allow or refuse"))),
+                }
+            }
+            COPY => self.copies.copy = parse_copy(value)?,
+            MAX_STALL => self.copies.max_stall = Some(parse_stall(value)?),
+            SNAPSHOT_NAMESPACE => self.label.namespace = Some(value.to_owned()),
+            SNAPSHOT_NAME => self.label.snapshot = Some(value.to_owned()),
+            SNAPSHOT_CONTENT => self.label.content = Some(value.to_owned()),
+            _ if key.starts_with(SIDECAR_PREFIX) => {}
+            _ => {
+                let problem = "unknown parameter; known are inUse, copy and maxStall";
+                return Err(parameter(key, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether copies may be made where files share no blocks.
+const COPY: &str = "copy";
+/// How long a file may be locked while it is copied.
+const MAX_STALL: &str = "maxStall";
+
+fn parse_copy(value: &str) -> Result<bool> {
+    match value {
+        "allowed" => Ok(true),
+        "refused" => Ok(false),
+        _ => Err(parameter(
+            COPY,
+            &format!("{value:?} is not allowed or refused"),
+        )),
+    }
+}
+
+/// A whole number with its unit, `ms` or `s`; at least one millisecond.
+fn parse_stall(value: &str) -> Result<Duration> {
+    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
+        (Some(digits), _) => (digits, 1),
+        (None, Some(digits)) => (digits, 1000),
+        (None, None) => ("", 0),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let number = is_number.then(|| digits.parse::<u64>().ok()).flatten();
+    let milliseconds = number.and_then(|number| number.checked_mul(unit));
+    milliseconds
+        .filter(|milliseconds| *milliseconds > 0)
+        .map(Duration::from_millis)
+        .ok_or_else(|| {
+            let problem = format!("{value:?} is not a time such as 100ms or 2s");
+            parameter(MAX_STALL, &problem)
+        })
 }
 
 fn parameter_field(key: &str) -> String {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{AccessMode, Entry, FORMAT, Known, Pool, VolumeRecord};
+use crate::pool::{AccessMode, Entry, FORMAT, Known, Origin, Pool, Sickness, Source, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId, VolumeName};
 
-use super::{Capability, Class, CreateRequest, Hold, Volume, Volumes};
+use super::{Capability, Class, CreateRequest, Hold, SourceId, Volume, Volumes};
 
 impl Volumes {
     /// Makes a volume, or finds the one of that name if it is what was asked for.
@@ -16,36 +16,64 @@ impl Volumes {
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }
-        let size = size_of(request);
-        if request.class.enforcement == Hold::Required && size == Bytes::ZERO {
-            return Err(Error::invalid(
-                "capacity_range",
-                "missing, and the class has enforcement=required; ask for a size",
-            ));
-        }
         if let Some((pool, entry)) = self.find_by_name(&request.name)? {
             let _id = self.busy.hold_id(&entry.record.id.to_string())?;
             self.check_same(&pool, &entry, request)?;
             return Ok(Volume::new(&pool, &entry));
         }
-        let pool = self.choose_pool(&request.class)?;
+        let _source = match &request.source {
+            Some(SourceId::Snapshot(id) | SourceId::Volume(id)) => Some(self.busy.keep_source(id)?),
+            None => None,
+        };
+        let (pool, origin) = self.place(request)?;
         if request.excludes_node {
             return Err(Error::TopologyExcludesNode {
                 here: self.settings.topology.clone(),
             });
         }
+        let sick: fn(&Pool, Sickness) -> Error = match origin {
+            Some(_) => Pool::home_sick,
+            None => Pool::sick,
+        };
+        let size = size_of(request, origin.as_ref())?;
         let id = match (pool.id(), pool.sickness()) {
-            (_, Some(reason)) => return Err(pool.sick(reason)),
+            (_, Some(reason)) => return Err(sick(&pool, reason)),
             (Some(id), None) => VolumeId::new(id, &request.name),
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
         let _id = self.busy.hold_id(&id.to_string())?;
-        check_filesystem(pool, &request.capabilities, Some(&request.class))?;
+        check_filesystem(&pool, &request.capabilities, Some(&request.class))?;
         let held_by = pool.enforcement();
-        check_enforcement(pool, held_by, &request.class)?;
-        let reservation = pool.reserve(id, size)?;
-        let entry = pool.create(&reservation, held_by, record(id, size, held_by, request))?;
-        Ok(Volume::new(pool, &entry))
+        check_enforcement(&pool, held_by, &request.class)?;
+        let reservation = pool.reserve::<VolumeRecord>(id, size, sick)?;
+        let content = origin.as_ref().map(|origin| (origin, request.class.copies));
+        let record = record(id, size, held_by, request);
+        let entry = pool.create(&reservation, held_by, content, record)?;
+        Ok(Volume::new(&pool, &entry))
+    }
+
+    /// The pool that a volume is to be in, and what it is to be a copy of: that is where a copy is
+    /// made, for only there blocks can be shared.
+    fn place(&self, request: &CreateRequest) -> Result<(Arc<Pool>, Option<Origin>)> {
+        let Some(source) = &request.source else {
+            return Ok((Arc::clone(self.choose_pool(&request.class)?), None));
+        };
+        let (pool, origin) = self.origin(source)?;
+        if let Some(name) = request
+            .class
+            .pool
+            .as_ref()
+            .filter(|name| *name != pool.name())
+        {
+            let problem = format!(
+                "{} is in pool {}, and the class says {name}; a copy is made in the pool of its \
+                 source",
+                origin.source(),
+                pool.name()
+            );
+            return Err(Error::invalid("parameter \"pool\"", problem));
+        }
+        Ok((pool, Some(origin)))
     }
 
     /// What the next create with this class and these capabilities would accept: zero where it
@@ -78,9 +106,9 @@ impl Volumes {
                 continue;
             };
             let id = VolumeId::new(pool_id, name);
-            match pool.find(id) {
+            match pool.find::<VolumeRecord>(id) {
                 (Known::Nothing, _) => {}
-                (Known::Volume(_) | Known::Quarantined(_), _) => return self.volume(id).map(Some),
+                (Known::Entry(_) | Known::Quarantined(_), _) => return self.volume(id).map(Some),
             }
         }
         Ok(None)
@@ -118,6 +146,11 @@ impl Volumes {
             what: format!("a volume named {:?}", request.name.as_str()),
             difference,
         };
+        let has = entry.record.source;
+        if !is_of(has, request.source.as_ref()) {
+            let has = has.map_or("of nothing".to_owned(), |source| source.to_string());
+            return Err(differs(format!("it is a copy of {has}")));
+        }
         let size = entry.record.size_bytes;
         let below = size < request.required;
         let above = request
@@ -179,6 +212,16 @@ pub(super) fn check_fits(
     check_filesystem(pool, capabilities, class)
 }
 
+/// Whether a volume was made a copy of what is asked for.
+fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
+    match (has, asked) {
+        (None, None) => true,
+        (Some(Source::Snapshot(has)), Some(SourceId::Snapshot(id))) => has.to_string() == *id,
+        (Some(Source::Volume(has)), Some(SourceId::Volume(id))) => has.to_string() == *id,
+        _ => false,
+    }
+}
+
 /// Refuses a pool that cannot hold sizes, if the class requires it.
 fn check_enforcement(pool: &Pool, held_by: Enforcement, class: &Class) -> Result<()> {
     let required = class.enforcement == Hold::Required;
@@ -217,12 +260,32 @@ fn check_filesystem(pool: &Pool, capabilities: &[Capability], class: Option<&Cla
     Ok(())
 }
 
-/// The size of a new volume: the least that was asked for, else the most.
-fn size_of(request: &CreateRequest) -> Bytes {
-    if request.required == Bytes::ZERO {
-        request.limit.unwrap_or(Bytes::ZERO)
-    } else {
-        request.required
+/// The size of a new volume: the least that was asked for, else the most; a copy for which nothing
+/// was asked is as large as its source, and none is smaller.
+fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
+    let asked = match (request.required, request.limit) {
+        (Bytes::ZERO, limit) => limit.unwrap_or(Bytes::ZERO),
+        (required, _) => required,
+    };
+    let size = match origin {
+        Some(origin) if asked == Bytes::ZERO => origin.size(),
+        _ => asked,
+    };
+    if request.class.enforcement == Hold::Required && size == Bytes::ZERO {
+        return Err(Error::invalid(
+            "capacity_range",
+            "missing, and the class has enforcement=required; ask for a size",
+        ));
+    }
+    match origin {
+        Some(origin) if size > Bytes::ZERO && size < origin.least_size() => {
+            Err(Error::OutOfRange(format!(
+                "{} needs a volume of {}, and {size} was asked for; ask for more",
+                origin.source(),
+                origin.least_size()
+            )))
+        }
+        _ => Ok(size),
     }
 }
 
@@ -253,5 +316,8 @@ fn record(
             (Hold::Auto | Hold::Required, _) => held_by,
         },
         quota_id: None,
+        source: None,
+        inherited_bytes: Bytes::ZERO,
+        pins: Vec::new(),
     }
 }

@@ -28,4 +28,5 @@ mod reclaim;
 mod rpc;
 mod server;
 mod sizes;
+mod snapshots;
 mod steps;

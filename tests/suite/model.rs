@@ -94,6 +94,7 @@ impl World {
             size: Bytes(made.size),
             parameters: made.parameters,
             enforcement: Enforcement::None,
+            source: None,
         })
     }
 

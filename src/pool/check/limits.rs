@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use crate::os;
 use crate::pool::fault::{During, Fault};
-use crate::pool::index::{Index, read_entry};
+use crate::pool::index::{Index, Kept, read_entry};
 use crate::pool::inspect::Looked;
-use crate::pool::limits::{self, Doubt, LOOK, told};
+use crate::pool::limits::{self, Doubt, LOOK, Ledger, told};
 use crate::pool::trash::binned;
 use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};
@@ -33,25 +33,21 @@ impl Examination<'_> {
         if looked.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
         }
-        let charges: Charges = looked.quota.charges().during(LOOK)?.into_iter().collect();
-        let recorded = claims(looked, &looked.index)?;
+        let ledger = ledger(looked, looked.quota.charges().during(LOOK)?)?;
         let before = self.report.findings.len();
         let mut sound = Vec::new();
-        let entries: Vec<Arc<Entry>> = looked.index.after(None).cloned().collect();
-        for entry in &entries {
-            match settled(looked, entry, &recorded, &charges)? {
-                Some(limits::Finding::AsRecorded) => sound.push(Arc::clone(entry)),
-                Some(finding) => {
-                    if matches!(finding, limits::Finding::Differs { .. }) {
-                        sound.push(Arc::clone(entry));
-                    }
-                    self.tell(looked, entry, finding);
-                }
-                None => {}
+        let volumes: Vec<Arc<Entry>> = looked.index.volumes().cloned().collect();
+        for entry in &volumes {
+            if self.is_sound(looked, entry, &ledger)? {
+                sound.push(Arc::clone(entry));
             }
         }
-        self.copies(looked, &recorded);
-        self.leftovers(looked, charges)?;
+        let snapshots: Vec<_> = looked.index.snapshots().cloned().collect();
+        for entry in &snapshots {
+            self.is_sound(looked, entry, &ledger)?;
+        }
+        self.copies(looked, &ledger.recorded);
+        self.leftovers(looked, ledger.charges)?;
         if self.report.findings.len() == before {
             let what = "every limit is as recorded";
             self.find(Level::Ok, About::Limits, what, None);
@@ -59,9 +55,23 @@ impl Examination<'_> {
         Ok(sound)
     }
 
-    fn tell(&mut self, looked: &Looked, entry: &Entry, finding: limits::Finding) {
+    /// Whether the number of a volume or snapshot is certainly its own; what is amiss is told.
+    fn is_sound<R: Kept>(
+        &mut self,
+        looked: &Looked,
+        entry: &Entry<R>,
+        ledger: &Ledger,
+    ) -> Result<bool, Fault> {
+        let Some(finding) = settled(looked, entry, ledger)? else {
+            return Ok(false);
+        };
+        self.tell(looked, &entry.path(), finding);
+        Ok(!matches!(finding, limits::Finding::Doubtful(_)))
+    }
+
+    fn tell(&mut self, looked: &Looked, at: &Path, finding: limits::Finding) {
         let wrong = (Level::Wrong, About::Limits);
-        let data = self.options.path.join(entry.path()).join(layout::DATA);
+        let data = self.options.path.join(at).join(layout::DATA);
         match finding {
             limits::Finding::AsRecorded => {}
             limits::Finding::Differs { id, limit, has } => {
@@ -70,16 +80,16 @@ impl Examination<'_> {
                     limited(&has)
                 );
                 let remedy = format!("{}, which restores it", advice::RESTART);
-                self.find_of(wrong, &entry.path(), what, remedy);
+                self.find_of(wrong, at, what, remedy);
             }
             limits::Finding::Doubtful(Doubt::Twin(id)) => {
                 let what = format!("another volume is recorded with its quota_id, {id}");
                 let remedy = format!(
-                    "mend the volume.json that is wrong, or move that directory out of volumes; \
+                    "mend the record that is wrong, or move that directory out of the pool; \
                      then {}",
                     advice::RESTART
                 );
-                self.find_of(wrong, &entry.path(), what, remedy);
+                self.find_of(wrong, at, what, remedy);
             }
             limits::Finding::Doubtful(Doubt::Elsewhere { found, recorded }) => {
                 let what = format!(
@@ -88,7 +98,7 @@ impl Examination<'_> {
                 );
                 let enforcement = looked.quota.enforcement();
                 let remedy = advice::charge(enforcement, recorded, &data, &self.options.path);
-                self.find_of(wrong, &entry.path(), what, remedy);
+                self.find_of(wrong, at, what, remedy);
             }
         }
     }
@@ -96,12 +106,8 @@ impl Examination<'_> {
     /// What is quarantined and is charged to a volume's number, as a copy of a volume is.
     fn copies(&mut self, looked: &Looked, recorded: &BTreeMap<u32, usize>) {
         for quarantined in looked.index.quarantined() {
-            let data = quarantined.path.strip_prefix(layout::VOLUMES);
-            let data = data.map(|directory| directory.join(layout::DATA));
-            let number = data.ok().and_then(|data| {
-                let data = os::open_dir(&looked.volumes, data).ok()?;
-                looked.quota.charged_to(data.as_fd()).ok()?
-            });
+            let data = os::open_dir(&looked.root, quarantined.path.join(layout::DATA)).ok();
+            let number = data.and_then(|data| looked.quota.charged_to(data.as_fd()).ok()?);
             let Some(number) = number.filter(|number| recorded.contains_key(number)) else {
                 continue;
             };
@@ -131,7 +137,7 @@ impl Examination<'_> {
             if look > 0 {
                 std::thread::sleep(PAUSE);
             }
-            let index = Index::load(&looked.volumes, pool, &*looked.quota)?;
+            let index = Index::load(&looked.homes, pool, &*looked.quota)?;
             known.extend(claims(looked, &index)?.into_keys());
             known.extend(staged_numbers(looked)?);
             for (id, charge) in &mut charges {
@@ -175,6 +181,16 @@ fn meta(looked: &Looked, name: &str) -> Result<std::os::fd::OwnedFd, Fault> {
     os::open_dir(&looked.root, path).during("open the pool's own directories")
 }
 
+/// What limits are held against now.
+fn ledger(looked: &Looked, charges: Vec<(u32, Charge)>) -> Result<Ledger, Fault> {
+    let binned = binned(&meta(looked, layout::TRASH)?)?;
+    Ok(Ledger {
+        recorded: limits::recorded(&looked.index, &binned),
+        pins: limits::pins(&looked.index, &binned),
+        charges: charges.into_iter().collect(),
+    })
+}
+
 /// How many records claim each number now, by an index that was read a moment ago.
 fn claims(looked: &Looked, index: &Index) -> Result<BTreeMap<u32, usize>, Fault> {
     let binned = binned(&meta(looked, layout::TRASH)?)?;
@@ -192,16 +208,15 @@ fn staged_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
     Ok(names.iter().filter_map(number).collect())
 }
 
-/// What is to be said of one volume's limit when it is looked at until it is as recorded; nothing
-/// if the volume is deleted meanwhile.
-fn settled(
+/// What is to be said of one limit when it is looked at until it is as recorded; nothing if what it
+/// is of is deleted meanwhile.
+fn settled<R: Kept>(
     looked: &Looked,
-    entry: &Arc<Entry>,
-    recorded: &BTreeMap<u32, usize>,
-    charges: &Charges,
+    entry: &Entry<R>,
+    ledger: &Ledger,
 ) -> Result<Option<limits::Finding>, Fault> {
     let quota = &*looked.quota;
-    let mut finding = limits::examine(&looked.volumes, quota, entry, recorded, charges);
+    let mut finding = limits::examine(&looked.homes, quota, entry, ledger);
     for _ in 1..LOOKS {
         match finding {
             Ok(limits::Finding::AsRecorded) => break,
@@ -212,15 +227,24 @@ fn settled(
             Ok(_) | Err(_) => {}
         }
         std::thread::sleep(PAUSE);
-        let again = read_entry(&looked.volumes, entry.directory.as_ref(), looked.marker.id);
+        let home = looked.homes.of::<R>();
+        let again = read_entry::<R>(home, entry.directory.as_ref(), looked.marker.id);
         let Ok(Some(again)) = again else {
             return Ok(None);
         };
-        let mut charges = Charges::new();
-        if let Some(id) = again.record.quota_id {
-            charges.insert(id, quota.charge(id).during(LOOK)?);
+        let mut charges = Vec::new();
+        if let Some(id) = again.record.number() {
+            charges.push((id, quota.charge(id).during(LOOK)?));
         }
-        finding = limits::examine(&looked.volumes, quota, &again, recorded, &charges);
+        // Snapshots may have come and gone too.
+        let index = Index::load(&looked.homes, looked.marker.id, quota)?;
+        let binned = binned(&meta(looked, layout::TRASH)?)?;
+        let ledger = Ledger {
+            recorded: ledger.recorded.clone(),
+            pins: limits::pins(&index, &binned),
+            charges: charges.into_iter().collect(),
+        };
+        finding = limits::examine(&looked.homes, quota, &again, &ledger);
     }
     finding.map(Some)
 }

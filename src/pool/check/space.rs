@@ -8,8 +8,9 @@ use crate::os;
 use crate::pool::capacity::{Others, Room};
 use crate::pool::fault::{During, Fault};
 use crate::pool::inspect::Looked;
+use crate::pool::record::{self, Record};
 use crate::pool::trash::binned;
-use crate::pool::{filesystem, layout};
+use crate::pool::{filesystem, layout, limits};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
@@ -100,21 +101,25 @@ fn room(
     let space = filesystem::space(&looked.root).during("ask for the disk's space")?;
     let quota = &*looked.quota;
     let mut reserved = looked.index.reserved();
+    let trash = os::open_dir(&looked.root, [layout::META, layout::TRASH].join("/"));
+    let binned = binned(&trash.during("open the trash")?)?;
     let others = if quota.enforcement() == Enforcement::None {
-        let meta = os::open_dir(&looked.root, [layout::META, layout::TRASH].join("/"));
-        let binned = binned(&meta.during("open the trash")?)?;
-        let sizes = binned.iter().map(|binned| binned.size);
+        let sizes = binned.iter().map(|binned| binned.promised);
         reserved = sizes.fold(reserved, u64::saturating_add);
         Others::Stood(looked.marker.other_bytes.0)
     } else {
+        let pins = limits::pins(&looked.index, &binned);
         let mut charged: u64 = 0;
-        for entry in looked.index.after(None) {
-            let Some(id) = entry.record.quota_id else {
+        for entry in looked.index.volumes() {
+            let Some(id) = entry.record.number() else {
                 continue;
             };
             let charge = quota.charge(id).during("ask what a volume uses")?;
-            charged = charged.saturating_add(charge.bytes.min(entry.record.size_bytes.0));
+            let pinned = pins.get(&entry.record.id).copied().unwrap_or_default();
+            charged = charged.saturating_add(entry.record.own(charge.bytes, pinned));
         }
+        let pinned = record::pinned(binned.iter().flat_map(|binned| &binned.pins));
+        reserved = pinned.into_values().fold(reserved, u64::saturating_add);
         Others::AllBut(charged)
     };
     Ok(Room {

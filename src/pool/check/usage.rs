@@ -79,7 +79,7 @@ impl Examination<'_> {
         let quota = &*looked.quota;
         let on_btrfs = quota.enforcement() == Enforcement::Squota;
         let path = [&entry.directory, layout::DATA].join("/");
-        let open = || os::open_dir(&looked.volumes, &path).during("open a volume's data");
+        let open = || os::open_dir(&looked.homes.volumes, &path).during("open a volume's data");
         let charge = || quota.charge(id).during("ask what is charged to a volume");
         let first = charge()?;
         let mut strays = BTreeMap::new();

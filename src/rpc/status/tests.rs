@@ -42,10 +42,14 @@ table! {
     Invalid {}, Error::invalid("parameter \"x\"", "unknown") => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
     OutOfRange {}, Error::OutOfRange(text())                 => [Range,   Range,   Range,   Range,   Range,   Range];
     Incompatible {}, incompatible()                          => [Exists,  Exists,  Exists,  Exists,  Exists,  Exists];
-    NotFound {}, Error::NotFound { id: text() }              => [Absent,  Absent,  Fine,    Absent,  Absent,  Absent];
+    NotFound {}, Error::NotFound { what: "volume", id: text() } => [Absent,  Absent,  Fine,    Absent,  Absent,  Absent];
     NotPublishedThere {}, not_published()                    => [Absent,  Absent,  Absent,  Absent,  Absent,  Absent];
-    PoolNotHere {}, Error::PoolNotHere { pool: id() }        => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
-    TopologyExcludesNode {}, excluded()                      => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    PoolNotHere {}, Error::PoolNotHere { pool: id() }        => [Absent,  Absent,  Precon,  Absent,  Absent,  Absent];
+    SourceElsewhere {}, Error::SourceElsewhere { id: text(), pool: id() }
+                                                             => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
+    CannotCopy {}, Error::CannotCopy(text())                 => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    Stopped {}, Error::Stopped(text())                       => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    TopologyExcludesNode {}, excluded()                      => [Exhaust, Exhaust, Unavail, Unavail, Unavail, Unavail];
     PoolAbsent {}, Error::PoolAbsent(text())                 => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
     PoolSick {}, Error::PoolSick { pool: pool(), reason: Sickness::Absent }
                                                              => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
@@ -187,7 +191,7 @@ fn a_message_fits_into_a_header_whatever_the_client_sent() {
         "🗄".repeat(1 << 20),
         "\0".repeat(1 << 20),
     ] {
-        let error = Error::NotFound { id };
+        let error = Error::NotFound { what: "volume", id };
         let status = status(&error, Operation::Volume).unwrap_err();
         assert!(status.message().len() <= MAX_MESSAGE_BYTES + '…'.len_utf8());
         assert!(status.message().ends_with('…'));

@@ -40,6 +40,14 @@ impl LoopMount {
         disk
     }
 
+    /// As [`LoopMount::make`], of so many bytes.
+    pub fn make_sized(filesystem: &str, size: u64, image: &Path, at: &Path) -> Self {
+        let disk = Self::format_sized(filesystem, &[], size, image, at);
+        std::fs::create_dir_all(at).unwrap();
+        disk.mount(&[]);
+        disk
+    }
+
     /// Makes the image and, with these options of mkfs, the filesystem; mounts nothing.
     pub fn format(filesystem: &str, options: &[&str], image: &Path, at: &Path) -> Self {
         let size = if filesystem == "xfs" {
@@ -47,6 +55,16 @@ impl LoopMount {
         } else {
             256 << 20
         };
+        Self::format_sized(filesystem, options, size, image, at)
+    }
+
+    fn format_sized(
+        filesystem: &str,
+        options: &[&str],
+        size: u64,
+        image: &Path,
+        at: &Path,
+    ) -> Self {
         std::fs::File::create(image).unwrap().set_len(size).unwrap();
         run(Command::new(format!("mkfs.{filesystem}"))
             .arg("-q")

@@ -10,6 +10,7 @@ pub mod picture;
 pub mod pod;
 pub mod server;
 pub mod sick;
+pub mod tree;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -228,6 +229,7 @@ pub fn create(volume: &str, size: u64) -> CreateRequest {
         limit: None,
         capabilities: vec![capability(AccessMode::SingleNodeMultiWriter)],
         class: Class::default(),
+        source: None,
         excludes_node: false,
     }
 }

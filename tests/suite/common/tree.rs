@@ -73,7 +73,7 @@ fn files(at: &Path) {
     ];
     for (name, size, owner, mode) in cases {
         let path = at.join(name);
-        let content: Vec<u8> = (0..size).map(|at: u32| (at / 7) as u8).collect();
+        let content: Vec<u8> = (0..size).map(|at: u32| (at / 7).to_le_bytes()[0]).collect();
         fs::write(&path, content).unwrap();
         own(&path, owner, mode);
         set_times(&path, (i64::from(size), 7), (1_000_000_000, 999_999_999));

@@ -1,0 +1,489 @@
+//! Copies: snapshots of volumes, and volumes made of snapshots or of other volumes.
+//!
+//! A copy is made in staging and seen by one rename, like everything else. A btrfs copies a
+//! subvolume at once; elsewhere the tree is copied file by file, sharing blocks where files can.
+
+mod progress;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::os;
+use crate::quota::Enforcement;
+use crate::types::Bytes;
+
+use super::disk::{Disk, Staged};
+use super::fault::{During, Fault};
+use super::record::{Method, Pin, Record, Source};
+use super::tree::{CopyFault, CopyReason, Copying, Transfer};
+use super::{Entry, Kept, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
+
+pub(super) use progress::Copies;
+pub use progress::CopyStatus;
+
+use progress::Progress;
+
+const OPEN_SOURCE: &str = "open what is to be copied";
+
+/// What a copy is made of.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    Volume(Arc<Entry>),
+    Snapshot(Arc<SnapshotEntry>),
+}
+
+impl Origin {
+    /// It, as records tell of it.
+    pub(crate) fn source(&self) -> Source {
+        match self {
+            Self::Volume(entry) => Source::Volume(entry.record.id),
+            Self::Snapshot(entry) => Source::Snapshot(entry.record.id),
+        }
+    }
+
+    /// The least size of a volume that is a copy of it.
+    pub(crate) fn least_size(&self) -> Bytes {
+        match self {
+            Self::Volume(entry) => entry.record.size_bytes,
+            Self::Snapshot(entry) => entry.record.least_size(),
+        }
+    }
+
+    /// The size of what it is or was made of; zero: it had none.
+    pub(crate) fn size(&self) -> Bytes {
+        match self {
+            Self::Volume(entry) => entry.record.size_bytes,
+            Self::Snapshot(entry) => entry.record.size_bytes,
+        }
+    }
+
+    /// Where its data is, below the pool.
+    fn data(&self) -> PathBuf {
+        let entry = match self {
+            Self::Volume(entry) => entry.path(),
+            Self::Snapshot(entry) => entry.path(),
+        };
+        entry.join(layout::DATA)
+    }
+}
+
+/// What a class says of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// Whether a copy may take its time and the space of the original again.
+    pub copy: bool,
+    /// How long a file may be locked while it is copied, if that is bounded.
+    pub max_stall: Option<Duration>,
+}
+
+/// A copy that is to be made.
+pub(super) struct Order<'a> {
+    pub(super) origin: &'a Origin,
+    /// What it will be.
+    pub(super) copy: Source,
+    pub(super) terms: Terms,
+    pub(super) room: &'a Reservation<'a>,
+    /// What it is limited to; zero: nothing.
+    pub(super) limit: Bytes,
+}
+
+/// A copy that was made.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    pub(super) method: Option<Method>,
+    /// The number it is charged to.
+    pub(super) number: Option<u32>,
+    /// What it holds, in bytes, as far as that is known.
+    pub(super) held: u64,
+    /// How much of that it shares with others.
+    pub(super) inherited: u64,
+    pub(super) pins: Vec<Pin>,
+}
+
+impl Pool {
+    /// Makes a snapshot of a volume: built unseen, visible by one rename, durable on return. The
+    /// record is filled in with what turns out; `in_use` tells at the end whether the volume was
+    /// published meanwhile.
+    pub(crate) fn snapshot(
+        &self,
+        room: &Reservation<'_>,
+        volume: &Arc<Entry>,
+        terms: Terms,
+        mut record: SnapshotRecord,
+        in_use: &dyn Fn() -> Result<bool>,
+    ) -> Result<Arc<SnapshotEntry>> {
+        let origin = Origin::Volume(Arc::clone(volume));
+        let (disk, _) = self.attached().map_err(|sick| self.home_sick(sick))?;
+        let order = Order {
+            origin: &origin,
+            copy: Source::Snapshot(record.id),
+            terms,
+            room,
+            limit: Bytes::ZERO,
+        };
+        let (staged, made) = self.stage_copy(&disk, &order)?;
+        let sealed = (|| {
+            room.cover(made.held)?;
+            record.in_use |= in_use()?;
+            record.held_bytes = Bytes(made.held);
+            record.quota_id = made.number;
+            record.pins.clone_from(&made.pins);
+            if let Some(method) = made.method {
+                record.method = method;
+            }
+            self.seal(&disk, &staged, &record, made.method)?;
+            Ok(record)
+        })();
+        self.conclude(&disk, &staged, &made, sealed)
+    }
+
+    /// Makes a volume that is a copy; the record is filled in with what turns out.
+    pub(super) fn create_copy(
+        &self,
+        disk: &Disk,
+        room: &Reservation<'_>,
+        (origin, terms): (&Origin, Terms),
+        mut record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
+        let inherited = match record.enforcement {
+            Enforcement::Squota => self.held_by(disk, origin)?,
+            Enforcement::Project | Enforcement::None => 0,
+        };
+        record.inherited_bytes = Bytes(inherited);
+        let order = Order {
+            origin,
+            copy: Source::Volume(record.id),
+            terms,
+            room,
+            limit: record.limit(0),
+        };
+        let (staged, made) = self.stage_copy(disk, &order)?;
+        let sealed = (|| {
+            record.quota_id = made.number;
+            record.source = Some(origin.source());
+            record.inherited_bytes = Bytes(made.inherited);
+            record.pins.clone_from(&made.pins);
+            if let Some(number) = made.number.filter(|_| record.limit(0) != order.limit) {
+                let limited = disk.quota.limit(&self.context.os, number, record.limit(0));
+                let limited = limited.during("limit a copy");
+                limited.map_err(|fault| self.judge(fault, Self::home_sick))?;
+            }
+            self.seal(disk, &staged, &record, made.method)?;
+            Ok(record)
+        })();
+        self.conclude(disk, &staged, &made, sealed)
+    }
+
+    /// What is copied by the kernel at once is durable already.
+    fn seal<R: Record>(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        record: &R,
+        method: Option<Method>,
+    ) -> Result<()> {
+        let has_content = method != Some(Method::Subvolume);
+        disk.seal(staged, record, has_content)
+            .map_err(|fault| self.judge(fault, Self::home_sick))
+    }
+
+    /// Shows a copy that was sealed, or gives it up. What it pins is told by its record from then on,
+    /// or not pinned.
+    fn conclude<R: Kept>(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        made: &Made,
+        sealed: Result<R>,
+    ) -> Result<Arc<Entry<R>>> {
+        let give_up = || self.drop_copy(disk, staged);
+        let outcome = match sealed {
+            Ok(record) => self.install(disk, staged, record, Self::home_sick, give_up),
+            Err(error) => {
+                give_up();
+                Err(error)
+            }
+        };
+        self.unpin(disk, &made.pins);
+        outcome
+    }
+
+    /// Makes a copy in staging; what fails leaves nothing there.
+    fn stage_copy(&self, disk: &Disk, order: &Order<'_>) -> Result<(Staged, Made)> {
+        let fault = |fault| self.judge(fault, Self::home_sick);
+        let source = disk.open_below(&order.origin.data()).during(OPEN_SOURCE);
+        let source = source.map_err(|missing| self.judge_source(order.origin, missing))?;
+        let method = disk.method(&source).map_err(fault)?;
+        if method == Method::Copy && !order.terms.copy {
+            let (pool, filesystem) = (self.name(), &disk.filesystem.name);
+            let problem = format!(
+                "pool {pool} is on {filesystem}, where files share no blocks: a copy takes the \
+                 space of its original again, and the time to write it; give the class the \
+                 parameter copy: allowed if that is wanted"
+            );
+            return Err(Error::invalid("parameter \"copy\"", problem));
+        }
+        let staged = disk.stage().map_err(fault)?;
+        let made = match method {
+            Method::Subvolume => self.copy_subvolume(disk, &staged, &source, order),
+            Method::Reflink | Method::Copy => self.copy_tree(disk, &staged, &source, order, method),
+        };
+        match made {
+            Ok(made) => Ok((staged, made)),
+            Err(error) => {
+                self.drop_copy(disk, &staged);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the filesystem copy a subvolume. What the copy keeps of its original's stays charged to
+    /// that, so the original's limit is raised before, or it could not rewrite what it holds.
+    fn copy_subvolume(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        source: &OwnedFd,
+        order: &Order<'_>,
+    ) -> Result<Made> {
+        let fault = |fault| self.judge(fault, Self::home_sick);
+        let pins = self.pins_of(disk, order)?;
+        self.pin(disk, &pins)?;
+        let target = (staged.dir.as_fd(), layout::DATA);
+        let read_only = matches!(order.copy, Source::Snapshot(_));
+        let quota = &disk.quota;
+        let copied = quota
+            .copy_dir(
+                &self.context.os,
+                source.as_fd(),
+                target,
+                order.limit,
+                read_only,
+            )
+            .during("make a snapshot of a subvolume");
+        let made = copied.map_err(fault).and_then(|number| {
+            // What was written before and had no place on the disk yet has one now.
+            let (now, held) = (
+                self.pins_of(disk, order)?,
+                self.held_by(disk, order.origin)?,
+            );
+            order.room.cover(held)?;
+            self.pin(disk, &now)?;
+            Ok(Made {
+                method: Some(Method::Subvolume),
+                number,
+                held,
+                inherited: held,
+                pins: now,
+            })
+        });
+        self.unpin(disk, &pins);
+        made
+    }
+
+    /// What a copy of a subvolume will pin: what its original pins, and, of a volume, what that is
+    /// charged for.
+    fn pins_of(&self, disk: &Disk, order: &Order<'_>) -> Result<Vec<Pin>> {
+        let volume = match order.origin {
+            Origin::Snapshot(entry) => return Ok(entry.record.pins.clone()),
+            Origin::Volume(entry) => &entry.record,
+        };
+        let mut pins = volume.pins.clone();
+        if let Some(id) = volume.number().filter(|_| disk.accounts()) {
+            let charge = disk.quota.charge(id).during("ask what a volume uses");
+            let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
+            let limit = volume.enforcement.limit(volume.size_bytes);
+            if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
+                pins.push(Pin {
+                    volume: volume.id,
+                    origin: order.copy,
+                    bytes: limit.min(Bytes(charge.bytes)),
+                });
+            }
+        }
+        Ok(pins)
+    }
+
+    /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
+    /// it is copied.
+    pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
+        let home_sick = |sickness| self.home_sick(sickness);
+        let disk = self.disk().map_err(home_sick)?;
+        let origin = Origin::Volume(Arc::clone(volume));
+        let source = disk.open_below(&origin.data()).during(OPEN_SOURCE);
+        let source = source.map_err(|missing| self.judge_source(&origin, missing))?;
+        let method = disk.method(&source);
+        match method.map_err(|fault| self.judge(fault, Self::home_sick))? {
+            Method::Reflink | Method::Copy if !disk.accounts() => Ok(Bytes::ZERO),
+            Method::Subvolume | Method::Reflink | Method::Copy => {
+                self.held_by(&disk, &origin).map(Bytes)
+            }
+        }
+    }
+
+    /// What a volume or snapshot holds: a volume's size where nobody counts.
+    fn held_by(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
+        let volume = match origin {
+            Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
+            Origin::Volume(entry) => &entry.record,
+        };
+        let size = volume.size_bytes.0;
+        let Some(id) = volume.number().filter(|_| disk.accounts()) else {
+            return Ok(size);
+        };
+        let charge = disk.quota.charge(id).during("ask what a volume uses");
+        let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        let others = match disk.quota.enforcement() {
+            Enforcement::Squota => volume.inherited_bytes.0,
+            Enforcement::Project | Enforcement::None => 0,
+        };
+        let held = charge.bytes.saturating_add(others);
+        Ok(match volume.enforcement {
+            Enforcement::None => held,
+            Enforcement::Project | Enforcement::Squota => held.min(size),
+        })
+    }
+
+    /// Raises the limits of what is pinned.
+    fn pin(&self, disk: &Disk, pins: &[Pin]) -> Result<()> {
+        self.lock().pinning.extend(pins);
+        for pin in pins {
+            let raised = self.refresh_limit(disk, pin.volume);
+            if let Err(fault) = raised.during("raise a volume's limit") {
+                self.unpin(disk, pins);
+                return Err(self.judge(fault, Self::home_sick));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the limits what they are without so many pins of what is being made.
+    fn unpin(&self, disk: &Disk, pins: &[Pin]) {
+        let mut state = self.lock();
+        for pin in pins {
+            if let Some(at) = state.pinning.iter().position(|pinning| pinning == pin) {
+                state.pinning.swap_remove(at);
+            }
+        }
+        drop(state);
+        for pin in pins {
+            if let Err(errno) = self.refresh_limit(disk, pin.volume) {
+                tracing::warn!(pool = %self.name(), volume = %pin.volume, %errno, "left a limit raised");
+            }
+        }
+    }
+
+    fn copy_tree(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        source: &OwnedFd,
+        order: &Order<'_>,
+        method: Method,
+    ) -> Result<Made> {
+        let fault = |fault| self.judge(fault, Self::home_sick);
+        let os = &self.context.os;
+        let made = disk
+            .quota
+            .create_dir(os, staged.dir.as_fd(), layout::DATA, order.limit);
+        let number = made.during("make the copy's data").map_err(fault)?;
+        let data = os::open_dir(&staged.dir, layout::DATA).during("open the copy's data");
+        let data = data.map_err(fault)?;
+        let progress = Progress::begin(self, staged, order, method);
+        let copying = Copying {
+            os,
+            transfer: match method {
+                Method::Copy => Transfer::Copy,
+                Method::Subvolume | Method::Reflink => Transfer::Share,
+            },
+            threads: disk.filesystem.copying_threads(),
+            max_stall: order.terms.max_stall,
+            watch: &progress,
+        };
+        let copied = copying.copy(source, &data);
+        progress.end(os).map_err(fault)?;
+        let copied =
+            copied.map_err(|copy| self.judge_copy(disk, order, number, &progress, copy))?;
+        let mut held = copied.bytes;
+        if let Some(id) = number.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
+            let charge = disk.quota.charge(id).during("ask what a copy uses");
+            held = charge.map_err(fault)?.bytes;
+        }
+        Ok(Made {
+            method: Some(method),
+            number,
+            held,
+            inherited: if method == Method::Reflink { held } else { 0 },
+            pins: Vec::new(),
+        })
+    }
+
+    /// Gives up a copy that was begun. What cannot be moved now is cleared at the next start.
+    fn drop_copy(&self, disk: &Disk, staged: &Staged) {
+        match disk.drop_staged(staged) {
+            Ok(()) => self.trash.notify(),
+            Err(fault) => tracing::warn!(pool = %self.name(), %fault, "left in staging"),
+        }
+    }
+
+    /// What is to be copied and is not what was made is a matter of its own, not of the pool.
+    fn judge_source(&self, origin: &Origin, fault: Fault) -> Error {
+        match fault.errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
+                path: self.path().join(origin.data()),
+                reason: format!("it is not the directory that was made: {}", fault.errno),
+            },
+            _ => self.judge(fault, Self::home_sick),
+        }
+    }
+
+    fn judge_copy(
+        &self,
+        disk: &Disk,
+        order: &Order<'_>,
+        number: Option<u32>,
+        progress: &Progress<'_>,
+        fault: CopyFault,
+    ) -> Error {
+        let fault = match fault {
+            CopyFault {
+                reason: CopyReason::Step(fault),
+                ..
+            } => fault,
+            other => {
+                let source = order.origin.source();
+                return Error::CannotCopy(format!("{source} cannot be copied: {other}"));
+            }
+        };
+        if fault.errno == Errno::CANCELED {
+            return match (progress.refusal(), self.sickness()) {
+                (Some(refused), _) => refused,
+                (None, Some(sickness)) => self.home_sick(sickness),
+                (None, None) => Error::Stopped(format!("copying {}", order.origin.source())),
+            };
+        }
+        if fault.is_full() && is_at_limit(disk, number, order.limit) {
+            return Error::OutOfRange(format!(
+                "what is in {} does not fit into {}; ask for more",
+                order.origin.source(),
+                order.limit
+            ));
+        }
+        self.judge(fault, Self::home_sick)
+    }
+}
+
+/// Whether a copy that could not be written to is as large as it may be, or nearly so.
+fn is_at_limit(disk: &Disk, number: Option<u32>, limit: Bytes) -> bool {
+    const NEARLY: u64 = 64;
+    let charge = number.and_then(|id| disk.quota.charge(id).ok());
+    charge.is_some_and(|charge| {
+        let inodes = charge.inode_limit > 0 && charge.inodes >= charge.inode_limit;
+        inodes || limit > Bytes::ZERO && charge.bytes >= limit.0 - limit.0 / NEARLY
+    })
+}

@@ -1,0 +1,241 @@
+//! How far copies are: in the log, in metrics, and on the disk for who looks at it without the
+//! server.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::os::Os;
+use crate::pool::disk::Staged;
+use crate::pool::fault::{During, Fault};
+use crate::pool::record::{FORMAT, Method, Source};
+use crate::pool::tree::CopyWatch;
+use crate::pool::{Pool, Reservation, now};
+use crate::types::Bytes;
+
+use super::Order;
+
+/// How often it is written down, and how often it is logged.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// The file of a copy's progress in its staging directory.
+pub(crate) const FILE: &str = "progress.json";
+const TEMPORARY: &str = "progress.json.tmp";
+
+/// The copies of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    stopped: AtomicBool,
+    running: AtomicUsize,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Copies {
+    /// Ends the copies at work; none begins after.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// How many are being made.
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// How many files and directories were copied since start.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes those occupied where they were copied from.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// How far a copy is, `progress.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyStatus {
+    /// The format of records.
+    pub format: u32,
+    /// What is being made.
+    pub copy: Source,
+    /// What it is a copy of.
+    pub of: Source,
+    /// How it is made.
+    pub method: Method,
+    /// When it was begun, in seconds since the Unix epoch.
+    pub started_at: u64,
+    /// How many files and directories are copied.
+    pub entries: u64,
+    /// What those occupied.
+    pub bytes: Bytes,
+}
+
+/// Watches one copy.
+pub(crate) struct Progress<'a> {
+    pool: &'a Pool,
+    staged: &'a Staged,
+    room: &'a Reservation<'a>,
+    begun: CopyStatus,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    told: Mutex<Told>,
+    refused: AtomicBool,
+    refusal: Mutex<Option<Error>>,
+}
+
+/// What was told so far.
+struct Told {
+    written: Instant,
+    logged: Instant,
+    is_written: bool,
+}
+
+impl fmt::Debug for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Progress").field(&self.status()).finish()
+    }
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn begin(
+        pool: &'a Pool,
+        staged: &'a Staged,
+        order: &Order<'a>,
+        method: Method,
+    ) -> Self {
+        pool.copies.running.fetch_add(1, Ordering::Relaxed);
+        let now_at = Instant::now();
+        Self {
+            pool,
+            staged,
+            room: order.room,
+            begun: CopyStatus {
+                format: FORMAT,
+                copy: order.copy,
+                of: order.origin.source(),
+                method,
+                started_at: now(),
+                entries: 0,
+                bytes: Bytes::ZERO,
+            },
+            entries: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            told: Mutex::new(Told {
+                written: now_at,
+                logged: now_at,
+                is_written: false,
+            }),
+            refused: AtomicBool::new(false),
+            refusal: Mutex::new(None),
+        }
+    }
+
+    /// Why there is no room for the rest, if there is not.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        refusal.take()
+    }
+
+    /// Takes away what was written down: only what is being made has it.
+    pub(super) fn end(&self, os: &Os) -> Result<(), Fault> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if !told.is_written {
+            return Ok(());
+        }
+        match os.unlink(&self.staged.dir, FILE) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed.during("remove what tells how far a copy is"),
+        }
+    }
+
+    fn status(&self) -> CopyStatus {
+        CopyStatus {
+            entries: self.entries.load(Ordering::Relaxed),
+            bytes: Bytes(self.bytes.load(Ordering::Relaxed)),
+            ..self.begun.clone()
+        }
+    }
+
+    /// Promises what was copied, for it may be more than was thought, and grow meanwhile.
+    fn cover(&self, bytes: u64) {
+        if bytes <= self.room.size().0 {
+            return;
+        }
+        let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = self.room.cover(bytes) {
+            *refusal = Some(error);
+            self.refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn tell(&self) {
+        // Whoever finds another at it has nothing to add.
+        let mut told = match self.told.try_lock() {
+            Ok(told) => told,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let status = self.status();
+        if told.logged.elapsed() >= LOG_EVERY {
+            told.logged = Instant::now();
+            let (copy, of) = (status.copy, status.of);
+            let (entries, bytes) = (status.entries, status.bytes.0);
+            tracing::info!(pool = %self.pool.options.name, %copy, %of, entries, bytes, "copying");
+        }
+        if told.written.elapsed() >= WRITE_EVERY {
+            told.written = Instant::now();
+            match self.write(&status) {
+                Ok(()) => told.is_written = true,
+                Err(errno) => tracing::debug!(%errno, "cannot write down how far a copy is"),
+            }
+        }
+    }
+
+    /// Nothing rests on it, so it is not made durable.
+    fn write(&self, status: &CopyStatus) -> Result<(), Errno> {
+        let os = &self.pool.context.os;
+        let dir = self.staged.dir.as_fd();
+        let json = serde_json::to_vec(status).map_err(|_| Errno::INVAL)?;
+        match os.unlink(dir, TEMPORARY) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let file = os.create(dir, TEMPORARY)?;
+        os.write_all(&file, &json)?;
+        os.replace((dir, TEMPORARY), (dir, FILE))
+    }
+}
+
+impl CopyWatch for Progress<'_> {
+    fn copied(&self, bytes: u64) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        let copies = &self.pool.copies;
+        copies.entries.fetch_add(1, Ordering::Relaxed);
+        copies.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.cover(before.saturating_add(bytes));
+    }
+
+    fn stopped(&self) -> bool {
+        self.tell();
+        self.refused.load(Ordering::Relaxed)
+            || self.pool.copies.stopped.load(Ordering::Relaxed)
+            || self.pool.is_sick()
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        self.pool.copies.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,206 @@
+//! Simple quota charges whoever wrote first: what that means for sources and copies.
+
+use std::process::Command;
+
+use super::*;
+use crate::common::loops::obstacle;
+use crate::skip;
+
+/// What metadata may take.
+const LEEWAY: u64 = mib(2);
+
+/// What btrfs(8) shows of a volume's or snapshot's qgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Qgroup {
+    id: u64,
+    charged: u64,
+    limit: u64,
+}
+
+fn qgroups(rig: &Rig) -> Vec<Qgroup> {
+    let output = Command::new("btrfs")
+        .args(["qgroup", "show", "-r", "--raw"])
+        .arg(rig.disk.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = |line: &str| {
+        let mut words = line.split_whitespace();
+        Some(Qgroup {
+            id: words.next()?.strip_prefix("1/")?.parse().ok()?,
+            charged: words.next()?.parse().ok()?,
+            limit: words.nth(1)?.parse().unwrap_or_default(),
+        })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// The qgroup of what is in a directory of the pool.
+fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
+    let dir = rig.data(home, name);
+    let record = dir.with_file_name(match home {
+        "volumes" => "volume.json",
+        _ => "snapshot.json",
+    });
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    let id = record["quota_id"].as_u64().unwrap();
+    let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == id);
+    found.unwrap_or_else(|| panic!("no qgroup {id}"))
+}
+
+fn limit(rig: &Rig, volume: &str) -> u64 {
+    qgroup(rig, "volumes", volume).limit
+}
+
+fn assert_about(what: &str, found: u64, expected: u64) {
+    assert!(
+        found.abs_diff(expected) <= LEEWAY,
+        "{what}: {found}, not about {expected}"
+    );
+}
+
+/// A pool with a volume of 64 MiB that holds a file of 40.
+fn rig_with_a_file() -> (Rig, Volume) {
+    let rig = Rig::new(Kind::BtrfsSquota);
+    let source = rig.make("source", SIZE);
+    write(&rig.volume_data("source").join("file"), 1, mib(40)).unwrap();
+    (rig, source)
+}
+
+#[test]
+fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    let promised = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
+    let before = promised(&rig);
+    let snapshot = rig.snapshot("snap", &source).unwrap();
+    assert_about("held", snapshot.held.0, mib(40));
+    assert_eq!(promised(&rig) - before, snapshot.held.0);
+    let raised = limit(&rig, "source");
+    assert_about("the limit", raised, SIZE + mib(40));
+    write(&rig.volume_data("source").join("file"), 2, mib(40)).unwrap();
+    let kept = std::fs::read(rig.data("snapshots", "snap").join("file")).unwrap();
+    assert!(kept.iter().all(|byte| *byte == 1));
+
+    rig.start();
+    assert_eq!(limit(&rig, "source"), raised, "a start raises it too");
+    rig.delete_snapshot(&snapshot);
+    rig.wait_for_trash();
+    assert_eq!(limit(&rig, "source"), SIZE);
+    assert_eq!(promised(&rig), before);
+    assert_about(
+        "charged",
+        qgroup(&rig, "volumes", "source").charged,
+        mib(40),
+    );
+}
+
+#[test]
+fn what_there_is_no_room_to_keep_is_no_snapshot() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (rig, source) = rig_with_a_file();
+    let room = rig.driver().capacity(&rootcellar::volume::Class::default(), &[]);
+    rig.make("other", room.0 - mib(8));
+    let error = rig.snapshot("snap", &source).unwrap_err();
+    assert_code(&error, Operation::CreateSnapshot, Code::ResourceExhausted);
+    assert_eq!(limit(&rig, "source"), SIZE);
+    rig.wait_for_trash();
+    assert_eq!(qgroups(&rig).len(), 2, "{:?}", qgroups(&rig));
+    assert!(names(&rig.node.pool().join("snapshots")).is_empty());
+}
+
+#[test]
+fn a_copy_never_holds_more_than_its_size() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    let snapshot = rig.snapshot("snap", &source).unwrap();
+    let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
+    let cloned = rig.clone_of("cloned", mib(80), &source).unwrap();
+    rig.start();
+    for (volume, size) in [(&restored, SIZE), (&cloned, mib(80))] {
+        let name = volume.name.as_str();
+        let data = rig.volume_data(name);
+        assert_about(name, limit(&rig, name), size - mib(40));
+        write(&data.join("more"), 2, size - mib(40) - LEEWAY).unwrap();
+        let full = write(&data.join("too much"), 2, mib(8)).unwrap_err();
+        assert_eq!(full.raw_os_error(), Some(nix::libc::EDQUOT), "{name}");
+        let target = rig.node.target(name);
+        let request = crate::common::publish(&volume.id.to_string(), &target);
+        rig.driver().publish(&request).unwrap();
+        let stats = rig.driver().stats(&volume.id.to_string(), &target).unwrap();
+        assert_eq!(stats.bytes.total, size);
+        assert_about("used", stats.bytes.used, size);
+        assert!(stats.bytes.available <= LEEWAY, "{stats:?}");
+    }
+}
+
+#[test]
+fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_it() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    let dead = qgroup(&rig, "volumes", "source").id;
+    let charged = |rig: &Rig| {
+        let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == dead);
+        found.map(|qgroup| qgroup.charged)
+    };
+    let snapshot = rig.snapshot("snap", &source).unwrap();
+    let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
+    rig.delete(&source);
+    eventually("the source's subvolume is gone", || {
+        names(&rig.node.pool().join(".rootcellar/trash"))
+            .iter()
+            .all(|entry| {
+                let entry = rig.node.pool().join(".rootcellar/trash").join(entry);
+                names(&entry) == ["volume.json"]
+            })
+    });
+    for _ in 0..2 {
+        assert_about("charged", charged(&rig).unwrap(), mib(40));
+        assert_eq!(rig.trash(), 1, "its record tells of its number");
+        rig.start();
+    }
+    rig.delete_snapshot(&snapshot);
+    eventually("the snapshot is reclaimed", || rig.trash() == 1);
+    assert_about("charged", charged(&rig).unwrap(), mib(40));
+    let data = rig.volume_data("restored");
+    assert!(
+        std::fs::read(data.join("file"))
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 1)
+    );
+    rig.delete(&restored);
+    rig.wait_for_trash();
+    assert_eq!(qgroups(&rig), []);
+}
+
+#[test]
+fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    let first = rig.snapshot("first", &source).unwrap();
+    let restored = rig.restore("restored", SIZE, &first).unwrap();
+    let second = rig.snapshot("second", &restored).unwrap();
+    // The same bytes, kept three times, are kept once.
+    assert_about("the limit", limit(&rig, "source"), SIZE + mib(40));
+    rig.delete_snapshot(&first);
+    rig.delete(&restored);
+    eventually("two are reclaimed", || rig.trash() == 0 || rig.trash() == 1);
+    rig.start();
+    assert_about("the limit", limit(&rig, "source"), SIZE + mib(40));
+    write(&rig.volume_data("source").join("file"), 2, mib(40)).unwrap();
+    rig.delete_snapshot(&second);
+    rig.wait_for_trash();
+    assert_eq!(limit(&rig, "source"), SIZE);
+}

@@ -1,0 +1,98 @@
+//! Copies are whole, and go in any order.
+
+use super::*;
+use crate::common::loops::obstacle;
+use crate::common::tree::{Extent, compare, nasty, unprotect};
+use crate::skip;
+
+/// What a small test's tree has.
+const EXTENT: Extent = Extent {
+    wide: 200,
+    deep: 40,
+    pieces: 50,
+};
+
+#[test]
+fn snapshots_restores_and_clones_have_all_that_the_volume_had_and_nothing_written_since() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    for kind in KINDS {
+        let mut rig = Rig::new(kind);
+        let source = rig.make("source", SIZE);
+        nasty(&rig.volume_data("source"), EXTENT);
+        let snapshot = rig.snapshot("snap", &source).unwrap();
+        let data = rig.data("snapshots", "snap");
+        let differs = compare(&rig.volume_data("source"), &data);
+        assert!(differs.is_empty(), "{kind:?} snapshot: {differs:#?}");
+        let cloned = rig.clone_of("cloned", 2 * SIZE, &source).unwrap();
+        assert_eq!(cloned.size, Bytes(2 * SIZE));
+        let differs = compare(&rig.volume_data("source"), &rig.volume_data("cloned"));
+        assert!(differs.is_empty(), "{kind:?} clone: {differs:#?}");
+
+        std::fs::write(rig.volume_data("source").join("later"), "x").unwrap();
+        std::fs::write(rig.volume_data("cloned").join("other"), "x").unwrap();
+        let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
+        let differs = compare(&data, &rig.volume_data("restored"));
+        assert!(differs.is_empty(), "{kind:?} restore: {differs:#?}");
+        assert!(!data.join("later").exists() && !data.join("other").exists());
+
+        rig.start();
+        assert_eq!(
+            rig.driver().get_snapshot(&snapshot.id.to_string()).unwrap(),
+            snapshot
+        );
+        for volume in [&restored, &cloned] {
+            assert_eq!(rig.driver().get(&volume.id.to_string()).unwrap(), *volume);
+            unprotect(&rig.volume_data(volume.name.as_str()));
+        }
+    }
+}
+
+#[test]
+fn source_snapshot_and_copies_go_in_any_order_and_leave_nothing() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    for kind in KINDS {
+        let rig = Rig::new(kind);
+        for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 0, 1, 3]] {
+            let source = rig.make("source", SIZE);
+            write(&rig.volume_data("source").join("file"), 1, mib(4)).unwrap();
+            let snapshot = rig.snapshot("snap", &source).unwrap();
+            let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
+            let cloned = rig.clone_of("cloned", SIZE, &source).unwrap();
+            let mut left = vec!["source", "snap", "restored", "cloned"];
+            for which in order {
+                match which {
+                    0 => rig.delete(&source),
+                    1 => rig.delete_snapshot(&snapshot),
+                    2 => rig.delete(&restored),
+                    _ => rig.delete(&cloned),
+                }
+                let gone = ["source", "snap", "restored", "cloned"][which];
+                left.retain(|name| *name != gone);
+                for name in &left {
+                    let home = if *name == "snap" {
+                        "snapshots"
+                    } else {
+                        "volumes"
+                    };
+                    let file = std::fs::read(rig.data(home, name).join("file")).unwrap();
+                    assert!(file.len() as u64 == mib(4) && file.iter().all(|byte| *byte == 1));
+                }
+            }
+            rig.wait_for_trash();
+            let pool = rig.node.pool();
+            assert!(
+                names(&pool.join("volumes")).is_empty()
+                    && names(&pool.join("snapshots")).is_empty()
+            );
+            assert_eq!(
+                rig.driver().pools()[0].status().reserved,
+                Bytes(0),
+                "{kind:?} {order:?}"
+            );
+        }
+    }
+}
