@@ -151,10 +151,20 @@ impl Os {
 
     /// Makes a file that must not exist yet, for writing, readable by root alone.
     pub fn create(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+        self.create_as(dir, name, 0o600)
+    }
+
+    /// As [`Os::create`], with a mode, less the umask.
+    pub fn create_as(
+        &self,
+        dir: impl AsFd,
+        name: impl AsRef<OsStr>,
+        mode: u32,
+    ) -> Outcome<OwnedFd> {
         let (dir, name) = (dir.as_fd(), name.as_ref());
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o600);
+        let mode = Mode::from_raw_mode(mode);
         self.step(Step::Create, Object::Entry(dir, name), || {
             rustix::fs::openat(dir, name, flags, mode)
         })

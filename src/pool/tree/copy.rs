@@ -9,6 +9,7 @@ mod links;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -81,14 +82,7 @@ impl Copying<'_> {
         if !os::is_empty(top.target.as_fd()).during("list the copy's directory")? {
             return Err(Fault::new("copy into a directory", Errno::NOTEMPTY).into());
         }
-        let work = Work {
-            copying: self,
-            links: Links::make(self.os, target)?,
-            totals: Totals::default(),
-            halted: AtomicBool::new(false),
-            fault: Mutex::new(None),
-            crew: Crew::new(self.threads.saturating_sub(1), "copy-helper"),
-        };
+        let work = Work::new(self, target)?;
         let top = Dir::new(top, None);
         std::thread::scope(|scope| {
             let _over = Over(&work.crew);
@@ -191,7 +185,18 @@ struct Work<'a> {
     crew: Crew<Pair>,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    fn new(copying: &'a Copying<'a>, target: &OwnedFd) -> Result<Self, Fault> {
+        Ok(Self {
+            copying,
+            links: Links::make(copying.os, target)?,
+            totals: Totals::default(),
+            halted: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            crew: Crew::new(copying.threads.saturating_sub(1), "copy-helper"),
+        })
+    }
+
     /// Has everybody stop; the first fault is the one that is told.
     fn fail(&self, fault: CopyFault) {
         let first = &self.fault;
@@ -267,9 +272,9 @@ impl Hand<'_, '_> {
         while !self.work.is_halted() {
             let read = next_entries(dir.source.as_fd()).during("list a directory")?;
             let Some(mut entries) = read else { break };
-            // The last is taken first: files, for directories are what is worth giving away.
-            entries.reverse();
-            entries.sort_by_key(|entry| !entry.is_dir);
+            // The last is taken first: files, for directories are what is worth giving away. In the
+            // order of the disk, threads keep to different parts of it: XFS locks each by itself.
+            entries.sort_unstable_by_key(|entry| (!entry.is_dir, Reverse(entry.inode)));
             self.copy_entries(dir, entries);
         }
         Ok(())

@@ -82,6 +82,8 @@ impl<T: AsFd> AsFd for Dir<T> {
 pub(super) struct Entry {
     pub(super) name: CString,
     pub(super) is_dir: bool,
+    /// The inode number it had when it was read.
+    pub(super) inode: u64,
 }
 
 /// The next entries of a directory, as many as are read at once; nothing at its end.
@@ -98,6 +100,7 @@ pub(super) fn next_entries(dir: BorrowedFd<'_>) -> Result<Option<Vec<Entry>>, Er
             entries.push(Entry {
                 name: name.to_owned(),
                 is_dir: entry.file_type() == FileType::Directory,
+                inode: entry.ino(),
             });
         }
         if names.is_buffer_empty() {

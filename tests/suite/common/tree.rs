@@ -22,6 +22,18 @@ pub struct Extent {
     pub deep: usize,
     /// How many pieces one of its files is in.
     pub pieces: u64,
+    /// How many files have a name in each of two directories.
+    pub linked: usize,
+}
+
+impl Extent {
+    /// As little as there can be with everything in it.
+    pub const SMALL: Self = Self {
+        wide: 2,
+        deep: 2,
+        pieces: 2,
+        linked: 2,
+    };
 }
 
 impl Default for Extent {
@@ -30,6 +42,7 @@ impl Default for Extent {
             wide: 1500,
             deep: 150,
             pieces: 500,
+            linked: 300,
         }
     }
 }
@@ -41,7 +54,7 @@ pub fn nasty(at: &Path, extent: Extent) {
     holes(&at.join("holes"), extent.pieces);
     nodes(&at.join("nodes"));
     attributes(&at.join("attributes"));
-    links(at);
+    links(at, extent.linked);
     flags(at);
     let wide = at.join("wide");
     fs::create_dir(&wide).unwrap();
@@ -215,7 +228,7 @@ fn attributes(at: &Path) {
     set_attribute(&shared.join("file"), "system.posix_acl_access", &acl(5));
 }
 
-fn links(at: &Path) {
+fn links(at: &Path, linked: usize) {
     for dir in ["links/one", "links/two/below"] {
         fs::create_dir_all(at.join(dir)).unwrap();
     }
@@ -230,7 +243,7 @@ fn links(at: &Path) {
         }
     }
     // Enough that the threads meet them at the same time.
-    for count in 0..300 {
+    for count in 0..linked {
         let file = dir.join(format!("one/{count}"));
         fs::write(&file, format!("{count}")).unwrap();
         fs::hard_link(&file, dir.join(format!("two/{count}"))).unwrap();
@@ -259,18 +272,6 @@ fn flags(at: &Path) {
         for path in [file, inner.join("of several names"), inner] {
             set_times(&path, (44, 4), (55, 5));
             add_flags(&path, flags);
-        }
-    }
-}
-
-/// Takes the immutable and append-only flags from a tree, so that it can be removed.
-pub fn unprotect(at: &Path) {
-    for dir in ["immutable", "append", "both"] {
-        for path in ["", "file", "of several names"] {
-            let file = fs::File::open(at.join("flags").join(dir).join(path)).unwrap();
-            let flags = rustix::fs::ioctl_getflags(&file).unwrap();
-            let rest = flags - (IFlags::IMMUTABLE | IFlags::APPEND);
-            rustix::fs::ioctl_setflags(&file, rest).unwrap();
         }
     }
 }

@@ -37,19 +37,23 @@ pub(super) fn give(
     if before.stx_mode != original.stx_mode && !is_link {
         os.set_mode(target, mode & 0o7777).during("change a mode")?;
     }
-    let lost = give_extended(os, source, target)?;
-    os.set_times(target, original).during("set times")?;
-    Ok(Given {
+    let names = source.attributes();
+    let names = names.during("list the attributes of an entry")?;
+    let mut given = Given {
         occupied: super::occupied(&before),
-        lost,
-    })
+        lost: 0,
+    };
+    if !names.is_empty() {
+        given.lost = give_extended(os, source, &names, target)?;
+        // They may have taken blocks.
+        given.occupied = super::occupied(&os::statx(target).during("look at a copy")?);
+    }
+    os.set_times(target, original).during("set times")?;
+    Ok(given)
 }
 
 /// Copies the extended attributes, ACLs and capabilities among them; how many were lost.
-fn give_extended(os: &Os, source: &Inode, target: &Inode) -> Result<u64, Fault> {
-    let names = source
-        .attributes()
-        .during("list the attributes of an entry")?;
+fn give_extended(os: &Os, source: &Inode, names: &[u8], target: &Inode) -> Result<u64, Fault> {
     let mut lost = 0;
     for name in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else {

@@ -97,7 +97,7 @@ impl Hand<'_, '_> {
     }
 
     /// Copies a file, its attributes not yet.
-    fn make_file(self, dir: &Dir, name: &OsStr) -> Result<Option<Made>, Reason> {
+    pub(super) fn make_file(self, dir: &Dir, name: &OsStr) -> Result<Option<Made>, Reason> {
         let Work { copying, .. } = self.work;
         let opened = match os::open_source_file(&dir.source, name) {
             // A device, which the guarded mount does not let open; or it is a file, and says so.
@@ -114,7 +114,9 @@ impl Hand<'_, '_> {
             return Ok(None);
         };
         copying.check_stall(&source, &original)?;
-        let target = match copying.os.create(&dir.target, name) {
+        // Nobody else gets to the directory yet, and what is right already is not set again.
+        let mode = u32::from(original.stx_mode) & 0o777;
+        let target = match copying.os.create_as(&dir.target, name, mode) {
             Err(Errno::EXIST) => return Ok(None),
             made => made.during("make a file")?,
         };
@@ -127,7 +129,7 @@ impl Hand<'_, '_> {
     }
 
     /// Copies what is neither a directory nor a file, its attributes not yet. It is never opened.
-    fn make_node(self, dir: &Dir, name: &OsStr) -> Result<Option<Made>, Reason> {
+    pub(super) fn make_node(self, dir: &Dir, name: &OsStr) -> Result<Option<Made>, Reason> {
         let held = Inode::place(&dir.source, name).and_then(|source| {
             let original = os::statx(&source)?;
             let kind = FileType::from_raw_mode(original.stx_mode.into());
@@ -159,7 +161,7 @@ impl Hand<'_, '_> {
 }
 
 /// A copied inode that lacks its attributes.
-struct Made {
+pub(super) struct Made {
     source: Inode,
     original: Statx,
     target: Inode,

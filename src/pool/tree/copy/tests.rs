@@ -1,5 +1,7 @@
 //! Trees copied on real filesystems, by as many threads as there may be.
 
+mod changing;
+mod failing;
 #[path = "../../../../tests/suite/common/loops.rs"]
 #[allow(
     dead_code,
@@ -18,11 +20,14 @@ mod tree;
 use std::fs;
 use std::path::PathBuf;
 
+use std::sync::atomic::AtomicUsize;
+
 use loops::LoopMount;
-use tree::{Extent, compare, nasty, unprotect};
+use tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
+use crate::pool::tree::{remove, weigh};
 
 /// What `loops` waits by.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -35,21 +40,31 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("never came true: {what}");
 }
 
-/// Counts, and never stops.
-#[derive(Debug, Default)]
+/// Counts, and has the copy stop at an entry.
+#[derive(Debug)]
 struct Count {
     entries: AtomicU64,
-    bytes: AtomicU64,
+    asked: AtomicUsize,
+    stops_at: usize,
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        Self {
+            entries: AtomicU64::new(0),
+            asked: AtomicUsize::new(0),
+            stops_at: usize::MAX,
+        }
+    }
 }
 
 impl CopyWatch for Count {
-    fn copied(&self, bytes: u64) {
+    fn copied(&self, _bytes: u64) {
         self.entries.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn stopped(&self) -> bool {
-        false
+        self.asked.fetch_add(1, Ordering::Relaxed) >= self.stops_at
     }
 }
 
@@ -77,6 +92,11 @@ impl Place {
 
     fn guarded(&self) -> GuardedDir {
         open_guarded(os::open_path(self.disk.path()).unwrap()).unwrap()
+    }
+
+    /// Removes a tree with all that is protected in it.
+    fn remove(&self, name: &str) {
+        remove(&Os::default(), self.guarded().as_fd(), name).unwrap();
     }
 
     /// Copies `source` into a new directory.
@@ -112,25 +132,78 @@ fn everything_in_a_tree_is_kept() {
         let place = Place::new(filesystem);
         nasty(&place.path("source"), Extent::default());
         for threads in [1, 2, 4] {
-            let target = format!("target {threads}");
             let (os, count) = (Os::default(), Count::default());
             let copying = Copying {
                 threads,
                 ..copying(&os, transfer, &count)
             };
-            let copied = place.copy(&target, &copying).unwrap();
+            let copied = place.copy("target", &copying).unwrap();
             let case = format!("{filesystem}, {transfer:?}, {threads} threads");
+            // Until the first comparison reads the link.
             if threads == 1 {
-                let link = os::statx_at(place.guarded(), format!("{target}/nodes/up"));
-                assert_eq!(link.unwrap().stx_atime.tv_sec, 7, "{case}");
+                let link = os::statx_at(place.guarded(), "target/nodes/up").unwrap();
+                assert_eq!(link.stx_atime.tv_sec, 7, "{case}");
             }
-            let differences = compare(&place.path("source"), &place.path(&target));
+            let differences = compare(&place.path("source"), &place.path("target"));
             assert!(differences.is_empty(), "{case}: {differences:#?}");
             assert_eq!((copied.vanished, copied.attributes_lost), (0, 0), "{case}");
             assert_eq!(copied.entries, count.entries.into_inner(), "{case}");
-            eprintln!("{case}: {copied:?}");
-            unprotect(&place.path(&target));
+            let target = os::open_dir(place.guarded(), "target").unwrap();
+            let weight = weigh(target, &mut |_| ()).unwrap();
+            assert_eq!(copied.bytes, weight.bytes, "{case}");
+            place.remove("target");
         }
-        unprotect(&place.path("source"));
     }
+}
+
+/// A copy stays in its project, also what is protected in it.
+#[test]
+fn what_a_copy_inherits_is_kept() {
+    let place = Place::new("xfs");
+    nasty(&place.path("source"), Extent::SMALL);
+    fs::create_dir(place.path("target")).unwrap();
+    let (os, count) = (Os::default(), Count::default());
+    let source = os::open_dir(place.guarded(), "source").unwrap();
+    let target = os::open_dir(place.guarded(), "target").unwrap();
+    os.set_project(&target, 77).unwrap();
+    copying(&os, Transfer::Share, &count)
+        .copy(&source, &target)
+        .unwrap();
+    assert!(compare(&place.path("source"), &place.path("target")).is_empty());
+    for dir in [
+        "",
+        "files",
+        "flags/immutable",
+        "flags/append",
+        "flags/nodump",
+    ] {
+        let dir = fs::File::open(place.path("target").join(dir)).unwrap();
+        assert_eq!(crate::sys::project_of(dir.as_fd()).unwrap(), (77, true));
+    }
+    for file in ["files/larger", "flags/both/file", "links/two/1"] {
+        let file = fs::File::open(place.path("target").join(file)).unwrap();
+        assert_eq!(crate::sys::project_of(file.as_fd()).unwrap(), (77, false));
+    }
+}
+
+/// As many names as a file can have, with a flag that would keep it from taking one.
+#[test]
+fn a_file_may_have_all_names_it_can() {
+    const MOST: usize = 65_000;
+    let place = Place::new("ext4");
+    let file = place.path("source/0");
+    fs::write(&file, "").unwrap();
+    for name in 1..MOST {
+        fs::hard_link(&file, place.path("source").join(name.to_string())).unwrap();
+    }
+    let protected = fs::File::open(&file).unwrap();
+    Os::default()
+        .add_flags(&protected, IFlags::IMMUTABLE)
+        .unwrap();
+    let (os, count) = (Os::default(), Count::default());
+    let copied = place.copy("target", &copying(&os, Transfer::Copy, &count));
+    assert_eq!(copied.unwrap().entries, MOST as u64);
+    let copy = os::statx_at(place.guarded(), "target/7").unwrap();
+    assert_eq!(copy.stx_nlink, u32::try_from(MOST).unwrap());
+    assert_eq!(attributes::flags(&copy), IFlags::IMMUTABLE);
 }
