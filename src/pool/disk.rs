@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::fs::StatVfs;
@@ -50,6 +50,8 @@ pub(crate) struct Disk {
     homes: Homes,
     _lock: OwnedFd,
     seen: Seen,
+    /// Whether files can share blocks, once that was tried.
+    shares_blocks: OnceLock<bool>,
     /// How many blocks the filesystem had, and what it had in all, at the least.
     total: Mutex<(u64, u64)>,
 }
@@ -133,6 +135,7 @@ impl Disk {
             meta,
             _lock: lock,
             seen,
+            shares_blocks: OnceLock::new(),
             total: Mutex::default(),
         };
         disk.recover()?;
@@ -266,11 +269,24 @@ impl Disk {
         if self.quota.copies(source.as_fd()).during(ASK)? {
             return Ok(Method::Subvolume);
         }
-        let shares = quota::shares_blocks(&self.filesystem.name, self.root.as_fd()).during(ASK)?;
-        Ok(match shares {
-            Some(true) => Method::Reflink,
-            Some(false) | None => Method::Copy,
+        let known = quota::shares_blocks(&self.filesystem.name, self.root.as_fd()).during(ASK)?;
+        let shares = match known.or_else(|| self.shares_blocks.get().copied()) {
+            Some(shares) => shares,
+            None => self.try_sharing()?,
+        };
+        Ok(if shares {
+            Method::Reflink
+        } else {
+            Method::Copy
         })
+    }
+
+    fn try_sharing(&self) -> Result<bool, Fault> {
+        let staged = self.stage()?;
+        let tried = tree::can_share(&self.context.os, &staged.dir);
+        self.discard(&staged)?;
+        let tried = tried?;
+        Ok(*self.shares_blocks.get_or_init(|| tried))
     }
 
     /// Begins a volume or snapshot.

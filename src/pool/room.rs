@@ -132,6 +132,8 @@ impl Pool {
                 let pinned = pins.get(&record.id).copied().unwrap_or_default();
                 Some(record.own(volume.bytes, pinned))
             });
+            let snapshots = state.index.snapshots().map(|entry| entry.record.own());
+            let own = own.chain(snapshots);
             // Until a copy is reclaimed, what it is of may hold so much more.
             let binned = record::pinned(&binned).into_values();
             let promised = binned.fold(reserved, u64::saturating_add);

@@ -21,7 +21,7 @@ use crate::os::{self, Os};
 use super::fault::{During, Fault};
 use crew::{Crew, Entry, Job, Over, next_entries};
 
-pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer};
+pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
 pub(crate) use weigh::{Seen, Weight, weigh};
 
 /// How many levels a thread holds open at once; what is deeper is moved up first, so depth costs

@@ -118,6 +118,8 @@ fn room(
             let pinned = pins.get(&entry.record.id).copied().unwrap_or_default();
             charged = charged.saturating_add(entry.record.own(charge.bytes, pinned));
         }
+        let snapshots = looked.index.snapshots().map(|entry| entry.record.own());
+        charged = snapshots.fold(charged, u64::saturating_add);
         let pinned = record::pinned(binned.iter().flat_map(|binned| &binned.pins));
         reserved = pinned.into_values().fold(reserved, u64::saturating_add);
         Others::AllBut(charged)

@@ -87,6 +87,15 @@ impl SnapshotRecord {
     pub fn least_size(&self) -> Bytes {
         self.size_bytes.max(self.held_bytes)
     }
+
+    /// How much of what is promised to it occupies the disk for its sake alone, in bytes: nothing,
+    /// as far as is known, of what it shares.
+    pub(crate) fn own(&self) -> u64 {
+        match self.method {
+            Method::Copy => self.held_bytes.0,
+            Method::Subvolume | Method::Reflink => 0,
+        }
+    }
 }
 
 impl Record for SnapshotRecord {

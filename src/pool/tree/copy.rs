@@ -6,6 +6,7 @@ mod content;
 mod fault;
 mod inode;
 mod links;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use super::crew::{self, Crew, Job, Over, next_entries};
 use links::Links;
 
 pub(crate) use fault::{CopyFault, Reason};
+pub(crate) use sharing::can_share;
 
 /// How many levels are copied: each holds two descriptors open.
 const MAX_LEVELS: usize = 200;

@@ -104,7 +104,9 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
         skip!("{obstacle}");
     }
     let (rig, source) = rig_with_a_file();
-    let room = rig.driver().capacity(&rootcellar::volume::Class::default(), &[]);
+    let room = rig
+        .driver()
+        .capacity(&rootcellar::volume::Class::default(), &[]);
     rig.make("other", room.0 - mib(8));
     let error = rig.snapshot("snap", &source).unwrap_err();
     assert_code(&error, Operation::CreateSnapshot, Code::ResourceExhausted);

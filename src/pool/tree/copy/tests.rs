@@ -207,3 +207,23 @@ fn a_file_may_have_all_names_it_can() {
     assert_eq!(copy.stx_nlink, u32::try_from(MOST).unwrap());
     assert_eq!(attributes::flags(&copy), IFlags::IMMUTABLE);
 }
+
+#[test]
+fn whether_files_can_share_blocks_is_found_out_by_trying() {
+    if let Some(obstacle) = loops::obstacle() {
+        assert_ne!(
+            std::env::var("ROOTCELLAR_REQUIRE_ALL").as_deref(),
+            Ok("1"),
+            "{obstacle}"
+        );
+        eprintln!("SKIP: {obstacle}");
+        return;
+    }
+    for (filesystem, shares) in [("xfs", true), ("btrfs", true), ("ext4", false)] {
+        let place = Place::new(filesystem);
+        let at = os::open_path(&place.path("source")).unwrap();
+        let dir = os::open_dir(at, ".").unwrap();
+        assert_eq!(can_share(&Os::default(), &dir), Ok(shares), "{filesystem}");
+        assert!(os::is_empty(dir.as_fd()).unwrap(), "{filesystem}");
+    }
+}
