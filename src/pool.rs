@@ -23,6 +23,7 @@ mod memory;
 mod options;
 mod path;
 mod record;
+mod recount;
 mod room;
 mod sickness;
 mod trash;
@@ -60,6 +61,7 @@ pub use sickness::Sickness;
 use copies::Copies;
 use disk::Disk;
 use index::Index;
+use recount::Recounted;
 use trash::Trash;
 
 /// What all pools of a server have in common.
@@ -94,6 +96,7 @@ pub struct Pool {
     /// Held while a limit is set by what is recorded, and a record changed after it.
     limiting: Mutex<()>,
     copies: Copies,
+    recounted: Recounted,
     /// How many limits were not as recorded and were restored.
     limits_restored: AtomicU64,
 }
@@ -191,6 +194,7 @@ impl Pool {
             trash: Trash::default(),
             limiting: Mutex::new(()),
             copies: Copies::default(),
+            recounted: Recounted::default(),
             limits_restored: AtomicU64::new(0),
         })
     }

@@ -85,13 +85,23 @@ impl Pool {
         let (disk, _) = self.attached().map_err(home_sick)?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
+        self.change(&disk, entry, record)
+    }
+
+    /// Changes the record of a volume and the limit that follows from it.
+    pub(super) fn change(
+        &self,
+        disk: &Disk,
+        entry: &Entry,
+        record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
         let _limiting = self.limiting();
         let amended = self
-            .set_limit(&disk, &record)
+            .set_limit(disk, &record)
             .during("raise a volume's limit")
             .and_then(|()| disk.amend(&entry.directory, &record));
         if let Err(fault) = amended {
-            if let Err(errno) = self.set_limit(&disk, &entry.record) {
+            if let Err(errno) = self.set_limit(disk, &entry.record) {
                 tracing::warn!(pool = %self.options.name, %errno, "left a limit raised");
             }
             return Err(self.judge(fault, Self::home_sick));

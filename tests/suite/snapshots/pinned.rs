@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::common::loops::obstacle;
+use crate::common::loops::{obstacle, run};
 use crate::skip;
 
 /// What metadata may take.
@@ -205,4 +205,36 @@ fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     rig.delete_snapshot(&second);
     rig.wait_for_trash();
     assert_eq!(limit(&rig, "source"), SIZE);
+}
+
+#[test]
+fn a_copy_that_rewrites_what_it_has_of_others_gets_as_much_more_room() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    let snapshot = rig.snapshot("snap", &source).unwrap();
+    let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
+    let data = rig.volume_data("restored");
+    let sync = || run(Command::new("sync").arg("-f").arg(&data));
+    write(&data.join("file"), 2, mib(20)).unwrap();
+    sync();
+    rig.driver().check_pools();
+    assert_about("the limit", limit(&rig, "restored"), SIZE - mib(20));
+    rig.start();
+    assert_about("the limit", limit(&rig, "restored"), SIZE - mib(20));
+    write(&data.join("file"), 3, mib(40)).unwrap();
+    sync();
+    rig.driver().check_pools();
+    assert_about("the limit", limit(&rig, "restored"), SIZE);
+    write(&data.join("more"), 4, mib(22)).unwrap();
+    assert!(write(&data.join("too much"), 4, mib(8)).is_err());
+    // It keeps nothing of others any more, and they go.
+    rig.delete_snapshot(&snapshot);
+    rig.delete(&source);
+    rig.wait_for_trash();
+    assert_eq!(
+        rig.driver().get(&restored.id.to_string()).unwrap(),
+        restored
+    );
 }

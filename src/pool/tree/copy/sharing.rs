@@ -15,7 +15,7 @@ pub(crate) fn can_share(os: &Os, dir: &OwnedFd) -> Result<bool, Fault> {
     let (one, other) = ("one", "other");
     let tried = (|| {
         let file = os.create(dir, one)?;
-        os.write_all(&file, &[1; BYTES])?;
+        os.write_all(&file, &vec![1; BYTES])?;
         let (source, target) = (os::open_source_file(dir, one)?, os.create(dir, other)?);
         match os.share(&target, &source) {
             Ok(()) => Ok(true),
