@@ -249,7 +249,7 @@ impl Hand<'_, '_> {
                 entries.reverse();
             }
             // Files first: directories are what is worth giving away.
-            entries.sort_by_key(|entry| !entry.is_dir);
+            entries.sort_by_key(|entry| !entry.is_dir());
             self.work(dir, entries, depth);
             if all || self.sweep.watch.stopped() {
                 break;
@@ -277,7 +277,7 @@ impl Hand<'_, '_> {
     /// Removes one entry with all that is below it; whether it is gone from its directory.
     fn remove_entry(self, dir: &Arc<Dir>, entry: &Entry, depth: usize) -> bool {
         let name = entry.name.as_c_str();
-        let outcome = if entry.is_dir {
+        let outcome = if entry.is_dir() {
             self.remove_directory(dir, name, depth)
         } else {
             match self.unlink(dir, name) {

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use crate::os::{self, Inode, Os};
 use crate::pool::fault::{During, Fault};
 
-use super::crew::{self, Crew, Job, Over, next_entries};
+use super::crew::{self, Crew, Entry, Job, Over, next_entries};
 use links::Links;
 
 pub(crate) use fault::{CopyFault, Reason};
@@ -276,14 +276,14 @@ impl Hand<'_, '_> {
             let Some(mut entries) = read else { break };
             // The last is taken first: files, for directories are what is worth giving away. In the
             // order of the disk, threads keep to different parts of it: XFS locks each by itself.
-            entries.sort_unstable_by_key(|entry| (!entry.is_dir, Reverse(entry.inode)));
+            entries.sort_unstable_by_key(|entry| (!entry.is_dir(), Reverse(entry.inode)));
             self.copy_entries(dir, entries);
         }
         Ok(())
     }
 
     /// Copies entries of a directory, the last first, and gives some away to whoever is idle.
-    fn copy_entries(self, dir: &Arc<Dir>, mut entries: Vec<crew::Entry>) {
+    fn copy_entries(self, dir: &Arc<Dir>, mut entries: Vec<Entry>) {
         let work = self.work;
         let _alarm = Alarm(&work.halted);
         while let Some(entry) = entries.pop() {
@@ -297,7 +297,7 @@ impl Hand<'_, '_> {
             let copied = if work.copying.watch.stopped() {
                 Err(fault::stopped())
             } else {
-                self.copy_entry(dir, &entry.name)
+                self.copy_entry(dir, &entry)
             };
             if let Err(reason) = copied {
                 let path = fault::path(dir, &entry.name);
@@ -306,17 +306,22 @@ impl Hand<'_, '_> {
         }
     }
 
-    fn copy_entry(self, dir: &Arc<Dir>, entry: &CStr) -> Result<(), Reason> {
-        let name = OsStr::from_bytes(entry.to_bytes());
-        let seen = os::statx_at(&dir.source, name).map(Some);
-        let Some(seen) = self.work.met(seen, "look at an entry")? else {
-            return Ok(());
-        };
-        match FileType::from_raw_mode(seen.stx_mode.into()) {
-            FileType::Directory => self.copy_directory(dir, entry),
-            _ if seen.stx_nlink > 1 => self.copy_linked(dir, name, &seen),
-            _ => self.copy_inode(dir, name, &seen, None).map(|_| ()),
+    fn copy_entry(self, dir: &Arc<Dir>, entry: &Entry) -> Result<(), Reason> {
+        let name = OsStr::from_bytes(entry.name.as_bytes());
+        let mut kind = entry.kind;
+        if kind == FileType::Unknown {
+            let seen = os::statx_at(&dir.source, name).map(|seen| Some(kind_of(&seen)));
+            let Some(seen) = self.work.met(seen, "look at an entry")? else {
+                return Ok(());
+            };
+            kind = seen;
         }
+        let found = match kind {
+            FileType::Directory => return self.copy_directory(dir, &entry.name),
+            FileType::RegularFile => self.find_file(dir, name)?,
+            _ => self.find_node(dir, name)?,
+        };
+        found.map_or(Ok(()), |found| self.copy_inode(dir, name, &found))
     }
 
     fn copy_directory(self, dir: &Arc<Dir>, entry: &CStr) -> Result<(), Reason> {
@@ -368,6 +373,10 @@ impl Hand<'_, '_> {
         };
         Ok(Some(Dir::new(pair, Some(Arc::clone(dir)))))
     }
+}
+
+fn kind_of(statx: &Statx) -> FileType {
+    FileType::from_raw_mode(statx.stx_mode.into())
 }
 
 /// What an inode occupies, in bytes.

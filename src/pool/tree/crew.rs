@@ -81,9 +81,16 @@ impl<T: AsFd> AsFd for Dir<T> {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: CString,
-    pub(super) is_dir: bool,
-    /// The inode number it had when it was read.
+    /// What it was when it was read, if the filesystem tells.
+    pub(super) kind: FileType,
+    /// The inode number it had then.
     pub(super) inode: u64,
+}
+
+impl Entry {
+    pub(super) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
 }
 
 /// The next entries of a directory, as many as are read at once; nothing at its end.
@@ -99,7 +106,7 @@ pub(super) fn next_entries(dir: BorrowedFd<'_>) -> Result<Option<Vec<Entry>>, Er
         if name != c"." && name != c".." {
             entries.push(Entry {
                 name: name.to_owned(),
-                is_dir: entry.file_type() == FileType::Directory,
+                kind: entry.file_type(),
                 inode: entry.ino(),
             });
         }
@@ -160,7 +167,7 @@ impl<T: Send + Sync> Crew<T> {
     ) {
         let share = match entries.first() {
             _ if entries.len() >= MIN_SHARE => entries.len() / 2,
-            Some(Entry { is_dir: true, .. }) => 1,
+            Some(entry) if entry.is_dir() => 1,
             _ => return,
         };
         if self.recruits() {

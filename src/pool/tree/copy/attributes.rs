@@ -32,10 +32,10 @@ pub(super) fn give(
             .during("change an owner")?;
     }
     // After the owner, whose change takes set-user-ID away.
-    let mode = u32::from(original.stx_mode);
-    let is_link = FileType::from_raw_mode(mode) == FileType::Symlink;
+    let is_link = super::kind_of(original) == FileType::Symlink;
     if before.stx_mode != original.stx_mode && !is_link {
-        os.set_mode(target, mode & 0o7777).during("change a mode")?;
+        let mode = u32::from(original.stx_mode) & 0o7777;
+        os.set_mode(target, mode).during("change a mode")?;
     }
     let names = source.attributes();
     let names = names.during("list the attributes of an entry")?;

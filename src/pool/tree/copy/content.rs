@@ -1,11 +1,12 @@
 //! The content of a file.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::fs::{SeekFrom, Statx, seek};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
+use crate::os::Inode;
 use crate::pool::fault::During;
 use crate::sys;
 
@@ -24,11 +25,11 @@ const PIECE: u64 = 16 << 20;
 
 impl Copying<'_> {
     /// Refuses a file whose writers would have to wait for too long.
-    pub(super) fn check_stall(&self, source: &OwnedFd, original: &Statx) -> Result<(), Reason> {
+    pub(super) fn check_stall(&self, source: &Inode, size: u64) -> Result<(), Reason> {
         let Some(most) = self.max_stall else {
             return Ok(());
         };
-        if self.transfer == Transfer::Copy || original.stx_size <= WORTH_COUNTING {
+        if self.transfer == Transfer::Copy || size <= WORTH_COUNTING {
             return Ok(());
         }
         let extents = sys::extents(source.as_fd()).during("count the extents of a file")?;
@@ -39,12 +40,7 @@ impl Copying<'_> {
     }
 
     /// Brings the content of a file of this size into an empty one.
-    pub(super) fn transfer(
-        &self,
-        source: &OwnedFd,
-        target: &OwnedFd,
-        size: u64,
-    ) -> Result<(), Reason> {
+    pub(super) fn transfer(&self, source: &Inode, target: &Inode, size: u64) -> Result<(), Reason> {
         match self.transfer {
             _ if size == 0 => Ok(()),
             Transfer::Copy => self.copy_data(source, target, size),
@@ -59,7 +55,7 @@ impl Copying<'_> {
 
     /// Copies what is not holes. What a file grows by meanwhile is left, or whoever appends could
     /// keep the copy from ending.
-    fn copy_data(&self, source: &OwnedFd, target: &OwnedFd, size: u64) -> Result<(), Reason> {
+    fn copy_data(&self, source: &Inode, target: &Inode, size: u64) -> Result<(), Reason> {
         let mut at = 0;
         while at < size {
             let data = match seek(source, SeekFrom::Data(at)) {
@@ -87,8 +83,8 @@ impl Copying<'_> {
     /// Copies a range of bytes; false if the file ended before.
     fn copy_range(
         &self,
-        source: &OwnedFd,
-        target: &OwnedFd,
+        source: &Inode,
+        target: &Inode,
         (mut at, end): (u64, u64),
     ) -> Result<bool, Reason> {
         while at < end {

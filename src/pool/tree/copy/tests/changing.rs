@@ -211,7 +211,7 @@ fn what_changed_its_kind_is_left() {
         ];
         for name in names.iter().chain(&["directory"]) {
             assert!(
-                hand.make_file(&top, OsStr::new(name)).unwrap().is_none(),
+                hand.find_file(&top, OsStr::new(name)).unwrap().is_none(),
                 "{name}"
             );
         }
@@ -224,7 +224,7 @@ fn what_changed_its_kind_is_left() {
         }
         for name in ["file", "directory", "none"] {
             assert!(
-                hand.make_node(&top, OsStr::new(name)).unwrap().is_none(),
+                hand.find_node(&top, OsStr::new(name)).unwrap().is_none(),
                 "{name}"
             );
         }
@@ -241,8 +241,9 @@ fn a_file_that_grows_is_copied_as_far_as_it_was() {
     let file = fs::File::create(place.path("source/log")).unwrap();
     file.write_all_at(&[1; 4096], 0).unwrap();
     let (os, count) = (Os::default(), Count::default());
-    let source = os::open_source_file(place.guarded(), "source/log").unwrap();
-    let target = os.create(place.guarded(), "copy").unwrap();
+    let source = os::open_source_file(place.guarded(), "source/log");
+    let source = Inode::open(source.unwrap());
+    let target = Inode::open(os.create(place.guarded(), "copy").unwrap());
     file.write_all_at(&[2; 4096], 4096).unwrap();
     copying(&os, Transfer::Copy, &count)
         .transfer(&source, &target, 4096)
@@ -250,7 +251,7 @@ fn a_file_that_grows_is_copied_as_far_as_it_was() {
     assert_eq!(fs::read(place.path("copy")).unwrap(), [1; 4096]);
     // And one that shrinks ends where it does.
     file.set_len(100).unwrap();
-    let target = os.create(place.guarded(), "shorter").unwrap();
+    let target = Inode::open(os.create(place.guarded(), "shorter").unwrap());
     copying(&os, Transfer::Copy, &count)
         .transfer(&source, &target, 4096)
         .unwrap();

@@ -56,7 +56,7 @@ fn a_full_disk_is_told_with_the_file() {
     let place = Place::new("ext4");
     let mut file = fs::File::create(place.path("source/large")).unwrap();
     for _ in 0..150 {
-        file.write_all(&[1; 1 << 20]).unwrap();
+        file.write_all(&vec![1; 1 << 20]).unwrap();
     }
     file.sync_all().unwrap();
     let (os, count) = (Os::default(), Count::default());
@@ -114,7 +114,7 @@ fn a_copy_stops_where_it_is_told() {
     let place = Place::new("ext4");
     nasty(&place.path("source"), Extent::SMALL);
     let file = fs::File::create(place.path("source/large")).unwrap();
-    file.write_all_at(&[1; 48 << 20], 0).unwrap();
+    file.write_all_at(&vec![1; 48 << 20], 0).unwrap();
     let (os, count) = (Os::default(), Count::default());
     place
         .copy("target", &copying(&os, Transfer::Copy, &count))
