@@ -12,29 +12,19 @@
 //! minimum decides, for it has the least of others' noise in it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-#[path = "../tests/suite/common/loops.rs"]
+#[path = "common/pool.rs"]
 #[allow(dead_code, unreachable_pub)]
-mod loops;
-
-/// What `loops` waits by.
-fn eventually(_what: &str, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+mod pool;
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use rootcellar::pool::AccessMode;
-use rootcellar::types::Bytes;
-use rootcellar::volume::{Capability, Class, CreateRequest, Settings, Volumes};
+use pool::{Bench, report, setting};
 
 /// A tree: `chains` chains of `depth` directories, `files` files in each directory.
 struct Shape {
@@ -77,7 +67,7 @@ const SIZES: [usize; 4] = [0, 1 << 10, 4 << 10, 16 << 10];
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 fn main() -> ExitCode {
-    if let Some(obstacle) = loops::obstacle() {
+    if let Some(obstacle) = pool::loops::obstacle() {
         eprintln!("reclaim: {obstacle}");
         return ExitCode::from(2);
     }
@@ -111,130 +101,29 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!won))
 }
 
-fn setting(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
-
-/// Prints minimum and median of both, and their ratios; the ratio of the minima.
-fn report(case: &str, one: (&str, Vec<Duration>), other: (&str, Vec<Duration>)) -> f64 {
-    let sorted = |mut times: Vec<Duration>| {
-        times.sort();
-        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
-        (millis(times[0]), millis(times[times.len() / 2]))
-    };
-    let (one_name, other_name) = (one.0, other.0);
-    let (one, other) = (sorted(one.1), sorted(other.1));
-    let (least, middle) = (one.0 / other.0, one.1 / other.1);
-    println!(
-        "{case:60} {one_name:>6} {:9.2} {:9.2}  {other_name:>7} {:9.2} {:9.2} ms  {least:5.2} {middle:5.2}",
-        one.0, one.1, other.0, other.1,
-    );
-    least
-}
-
-/// A driver over one pool on a filesystem of its own.
-struct Bench {
-    volumes: Arc<Volumes>,
-    pool: PathBuf,
-    // Dropped after the driver has closed what it holds there.
-    _mount: Mounted,
-    _dir: tempfile::TempDir,
-}
-
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        loops::run(Command::new("umount").arg("-l").arg(&self.0));
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.volumes.stop();
-    }
-}
-
 type Times = (Vec<Duration>, Vec<Duration>);
 
-impl Bench {
-    fn new(filesystem: &str) -> Self {
-        const SIZE: u64 = 8 << 30;
-        let dir = tempfile::Builder::new()
-            .prefix("rootcellar-bench-")
-            .tempdir()
-            .unwrap();
-        let (image, pool) = (dir.path().join("image"), dir.path().join("pool"));
-        fs::File::create(&image).unwrap().set_len(SIZE).unwrap();
-        loops::run(
-            Command::new(format!("mkfs.{filesystem}"))
-                .arg("-q")
-                .arg(&image),
-        );
-        for name in ["pool", "kubelet", "state"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        loops::run(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&pool),
-        );
-        let option = format!("default={},init,reserve=0", pool.display());
-        let settings = Settings {
-            node: "bench".parse().unwrap(),
-            topology: "topology.rootcellar.dev/node=bench".to_owned(),
-            kubelet_dir: dir.path().join("kubelet"),
-            state_dir: dir.path().join("state"),
-            pools: vec![option.parse().unwrap()],
-            lock_wait: Duration::ZERO,
-        };
-        let volumes = Arc::new(Volumes::new(settings).unwrap());
-        volumes.load().unwrap();
-        let bench = Self {
-            volumes,
-            pool,
-            _mount: Mounted(dir.path().join("pool")),
-            _dir: dir,
-        };
-        // A pool that holds nothing is measured, which would be in the way.
-        bench.make("always there");
-        bench
-    }
+/// What a bench of removing does besides.
+trait Removes {
+    fn compare(&self, shape: &Shape, cold: bool, replies: &mut Times) -> Times;
+    fn delete(&self, id: &str) -> Duration;
+}
 
-    /// The id of a new volume, and its `data/`.
-    fn make(&self, name: &str) -> (String, PathBuf) {
-        let volumes = self.pool.join("volumes");
-        let before: Vec<_> = list(&volumes);
-        let request = CreateRequest {
-            name: name.parse().unwrap(),
-            required: Bytes(1),
-            limit: None,
-            capabilities: vec![Capability {
-                access_mode: AccessMode::SingleNodeMultiWriter,
-                fs_type: None,
-                options: rootcellar::mount::MountOptions::default(),
-            }],
-            class: Class::default(),
-            source: None,
-            excludes_node: false,
-        };
-        let volume = self.volumes.create(&request).unwrap();
-        let mut directories = list(&volumes).into_iter();
-        let directory = directories.find(|path| !before.contains(path)).unwrap();
-        (volume.id.to_string(), directory.join("data"))
-    }
-
+impl Removes for Bench {
     /// Times rm and the driver on the same trees, and the replies for an empty and this full volume.
     fn compare(&self, shape: &Shape, cold: bool, replies: &mut Times) -> Times {
         let mut times = (Vec::new(), Vec::new());
         for round in 0..setting("ROUNDS", 5) {
             let names = ["first", "second"].map(|which| format!("{which}-{round}"));
-            let mut made = names.each_ref().map(|name| self.make(name));
+            let mut made = names.each_ref().map(|name| {
+                let (volume, data) = self.make(name);
+                (volume.id.to_string(), data)
+            });
             for (_, data) in &made {
                 fill(data, shape);
             }
             let (empty, _) = self.make(&format!("empty-{round}"));
+            let empty = empty.id.to_string();
             self.settle(cold);
             replies.0.push(self.delete(&empty));
             self.await_empty();
@@ -245,7 +134,7 @@ impl Bench {
                 self.settle(cold);
                 let start = Instant::now();
                 if turn == 0 {
-                    loops::run(Command::new("rm").arg("-rf").arg(data));
+                    pool::loops::run(Command::new("rm").arg("-rf").arg(data));
                     times.0.push(start.elapsed());
                 } else {
                     replies.1.push(self.delete(by_driver));
@@ -264,30 +153,6 @@ impl Bench {
         self.volumes.delete(id).unwrap();
         start.elapsed()
     }
-
-    fn await_empty(&self) {
-        let trash = self.pool.join(".rootcellar/trash");
-        while fs::read_dir(&trash).unwrap().next().is_some() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Both begin with nothing dirty, and with caches alike.
-    fn settle(&self, cold: bool) {
-        let pool = fs::File::open(&self.pool).unwrap();
-        rustix::fs::syncfs(&pool).unwrap();
-        if cold {
-            rustix::fs::sync();
-            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
-        } else {
-            loops::run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
-        }
-    }
-}
-
-fn list(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).unwrap();
-    entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 fn fill(data: &Path, shape: &Shape) {

@@ -268,7 +268,8 @@ fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
         (required, _) => required,
     };
     let size = match origin {
-        Some(origin) if asked == Bytes::ZERO => origin.size(),
+        Some(origin) if asked == Bytes::ZERO && origin.size() == Bytes::ZERO => Bytes::ZERO,
+        Some(origin) if asked == Bytes::ZERO => origin.least_size(),
         _ => asked,
     };
     if request.class.enforcement == Hold::Required && size == Bytes::ZERO {

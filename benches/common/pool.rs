@@ -1,0 +1,171 @@
+//! What benches of the domain share: a driver over one pool on a filesystem of its own, and how two
+//! things that were timed are told apart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rootcellar::pool::AccessMode;
+use rootcellar::types::Bytes;
+use rootcellar::volume::{Capability, Class, CreateRequest, Settings, SourceId, Volume, Volumes};
+
+#[path = "../../tests/suite/common/loops.rs"]
+#[allow(dead_code, unreachable_pub)]
+pub mod loops;
+
+/// The size of every volume.
+const SIZE: u64 = 1 << 30;
+
+/// What `loops` waits by.
+fn eventually(_what: &str, mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A number from the environment.
+pub fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Prints minimum and median of both, and their ratios; the ratio of the minima.
+pub fn report(case: &str, one: (&str, Vec<Duration>), other: (&str, Vec<Duration>)) -> f64 {
+    let sorted = |mut times: Vec<Duration>| {
+        times.sort();
+        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+        (millis(times[0]), millis(times[times.len() / 2]))
+    };
+    let (one_name, other_name) = (one.0, other.0);
+    let (one, other) = (sorted(one.1), sorted(other.1));
+    let (least, middle) = (one.0 / other.0, one.1 / other.1);
+    println!(
+        "{case:60} {one_name:>6} {:9.2} {:9.2}  {other_name:>7} {:9.2} {:9.2} ms  {least:5.2} {middle:5.2}",
+        one.0, one.1, other.0, other.1,
+    );
+    least
+}
+
+/// A driver over one pool on a filesystem of its own.
+pub struct Bench {
+    pub volumes: Arc<Volumes>,
+    pub pool: PathBuf,
+    // Dropped after the driver has closed what it holds there.
+    _mount: Mounted,
+    _dir: tempfile::TempDir,
+}
+
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        loops::run(Command::new("umount").arg("-l").arg(&self.0));
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.volumes.stop();
+    }
+}
+
+/// A request for a volume, as a copy if there is a source.
+pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
+    let mut class = Class::default();
+    class.copies.copy = true;
+    CreateRequest {
+        name: name.parse().unwrap(),
+        required: Bytes(SIZE),
+        limit: None,
+        capabilities: vec![Capability {
+            access_mode: AccessMode::SingleNodeMultiWriter,
+            fs_type: None,
+            options: rootcellar::mount::MountOptions::default(),
+        }],
+        class,
+        source,
+        excludes_node: false,
+    }
+}
+
+impl Bench {
+    pub fn new(filesystem: &str) -> Self {
+        const DISK: u64 = 16 << 30;
+        let dir = tempfile::Builder::new()
+            .prefix("rootcellar-bench-")
+            .tempdir()
+            .unwrap();
+        let (image, pool) = (dir.path().join("image"), dir.path().join("pool"));
+        fs::File::create(&image).unwrap().set_len(DISK).unwrap();
+        loops::run(
+            Command::new(format!("mkfs.{filesystem}"))
+                .arg("-q")
+                .arg(&image),
+        );
+        for name in ["pool", "kubelet", "state"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        loops::run(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&image)
+                .arg(&pool),
+        );
+        let option = format!("default={},init,reserve=0", pool.display());
+        let settings = Settings {
+            node: "bench".parse().unwrap(),
+            topology: "topology.rootcellar.dev/node=bench".to_owned(),
+            kubelet_dir: dir.path().join("kubelet"),
+            state_dir: dir.path().join("state"),
+            pools: vec![option.parse().unwrap()],
+            lock_wait: Duration::ZERO,
+        };
+        let volumes = Arc::new(Volumes::new(settings).unwrap());
+        volumes.load().unwrap();
+        let bench = Self {
+            volumes,
+            pool,
+            _mount: Mounted(dir.path().join("pool")),
+            _dir: dir,
+        };
+        // A pool that holds nothing is measured, which would be in the way.
+        bench.make("always there");
+        bench
+    }
+
+    /// A new volume, and its `data/`.
+    pub fn make(&self, name: &str) -> (Volume, PathBuf) {
+        let volumes = self.pool.join("volumes");
+        let before: Vec<_> = list(&volumes);
+        let volume = self.volumes.create(&request(name, None)).unwrap();
+        let mut directories = list(&volumes).into_iter();
+        let directory = directories.find(|path| !before.contains(path)).unwrap();
+        (volume, directory.join("data"))
+    }
+
+    pub fn await_empty(&self) {
+        let trash = self.pool.join(".rootcellar/trash");
+        while fs::read_dir(&trash).unwrap().next().is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Both begin with nothing dirty, and with caches alike.
+    pub fn settle(&self, cold: bool) {
+        let pool = fs::File::open(&self.pool).unwrap();
+        rustix::fs::syncfs(&pool).unwrap();
+        if cold {
+            rustix::fs::sync();
+            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        } else {
+            loops::run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
+        }
+    }
+}
+
+/// What is in a directory.
+pub fn list(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
