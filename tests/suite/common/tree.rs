@@ -22,18 +22,6 @@ pub struct Extent {
     pub deep: usize,
     /// How many pieces one of its files is in.
     pub pieces: u64,
-    /// How many files have a name in each of two directories.
-    pub linked: usize,
-}
-
-impl Extent {
-    /// As little as there can be with everything in it.
-    pub const SMALL: Self = Self {
-        wide: 2,
-        deep: 2,
-        pieces: 2,
-        linked: 2,
-    };
 }
 
 impl Default for Extent {
@@ -42,7 +30,6 @@ impl Default for Extent {
             wide: 1500,
             deep: 150,
             pieces: 500,
-            linked: 300,
         }
     }
 }
@@ -54,7 +41,7 @@ pub fn nasty(at: &Path, extent: Extent) {
     holes(&at.join("holes"), extent.pieces);
     nodes(&at.join("nodes"));
     attributes(&at.join("attributes"));
-    links(at, extent.linked);
+    links(at, extent.wide / 5);
     flags(at);
     let wide = at.join("wide");
     fs::create_dir(&wide).unwrap();
@@ -276,6 +263,18 @@ fn flags(at: &Path) {
     }
 }
 
+/// Takes the immutable and append-only flags from a tree, so that it can be removed.
+pub fn unprotect(at: &Path) {
+    for dir in ["immutable", "append", "both"] {
+        for path in ["", "file", "of several names"] {
+            let file = fs::File::open(at.join("flags").join(dir).join(path)).unwrap();
+            let flags = rustix::fs::ioctl_getflags(&file).unwrap();
+            let rest = flags - (IFlags::IMMUTABLE | IFlags::APPEND);
+            rustix::fs::ioctl_setflags(&file, rest).unwrap();
+        }
+    }
+}
+
 fn own(path: &Path, id: u32, mode: u32) {
     let owner = (Uid::from_raw(id), Gid::from_raw(id));
     let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -310,23 +309,24 @@ pub fn compare(a: &Path, b: &Path) -> Vec<String> {
     let mut differences = Vec::new();
     let paths: BTreeSet<&PathBuf> = before.entries.keys().chain(after.entries.keys()).collect();
     for path in paths {
+        let name = path.display();
         let (one, other) = (before.entries.get(path), after.entries.get(path));
         let (Some(one), Some(other)) = (one, other) else {
             let only = if one.is_some() { a } else { b };
-            differences.push(format!("{path:?} is only in {}", only.display()));
+            differences.push(format!("{name} is only in {}", only.display()));
             continue;
         };
         for (what, one) in one {
             let other = other.get(what).map_or("nothing", String::as_str);
             if one != other {
-                differences.push(format!("{what} of {path:?}: {one} became {other}"));
+                differences.push(format!("{what} of {name}: {one} became {other}"));
             }
         }
         if one.len() != other.len() {
-            differences.push(format!("{path:?} has {other:?} instead of {one:?}"));
+            differences.push(format!("{name} has {other:?} instead of {one:?}"));
         }
         if !same_content(&a.join(path), &b.join(path), &one["kind"]) {
-            differences.push(format!("the content of {path:?} is another"));
+            differences.push(format!("the content of {name} is another"));
         }
     }
     if before.groups() != after.groups() {

@@ -15,7 +15,7 @@ use super::{Copying, Transfer};
 
 /// How long XFS holds the lock of a file for each extent whose blocks are to be shared, as measured
 /// on a machine of two cores.
-const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
+pub(super) const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
 
 /// Smaller files have too few extents to ask for their number.
 const WORTH_COUNTING: u64 = 1 << 20;

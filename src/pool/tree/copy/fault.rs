@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::pool::fault::Fault;
 
-use super::{Dir, MAX_LEVELS};
+use super::{Dir, MAX_LEVELS, content};
 
 /// The most characters of a path that are told.
 const MAX_PATH: usize = 200;
@@ -63,8 +63,9 @@ impl fmt::Display for CopyFault {
             ),
             Reason::WouldStall { extents } => write!(
                 f,
-                "the file {path:?} has {extents} extents, and sharing its blocks would hold up whoever \
-                 writes to it for longer than is allowed: rewrite it in one piece, or allow more"
+                "the file {path:?} has {extents} extents, and sharing its blocks may hold up whoever \
+                 writes to it for {:?}, longer than is allowed: rewrite it in one piece, or allow more",
+                content::STALL_PER_EXTENT.saturating_mul(*extents)
             ),
             Reason::NotShareable(errno) => write!(
                 f,

@@ -27,9 +27,12 @@ impl Observer for Trouble {
 /// Whichever step fails, the copy ends with that fault.
 #[test]
 fn every_step_that_fails_is_told() {
+    if is_skipped() {
+        return;
+    }
     for (filesystem, transfer) in [("xfs", Transfer::Share), ("ext4", Transfer::Copy)] {
         let place = Place::new(filesystem);
-        nasty(&place.path("source"), Extent::SMALL);
+        nasty(&place.path("source"), SMALL);
         let attempt = |at| {
             let made = AtomicUsize::new(0);
             let trouble = Arc::new(Trouble { made, at });
@@ -42,7 +45,13 @@ fn every_step_that_fails_is_told() {
         outcome.unwrap();
         assert!(steps > 300, "{steps}");
         for at in 0..steps {
-            let fault = attempt(at).0.expect_err("a step failed");
+            let (outcome, made) = attempt(at);
+            // Threads do not always meet, and then need fewer.
+            if made <= at {
+                outcome.unwrap();
+                continue;
+            }
+            let fault = outcome.expect_err("a step failed");
             let Reason::Step(fault) = fault.reason else {
                 panic!("{filesystem}, step {at}: {fault}");
             };
@@ -53,6 +62,9 @@ fn every_step_that_fails_is_told() {
 
 #[test]
 fn a_full_disk_is_told_with_the_file() {
+    if is_skipped() {
+        return;
+    }
     let place = Place::new("ext4");
     let mut file = fs::File::create(place.path("source/large")).unwrap();
     for _ in 0..150 {
@@ -111,8 +123,11 @@ fn a_copy_needs_an_empty_directory() {
 
 #[test]
 fn a_copy_stops_where_it_is_told() {
+    if is_skipped() {
+        return;
+    }
     let place = Place::new("ext4");
-    nasty(&place.path("source"), Extent::SMALL);
+    nasty(&place.path("source"), SMALL);
     let file = fs::File::create(place.path("source/large")).unwrap();
     file.write_all_at(&vec![1; 48 << 20], 0).unwrap();
     let (os, count) = (Os::default(), Count::default());
@@ -176,9 +191,13 @@ fn a_thread_that_panics_ends_the_copy() {
     assert!(copied.is_err());
 }
 
+const PIECES: u32 = 1000;
+
 #[test]
 fn a_file_in_too_many_pieces_is_refused_beforehand() {
-    const PIECES: u32 = 1000;
+    if is_skipped() {
+        return;
+    }
     let place = Place::new("xfs");
     fs::create_dir(place.path("source/dir")).unwrap();
     let file = fs::File::create(place.path("source/dir/pieces")).unwrap();
@@ -209,6 +228,9 @@ fn a_file_in_too_many_pieces_is_refused_beforehand() {
 
 #[test]
 fn a_file_whose_blocks_cannot_be_shared_is_named() {
+    if is_skipped() {
+        return;
+    }
     let place = Place::new("ext4");
     fs::write(place.path("source/file"), "content").unwrap();
     let (os, count) = (Os::default(), Count::default());
@@ -217,4 +239,31 @@ fn a_file_whose_blocks_cannot_be_shared_is_named() {
     assert_eq!(fault.path, "file");
     assert_eq!(fault.reason, Reason::NotShareable(Errno::OPNOTSUPP));
     assert!(fault.to_string().contains("\"file\""), "{fault}");
+}
+
+#[test]
+fn a_fault_names_the_entry_the_number_and_the_way_out() {
+    let step = Fault::new("make a file", Errno::NOSPC);
+    let cases: [(&str, Reason, &[&str]); 5] = [
+        ("", step.into(), &["cannot make a file: No space left"]),
+        ("a/b", step.into(), &["cannot make a file", "at \"a/b\""]),
+        ("a/b", Reason::TooDeep, &["\"a/b\"", "200", "move it up"]),
+        (
+            "a/b",
+            Reason::WouldStall { extents: 100_000 },
+            &["\"a/b\"", "100000 extents", "for 11s", "rewrite it"],
+        ),
+        (
+            "a\nb",
+            Reason::NotShareable(Errno::TXTBSY),
+            &["\"a\\nb\"", "swap", "move it out"],
+        ),
+    ];
+    for (path, reason, parts) in cases {
+        let path = path.to_owned();
+        let told = CopyFault { path, reason }.to_string();
+        for part in parts {
+            assert!(told.contains(part), "{told}");
+        }
+    }
 }
