@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 hack/manifests.sh check
 (cd hack/manifests && go build -buildvcs=false -o "$target/tools/manifests" .)
-"$target/tools/manifests" deploy/install/* deploy/examples
+"$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/snapshots
 
 # -count: what Go keeps of an earlier run knows nothing of a changed chart.
 status=0 log=$target/manifests.log

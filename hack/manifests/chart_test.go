@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -138,6 +139,12 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"unknown enforcement", "storageClasses: [{name: a, parameters: {enforcement: strict}}]", "at '/storageClasses/0/parameters/enforcement'"},
 		{"class that cannot grow", "{resizer: {enabled: false}, storageClasses: [{name: a, allowVolumeExpansion: true}]}",
 			"StorageClass a: allowVolumeExpansion is true and resizer.enabled false, so claims could ask to grow and never would"},
+		{"unknown snapshots value", "snapshots: {controller: true}", "at '/snapshots': additional properties 'controller' not allowed"},
+		{"unknown snapshot parameter", "snapshots: {classes: [{name: a, parameters: {inuse: refuse}}]}", "additional properties 'inuse' not allowed"},
+		{"unknown word for snapshots in use", "snapshots: {classes: [{name: a, parameters: {inUse: refused}}]}", "at '/snapshots/classes/0/parameters/inUse'"},
+		{"stall without a unit", "snapshots: {classes: [{name: a, parameters: {maxStall: \"500\"}}]}", "at '/snapshots/classes/0/parameters/maxStall'"},
+		{"stall of nothing", "storageClasses: [{name: a, parameters: {maxStall: 0s}}]", "at '/storageClasses/0/parameters/maxStall'"},
+		{"bad deletion policy", "snapshots: {classes: [{name: a, deletionPolicy: Recycle}]}", "at '/snapshots/classes/0/deletionPolicy'"},
 		{"no tag", "provisioner: {image: {tag: \"\"}}", "csi-provisioner has neither a tag nor a digest"},
 		{"no pools", "pools: []", "at '/pools': minItems"},
 
@@ -192,6 +199,13 @@ func TestMistakesAreRefused(t *testing.T) {
 			"StorageClass a: annotations: the chart itself writes storageclass.kubernetes.io/is-default-class, where the class has `default: true`; leave it out"},
 		{"class that is a default unseen", "storageClasses: [{name: a, annotations: {storageclass.kubernetes.io/is-default-class: \"true\"}}]", "the chart itself writes"},
 		{"class of another's label", "storageClasses: [{name: a, labels: {app.kubernetes.io/instance: b}}]", "StorageClass a: labels: the chart itself writes app.kubernetes.io/instance; leave it out"},
+		{"two default snapshot classes", "snapshots: {enabled: true, classes: [{name: a, default: true}, {name: b, default: true}]}",
+			"VolumeSnapshotClasses a and b are both the default"},
+		{"two snapshot classes of one name", "snapshots: {enabled: true, classes: [{name: a}, {name: a}]}", "two VolumeSnapshotClasses are called a"},
+		{"snapshot class that annotates itself", "snapshots: {enabled: true, classes: [{name: a, annotations: {snapshot.storage.kubernetes.io/is-default-class: \"true\"}}]}",
+			"VolumeSnapshotClass a: annotations: the chart itself writes snapshot.storage.kubernetes.io/is-default-class, where the class has `default: true`; leave it out"},
+		{"snapshot class of another's label", "snapshots: {enabled: true, classes: [{name: a, labels: {helm.sh/chart: b}}]}",
+			"VolumeSnapshotClass a: labels: the chart itself writes helm.sh/chart; leave it out"},
 		{"pod of another's label", "podLabels: {app.kubernetes.io/name: a}", "podLabels: the chart itself writes app.kubernetes.io/name; leave it out"},
 		{"pod of another's annotation", "podAnnotations: {kubectl.kubernetes.io/default-container: a}", "podAnnotations: the chart itself writes kubectl.kubernetes.io/default-container"},
 
@@ -280,11 +294,13 @@ nodeSelector: {a: "NAME"}
 podLabels: {a: "NAME"}
 podAnnotations: {a: "NAME"}
 openshift: {securityContextConstraints: true, machineConfig: {create: true, role: "NAME"}}
+snapshots: {enabled: true, classes: [{name: "NAME", annotations: {a: "NAME"}, labels: {b: "NAME"}}]}
 `, "NAME", name)))
 		found := decoded(t, text, err)
 		class := one[*storagev1.StorageClass](t, found)
 		same(t, class.Name, name)
 		same(t, class.Parameters, map[string]string{"pool": name})
+		same(t, one[*snapshotv1.VolumeSnapshotClass](t, found).Name, name)
 		same(t, one[*corev1.Namespace](t, found).Name, name)
 		same(t, one[*rbacv1.RoleBinding](t, found).Subjects[0].Namespace, name)
 		for _, binding := range all[*rbacv1.ClusterRoleBinding](found) {
@@ -357,7 +373,7 @@ storageClasses:
     volumeBindingMode: Immediate
     mountOptions: [noatime, nodev]
     allowVolumeExpansion: false
-    parameters: {enforcement: required, mode: "0770", gid: "1000", sharing: node, csi.storage.k8s.io/fstype: xfs}
+    parameters: {enforcement: required, mode: "0770", gid: "1000", sharing: node, copy: allowed, maxStall: 2s, csi.storage.k8s.io/fstype: xfs}
     allowedTopologies:
       - matchLabelExpressions: [{key: topology.rootcellar.dev/node, values: [n1]}]
     annotations: {a: b}
@@ -378,7 +394,7 @@ storageClasses:
 	same(t, *full.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	same(t, full.MountOptions, []string{"noatime", "nodev"})
 	same(t, full.Parameters, map[string]string{
-		"pool": "a", "enforcement": "required", "mode": "0770", "gid": "1000", "sharing": "node", "csi.storage.k8s.io/fstype": "xfs"})
+		"pool": "a", "enforcement": "required", "mode": "0770", "gid": "1000", "sharing": "node", "copy": "allowed", "maxStall": "2s", "csi.storage.k8s.io/fstype": "xfs"})
 	same(t, full.Annotations, map[string]string{"storageclass.kubernetes.io/is-default-class": "true", "a": "b"})
 	same(t, full.Labels["c"], "d")
 	same(t, full.AllowedTopologies, []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{

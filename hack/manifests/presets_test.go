@@ -24,8 +24,16 @@ func same[T any](t *testing.T, got, want T) {
 	}
 }
 
-// everywhere runs a test on the chart's defaults and on every preset.
-func everywhere(t *testing.T, test func(t *testing.T, preset string, found []runtime.Object)) {
+// presetValues gives helm the values of a preset; those of `values` are the chart's defaults.
+func presetValues(preset string) string {
+	if preset == "values" {
+		return "--values=" + filepath.Join(chart, "values.yaml")
+	}
+	return "--values=" + filepath.Join(presets, preset+".yaml")
+}
+
+// everywhere runs a test on the chart's defaults and on every preset, rendered with these arguments.
+func everywhere(t *testing.T, test func(t *testing.T, preset string, found []runtime.Object), arguments ...string) {
 	files, err := filepath.Glob(filepath.Join(presets, "*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no presets: %v", err)
@@ -33,7 +41,7 @@ func everywhere(t *testing.T, test func(t *testing.T, preset string, found []run
 	for _, file := range append(files, filepath.Join(chart, "values.yaml")) {
 		preset := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(preset, func(t *testing.T) {
-			test(t, preset, objects(t, "--set=namespace.create=true", "--values="+file))
+			test(t, preset, objects(t, append(arguments, "--set=namespace.create=true", presetValues(preset))...))
 		})
 	}
 }
@@ -231,7 +239,7 @@ func TestRules(t *testing.T) {
 		}
 		same(t, rules, map[string][]rbacv1.PolicyRule{
 			"rootcellar-provisioner": {
-				rule("", "persistentvolumes", "list", "watch", "create", "patch", "delete"),
+				rule("", "persistentvolumes", "get", "list", "watch", "create", "patch", "delete"),
 				rule("", "persistentvolumeclaims", "list", "watch", "update"),
 				rule("storage.k8s.io", "storageclasses", "list", "watch"),
 				rule("", "events", "create", "patch"),
