@@ -1,6 +1,7 @@
 #!/bin/sh
 # The disks of a node of the test cluster, each an image of its own: the pool `default` on both nodes, `fast` on
-# node2 alone, `held` on both, where node2 alone can hold sizes, and `late` on node1, whose disk is made and not mounted.
+# node2 alone, `held` on both, where node2 alone can hold sizes, `reflink` on both, and `late` on node1, whose disk is made
+# and not mounted.
 #
 # Needs: perl, which every Debian has: btrfs-progs know simple quota from 6.7 on, and Debian 12 has 6.2.
 # Env:   NODE NODE_ROOT  as node.sh sets them
@@ -27,6 +28,9 @@ node1)
     disk held 2G btrfs
     ;;
 esac
+# mkfs.xfs of Debian 12 has reflink on by default.
+disk reflink 2G xfs
+mount -o loop "$NODE_ROOT/reflink.img" "$pools/reflink"
 mount -o loop "$NODE_ROOT/default.img" "$pools/default"
 mount -o loop "$NODE_ROOT/held.img" "$pools/held"
 if [ "$NODE" != node1 ]; then

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Installs the chart with the pools of disks.sh, and waits until it serves.
+# Installs the snapshot-controller as deploy/snapshot-controller has it, and the chart with the pools of disks.sh; waits
+# until the driver serves.
 #
 # Usage: install.sh [argument of helm...]
-# Env:   KUBECONFIG; PATH with helm and kubectl
+# Env:   KUBECONFIG; PARTS, as parts.sh built it; PATH with helm and kubectl
 set -eu
 cd "$(dirname "$0")/.."
+kubectl apply --server-side --kustomize "$PARTS/snapshot-controller"
 helm upgrade --install rootcellar deploy/chart --namespace rootcellar-system --create-namespace \
     --values e2e/values.yaml --wait --timeout 3m "$@"

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Builds what the test cluster is made of, from Go modules at the versions of go.mod: Kubernetes, the stock
-# csi-provisioner and csi-resizer, a stand-in for the registrar, and an archive for every image that the manifests and
-# tests name.
+# csi-provisioner, csi-resizer, csi-snapshotter and snapshot-controller, the last with its CRDs and manifests, a stand-in
+# for the registrar, and an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
 # Needs: go, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
-# Env:   PARTS  the directory for bin/ and images/, absolute
+# Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
 set -eu
 cd "$(dirname "$0")"
 k8s=k8s.io/kubernetes
@@ -29,11 +29,25 @@ build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" \
     github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
 build csi-resizer -C resizer build -ldflags '-s -w' -o "$PARTS/bin/" \
     github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer
+snapshotter=github.com/kubernetes-csi/external-snapshotter
+build "csi-snapshotter and snapshot-controller" -C snapshotter build -ldflags '-s -w' -o "$PARTS/bin/" \
+    $snapshotter/v8/cmd/csi-snapshotter $snapshotter/v8/cmd/snapshot-controller
 build image -C image build -o "$PARTS/bin/" .
 if [ "${1:-}" = conformance ]; then
     build e2e.test test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
     build ginkgo build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
 fi
+
+# What deploy/snapshot-controller names by its address, from the modules that hold the same files.
+from_module() { # MODULE DIRECTORY NAME
+    cp -R --no-preserve=mode "$(go -C snapshotter list -m -f '{{.Dir}}' "$1")/$2" "$PARTS/snapshot-controller/$3"
+}
+rm -rf "$PARTS/snapshot-controller"
+mkdir "$PARTS/snapshot-controller"
+from_module $snapshotter/client/v8 config/crd crd
+from_module $snapshotter/v8 deploy/kubernetes/snapshot-controller controller
+sed -e 's#https:.*/client/config/crd?.*#crd#' -e 's#https:.*/kubernetes/snapshot-controller?.*#controller#' \
+    ../deploy/snapshot-controller/kustomization.yaml >"$PARTS/snapshot-controller/kustomization.yaml"
 
 image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
     file=$1
@@ -46,5 +60,8 @@ image pause registry.k8s.io/pause:3.10 /bin/sleep,2147483647 $busybox
 image busybox "busybox:1.37,$tests/busybox:1.37.0-1,$tests/nginx:1.15-4,$tests/glibc-dns-testing:2.0.0" - $busybox
 image agnhost "$tests/agnhost:2.63.0" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
 image provisioner $sig/csi-provisioner:v6.3.0 /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"
+image snapshotter $sig/csi-snapshotter:v8.7.0 /csi-snapshotter "$PARTS/bin/csi-snapshotter=/csi-snapshotter"
+image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
+    "$PARTS/bin/snapshot-controller=/snapshot-controller"
 image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-resizer"
 image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/registrar=/registrar"
