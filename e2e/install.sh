@@ -6,6 +6,6 @@
 # Env:   KUBECONFIG; PARTS, as parts.sh built it; PATH with helm and kubectl
 set -eu
 cd "$(dirname "$0")/.."
-kubectl apply --server-side --kustomize "$PARTS/snapshot-controller"
+kubectl apply --server-side --force-conflicts --kustomize "$PARTS/snapshot-controller"
 helm upgrade --install rootcellar deploy/chart --namespace rootcellar-system --create-namespace \
     --values e2e/values.yaml --wait --timeout 3m "$@"

@@ -182,7 +182,7 @@ func (s *scenario) mountLines(n node, text string) string {
 // present are the pools that have their disks on the node, by disks.sh; `late` has it only while it is mounted.
 func present(n node) []string {
 	pools := []string{"default"}
-	for _, pool := range []string{"fast", "held", "late"} {
+	for _, pool := range []string{"fast", "held", "reflink", "late"} {
 		if _, err := os.Stat(n.path(poolPath(pool) + "/volumes")); err == nil {
 			pools = append(pools, pool)
 		}
@@ -204,6 +204,9 @@ func (s *scenario) nothingLeft() {
 			}
 			for _, pool := range present(n) {
 				if left := s.directories(n, pool, s.namespace+"_"); len(left) > 0 {
+					return fmt.Sprint(n.name, ": ", left)
+				}
+				if left := s.snapshotsOnDisk(n, pool); len(left) > 0 {
 					return fmt.Sprint(n.name, ": ", left)
 				}
 			}

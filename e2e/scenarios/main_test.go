@@ -28,10 +28,10 @@ var first = []entry{
 }
 
 // apart disturb nothing but their own namespace, and run at the same time.
-var apart = slices.Concat(basics, reclaiming, access, capacities, growing, binding, sets)
+var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets)
 
 // alone restart, unmount and fill what others use.
-var alone = slices.Concat(disks, operations, resizing, full, disruption, storms, bulk, uninstalling)
+var alone = slices.Concat(disks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
 	t.Cleanup(count)
@@ -134,6 +134,8 @@ func (s *scenario) dump() {
 	show("kubectl", "-n", s.namespace, "get", "events", "--sort-by=.lastTimestamp")
 	show("kubectl", "get", "pv,csinodes,storageclasses", "-o", "wide")
 	show("kubectl", "get", "csistoragecapacities", "-A")
+	show("kubectl", "get", "volumesnapshots,volumesnapshotcontents", "-A", "-o", "yaml")
+	show("kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=snapshot-controller", "--prefix", "--tail", "60")
 	show("kubectl", "-n", system, "get", "pods", "-o", "wide")
 	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--container", "driver", "--prefix", "--previous", "--tail", "30")
 	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--tail", "60")

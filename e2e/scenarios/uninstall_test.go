@@ -106,7 +106,7 @@ func (s *scenario) nothingServes() {
 		}
 		return ""
 	})
-	if left := s.kubectl("get", "csidrivers,storageclasses", "--output", "name"); strings.Contains(left, "rootcellar") {
+	if left := s.kubectl("get", "csidrivers,storageclasses,volumesnapshotclasses", "--output", "name"); strings.Contains(left, "rootcellar") {
 		s.Fatal(left)
 	}
 }

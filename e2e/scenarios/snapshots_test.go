@@ -1,0 +1,397 @@
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var snapshots = []entry{
+	{"a snapshot of a running pod's volume holds what was written before it, and the pod writes on", snapshotOfRunning},
+	{"a restore or a clone on the wrong node waits and says why, and works where its source is", copiesAreSteered},
+	{"a source is deleted, then restored from its snapshot, and then the snapshot is deleted too", sourceDeletedFirst},
+	{"a snapshot is deleted while the volume restored from it is written to", snapshotDeletedUnderRestore},
+	{"a restore may be larger than its snapshot and not smaller", restoresToOtherSizes},
+}
+
+// snapshotting uses the names of the examples, or stops the snapshot-controller.
+var snapshotting = []entry{
+	{"a snapshot, a restore and a clone, as docs/install.md has them", snapshotsByTheManual},
+	{"a snapshot that no node was named for waits, and is found and taken as docs/install.md has it", snapshotOfNobody},
+}
+
+// managedBy is the label by which a node finds the snapshots that it is to take.
+const managedBy = "snapshot.storage.kubernetes.io/managed-by"
+
+// copying are the pools of the two kinds of snapshots, each with a node that has it: an XFS, of which the other node has
+// one too, and a btrfs.
+var copying = []struct {
+	pool string
+	node node
+}{{"reflink", node1}, {"fast", node2}}
+
+// snapshot takes a snapshot of a claim, by the chart's own class.
+func (s *scenario) snapshot(name, claim string) {
+	s.Helper()
+	s.apply(fmt.Sprintf(`
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: %q}
+spec: {volumeSnapshotClassName: rootcellar, source: {persistentVolumeClaimName: %q}}`, name, claim))
+}
+
+// field is what kubectl prints of an object; empty if there is no such field.
+func (s *scenario) field(kind, name, path string) string {
+	s.Helper()
+	return s.kubectl("get", kind, name, "--output", "jsonpath={"+path+"}")
+}
+
+// taken waits until a snapshot is ready to be restored from.
+func (s *scenario) taken(name string) {
+	s.Helper()
+	s.eventually("snapshot "+name+" is ready", patience, func() string {
+		if s.field("volumesnapshot", name, ".status.readyToUse") == "true" {
+			return ""
+		}
+		return "its status is " + s.field("volumesnapshot", name, ".status")
+	})
+}
+
+// content is the name of a snapshot's VolumeSnapshotContent.
+func (s *scenario) content(snapshot string) string {
+	s.Helper()
+	var content string
+	s.eventually("snapshot "+snapshot+" has a content", patience, func() string {
+		if content = s.field("volumesnapshot", snapshot, ".status.boundVolumeSnapshotContentName"); content == "" {
+			return "none"
+		}
+		return ""
+	})
+	return content
+}
+
+// deleteSnapshot deletes a snapshot and waits until it is gone, and its content with it.
+func (s *scenario) deleteSnapshot(name string) {
+	s.Helper()
+	content := s.content(name)
+	s.kubectl("delete", "volumesnapshot", name, "--timeout", patience.String())
+	s.kubectl("wait", "volumesnapshotcontent/"+content, "--for=delete", "--timeout", patience.String())
+}
+
+// snapshotsOnDisk are the snapshots of a pool on a node that came from the scenario's namespace, as their records say.
+func (s *scenario) snapshotsOnDisk(n node, pool string) []string {
+	s.Helper()
+	records, err := filepath.Glob(n.path(poolPath(pool) + "/snapshots/*/snapshot.json"))
+	s.must(err)
+	var found []string
+	for _, record := range records {
+		text, err := os.ReadFile(record)
+		if errors.Is(err, fs.ErrNotExist) {
+			// Deleted meanwhile.
+			continue
+		}
+		s.must(err)
+		if strings.Contains(string(text), `"`+s.namespace+`"`) {
+			found = append(found, filepath.Dir(record))
+		}
+	}
+	return found
+}
+
+// from has the claim begin with what the snapshot, or the other claim, holds.
+func from(kind, name string) func(*corev1.PersistentVolumeClaim) {
+	source := &corev1.TypedLocalObjectReference{Kind: kind, Name: name}
+	if kind == "VolumeSnapshot" {
+		group := "snapshot.storage.k8s.io"
+		source.APIGroup = &group
+	}
+	return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.DataSource = source }
+}
+
+// prefix is sure that a copy of the beats holds them from the first one on, and returns how many.
+func (b *beating) prefix(pod string) int {
+	b.Helper()
+	text, err := b.exec(pod, "cat /data/beats; echo")
+	b.must(err)
+	return b.check(text + "\n")
+}
+
+func snapshotOfRunning(s *scenario) {
+	s.onFast()
+	for _, place := range copying {
+		class := s.class(map[string]string{"pool": place.pool})
+		writer := s.beats("writer-"+place.pool, class, place.node)
+		before := writer.count()
+		s.snapshot("of-"+place.pool, writer.pod)
+		s.taken("of-" + place.pool)
+		after := writer.count()
+		if found := s.snapshotsOnDisk(place.node, place.pool); len(found) != 1 {
+			s.Fatalf("snapshots on the disk: %q", found)
+		}
+		writer.goesOn()
+
+		restored := "restored-" + place.pool
+		s.claim(restored, class, "25Mi", from("VolumeSnapshot", "of-"+place.pool))
+		s.pod(restored, with(restored, "/data"), at(place.node))
+		s.running(restored)
+		if held := writer.prefix(restored); held < before || held > after {
+			s.Fatalf("the snapshot holds %d beats; there were %d before it and %d after", held, before, after)
+		}
+		// Neither sees what the other writes.
+		s.says(restored, "echo mine > /data/beats && echo more > /data/more && ls /data", "beats\nmore")
+		writer.goesOn()
+		if out, err := s.exec(writer.pod, "cat /data/more"); err == nil {
+			s.Fatalf("the source has the copy's file: %s", out)
+		}
+		s.deletePod(restored)
+		s.deletePod(writer.pod)
+		s.deleteClaim(restored)
+		s.deleteClaim(writer.pod)
+		s.deleteSnapshot("of-" + place.pool)
+	}
+	s.nothingLeft()
+}
+
+// copiesAreSteered has either node able to hold a copy, and only the source's node able to make it.
+func copiesAreSteered(s *scenario) {
+	class := s.class(map[string]string{"pool": "reflink"})
+	for _, n := range nodes() {
+		s.room(n, class)
+	}
+	s.claim("source", class, "64Mi")
+	s.pod("source", with("source", "/data"))
+	home := s.runningOn("source")
+	s.says("source", "echo first > /data/file && sync && cat /data/file", "first")
+	s.snapshot("taken", "source")
+	s.taken("taken")
+	s.says("source", "echo second > /data/file && sync && cat /data/file", "second")
+
+	s.claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
+	s.claim("cloned", class, "64Mi", from("PersistentVolumeClaim", "source"))
+	for name, held := range map[string]string{"restored": "first", "cloned": "second"} {
+		s.pod(name, with(name, "/data"), at(home.other()))
+		s.event("PersistentVolumeClaim", name, "ResourceExhausted", "is not on this node")
+		s.always("the pod waits", 5*time.Second, func() string {
+			pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
+			s.must(err)
+			if pod.Spec.NodeName != "" {
+				return "it is on " + pod.Spec.NodeName
+			}
+			return ""
+		})
+		// The claim stays, and goes where the next pod is sent.
+		s.deletePod(name)
+		s.pod(name, with(name, "/data"), at(home))
+		if got := s.runningOn(name); got != home {
+			s.Fatalf("the copy is on %s, its source on %s", got.name, home.name)
+		}
+		s.says(name, "cat /data/file", held)
+		if got := s.home(s.volume(name)); got != home {
+			s.Fatalf("the copy says it is on %s", got.name)
+		}
+	}
+	if found := s.directories(home.other(), "reflink", s.namespace+"_"); len(found) > 0 {
+		s.Fatalf("left on the wrong node: %q", found)
+	}
+	for _, name := range []string{"source", "restored", "cloned"} {
+		s.deletePod(name)
+		s.deleteClaim(name)
+	}
+	s.deleteSnapshot("taken")
+	s.nothingLeft()
+}
+
+func sourceDeletedFirst(s *scenario) {
+	s.onFast()
+	for _, place := range copying {
+		class := s.class(map[string]string{"pool": place.pool})
+		s.claim("source", class, "64Mi")
+		s.pod("source", with("source", "/data"), at(place.node))
+		s.running("source")
+		s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+		s.snapshot("taken", "source")
+		s.taken("taken")
+		source := s.volume("source").Name
+		s.deletePod("source")
+		s.deleteClaim("source")
+		s.volumeGone(source)
+		s.reclaimed(place.node, place.pool, source)
+
+		s.claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
+		s.pod("restored", with("restored", "/data"), at(place.node))
+		s.running("restored")
+		s.deleteSnapshot("taken")
+		if found := s.snapshotsOnDisk(place.node, place.pool); len(found) > 0 {
+			s.Fatalf("still on the disk: %q", found)
+		}
+		s.says("restored", "cat /data/file", "kept")
+		s.deletePod("restored")
+		s.deleteClaim("restored")
+		s.nothingLeft()
+	}
+}
+
+// snapshotDeletedUnderRestore restores twice, so that one copy is deleted before the snapshot and one after it.
+func snapshotDeletedUnderRestore(s *scenario) {
+	s.onFast()
+	for _, place := range copying {
+		class := s.class(map[string]string{"pool": place.pool})
+		s.claim("source", class, "64Mi")
+		s.pod("source", with("source", "/data"), at(place.node))
+		s.running("source")
+		s.says("source", "dd if=/dev/zero of=/data/file bs=1M count=16 2>/dev/null; sync; wc -c < /data/file", "16777216")
+		s.snapshot("taken", "source")
+		s.taken("taken")
+		for _, name := range []string{"early", "late"} {
+			s.claim(name, class, "64Mi", from("VolumeSnapshot", "taken"))
+			s.pod(name, with(name, "/data"), at(place.node))
+			s.running(name)
+		}
+		s.deletePod("early")
+		s.deleteClaim("early")
+		s.deleteSnapshot("taken")
+		s.says("late", "dd if=/dev/urandom of=/data/file bs=1M count=16 conv=notrunc 2>/dev/null; sync; wc -c < /data/file", "16777216")
+		s.says("source", "tr -d '\\0' < /data/file | wc -c", "0")
+		for _, name := range []string{"source", "late"} {
+			s.deletePod(name)
+			s.deleteClaim(name)
+		}
+		s.nothingLeft()
+	}
+}
+
+func restoresToOtherSizes(s *scenario) {
+	class := s.class(map[string]string{"pool": "reflink"})
+	s.claim("source", class, "64Mi")
+	s.pod("source", with("source", "/data"))
+	home := s.runningOn("source")
+	s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+	s.snapshot("taken", "source")
+	s.taken("taken")
+	if size := s.field("volumesnapshot", "taken", ".status.restoreSize"); size != "64Mi" {
+		s.Fatalf("the snapshot says it needs %s", size)
+	}
+	s.claim("smaller", class, "32Mi", from("VolumeSnapshot", "taken"))
+	s.pod("smaller", with("smaller", "/data"), at(home))
+	s.event("PersistentVolumeClaim", "smaller", "less than the size")
+	s.claim("larger", class, "128Mi", from("VolumeSnapshot", "taken"))
+	s.pod("larger", with("larger", "/data"), at(home))
+	s.running("larger")
+	s.says("larger", "cat /data/file", "kept")
+	if size := s.volume("larger").Spec.Capacity.Storage().String(); size != "128Mi" {
+		s.Fatalf("the restored volume has %s", size)
+	}
+	for _, name := range []string{"source", "smaller", "larger"} {
+		s.deletePod(name)
+		s.deleteClaim(name)
+	}
+	s.deleteSnapshot("taken")
+	s.nothingLeft()
+}
+
+const installManual = "docs/install.md"
+
+// manually runs the blocks of commands of a section of docs/install.md in the scenario's namespace, with these words for
+// those that are left to its reader, and returns what they print.
+func (s *scenario) manually(heading string, words ...string) string {
+	s.Helper()
+	config := filepath.Join(s.TempDir(), "kubeconfig")
+	commands := fmt.Sprintf("kubectl config view --raw > %[1]s\nexport KUBECONFIG=%[1]s\nkubectl config set-context --current --namespace %[2]s\n",
+		config, s.namespace)
+	_, section, found := strings.Cut("\n"+s.section(installManual, "Snapshots"), "\n### "+heading+"\n")
+	if !found {
+		s.Fatalf("%s has nothing about %q", installManual, heading)
+	}
+	section, _, _ = strings.Cut(section, "\n### ")
+	for _, block := range shellBlock.FindAllStringSubmatch(section, -1) {
+		commands += block[2]
+	}
+	return s.administrator(strings.NewReplacer(words...).Replace(commands))
+}
+
+// snapshotsByTheManual has its source on the node whose disk shares blocks.
+func snapshotsByTheManual(s *scenario) {
+	s.claim("cellar", "rootcellar", "1Gi")
+	s.pod("cellar", with("cellar", "/data"), at(node2))
+	s.running("cellar")
+	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
+	s.manually("Take one")
+	s.says("cellar", "echo again >> /data/visits && sync && wc -l < /data/visits", "2")
+	s.manually("Restore it")
+	s.running("restored")
+	s.says("restored", "cat /data/visits", "visited")
+	s.manually("Clone a volume")
+	s.running("cloned")
+	s.says("cloned", "cat /data/visits", "visited\nagain")
+	for _, name := range []string{"cellar", "restored", "cloned"} {
+		s.deletePod(name)
+		s.deleteClaim(name)
+	}
+	s.deleteSnapshot("cellar")
+	s.nothingLeft()
+}
+
+// controller changes the snapshot-controller while none of it runs, so that no old one goes on leading.
+func (s *scenario) controller(patch string) {
+	s.Helper()
+	kube := func(arguments ...string) { s.kubectl(append([]string{"--namespace", "kube-system"}, arguments...)...) }
+	kube("scale", "deployment/snapshot-controller", "--replicas", "0")
+	kube("wait", "pod", "--selector", "app.kubernetes.io/name=snapshot-controller", "--for=delete", "--timeout", patience.String())
+	kube("patch", "deployment", "snapshot-controller", "--type", "json", "--patch", patch)
+	kube("scale", "deployment/snapshot-controller", "--replicas", "1")
+}
+
+// snapshotOfNobody is of a cluster whose snapshot-controller lacks the flag, and then of a content written by hand.
+func snapshotOfNobody(s *scenario) {
+	const flag, arguments = "--enable-distributed-snapshotting", "/spec/template/spec/containers/0/args"
+	s.controller(fmt.Sprintf(`[{"op": "test", "path": "%[1]s/2", "value": %[2]q}, {"op": "remove", "path": "%[1]s/2"}]`, arguments, flag))
+	s.Cleanup(func() {
+		if _, err := command(context.Background(), filepath.Join(root, "e2e/install.sh")); err != nil {
+			s.Error(err)
+		}
+	})
+	class := s.class(map[string]string{"pool": "reflink"})
+	s.claim("source", class, "64Mi")
+	s.pod("source", with("source", "/data"))
+	home := s.runningOn("source")
+	s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+	s.snapshot("taken", "source")
+	content := s.content("taken")
+	s.always("nobody takes it", 5*time.Second, func() string {
+		if ready := s.field("volumesnapshot", "taken", ".status.readyToUse"); ready != "" && ready != "false" {
+			return ready
+		}
+		return ""
+	})
+	seen := regexp.MustCompile(`(?m)^` + content + ` +taken +(\S+)`).FindStringSubmatch(s.manually("See whether the controller has the flag"))
+	if len(seen) != 2 || seen[1] != "<none>" {
+		s.Fatalf("the manual shows a node: %q", seen)
+	}
+	s.manually("Name the node by hand", "CONTENT", content, "NODE", home.name)
+	s.taken("taken")
+	handle := s.field("volumesnapshotcontent", content, ".status.snapshotHandle")
+	s.deleteSnapshot("taken")
+
+	s.controller(fmt.Sprintf(`[{"op": "add", "path": "%s/-", "value": %q}]`, arguments, flag))
+	s.snapshot("again", "source")
+	s.taken("again")
+	if n := s.field("volumesnapshotcontent", s.content("again"), `.metadata.labels.`+strings.ReplaceAll(managedBy, ".", `\.`)); n != home.name {
+		s.Fatalf("it is for %q", n)
+	}
+	if again := s.field("volumesnapshotcontent", s.content("again"), ".status.snapshotHandle"); again == handle {
+		s.Fatalf("both snapshots are %s", handle)
+	}
+	s.deletePod("source")
+	s.deleteClaim("source")
+	s.deleteSnapshot("again")
+	s.nothingLeft()
+}
