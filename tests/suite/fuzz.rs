@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::common::messages::assert_well_formed;
+use crate::common::messages::{assert_well_formed, snapshot};
 use crate::common::picture::{Picture, picture};
 use crate::common::server::{Clients, Server};
 use crate::common::{NodeDir, loops, names};
@@ -39,7 +39,7 @@ fn config(cases: u32) -> Config {
     }
 }
 
-/// A volume whose id is known.
+/// A volume or snapshot whose id is known.
 #[derive(Debug, Clone)]
 pub struct Named {
     name: String,
@@ -53,6 +53,10 @@ pub struct Known {
     kept: Vec<Named>,
     /// Volumes that may come and go.
     prey: Vec<Named>,
+    /// Snapshots that no request deletes.
+    kept_snapshots: Vec<Named>,
+    /// Snapshots that may come and go.
+    prey_snapshots: Vec<Named>,
     targets: Vec<String>,
     elsewhere: Vec<String>,
 }
@@ -83,13 +87,19 @@ const CALLS: [Call; 36] = calls! {
     Identity/GetPluginCapabilities(others, GetPluginCapabilitiesRequest): ;
     Identity/Probe(others, ProbeRequest): ;
     Controller/CreateVolume(create, CreateVolumeRequest):
-        InvalidArgument OutOfRange AlreadyExists ResourceExhausted;
+        InvalidArgument OutOfRange NotFound AlreadyExists ResourceExhausted;
     Controller/DeleteVolume(delete, DeleteVolumeRequest): InvalidArgument FailedPrecondition;
     Controller/ValidateVolumeCapabilities(validate, ValidateVolumeCapabilitiesRequest):
         InvalidArgument NotFound;
     Controller/ListVolumes(list, ListVolumesRequest): InvalidArgument Aborted;
     Controller/GetCapacity(capacity, GetCapacityRequest): ;
     Controller/ControllerGetVolume(get, ControllerGetVolumeRequest): InvalidArgument NotFound;
+    Controller/CreateSnapshot(create_snapshot, CreateSnapshotRequest):
+        InvalidArgument NotFound AlreadyExists FailedPrecondition ResourceExhausted;
+    Controller/DeleteSnapshot(delete_snapshot, DeleteSnapshotRequest):
+        InvalidArgument FailedPrecondition;
+    Controller/ListSnapshots(list_snapshots, ListSnapshotsRequest): InvalidArgument Aborted;
+    Controller/GetSnapshot(get_snapshot, GetSnapshotRequest): InvalidArgument NotFound;
     Controller/ControllerGetCapabilities(others, ControllerGetCapabilitiesRequest): ;
     Node/NodePublishVolume(publish, NodePublishVolumeRequest):
         InvalidArgument NotFound AlreadyExists FailedPrecondition;
@@ -103,10 +113,6 @@ const CALLS: [Call; 36] = calls! {
     Controller/ControllerUnpublishVolume(others, ControllerUnpublishVolumeRequest): Unimplemented;
     Controller/ControllerListVolumeHealth(others, ControllerListVolumeHealthRequest): Unimplemented;
     Controller/ControllerGetVolumeHealth(others, ControllerGetVolumeHealthRequest): Unimplemented;
-    Controller/CreateSnapshot(others, CreateSnapshotRequest): Unimplemented;
-    Controller/DeleteSnapshot(others, DeleteSnapshotRequest): Unimplemented;
-    Controller/ListSnapshots(others, ListSnapshotsRequest): Unimplemented;
-    Controller/GetSnapshot(others, GetSnapshotRequest): Unimplemented;
     Controller/ControllerExpandVolume(others, ControllerExpandVolumeRequest): Unimplemented;
     Controller/ControllerModifyVolume(others, ControllerModifyVolumeRequest): Unimplemented;
     GroupController/GroupControllerGetCapabilities(others, GroupControllerGetCapabilitiesRequest):
@@ -155,9 +161,24 @@ impl Scene {
             name: name.to_owned(),
             id: runtime.block_on(clients.make(name, 1000)),
         };
+        let kept: Vec<Named> = ["kept-1", "kept-2"].map(&mut make).into();
+        let prey = ["prey-1", "prey-2", "prey-3"].map(&mut make).into();
+        for directory in kept_below(&node, "volumes") {
+            fs::write(directory.join("data/file"), "kept").unwrap();
+        }
+        let mut take = |name: &str| {
+            let request = snapshot(name, &kept[0].id);
+            let taken = runtime.block_on(clients.snapshot(request)).unwrap();
+            Named {
+                name: name.to_owned(),
+                id: taken.snapshot_id,
+            }
+        };
         let known = Known {
-            kept: ["kept-1", "kept-2"].map(&mut make).into(),
-            prey: ["prey-1", "prey-2", "prey-3"].map(&mut make).into(),
+            kept_snapshots: ["kept-1"].map(&mut take).into(),
+            prey_snapshots: ["prey-1", "prey-2"].map(&mut take).into(),
+            kept,
+            prey,
             targets: ["a", "b", "c"]
                 .map(|pod| path(&format!("kubelet/pods/pod/{pod}")))
                 .into(),
@@ -170,9 +191,6 @@ impl Scene {
             .map(path)
             .into(),
         };
-        for directory in kept(&node) {
-            fs::write(directory.join("data/file"), "kept").unwrap();
-        }
         let before = look(&node);
         Self {
             runtime,
@@ -194,9 +212,10 @@ impl Scene {
         match answer {
             Ok(answer) => {
                 assert!(reads, "no message, and accepted");
-                let mutates = call.path.ends_with("/CreateVolume");
-                if mutates {
-                    self.give_back(&answer);
+                match call.path {
+                    "/csi.v1.Controller/CreateVolume" => self.give_back(&answer),
+                    "/csi.v1.Controller/CreateSnapshot" => self.give_snapshot_back(&answer),
+                    _ => {}
                 }
                 assert!(!call.allowed.contains(&Code::Unimplemented), "accepted");
             }
@@ -229,8 +248,20 @@ impl Scene {
         }
     }
 
+    /// As [`Scene::give_back`], of a snapshot.
+    fn give_snapshot_back(&mut self, answer: &[u8]) {
+        let made = csi::CreateSnapshotResponse::decode(answer).unwrap();
+        let id = made.snapshot.unwrap().snapshot_id;
+        let known = &self.known;
+        let mut known = known.kept_snapshots.iter().chain(&known.prey_snapshots);
+        if !known.any(|snapshot| snapshot.id == id) {
+            let deleted = self.clients.delete_snapshot(&id);
+            self.runtime.block_on(deleted).unwrap();
+        }
+    }
+
     /// Undoes what was published, and asserts that the server lives, that nothing in it panicked,
-    /// that it told no secret, and that the volumes kept and everything around are as they were.
+    /// that it told no secret, and that what is kept and everything around are as they were.
     fn end(mut self) {
         let kubelet = self.node.path("kubelet");
         let table = MountTable::read().unwrap().entries.into_iter();
@@ -248,6 +279,10 @@ impl Scene {
             let got = self.runtime.block_on(self.clients.get(&volume.id)).unwrap();
             assert_eq!((&got.volume_id, got.capacity_bytes), (&volume.id, 1000));
         }
+        for snapshot in &self.known.kept_snapshots {
+            let got = self.clients.get_snapshot(&snapshot.id);
+            assert!(self.runtime.block_on(got).unwrap().ready_to_use);
+        }
         assert_eq!(look(&self.node), self.before);
         let log = self.server.log();
         assert!(log.contains("Probe"), "it is the right log");
@@ -256,19 +291,21 @@ impl Scene {
     }
 }
 
-/// The directories of the volumes that no request deletes.
-fn kept(node: &NodeDir) -> Vec<PathBuf> {
-    let volumes = node.pool().join("volumes");
-    let kept = names(&volumes).into_iter();
+/// The directories of the volumes, or snapshots, that no request deletes.
+fn kept_below(node: &NodeDir, home: &str) -> Vec<PathBuf> {
+    let home = node.pool().join(home);
+    let kept = names(&home).into_iter();
     let kept = kept.filter(|name| name.starts_with("kept-"));
-    kept.map(|name| volumes.join(name)).collect()
+    kept.map(|name| home.join(name)).collect()
 }
 
 /// Everything on the node that no request may change.
 fn look(node: &NodeDir) -> Picture {
     let mut seen = picture(&node.path(""), &[node.pool(), node.path("server.log")]);
-    for directory in kept(node) {
-        seen.extend(picture(&directory, &[]));
+    for home in ["volumes", "snapshots"] {
+        for directory in kept_below(node, home) {
+            seen.extend(picture(&directory, &[]));
+        }
     }
     seen
 }

@@ -6,6 +6,7 @@ mod create;
 mod ids;
 mod listing;
 mod pools;
+mod snapshots;
 mod surface;
 
 use crate::common::memory::MemoryNode;

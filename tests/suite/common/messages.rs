@@ -66,6 +66,44 @@ pub fn create_with(
     }
 }
 
+/// A request for a snapshot of a volume, by a class that allows copies where they are needed.
+pub fn snapshot(name: &str, source: &str) -> csi::CreateSnapshotRequest {
+    csi::CreateSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_id: source.to_owned(),
+        parameters: map(&[("copy", "allowed")]),
+        ..Default::default()
+    }
+}
+
+/// What a volume is to be made of: a snapshot.
+pub fn of_snapshot(id: &str) -> csi::VolumeContentSource {
+    use csi::volume_content_source::{SnapshotSource, Type};
+    csi::VolumeContentSource {
+        r#type: Some(Type::Snapshot(SnapshotSource {
+            snapshot_id: id.to_owned(),
+        })),
+    }
+}
+
+/// What a volume is to be made of: another volume.
+pub fn of_volume(id: &str) -> csi::VolumeContentSource {
+    use csi::volume_content_source::{Type, VolumeSource};
+    csi::VolumeContentSource {
+        r#type: Some(Type::Volume(VolumeSource {
+            volume_id: id.to_owned(),
+        })),
+    }
+}
+
+/// A request for a volume that is a copy, by a class that allows copies where they are needed.
+pub fn copy(name: &str, bytes: i64, source: csi::VolumeContentSource) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        volume_content_source: Some(source),
+        ..create_with(name, bytes, &[("copy", "allowed")])
+    }
+}
+
 /// A request to publish a volume at a target.
 pub fn publish(id: &str, target: &Path) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
@@ -180,6 +218,42 @@ impl Clients {
         let ids = answer.entries.into_iter();
         let ids = ids.map(|entry| entry.volume.unwrap().volume_id);
         Ok((ids.collect(), answer.next_token))
+    }
+
+    /// `CreateSnapshot`.
+    pub async fn snapshot(&mut self, request: csi::CreateSnapshotRequest) -> Answer<csi::Snapshot> {
+        let answer = self.controller.create_snapshot(request).await?;
+        Ok(answer.into_inner().snapshot.unwrap())
+    }
+
+    /// `DeleteSnapshot`.
+    pub async fn delete_snapshot(&mut self, id: &str) -> Answer {
+        let request = csi::DeleteSnapshotRequest {
+            snapshot_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.controller.delete_snapshot(request).await.map(drop)
+    }
+
+    /// `GetSnapshot`.
+    pub async fn get_snapshot(&mut self, id: &str) -> Answer<csi::Snapshot> {
+        let request = csi::GetSnapshotRequest {
+            snapshot_id: id.to_owned(),
+            ..Default::default()
+        };
+        let answer = self.controller.get_snapshot(request).await?;
+        Ok(answer.into_inner().snapshot.unwrap())
+    }
+
+    /// `ListSnapshots`: the snapshots, and the token of the next page.
+    pub async fn list_snapshots(
+        &mut self,
+        request: csi::ListSnapshotsRequest,
+    ) -> Answer<(Vec<csi::Snapshot>, String)> {
+        let answer = self.controller.list_snapshots(request).await?.into_inner();
+        let snapshots = answer.entries.into_iter();
+        let snapshots = snapshots.map(|entry| entry.snapshot.unwrap());
+        Ok((snapshots.collect(), answer.next_token))
     }
 
     /// `GetCapacity` as the provisioner polls it: with parameters, without capabilities.

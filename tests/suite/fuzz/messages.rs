@@ -9,6 +9,7 @@ use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, Mo
 
 use super::{Known, SECRET};
 use crate::common::NODE;
+use crate::common::messages::{of_snapshot, of_volume};
 
 type Map = HashMap<String, String>;
 
@@ -67,6 +68,24 @@ fn id(known: &Known) -> BoxedStrategy<String> {
         .boxed()
 }
 
+/// As [`id`], of snapshots.
+fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
+    let ours: Vec<String> = known
+        .kept_snapshots
+        .iter()
+        .chain(&known.prey_snapshots)
+        .map(|snapshot| snapshot.id.clone())
+        .collect();
+    let foreign = "s1-00000000000040008000000000000000-00000000000050008000000000000000";
+    prop_oneof![
+        5 => one_of(&ours),
+        2 => odd(),
+        1 => id(known),
+        1 => Just(foreign.to_owned()),
+    ]
+    .boxed()
+}
+
 /// As [`id`], of volumes that may be deleted.
 fn prey(known: &Known) -> BoxedStrategy<String> {
     let ours: Vec<String> = known.prey.iter().map(|v| v.id.clone()).collect();
@@ -86,11 +105,17 @@ fn parameters() -> BoxedStrategy<Map> {
         "uid",
         "gid",
         "sharing",
+        "copy",
+        "maxStall",
+        "inUse",
         "csi.storage.k8s.io/fstype",
         "csi.storage.k8s.io/pvc/name",
         "csi.storage.k8s.io/pvc/namespace",
     ];
-    let values = ["default", "0777", "0", "node", "none", "ext4", "1000"];
+    let values = [
+        "default", "0777", "0", "node", "none", "ext4", "1000", "allowed", "allow", "refuse",
+        "100ms",
+    ];
     let key = prop_oneof![
         6 => prop::sample::select(keys.to_vec()).prop_map(str::to_owned),
         1 => odd(),
@@ -168,23 +193,40 @@ fn topology() -> BoxedStrategy<csi::Topology> {
         .boxed()
 }
 
-pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
+fn requirement() -> BoxedStrategy<csi::TopologyRequirement> {
     let places = || prop::collection::vec(topology(), 0..3);
-    let requirement =
-        (places(), places()).prop_map(|(requisite, preferred)| csi::TopologyRequirement {
+    (places(), places())
+        .prop_map(|(requisite, preferred)| csi::TopologyRequirement {
             requisite,
             preferred,
-        });
+        })
+        .boxed()
+}
+
+/// A class that allows copies, or any.
+fn class_for_copies() -> BoxedStrategy<Map> {
+    let allows = Map::from([("copy".to_owned(), "allowed".to_owned())]);
+    prop_oneof![Just(allows), parameters()].boxed()
+}
+
+fn content(known: &Known) -> BoxedStrategy<csi::VolumeContentSource> {
+    let of_snapshot = snapshot_id(known).prop_map(|id| of_snapshot(&id));
+    let of_volume = id(known).prop_map(|id| of_volume(&id));
+    let nothing = csi::VolumeContentSource::default();
+    prop_oneof![4 => of_snapshot, 4 => of_volume, 1 => Just(nothing)].boxed()
+}
+
+pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let extra = prop_oneof![9 => Just(Map::new()), 1 => parameters()];
-    let source = prop::bool::weighted(0.05);
+    let source = prop::option::weighted(0.5, content(known));
     let good = prop_oneof![
         capabilities(),
         Just(vec![crate::common::messages::read_write_once()])
     ];
     let requests = (
         (name(known), prop::option::of(range()), good),
-        (parameters(), secrets(), extra, source),
-        prop::option::weighted(0.3, requirement),
+        (class_for_copies(), secrets(), extra, source),
+        prop::option::weighted(0.3, requirement()),
     )
         .prop_map(
             |((name, capacity_range, volume_capabilities), maps, places)| {
@@ -195,7 +237,7 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
                     volume_capabilities,
                     parameters,
                     secrets,
-                    volume_content_source: source.then(csi::VolumeContentSource::default),
+                    volume_content_source: source,
                     accessibility_requirements: places,
                     mutable_parameters,
                 }
@@ -207,6 +249,67 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
 pub fn delete(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let requests = (prey(known), secrets())
         .prop_map(|(volume_id, secrets)| csi::DeleteVolumeRequest { volume_id, secrets });
+    bytes(requests)
+}
+
+/// Without secrets: where spoiling took the bytes before one, it is the name, which is told.
+pub fn create_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (
+        (id(known), name(known)),
+        class_for_copies(),
+        prop::option::weighted(0.3, requirement()),
+    )
+        .prop_map(|((source_volume_id, name), parameters, places)| {
+            csi::CreateSnapshotRequest {
+                source_volume_id,
+                name,
+                parameters,
+                accessibility_requirements: places,
+                ..Default::default()
+            }
+        });
+    bytes(requests)
+}
+
+pub fn delete_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let ours: Vec<String> = known.prey_snapshots.iter().map(|s| s.id.clone()).collect();
+    let id = prop_oneof![3 => one_of(&ours), 2 => odd(), 1 => id(known)];
+    let requests = (id, secrets()).prop_map(|(snapshot_id, secrets)| csi::DeleteSnapshotRequest {
+        snapshot_id,
+        secrets,
+    });
+    bytes(requests)
+}
+
+/// Without secrets, as [`create_snapshot`] is: it would be the token.
+pub fn list_snapshots(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let entries = prop_oneof![4 => 0..5_i32, 1 => any::<i32>()];
+    let given = |id: BoxedStrategy<String>| prop_oneof![Just(String::new()), id];
+    let requests = (
+        (entries, given(snapshot_id(known))),
+        (given(id(known)), given(snapshot_id(known))),
+    )
+        .prop_map(
+            |((max_entries, starting_token), (source_volume_id, snapshot_id))| {
+                csi::ListSnapshotsRequest {
+                    max_entries,
+                    starting_token,
+                    source_volume_id,
+                    snapshot_id,
+                    ..Default::default()
+                }
+            },
+        );
+    bytes(requests)
+}
+
+pub fn get_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let requests = (snapshot_id(known), secrets()).prop_map(|(snapshot_id, secrets)| {
+        csi::GetSnapshotRequest {
+            snapshot_id,
+            secrets,
+        }
+    });
     bytes(requests)
 }
 

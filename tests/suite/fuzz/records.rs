@@ -1,4 +1,5 @@
-//! The driver's own files with any content: `volume.json`, `pool.json`, `pools.json`.
+//! The driver's own files with any content: `volume.json`, `snapshot.json`, `pool.json`,
+//! `pools.json`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::volume::{Seams, Settings, Volumes};
+use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 
 use super::{config, wire};
@@ -16,16 +17,18 @@ use crate::common::memory::MemoryNode;
 use crate::common::picture::picture;
 use crate::common::{Fakes, create, names};
 use crate::skip;
+use crate::snapshots::snapshot_of;
 
 /// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 400;
 
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// Two pools with two volumes in each, none of them open.
+/// Two pools with two volumes in each and a snapshot of the first, none of them open.
 struct Scene {
     node: MemoryNode,
     ids: Vec<String>,
+    snapshot: String,
 }
 
 /// What was opened; its locks are free for the next once it is dropped, also by a failed assertion.
@@ -46,6 +49,7 @@ impl Drop for Opened {
 }
 
 const NAMES: [&str; 4] = ["a-1", "a-2", "b-1", "b-2"];
+const SNAPSHOT: &str = "taken";
 
 impl Scene {
     fn new() -> Self {
@@ -56,9 +60,16 @@ impl Scene {
             request.class.pool = Some(name[..1].parse().unwrap());
             volumes.create(&request).unwrap().id.to_string()
         };
-        let ids = NAMES.map(make).into();
+        let ids: Vec<String> = NAMES.map(make).into();
+        let mut request = snapshot_of(SNAPSHOT, &volumes.get(&ids[0]).unwrap());
+        request.class.label.namespace = Some("somebody".to_owned());
+        let snapshot = volumes.create_snapshot(&request).unwrap().id.to_string();
         drop(volumes);
-        Self { node, ids }
+        Self {
+            node,
+            ids,
+            snapshot,
+        }
     }
 
     /// Opens everything as the server does.
@@ -154,11 +165,12 @@ fn edited(good: String) -> BoxedStrategy<Vec<u8>> {
         .boxed()
 }
 
-fn record_of(scene: &Scene, pool: &str, name: &str) -> PathBuf {
-    let volumes = scene.node.pool(pool).join("volumes");
-    let mut directories = names(&volumes).into_iter();
+/// A file of the pool "a".
+fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
+    let home = scene.node.pool("a").join(home);
+    let mut directories = names(&home).into_iter();
     let directory = directories.find(|directory| directory.starts_with(name));
-    volumes.join(directory.unwrap()).join("volume.json")
+    home.join(directory.unwrap()).join(file)
 }
 
 /// Whatever stands in a volume's record, the volume is served or quarantined, and all others are
@@ -169,7 +181,7 @@ fn any_record_is_served_or_quarantined() {
     if !scene.node.is_in_memory() {
         skip!("two filesystems need mounts in a namespace of the test's own");
     }
-    let record = record_of(&scene, "a", "a-1");
+    let record = file_of(&scene, "volumes", "a-1", "volume.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
         scene.assert_served(volumes, &[1, 2, 3]);
@@ -187,6 +199,45 @@ fn any_record_is_served_or_quarantined() {
                 assert!(!reason.is_empty());
                 let deleted = volumes.delete(&scene.ids[0]).unwrap_err();
                 assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                1
+            }
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(volumes.pools()[0].status().quarantined, quarantined);
+    });
+}
+
+/// Whatever stands in a snapshot's record, the snapshot is served or quarantined, then nothing is
+/// made of it, and all volumes are served.
+#[test]
+fn any_snapshot_record_is_served_or_quarantined() {
+    let scene = Scene::new();
+    if !scene.node.is_in_memory() {
+        skip!("two filesystems need mounts in a namespace of the test's own");
+    }
+    let record = file_of(&scene, "snapshots", "somebody", "snapshot.json");
+    scene.check(&record, |opened, content| {
+        let volumes = opened.unwrap();
+        scene.assert_served(volumes, &[0, 1, 2, 3]);
+        let quarantined = match volumes.get_snapshot(&scene.snapshot) {
+            Ok(snapshot) => {
+                assert_eq!(snapshot.name.as_str(), SNAPSHOT);
+                let id = scene.snapshot.as_str();
+                assert_eq!(
+                    (&content["id"], &content["format"]),
+                    (&id.into(), &1.into())
+                );
+                0
+            }
+            Err(Error::Quarantined { path, reason }) => {
+                assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
+                assert!(!reason.is_empty());
+                let deleted = volumes.delete_snapshot(&scene.snapshot).unwrap_err();
+                assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                let mut request = create("restored", 1 << 20);
+                request.source = Some(SourceId::Snapshot(scene.snapshot.clone()));
+                let made = volumes.create(&request).unwrap_err();
+                assert_eq!(made.code(Operation::CreateVolume), Code::FailedPrecondition);
                 1
             }
             Err(other) => panic!("{other}"),

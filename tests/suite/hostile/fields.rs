@@ -9,7 +9,8 @@ use tonic::Code;
 
 use super::Scene;
 use crate::common::messages::{
-    Answer, capability, create, create_with, map, publish, publish_with, read_write_once, refused,
+    Answer, capability, copy, create, create_with, map, of_snapshot, of_volume, publish,
+    publish_with, read_write_once, refused, snapshot,
 };
 
 fn without_type() -> csi::VolumeCapability {
@@ -53,6 +54,34 @@ async fn a_create_without_a_field_is_told_which() {
         refused(field, answer, Code::InvalidArgument, field);
     }
     scene.assert_untouched("create");
+}
+
+/// A `CreateSnapshotRequest` without a required field, and a source of a volume that names nothing,
+/// are `INVALID_ARGUMENT`, and the message names the field.
+#[tokio::test]
+async fn a_copy_without_a_field_is_told_which() {
+    let mut scene = Scene::new().await;
+    let id = scene.clients.make("a", 1000).await;
+    let requests = [
+        ("name", snapshot("", &id)),
+        ("source_volume_id", snapshot("s", "")),
+        ("source_volume_id", csi::CreateSnapshotRequest::default()),
+    ];
+    for (field, request) in requests {
+        let answer = scene.clients.snapshot(request).await;
+        refused(field, answer, Code::InvalidArgument, field);
+    }
+    let sources = [
+        ("volume_content_source", csi::VolumeContentSource::default()),
+        ("volume_content_source.snapshot_id", of_snapshot("")),
+        ("volume_content_source.volume_id", of_volume("")),
+    ];
+    for (field, source) in sources {
+        let answer = scene.clients.create(copy("b", 1000, source)).await;
+        refused(field, answer, Code::InvalidArgument, field);
+    }
+    assert_eq!(scene.node.names("snapshots"), Vec::<String>::new());
+    scene.assert_untouched("copies");
 }
 
 /// A `NodePublishVolumeRequest` without a required field is `INVALID_ARGUMENT`, and the message
@@ -120,6 +149,8 @@ async fn a_missing_id_is_named() {
                 .await
                 .map(drop),
         ),
+        ("snapshot_id", clients.delete_snapshot("").await),
+        ("snapshot_id", clients.get_snapshot("").await.map(drop)),
         ("volume_id", clients.unpublish("", &target).await),
         ("target_path", clients.unpublish(&id, Path::new("")).await),
         (
@@ -214,6 +245,9 @@ async fn bad_parameters_are_named() {
         ("pool", "../etc"),
         ("pool", "a/b"),
         ("pool", &"p".repeat(64)),
+        ("copy", "yes"),
+        ("inUse", "allow"),
+        ("maxStall", "100"),
     ];
     for (key, value) in cases {
         let case = format!("{key:?}={value:.20?}");
@@ -242,6 +276,44 @@ async fn bad_parameters_are_named() {
     scene.assert_untouched("parameters");
 }
 
+/// A parameter of a snapshot that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
+#[tokio::test]
+async fn bad_parameters_of_snapshots_are_named() {
+    let mut scene = Scene::new().await;
+    let id = scene.clients.make("a", 1000).await;
+    let cases = [
+        ("pool", "default"),
+        ("", ""),
+        ("Copy", "allowed"),
+        ("csi.storage.k8s.io", "x"),
+        ("copy", ""),
+        ("copy", "allow"),
+        ("copy", "true"),
+        ("inUse", "no"),
+        ("inUse", "Refuse"),
+        ("maxStall", ""),
+        ("maxStall", "0ms"),
+        ("maxStall", "100"),
+        ("maxStall", "ms"),
+        ("maxStall", "-1s"),
+        ("maxStall", "+1s"),
+        ("maxStall", "1.5s"),
+        ("maxStall", "1m"),
+        ("maxStall", "18446744073709551615s"),
+    ];
+    for (key, value) in cases {
+        let request = csi::CreateSnapshotRequest {
+            parameters: map(&[(key, value)]),
+            ..snapshot("s", &id)
+        };
+        let answer = scene.clients.snapshot(request).await;
+        let says = format!("parameter {key:?}");
+        refused(value, answer, Code::InvalidArgument, &says);
+    }
+    assert_eq!(scene.node.names("snapshots"), Vec::<String>::new());
+    scene.assert_untouched("parameters of snapshots");
+}
+
 /// Maps and mount options of 4 KiB are accepted, of a byte more `INVALID_ARGUMENT`.
 #[tokio::test]
 async fn maps_hold_at_most_4_kib() {
@@ -256,6 +328,11 @@ async fn maps_hold_at_most_4_kib() {
             ..create(&format!("pvc-{bytes}"), 1000)
         };
         let answer = scene.clients.create(request).await;
+        let labels = csi::CreateSnapshotRequest {
+            parameters: filler(bytes),
+            ..snapshot("s", "v1-x")
+        };
+        let labels = scene.clients.snapshot(labels).await;
         let context = csi::NodePublishVolumeRequest {
             volume_context: filler(bytes),
             ..publish("v1-x", &target)
@@ -268,11 +345,13 @@ async fn maps_hold_at_most_4_kib() {
             .await;
         if fits {
             assert!(answer.is_ok(), "{bytes}: {answer:?}");
+            refused("they fit", labels, Code::NotFound, "");
             refused("it fits", context, Code::NotFound, "");
             refused("they fit", flags, Code::NotFound, "");
         } else {
             let too_large = format!("{bytes} bytes");
             refused("parameters", answer, Code::InvalidArgument, &too_large);
+            refused("labels", labels, Code::InvalidArgument, &too_large);
             refused("volume_context", context, Code::InvalidArgument, &too_large);
             refused("mount_flags", flags, Code::InvalidArgument, "4096");
         }

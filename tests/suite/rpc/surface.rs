@@ -4,7 +4,7 @@ use rootcellar::csi;
 use tonic::{Code, Status};
 
 use crate::common::messages::{
-    assert_well_formed, capability, create, map, publish, publish_with, refused,
+    assert_well_formed, capability, create, map, publish, publish_with, refused, snapshot,
 };
 use crate::common::server::Server;
 use crate::common::{NODE, NodeDir};
@@ -30,7 +30,7 @@ async fn the_driver_says_who_it_is() {
     );
 }
 
-/// The plugin declares a controller on every node and volumes that are on one node.
+/// The plugin declares a controller on every node, and volumes and snapshots that are on one node.
 #[tokio::test]
 async fn the_plugin_declares_what_it_does() {
     use csi::plugin_capability::Type;
@@ -50,6 +50,7 @@ async fn the_plugin_declares_what_it_does() {
     let expected = [
         Service::ControllerService.as_str_name(),
         Service::VolumeAccessibilityConstraints.as_str_name(),
+        Service::SnapshotAccessibilityConstraints.as_str_name(),
         Expansion::Online.as_str_name(),
     ];
     assert_eq!(declared.collect::<Vec<_>>(), expected);
@@ -74,6 +75,10 @@ async fn the_controller_declares_what_it_does() {
     });
     let expected = [
         Rpc::CreateDeleteVolume,
+        Rpc::CreateDeleteSnapshot,
+        Rpc::ListSnapshots,
+        Rpc::GetSnapshot,
+        Rpc::CloneVolume,
         Rpc::GetCapacity,
         Rpc::ListVolumes,
         Rpc::GetVolume,
@@ -123,9 +128,8 @@ async fn what_is_not_declared_is_unimplemented() {
     let answers: Vec<(&str, Option<Status>)> = vec![
         status!(controller.controller_publish_volume(ControllerPublishVolumeRequest)),
         status!(controller.controller_unpublish_volume(ControllerUnpublishVolumeRequest)),
-        status!(controller.create_snapshot(CreateSnapshotRequest)),
-        status!(controller.delete_snapshot(DeleteSnapshotRequest)),
-        status!(controller.list_snapshots(ListSnapshotsRequest)),
+        status!(controller.controller_get_volume_health(ControllerGetVolumeHealthRequest)),
+        status!(controller.controller_list_volume_health(ControllerListVolumeHealthRequest)),
         status!(controller.controller_expand_volume(ControllerExpandVolumeRequest)),
         status!(controller.controller_modify_volume(ControllerModifyVolumeRequest)),
         status!(node.node_stage_volume(NodeStageVolumeRequest)),
@@ -188,6 +192,17 @@ async fn secrets_are_never_told() {
         ..publish("v1-x", &target)
     };
     messages.push(clients.publish(request).await.unwrap_err());
+    let request = csi::CreateSnapshotRequest {
+        secrets: secrets(),
+        ..snapshot("s", "v1-x")
+    };
+    messages.push(clients.snapshot(request).await.unwrap_err());
+    let request = csi::ListSnapshotsRequest {
+        starting_token: "x".to_owned(),
+        secrets: secrets(),
+        ..Default::default()
+    };
+    messages.push(clients.list_snapshots(request).await.unwrap_err());
     for status in messages {
         assert!(!status.message().contains(SECRET), "{status}");
     }
