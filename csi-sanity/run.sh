@@ -15,7 +15,22 @@ export ROOTCELLAR="${ROOTCELLAR:-$target/release/rootcellar}"
 export REPORTS="${REPORTS:-$target/csi-sanity}"
 export CSI_SANITY="$REPORTS/csi-sanity"
 mkdir -p "$REPORTS"
-go build -o "$CSI_SANITY" github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
+
+# v5.6.0 compares messages with all that gRPC notes in one it sent, so whoever says where a snapshot is fails that spec.
+suite=github.com/kubernetes-csi/csi-test/v5 copy=$REPORTS/csi-test
+rm -rf "$copy"
+cp -r "$(go list -m -f '{{.Dir}}' "$suite")" "$copy"
+chmod -R u+w "$copy"
+sed -i.orig 's/Expect(topo)\.To(Equal(ni\.GetAccessibleTopology()))/Expect(topo.Segments).To(Equal(ni.AccessibleTopology.Segments))/' \
+    "$copy/pkg/sanity/controller.go"
+if cmp -s "$copy/pkg/sanity/controller.go" "$copy/pkg/sanity/controller.go.orig"; then
+    echo "run.sh: there is nothing to mend in this csi-test" >&2
+    exit 1
+fi
+cp go.mod "$REPORTS/suite.mod"
+cp go.sum "$REPORTS/suite.sum"
+go mod edit -replace="$suite=$copy" "$REPORTS/suite.mod"
+go build -modfile="$REPORTS/suite.mod" -o "$CSI_SANITY" "$suite/cmd/csi-sanity"
 case $fs in
 *-prjquota) exec ../hack/uml.sh -w "$REPORTS" ./on-disk.sh "$fs" ;;
 *) exec ./on-disk.sh "$fs" ;;
