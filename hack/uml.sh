@@ -8,7 +8,8 @@
 # Usage: uml.sh [-w DIR]... [-d IMAGE]... COMMAND [argument...]
 #        -w  a directory that the guest may write to, by the same path
 #        -d  a disk of the guest: the first is /dev/ubda, the next /dev/ubdb
-# Needs: linux.uml (user-mode-linux), modprobe (kmod), ip (iproute2), util-linux; no root.
+# Needs: linux.uml (user-mode-linux), modprobe (kmod), ip (iproute2), util-linux, perl where the processor has AMX; no
+#        root.
 # Env:   UML_MEMORY   what the guest has, taken from /dev/shm as it is used; default 3G
 #        UML_TIMEOUT  seconds; default 900
 set -eu
@@ -44,6 +45,9 @@ while getopts w:d: option; do
 done
 shift $((OPTIND - 1))
 
+narrow=''
+if grep -qw amx_tile /proc/cpuinfo; then narrow=$here/uml/narrow.pl; fi
+
 quoted() {
     for word; do
         printf "'"
@@ -55,6 +59,9 @@ quoted() {
     export -p
     # The rest of the environment is the caller's; this is what differs in the guest.
     echo "export TMPDIR=$work/tmp PATH=\"\$PATH:/usr/sbin:/sbin\""
+    # The guest then keeps no more than the narrow halves, so nothing should use the wide ones.
+    [ -z "$narrow" ] || echo "export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW" \
+        "GODEBUG=cpu.avx=off,cpu.avx2=off,cpu.avx512f=off"
     echo "cd $(quoted "$PWD")"
     echo "exec $(quoted "$@")"
 } >"$work/command"
@@ -63,8 +70,8 @@ cat <"$work/output" 9>&- &
 reader=$!
 # Without a directory of its own it would leave one in the home.
 # shellcheck disable=SC2016 # for the inner shell
-# shellcheck disable=SC2086 # one word per disk
-TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" linux.uml mem="${UML_MEMORY:-3G}" \
+# shellcheck disable=SC2086 # one word per disk, and none where nothing is in the way
+TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" $narrow linux.uml mem="${UML_MEMORY:-3G}" \
     uml_dir="$memory/" umid=guest rootfstype=hostfs rootflags=/ ro init="$here/uml/init.sh" UML_WORK="$work" $disks \
     con=null con0=null,fd:1 con1=null,fd:3 quiet loglevel=1 \
     </dev/null 3>"$work/output" >"$work/console" 2>&1 9>&- &
