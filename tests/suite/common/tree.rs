@@ -263,18 +263,6 @@ fn flags(at: &Path) {
     }
 }
 
-/// Takes the immutable and append-only flags from a tree, so that it can be removed.
-pub fn unprotect(at: &Path) {
-    for dir in ["immutable", "append", "both"] {
-        for path in ["", "file", "of several names"] {
-            let file = fs::File::open(at.join("flags").join(dir).join(path)).unwrap();
-            let flags = rustix::fs::ioctl_getflags(&file).unwrap();
-            let rest = flags - (IFlags::IMMUTABLE | IFlags::APPEND);
-            rustix::fs::ioctl_setflags(&file, rest).unwrap();
-        }
-    }
-}
-
 fn own(path: &Path, id: u32, mode: u32) {
     let owner = (Uid::from_raw(id), Gid::from_raw(id));
     let flags = AtFlags::SYMLINK_NOFOLLOW;

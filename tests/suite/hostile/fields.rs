@@ -112,6 +112,7 @@ async fn a_publish_without_a_field_is_told_which() {
 
 /// Every other request without a required field is `INVALID_ARGUMENT` too, and names it.
 #[tokio::test]
+#[allow(clippy::too_many_lines, reason = "it is one table")]
 async fn a_missing_id_is_named() {
     let mut scene = Scene::new().await;
     let clients = &mut scene.clients;
@@ -212,6 +213,7 @@ async fn absurd_sizes_are_refused() {
 
 /// A parameter that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
 #[tokio::test]
+#[allow(clippy::too_many_lines, reason = "it is one table")]
 async fn bad_parameters_are_named() {
     let mut scene = Scene::new().await;
     let long = "9".repeat(4000);

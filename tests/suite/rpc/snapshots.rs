@@ -20,14 +20,14 @@ const ELSEWHERE: [&str; 2] = [
     "s1-11111111111141118111111111111111-22222222222252228222222222222222",
 ];
 
-fn requisite(node: &str) -> Option<csi::TopologyRequirement> {
+fn requisite(node: &str) -> csi::TopologyRequirement {
     let place = csi::Topology {
         segments: map(&[(TOPOLOGY_KEY, node)]),
     };
-    Some(csi::TopologyRequirement {
+    csi::TopologyRequirement {
         requisite: vec![place],
         preferred: vec![],
-    })
+    }
 }
 
 fn list(max_entries: i32, starting_token: &str) -> csi::ListSnapshotsRequest {
@@ -143,7 +143,7 @@ async fn a_name_taken_by_a_copy_of_another_is_already_exists() {
     let answer = clients.snapshot(snapshot("taken", &other)).await;
     refused("snapshot", answer, Code::AlreadyExists, &one);
     let elsewhere = csi::CreateSnapshotRequest {
-        accessibility_requirements: requisite("other-node"),
+        accessibility_requirements: Some(requisite("other-node")),
         ..snapshot("taken", &one)
     };
     let answer = clients.snapshot(elsewhere).await;
@@ -278,7 +278,7 @@ async fn a_topology_without_this_node_makes_no_copy() {
     let (node, _server, mut clients) = start().await;
     let source = make(&node, &mut clients, "pvc").await;
     let request = |place| csi::CreateSnapshotRequest {
-        accessibility_requirements: requisite(place),
+        accessibility_requirements: Some(requisite(place)),
         ..snapshot("snap", &source)
     };
     let answer = clients.snapshot(request("other-node")).await;
@@ -286,7 +286,7 @@ async fn a_topology_without_this_node_makes_no_copy() {
     assert!(node.names("snapshots").is_empty());
     let taken = clients.snapshot(request(NODE)).await.unwrap();
     let restore = |place| csi::CreateVolumeRequest {
-        accessibility_requirements: requisite(place),
+        accessibility_requirements: Some(requisite(place)),
         ..copy("restored", SIZE, of_snapshot(&taken.snapshot_id))
     };
     let answer = clients.create(restore("other-node")).await;
