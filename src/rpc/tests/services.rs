@@ -346,7 +346,7 @@ async fn the_driver_says_who_it_is_and_what_it_can() {
         .get_plugin_capabilities(Request::new(plugin))
         .await
         .unwrap();
-    assert_eq!(plugin.into_inner().capabilities.len(), 3);
+    assert_eq!(plugin.into_inner().capabilities.len(), 4);
     let node = csi::NodeGetCapabilitiesRequest {};
     let node = driver
         .node
@@ -360,5 +360,5 @@ async fn the_driver_says_who_it_is_and_what_it_can() {
         .controller_get_capabilities(Request::new(controller))
         .await
         .unwrap();
-    assert_eq!(controller.into_inner().capabilities.len(), 5);
+    assert_eq!(controller.into_inner().capabilities.len(), 9);
 }
