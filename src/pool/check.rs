@@ -56,7 +56,7 @@ pub enum About {
     Snapshots,
     /// What is promised, and what there is.
     Space,
-    /// What is written down of volumes.
+    /// What is written down of volumes and snapshots.
     Records,
     /// What the kernel limits.
     Limits,
@@ -89,7 +89,8 @@ pub struct Finding {
     pub level: Level,
     /// What it is about.
     pub about: About,
-    /// The directory of the volume it is about, below the pool's path, if it is about one.
+    /// The directory of the volume or snapshot it is about, below the pool's path, if it is about
+    /// one.
     pub volume: Option<PathBuf>,
     /// What it is, in one line.
     pub what: String,
@@ -128,7 +129,7 @@ pub struct Surroundings<'a> {
     pub memory: Option<&'a Memory>,
     /// Paths that the node itself needs room at.
     pub needed: &'a [&'a Path],
-    /// Called before a volume is measured: with how many were, and how many are to be.
+    /// Called before a volume or snapshot is measured: with how many were, and how many are to be.
     pub progress: &'a dyn Fn(&PoolOptions, usize, usize),
 }
 
@@ -219,9 +220,9 @@ impl Examination<'_> {
         self.snapshots(&looked)?;
         self.space(&looked, &place)?;
         self.records();
-        let sound = self.limits(&looked)?;
+        let owners = self.limits(&looked)?;
         self.sizes(&looked);
-        self.usage(&looked, &place, &sound)?;
+        self.usage(&looked, &place, &owners)?;
         Ok(())
     }
 
@@ -361,7 +362,7 @@ impl Examination<'_> {
         }
         for (path, reason) in quarantined {
             let what = format!("quarantined, not touched: {reason}");
-            let remedy = advice::quarantined(&self.options.path.join(&path));
+            let remedy = advice::quarantined(&self.options.path, &path);
             self.find_of((Level::Wrong, About::Records), &path, what, remedy);
         }
     }

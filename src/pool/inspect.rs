@@ -1,6 +1,6 @@
 //! Pools as the command line sees them: made by an explicit act, looked at without a server.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::mount::{self, GuardedDir};
-use crate::os::Os;
+use crate::os::{self, Os};
 use crate::quota::{self, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
-use super::fault::During;
+use super::fault::{During, Fault};
 use super::index::{Homes, Index};
 use super::marker::{self, Marker};
 use super::path::{open_mounted, suitable_filesystem};
-use super::{PoolOptions, Sickness};
+use super::{PoolOptions, Sickness, layout};
 
 /// What there is to see of a pool on its disk.
 #[derive(Debug, Clone)]
@@ -131,6 +131,14 @@ pub(super) struct Looked {
     pub(super) marker: Marker,
     pub(super) homes: Homes,
     pub(super) index: Index,
+}
+
+impl Looked {
+    /// One of the pool's own directories.
+    pub(super) fn own(&self, name: &str) -> Result<OwnedFd, Fault> {
+        let path: PathBuf = [layout::META, name].iter().collect();
+        os::open_dir(&self.root, path).during("open the pool's own directories")
+    }
 }
 
 impl Inspection {

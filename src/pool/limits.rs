@@ -34,7 +34,7 @@ pub(super) enum Finding {
 /// Why it cannot be told whose number a volume's is.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 pub(super) enum Doubt {
-    #[error("another volume is recorded with its quota_id, {0}")]
+    #[error("another is recorded with its quota_id, {0}")]
     Twin(u32),
     #[error(
         "its data is charged to {}, and its record says quota_id {recorded}; `rootcellar check` \

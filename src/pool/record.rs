@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::os::{self, Os};
-use crate::quota::{Enforcement, OURS};
+use crate::quota::{Charge, Enforcement, OURS};
 use crate::types::{Bytes, ClaimLabel, NameHash, PoolId, SnapshotId, VolumeId, VolumeName};
 
 use super::fault::{During, Fault};
@@ -123,6 +123,20 @@ impl VolumeRecord {
         Bytes(limit.saturating_sub(self.inherited_bytes.0).max(1))
     }
 
+    /// What it uses, of its size, when so much is charged to its number. By simple quota it is not
+    /// charged for what it shares with what it is a copy of, and is charged for what copies of it
+    /// keep.
+    pub(crate) fn usage(&self, mut charge: Charge) -> Charge {
+        if self.enforcement == Enforcement::Squota && charge.byte_limit > 0 {
+            let left = charge.byte_limit.saturating_sub(charge.bytes);
+            let size = self.size_bytes.0;
+            charge.bytes = charge.bytes.saturating_add(self.inherited_bytes.0);
+            charge.bytes = charge.bytes.min(size).max(size.saturating_sub(left));
+            charge.byte_limit = size;
+        }
+        charge
+    }
+
     /// How much of what is charged to it occupies the disk for its sake alone, at the most, in
     /// bytes; what is beyond its limit is nobody's promise.
     pub(crate) fn own(&self, charged: u64, pinned: u64) -> u64 {
@@ -155,6 +169,8 @@ pub trait Record: Serialize + DeserializeOwned {
     fn promised(&self) -> u64;
     /// The number of ours that it is charged to, if it is to one.
     fn number(&self) -> Option<u32>;
+    /// How much of its data others may be charged for by simple quota, in bytes.
+    fn inherited(&self) -> u64;
     /// What it keeps of what volumes stay charged for.
     fn pins(&self) -> &[Pin];
     /// What its number is to be limited to (zero: not at all), with what is pinned of each volume.
@@ -186,6 +202,10 @@ impl Record for VolumeRecord {
 
     fn number(&self) -> Option<u32> {
         self.quota_id.filter(|id| OURS.contains(id))
+    }
+
+    fn inherited(&self) -> u64 {
+        self.inherited_bytes.0
     }
 
     fn pins(&self) -> &[Pin] {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::mount::{Found, MountOptions, Target};
 use crate::os::{self, FileId, Os};
 use crate::pool::{Entry, Pool, VolumeRecord};
-use crate::quota::{Charge, Enforcement};
+use crate::quota::Charge;
 
 use super::{PublishRequest, Stats, Usage, Volumes, parse_id, shorten};
 
@@ -211,18 +211,10 @@ impl From<StatVfs> for Stats {
 }
 
 impl Stats {
-    /// What a volume uses, and what it may still have: no more than the disk has. By simple quota
-    /// it is not charged for what it shares with what it is a copy of, and is charged for what
-    /// copies of it keep.
-    fn of(record: &VolumeRecord, mut charge: Charge, disk: StatVfs) -> Self {
+    /// What a volume uses, and what it may still have: no more than the disk has.
+    fn of(record: &VolumeRecord, charge: Charge, disk: StatVfs) -> Self {
         let disk = Self::from(disk);
-        if record.enforcement == Enforcement::Squota && charge.byte_limit > 0 {
-            let left = charge.byte_limit.saturating_sub(charge.bytes);
-            let size = record.size_bytes.0;
-            charge.bytes = charge.bytes.saturating_add(record.inherited_bytes.0);
-            charge.bytes = charge.bytes.min(size).max(size.saturating_sub(left));
-            charge.byte_limit = size;
-        }
+        let charge = record.usage(charge);
         let usage = |used: u64, limit: u64, disk: Usage| {
             let total = if limit == 0 { disk.total } else { limit };
             Usage {

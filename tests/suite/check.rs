@@ -3,6 +3,7 @@
 
 mod command;
 mod limits;
+mod snapshots;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::mount::Place;
-use crate::pool::Sickness;
+use crate::pool::{Record, Sickness, SnapshotRecord, VolumeRecord};
 use crate::quota::{Enforcement, Lack};
 
 /// What makes the driver read a pool anew.
@@ -79,10 +79,15 @@ pub(super) fn snapshots(filesystem: &str) -> String {
     }
 }
 
-/// How an entry leaves the quarantine.
-pub(super) fn quarantined(path: &Path) -> String {
-    let path = quoted(path);
-    format!("write its volume.json anew, or move {path} out of volumes; then {RESTART}")
+/// How an entry of a pool leaves the quarantine.
+pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
+    let path = quoted(&pool.join(entry));
+    let (file, home) = if entry.starts_with(SnapshotRecord::HOME) {
+        (SnapshotRecord::FILE, SnapshotRecord::HOME)
+    } else {
+        (VolumeRecord::FILE, VolumeRecord::HOME)
+    };
+    format!("write its {file} anew, or move {path} out of {home}; then {RESTART}")
 }
 
 /// How a tree of that name comes to carry a number. Only a directory takes the flag that hands the

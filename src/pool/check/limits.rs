@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -18,6 +17,7 @@ use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
+use super::usage::Owner;
 use super::{About, Examination, Level, advice};
 
 /// A server at work makes a limit before the record that tells of it, so what is amiss is looked at
@@ -28,23 +28,19 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Charges = BTreeMap<u32, Charge>;
 
 impl Examination<'_> {
-    /// Examines all limits, and returns the volumes whose numbers are certainly theirs.
-    pub(super) fn limits(&mut self, looked: &Looked) -> Result<Vec<Arc<Entry>>, Fault> {
+    /// Examines all limits, and returns what has a number that is certainly its own.
+    pub(super) fn limits(&mut self, looked: &Looked) -> Result<Vec<Owner>, Fault> {
         if looked.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
         }
         let ledger = ledger(looked, looked.quota.charges().during(LOOK)?)?;
         let before = self.report.findings.len();
-        let mut sound = Vec::new();
-        let volumes: Vec<Arc<Entry>> = looked.index.volumes().cloned().collect();
-        for entry in &volumes {
-            if self.is_sound(looked, entry, &ledger)? {
-                sound.push(Arc::clone(entry));
-            }
+        let mut owners = Vec::new();
+        for entry in looked.index.volumes() {
+            owners.extend(self.owner(looked, entry, &ledger)?);
         }
-        let snapshots: Vec<_> = looked.index.snapshots().cloned().collect();
-        for entry in &snapshots {
-            self.is_sound(looked, entry, &ledger)?;
+        for entry in looked.index.snapshots() {
+            owners.extend(self.owner(looked, entry, &ledger)?);
         }
         self.copies(looked, &ledger.recorded);
         self.leftovers(looked, ledger.charges)?;
@@ -52,21 +48,34 @@ impl Examination<'_> {
             let what = "every limit is as recorded";
             self.find(Level::Ok, About::Limits, what, None);
         }
-        Ok(sound)
+        Ok(owners)
     }
 
-    /// Whether the number of a volume or snapshot is certainly its own; what is amiss is told.
-    fn is_sound<R: Kept>(
+    /// A volume or snapshot whose number is certainly its own; what is amiss is told.
+    fn owner<R: Kept>(
         &mut self,
         looked: &Looked,
         entry: &Entry<R>,
         ledger: &Ledger,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Option<Owner>, Fault> {
         let Some(finding) = settled(looked, entry, ledger)? else {
-            return Ok(false);
+            return Ok(None);
         };
-        self.tell(looked, &entry.path(), finding);
-        Ok(!matches!(finding, limits::Finding::Doubtful(_)))
+        let path = entry.path();
+        self.tell(looked, &path, finding);
+        let number = match finding {
+            limits::Finding::Doubtful(_) => None,
+            _ => entry.record.number(),
+        };
+        let inherited = match looked.quota.enforcement() {
+            Enforcement::Squota => entry.record.inherited(),
+            Enforcement::Project | Enforcement::None => 0,
+        };
+        Ok(number.map(|number| Owner {
+            path,
+            number,
+            inherited,
+        }))
     }
 
     fn tell(&mut self, looked: &Looked, at: &Path, finding: limits::Finding) {
@@ -75,15 +84,19 @@ impl Examination<'_> {
         match finding {
             limits::Finding::AsRecorded => {}
             limits::Finding::Differs { id, limit, has } => {
+                let recorded = match limit {
+                    Bytes::ZERO => "that nothing limits it".to_owned(),
+                    limit => limit.to_string(),
+                };
                 let what = format!(
-                    "its number, {id}, {}, and its record says {limit}",
+                    "its number, {id}, {}, and its record says {recorded}",
                     limited(&has)
                 );
                 let remedy = format!("{}, which restores it", advice::RESTART);
                 self.find_of(wrong, at, what, remedy);
             }
             limits::Finding::Doubtful(Doubt::Twin(id)) => {
-                let what = format!("another volume is recorded with its quota_id, {id}");
+                let what = format!("another is recorded with its quota_id, {id}");
                 let remedy = format!(
                     "mend the record that is wrong, or move that directory out of the pool; \
                      then {}",
@@ -103,7 +116,7 @@ impl Examination<'_> {
         }
     }
 
-    /// What is quarantined and is charged to a volume's number, as a copy of a volume is.
+    /// What is quarantined and is charged to another's number, as a copy made by hand is.
     fn copies(&mut self, looked: &Looked, recorded: &BTreeMap<u32, usize>) {
         for quarantined in looked.index.quarantined() {
             let data = os::open_dir(&looked.root, quarantined.path.join(layout::DATA)).ok();
@@ -111,7 +124,7 @@ impl Examination<'_> {
             let Some(number) = number.filter(|number| recorded.contains_key(number)) else {
                 continue;
             };
-            let what = format!("its data is charged to {number}, which is a volume's");
+            let what = format!("its data is charged to {number}, which is another's");
             let path = self.options.path.join(&quarantined.path);
             let remedy = advice::discharge(looked.quota.enforcement(), &path.join(layout::DATA));
             self.find_of(
@@ -123,7 +136,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Numbers of ours that no volume has.
+    /// Numbers of ours that no volume or snapshot has.
     fn leftovers(&mut self, looked: &Looked, mut charges: Charges) -> Result<(), Fault> {
         let pool = looked.marker.id;
         let mut known: BTreeSet<u32> = claims(looked, &looked.index)?.into_keys().collect();
@@ -147,13 +160,13 @@ impl Examination<'_> {
         for (id, charge) in charges {
             let (what, remedy) = if charge.is_empty() {
                 (
-                    format!("number {id} is limited, and no volume has it"),
+                    format!("number {id} is limited, and nothing has it"),
                     format!("{}, which frees it", advice::RESTART),
                 )
             } else {
                 (
                     format!(
-                        "{} are charged to {id}, which no volume has",
+                        "{} are charged to {id}, which nothing has",
                         Bytes(charge.bytes)
                     ),
                     "find what carries it: lsattr -pR on XFS and ext4, btrfs qgroup show"
@@ -176,14 +189,9 @@ fn limited(charge: &Charge) -> String {
     }
 }
 
-fn meta(looked: &Looked, name: &str) -> Result<std::os::fd::OwnedFd, Fault> {
-    let path: PathBuf = [layout::META, name].iter().collect();
-    os::open_dir(&looked.root, path).during("open the pool's own directories")
-}
-
 /// What limits are held against now.
 fn ledger(looked: &Looked, charges: Vec<(u32, Charge)>) -> Result<Ledger, Fault> {
-    let binned = binned(&meta(looked, layout::TRASH)?)?;
+    let binned = binned(&looked.own(layout::TRASH)?)?;
     Ok(Ledger {
         recorded: limits::recorded(&looked.index, &binned),
         pins: limits::pins(&looked.index, &binned),
@@ -193,13 +201,13 @@ fn ledger(looked: &Looked, charges: Vec<(u32, Charge)>) -> Result<Ledger, Fault>
 
 /// How many records claim each number now, by an index that was read a moment ago.
 fn claims(looked: &Looked, index: &Index) -> Result<BTreeMap<u32, usize>, Fault> {
-    let binned = binned(&meta(looked, layout::TRASH)?)?;
+    let binned = binned(&looked.own(layout::TRASH)?)?;
     Ok(limits::recorded(index, &binned))
 }
 
-/// The numbers of volumes that are being made.
+/// The numbers of what is being made.
 fn staged_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
-    let staging = meta(looked, layout::STAGING)?;
+    let staging = looked.own(layout::STAGING)?;
     let names = os::entry_names(staging.as_fd()).during("list staging")?;
     let number = |name| {
         let data = os::open_dir(&staging, std::path::Path::new(name).join(layout::DATA)).ok()?;
@@ -238,7 +246,7 @@ fn settled<R: Kept>(
         }
         // Snapshots may have come and gone too.
         let index = Index::load(&looked.homes, looked.marker.id, quota)?;
-        let binned = binned(&meta(looked, layout::TRASH)?)?;
+        let binned = binned(&looked.own(layout::TRASH)?)?;
         let ledger = Ledger {
             recorded: ledger.recorded.clone(),
             pins: limits::pins(&index, &binned),

@@ -101,8 +101,7 @@ fn room(
     let space = filesystem::space(&looked.root).during("ask for the disk's space")?;
     let quota = &*looked.quota;
     let mut reserved = looked.index.reserved();
-    let trash = os::open_dir(&looked.root, [layout::META, layout::TRASH].join("/"));
-    let binned = binned(&trash.during("open the trash")?)?;
+    let binned = binned(&looked.own(layout::TRASH)?)?;
     let others = if quota.enforcement() == Enforcement::None {
         let sizes = binned.iter().map(|binned| binned.promised);
         reserved = sizes.fold(reserved, u64::saturating_add);

@@ -1,10 +1,9 @@
-//! What is charged to a volume held against what its tree occupies. They differ where a pod has
+//! What is charged to a volume or snapshot held against what its tree occupies. They differ where a pod has
 //! given files of its own another number, which the kernel lets their owner do.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -13,8 +12,8 @@ use crate::mount::Place;
 use crate::os;
 use crate::pool::fault::{During, Fault};
 use crate::pool::inspect::Looked;
+use crate::pool::layout;
 use crate::pool::tree::{Seen, Weight, weigh};
-use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::types::Bytes;
 
@@ -26,6 +25,16 @@ const INODES: u64 = 16;
 
 /// A btrfs keeps smaller files in its own blocks, beside others.
 const INLINE: u64 = 4096;
+
+/// A volume or snapshot whose number is certainly its own.
+#[derive(Debug)]
+pub(super) struct Owner {
+    /// Its directory, below the pool.
+    pub(super) path: PathBuf,
+    pub(super) number: u32,
+    /// How much of its tree others are charged for instead, at the most.
+    pub(super) inherited: u64,
+}
 
 /// What of a tree carries another number than its volume's.
 #[derive(Debug, Default)]
@@ -40,19 +49,17 @@ impl Examination<'_> {
         &mut self,
         looked: &Looked,
         place: &Place,
-        sound: &[Arc<Entry>],
+        owners: &[Owner],
     ) -> Result<(), Fault> {
-        let owners = sound
-            .iter()
-            .filter_map(|entry| Some((entry.record.quota_id?, entry)));
-        let owners: BTreeMap<u32, &Arc<Entry>> = owners.collect();
+        let owners = owners.iter().map(|owner| (owner.number, owner));
+        let owners: BTreeMap<u32, &Owner> = owners.collect();
         if owners.is_empty() {
             return Ok(());
         }
         let before = self.report.findings.len();
-        for (done, (id, entry)) in owners.iter().enumerate() {
+        for (done, owner) in owners.values().enumerate() {
             (self.surroundings.progress)(self.options, done, owners.len());
-            match self.weighed(looked, place, &owners, *id, entry) {
+            match self.weighed(looked, place, &owners, owner) {
                 Err(Fault {
                     errno: Errno::NOENT,
                     ..
@@ -62,7 +69,7 @@ impl Examination<'_> {
         }
         (self.surroundings.progress)(self.options, owners.len(), owners.len());
         if self.report.findings.len() == before {
-            let what = "what is charged is what the volumes' trees occupy";
+            let what = "what is charged is what the trees occupy";
             self.find(Level::Ok, About::Usage, what, None);
         }
         Ok(())
@@ -72,15 +79,15 @@ impl Examination<'_> {
         &mut self,
         looked: &Looked,
         place: &Place,
-        owners: &BTreeMap<u32, &Arc<Entry>>,
-        id: u32,
-        entry: &Entry,
+        owners: &BTreeMap<u32, &Owner>,
+        owner: &Owner,
     ) -> Result<(), Fault> {
         let quota = &*looked.quota;
+        let id = owner.number;
         let on_btrfs = quota.enforcement() == Enforcement::Squota;
-        let path = [&entry.directory, layout::DATA].join("/");
-        let open = || os::open_dir(&looked.homes.volumes, &path).during("open a volume's data");
-        let charge = || quota.charge(id).during("ask what is charged to a volume");
+        let path = owner.path.join(layout::DATA);
+        let open = || os::open_dir(&looked.root, &path).during("open what is to be measured");
+        let charge = || quota.charge(id).during("ask what is charged to a number");
         let first = charge()?;
         let mut strays = BTreeMap::new();
         let mut inline: u64 = 0;
@@ -91,8 +98,10 @@ impl Examination<'_> {
                 inline += seen.status.allocated;
             }
         })
-        .during("measure a volume")?;
-        weight.bytes = weight.bytes.saturating_sub(inline);
+        .during("measure a tree")?;
+        weight.bytes = weight
+            .bytes
+            .saturating_sub(inline.saturating_add(owner.inherited));
         let charges = Charges::new(&first, &charge()?);
         let is_light = charges.are_less_than(&weight, quota);
         if is_light && !on_btrfs {
@@ -101,50 +110,51 @@ impl Examination<'_> {
             })
             .during("look for what is charged elsewhere")?;
         }
-        self.unseen(entry, &weight);
+        self.unseen(owner, &weight);
         let explained = !strays.is_empty();
-        self.tell_strays(looked, owners, (id, entry), strays);
+        self.tell_strays(looked, owners, owner, strays);
         if is_light && !explained {
-            self.light(looked, place, entry, (&charges, &weight));
+            self.light(looked, place, owner, (&charges, &weight));
         } else if !on_btrfs && charges.are_more_than(&weight) {
             let what = format!(
                 "{} are charged to it, and its tree occupies {}: files that are deleted and still \
                  open, or files elsewhere that carry its number, {id}",
                 charges.least, weight
             );
-            let volumes = advice::quoted(&self.options.path.join(layout::VOLUMES));
+            let pool = advice::quoted(&self.options.path);
             let remedy = format!(
-                "lsattr -pR {volumes} | awk '$1 == {id}' lists what carries it; an open file goes \
+                "lsattr -pR {pool} | awk '$1 == {id}' lists what carries it; an open file goes \
                  with its pod"
             );
-            self.find_of((Level::Note, About::Usage), &entry.path(), what, remedy);
+            self.find_of((Level::Note, About::Usage), &owner.path, what, remedy);
         }
         Ok(())
     }
 
-    fn unseen(&mut self, entry: &Entry, weight: &Weight) {
+    fn unseen(&mut self, owner: &Owner, weight: &Weight) {
         let Some(errno) = weight.unseen else { return };
         let why = match errno {
             Errno::NAMETOOLONG => "it is too deep".to_owned(),
             errno => errno.to_string(),
         };
         let what = format!("not all of its tree could be measured: {why}");
-        self.find_of((Level::Note, About::Usage), &entry.path(), what, None);
+        self.find_of((Level::Note, About::Usage), &owner.path, what, None);
     }
 
     fn tell_strays(
         &mut self,
         looked: &Looked,
-        owners: &BTreeMap<u32, &Arc<Entry>>,
-        (id, entry): (u32, &Entry),
+        owners: &BTreeMap<u32, &Owner>,
+        owner: &Owner,
         strays: BTreeMap<u32, Strays>,
     ) {
-        let data = self.options.path.join(entry.path()).join(layout::DATA);
+        let id = owner.number;
+        let data = self.options.path.join(&owner.path).join(layout::DATA);
         for (number, found) in strays {
             let whose = match (number, owners.get(&number)) {
-                (_, Some(owner)) => format!("{number}, the number of {}", owner.path().display()),
+                (_, Some(other)) => format!("{number}, the number of {}", other.path.display()),
                 (0, None) => "nothing".to_owned(),
-                (_, None) => format!("{number}, the number of no volume"),
+                (_, None) => format!("{number}, the number of nothing here"),
             };
             let what = format!(
                 "{} of its files, {}, are charged to {whose}; one is {:?}",
@@ -161,7 +171,7 @@ impl Examination<'_> {
                     &self.options.path,
                 ),
             };
-            self.find_of((Level::Wrong, About::Usage), &entry.path(), what, remedy);
+            self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
         }
     }
 
@@ -170,7 +180,7 @@ impl Examination<'_> {
         &mut self,
         looked: &Looked,
         place: &Place,
-        entry: &Entry,
+        owner: &Owner,
         (charges, weight): (&Charges, &Weight),
     ) {
         let what = format!(
@@ -179,10 +189,10 @@ impl Examination<'_> {
         );
         if looked.quota.enforcement() == Enforcement::Squota {
             let what = format!("{what}: it shares blocks with others, or is compressed");
-            self.find_of((Level::Note, About::Usage), &entry.path(), what, None);
+            self.find_of((Level::Note, About::Usage), &owner.path, what, None);
         } else {
             let remedy = advice::recount(&self.report.pool.filesystem, place);
-            self.find_of((Level::Wrong, About::Usage), &entry.path(), what, remedy);
+            self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
         }
     }
 }

@@ -123,6 +123,10 @@ impl Record for SnapshotRecord {
         self.quota_id.filter(|id| OURS.contains(id))
     }
 
+    fn inherited(&self) -> u64 {
+        self.held_bytes.0
+    }
+
     fn pins(&self) -> &[Pin] {
         &self.pins
     }

@@ -76,7 +76,7 @@ fn assert_limits_are_well(rig: &Rig) {
     assert_well(&report);
     for (about, words) in [
         (About::Limits, "every limit is as recorded"),
-        (About::Usage, "is what the volumes' trees occupy"),
+        (About::Usage, "is what the trees occupy"),
     ] {
         the(&report, Level::Ok, about, words);
     }
@@ -117,7 +117,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
         .arg(rig.node.pool()));
 
     let report = look_at(&rig.node.pool());
-    let words = format!("another volume is recorded with its quota_id, {first}");
+    let words = format!("another is recorded with its quota_id, {first}");
     let findings = of_level(&report, Level::Wrong);
     let twins = findings.iter().filter(|finding| finding.what == words);
     assert_eq!(twins.count(), 2, "{findings:#?}");
@@ -219,6 +219,6 @@ fn what_is_quarantined_is_told_with_its_path() {
     )
     .unwrap();
     let report = look_at(&rig.node.pool());
-    let copy = the(&report, Level::Wrong, About::Limits, "which is a volume's");
+    let copy = the(&report, Level::Wrong, About::Limits, "which is another's");
     assert_eq!(copy.volume, Some("volumes/copy".into()));
 }

@@ -1,0 +1,108 @@
+//! Snapshots, and what is made of them, on btrfs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rootcellar::pool::{About, Level};
+use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
+use serde_json::Value;
+
+use super::{assert_well, look_at, of_level, the};
+use crate::common::loops::obstacle;
+use crate::common::{create, names};
+use crate::sizes::{Rig, SIZE};
+use crate::skip;
+
+const HELD: usize = 8 << 20;
+
+/// A volume with a file in it, a snapshot of that, a volume made of the snapshot, and one made of
+/// the volume.
+fn copied() -> Rig {
+    let rig = Rig::new();
+    let volume = rig.make("original", SIZE);
+    fs::write(rig.data("original").join("file"), vec![7; HELD]).unwrap();
+    let request = SnapshotRequest {
+        name: "snapshot".parse().unwrap(),
+        source: volume.id.to_string(),
+        class: SnapshotClass::default(),
+        excludes_node: false,
+    };
+    let snapshot = rig.driver().create_snapshot(&request).unwrap();
+    for (name, source) in [
+        ("restored", SourceId::Snapshot(snapshot.id.to_string())),
+        ("cloned", SourceId::Volume(volume.id.to_string())),
+    ] {
+        let request = CreateRequest {
+            source: Some(source),
+            ..create(name, SIZE.0)
+        };
+        rig.driver().create(&request).unwrap();
+    }
+    rig
+}
+
+/// The directory of the one snapshot, below the pool.
+fn snapshot(rig: &Rig) -> PathBuf {
+    let snapshots = names(&rig.node.pool().join("snapshots"));
+    assert_eq!(snapshots.len(), 1, "{snapshots:?}");
+    PathBuf::from("snapshots").join(&snapshots[0])
+}
+
+/// Copies share what their original is charged for, and nothing is amiss with that, also when all
+/// of it was written anew.
+#[test]
+fn a_pool_with_snapshots_and_copies_is_well() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = copied();
+    for written in ["nothing", "original", "restored"] {
+        if written != "nothing" {
+            fs::write(rig.data(written).join("file"), vec![8; HELD]).unwrap();
+        }
+        let report = look_at(&rig.node.pool());
+        assert_well(&report);
+        assert_eq!((report.pool.volumes, report.pool.snapshots), (3, 1));
+        for (about, words) in [
+            (About::Limits, "every limit is as recorded"),
+            (About::Usage, "is what the trees occupy"),
+        ] {
+            the(&report, Level::Ok, about, words);
+        }
+    }
+}
+
+/// A snapshot that is limited is told of like a volume, one without a record with the file that is
+/// missing and the place to move it out of.
+#[test]
+fn what_is_amiss_with_a_snapshot_is_told() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let mut rig = copied();
+    rig.running = None;
+    let directory = snapshot(&rig);
+    let path = rig.node.pool().join(&directory).join("snapshot.json");
+    let record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    rig.qgroup(&["limit", "1M"], record["quota_id"].as_u64().unwrap());
+    let report = look_at(&rig.node.pool());
+    let limited = the(
+        &report,
+        Level::Wrong,
+        About::Limits,
+        "is limited to 1048576 bytes (1 MiB), and its record says that nothing limits it",
+    );
+    assert_eq!(limited.volume.as_ref(), Some(&directory));
+    rig.start();
+    assert_well(&look_at(&rig.node.pool()));
+
+    rig.running = None;
+    fs::remove_file(&path).unwrap();
+    let report = look_at(&rig.node.pool());
+    let found = the(&report, Level::Wrong, About::Records, "snapshot.json");
+    assert_eq!(found.volume.as_ref(), Some(&directory));
+    let remedy = found.remedy.as_ref().unwrap();
+    assert!(remedy.starts_with("write its snapshot.json anew, or move "));
+    assert!(remedy.contains(" out of snapshots; "), "{remedy}");
+    assert_eq!(of_level(&report, Level::Wrong).len(), 1, "{report:#?}");
+}
