@@ -1,12 +1,18 @@
 //! The command line: one file per command, and what the exit code says.
 //!
 //! 0: done; 64: a mistake in the flags or the environment; 75: another server holds the pools;
-//! 1: anything else, and what `check` and `pool list` find wrong. A failure is one sentence on stderr.
+//! 1: anything else, and what `check` and the lists find wrong. A failure is one sentence on stderr.
 
 mod check;
+mod client;
+mod delete;
 mod demo;
+mod look;
 mod pool;
 mod serve;
+mod snapshot;
+mod table;
+mod volume;
 
 use std::ffi::OsString;
 use std::io;
@@ -14,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 use crate::config::ServeArgs;
 use crate::error::{Error, Result};
@@ -39,6 +46,12 @@ enum Command {
     /// Make, list, take over and retire pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// List, show and delete volumes
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// List, show and delete snapshots
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Tell whether pools are as they should be, and the way out of what is not; changes nothing
     Check(check::CheckArgs),
     /// Show a real server at work, in a temporary directory and without Kubernetes
@@ -54,6 +67,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Pool(command) => pool::run(command),
+        Command::Volume(command) => volume::run(&command),
+        Command::Snapshot(command) => snapshot::run(&command),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
@@ -120,6 +135,14 @@ fn environment(name: &str) -> Result<Option<String>> {
             format!("{} is not UTF-8", value.display()),
         )),
     }
+}
+
+/// What runs the calls of a client.
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Internal(format!("cannot start the runtime: {error}")))
 }
 
 /// The error of a command whose output nobody takes.

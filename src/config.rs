@@ -114,10 +114,7 @@ impl Config {
     /// system is the last check, that the kubelet's directory exists.
     pub fn from_args(args: ServeArgs, pools_env: Option<&str>) -> Result<Self> {
         let config = Self {
-            endpoint: checked(
-                "--endpoint (or CSI_ENDPOINT)",
-                parse_endpoint(&args.endpoint),
-            )?,
+            endpoint: parse_endpoint(&args.endpoint)?,
             node: parse_node("--node (or NODE_NAME)", &args.node)?,
             driver_name: checked("--driver-name", parse_driver_name(args.driver_name))?,
             topology_key: checked("--topology-key", parse_topology_key(args.topology_key))?,
@@ -185,6 +182,11 @@ pub fn parse_dir(flag: &str, text: &str) -> Result<PathBuf> {
     checked(flag, PoolOptions::absolute_path(text))
 }
 
+/// Parses the URL of the server's socket into its path.
+pub fn parse_endpoint(text: &str) -> Result<PathBuf> {
+    checked("--endpoint (or CSI_ENDPOINT)", socket_path(text))
+}
+
 fn checked<T>(flag: &str, result: std::result::Result<T, String>) -> Result<T> {
     result.map_err(|problem| Error::invalid(flag, problem))
 }
@@ -229,7 +231,7 @@ fn conflict(pool: &PoolOptions, other: &PoolOptions) -> Option<String> {
     }
 }
 
-fn parse_endpoint(text: &str) -> std::result::Result<PathBuf, String> {
+fn socket_path(text: &str) -> std::result::Result<PathBuf, String> {
     let path = text
         .strip_prefix("unix://")
         .ok_or_else(|| format!("{text:?} is not a Unix socket; write unix:///path/csi.sock"))?;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::look::NO_POOL;
 use super::{cannot_print, environment};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::Result;
@@ -79,7 +80,10 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
 /// Shows one line that is written over, and nothing in the end.
 fn show_progress(pool: &PoolOptions, done: usize, of: usize) {
     let line = if done < of {
-        format!("pool {}: {done} of {of} volumes measured", pool.name)
+        format!(
+            "pool {}: {done} of {of} volumes and snapshots measured",
+            pool.name
+        )
     } else {
         String::new()
     };
@@ -107,6 +111,7 @@ fn to_json(report: &Report) -> Value {
         "enforcement": report.enforcement,
         "shares_blocks": report.shares_blocks,
         "volumes": report.pool.volumes,
+        "snapshots": report.pool.snapshots,
         "findings": findings,
     })
 }
@@ -114,7 +119,7 @@ fn to_json(report: &Report) -> Value {
 /// One line for each finding.
 fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
     if reports.is_empty() {
-        return writeln!(out, "no pool is configured; give --pool or {POOLS_ENV}");
+        return writeln!(out, "{NO_POOL}");
     }
     let names = reports.iter().map(|report| report.pool.name.as_str().len());
     let width = names.max().unwrap_or_default();
@@ -161,7 +166,7 @@ mod tests {
                 node: Some("node1".parse().unwrap()),
                 filesystem: "xfs".into(),
                 volumes: 1,
-                snapshots: 0,
+                snapshots: 2,
                 reserved: Bytes(1),
                 quarantined: Vec::new(),
                 problem: None,
@@ -200,6 +205,7 @@ wrong  fast  limits       volumes/x: it is so; way out: mend
             "enforcement": "project",
             "shares_blocks": true,
             "volumes": 1,
+            "snapshots": 2,
             "findings": [
                 { "level": "ok", "about": "pool", "volume": null, "what": "it is so", "remedy": null },
                 {

@@ -13,13 +13,13 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use client::Clients;
 use place::Place;
 use report::{Failure, Report};
 use server::Server;
 
-use super::cannot_print;
-use crate::error::{Error, Result};
+use super::client::Clients;
+use super::{cannot_print, runtime};
+use crate::error::Result;
 
 /// What the demo takes.
 #[derive(Debug, clap::Args)]
@@ -43,10 +43,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let namespace = place::enter_namespace()?;
     let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::make(&base)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::Internal(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime()?;
     let mut report = Report::new(io::stdout());
     report.opening(&place, namespace).map_err(cannot_print)?;
     runtime.block_on(play(place, report))

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{cannot_print, environment};
+use super::look::{NO_POOL, print_quarantined};
+use super::{cannot_print, environment, table};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::{Error, Result};
 use crate::os::Os;
@@ -272,16 +273,18 @@ fn to_json(pool: &Inspection) -> Value {
         "node": pool.node,
         "filesystem": pool.filesystem,
         "volumes": pool.volumes,
+        "snapshots": pool.snapshots,
         "reserved_bytes": pool.reserved,
         "quarantined": quarantined,
         "problem": pool.problem.as_ref().map(ToString::to_string),
     })
 }
 
-const HEADS: [&str; 8] = [
+const HEADS: [&str; 9] = [
     "NAME",
     "STATE",
     "VOLUMES",
+    "SNAPSHOTS",
     "RESERVED",
     "FILESYSTEM",
     "NODE",
@@ -291,50 +294,34 @@ const HEADS: [&str; 8] = [
 
 fn print_table(out: &mut impl Write, pools: &[Inspection]) -> io::Result<()> {
     if pools.is_empty() {
-        return writeln!(out, "no pool is configured; give --pool or {POOLS_ENV}");
+        return writeln!(out, "{NO_POOL}");
     }
-    let mut rows = vec![HEADS.map(str::to_owned)];
+    let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
     rows.extend(pools.iter().map(row));
-    let mut widths = [0; HEADS.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    for row in &rows {
-        let cells = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
+    table::print(out, &rows)?;
     for pool in pools {
         if let Some(problem) = &pool.problem {
             writeln!(out, "pool {}: {problem}", pool.name)?;
         }
-        for (path, reason) in &pool.quarantined {
-            let path = path.display();
-            writeln!(
-                out,
-                "pool {}: quarantined, not touched: {path}: {reason}",
-                pool.name
-            )?;
+        for quarantined in &pool.quarantined {
+            print_quarantined(out, pool, quarantined)?;
         }
     }
     Ok(())
 }
 
-fn row(pool: &Inspection) -> [String; HEADS.len()] {
+fn row(pool: &Inspection) -> Vec<String> {
     let state = match (&pool.problem, pool.quarantined.len()) {
         (Some(_), _) => "sick".to_owned(),
         (None, 0) => "ok".to_owned(),
         (None, quarantined) => format!("{quarantined} quarantined"),
     };
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    [
+    vec![
         pool.name.to_string(),
         state,
         pool.volumes.to_string(),
+        pool.snapshots.to_string(),
         pool.reserved.rounded(),
         or_dash(Some(pool.filesystem.clone()).filter(|text| !text.is_empty())),
         or_dash(pool.node.as_ref().map(ToString::to_string)),
@@ -359,7 +346,7 @@ mod tests {
             node: Some("node1".parse().unwrap()),
             filesystem: "xfs".into(),
             volumes: 12,
-            snapshots: 0,
+            snapshots: 3,
             reserved: Bytes(10 << 30),
             quarantined: Vec::new(),
             problem: None,
@@ -393,10 +380,10 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_says_what_is_wrong() {
         let expected = "\
-NAME  STATE          VOLUMES  RESERVED  FILESYSTEM  NODE   ID                                    PATH
-fast  ok             12       10 GiB    xfs         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-old   1 quarantined  12       10 GiB    xfs         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-bulk  sick           0        0 B       -           -      -                                     /srv/b
+NAME  STATE          VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  NODE   ID                                    PATH
+fast  ok             12       3          10 GiB    xfs         node1  00000000-0000-0000-0000-000000000000  /srv/fast
+old   1 quarantined  12       3          10 GiB    xfs         node1  00000000-0000-0000-0000-000000000000  /srv/fast
+bulk  sick           0        0          0 B       -           -      -                                     /srv/b
 pool old: quarantined, not touched: volumes/x: no volume.json
 pool bulk: nothing is at its path; make the directory or mount the disk
 ";
@@ -414,6 +401,7 @@ pool bulk: nothing is at its path; make the directory or mount the disk
             "node": "node1",
             "filesystem": "xfs",
             "volumes": 12,
+            "snapshots": 3,
             "reserved_bytes": 10_u64 << 30,
             "quarantined": [{ "path": "volumes/x", "reason": "no volume.json" }],
             "problem": null,

@@ -23,8 +23,8 @@ use super::record::{Method, Pin, Record, Source};
 use super::tree::{CopyFault, CopyReason, Copying, Transfer};
 use super::{Entry, Kept, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
 
-pub(super) use progress::Copies;
-pub use progress::CopyStatus;
+pub(super) use progress::{Copies, unfinished};
+pub use progress::{CopyStatus, Unfinished};
 
 use progress::Progress;
 

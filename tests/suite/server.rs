@@ -3,6 +3,7 @@
 mod command_line;
 mod endpoint;
 mod lifetime;
+mod looking;
 mod pages;
 
 use std::process::Command;

@@ -5,46 +5,16 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 use uuid::Uuid;
 
 use super::report::Failure;
-use crate::csi::controller_client::ControllerClient;
-use crate::csi::identity_client::IdentityClient;
-use crate::csi::node_client::NodeClient;
 use crate::csi::volume_capability::access_mode::Mode;
 use crate::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use crate::csi::{CapacityRange, CreateVolumeRequest, NodePublishVolumeRequest, VolumeCapability};
-use crate::error::Error;
 
 /// How long a call may take before the demo gives up.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Clients of the three services over one connection, which is made anew after a restart.
-#[derive(Debug, Clone)]
-pub(super) struct Clients {
-    /// The identity service.
-    pub(super) identity: IdentityClient<Channel>,
-    /// The controller service.
-    pub(super) controller: ControllerClient<Channel>,
-    /// The node service.
-    pub(super) node: NodeClient<Channel>,
-}
-
-impl Clients {
-    /// Clients that connect to the socket when they are first used.
-    pub(super) fn new(socket: &Path) -> crate::error::Result<Self> {
-        let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
-            .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
-            .connect_lazy();
-        Ok(Self {
-            identity: IdentityClient::new(channel.clone()),
-            controller: ControllerClient::new(channel.clone()),
-            node: NodeClient::new(channel),
-        })
-    }
-}
 
 /// The answer of a call that must succeed, and how long it took.
 pub(super) async fn call<T>(

@@ -2,7 +2,7 @@
 //! server.
 
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::os::Os;
+use crate::os::{self, Os};
 use crate::pool::disk::Staged;
 use crate::pool::fault::{During, Fault};
-use crate::pool::record::{FORMAT, Method, Source};
+use crate::pool::record::{self, FORMAT, Method, Source};
 use crate::pool::tree::CopyWatch;
 use crate::pool::{Pool, Reservation, now};
 use crate::types::Bytes;
@@ -26,7 +26,7 @@ const WRITE_EVERY: Duration = Duration::from_secs(1);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// The file of a copy's progress in its staging directory.
-pub(crate) const FILE: &str = "progress.json";
+const FILE: &str = "progress.json";
 const TEMPORARY: &str = "progress.json.tmp";
 
 /// The copies of a pool.
@@ -78,6 +78,29 @@ pub struct CopyStatus {
     pub entries: u64,
     /// What those occupied.
     pub bytes: Bytes,
+}
+
+/// A copy that is being made, or was when the server ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfinished {
+    /// How far it was.
+    pub status: CopyStatus,
+    /// When that was written down, in seconds since the Unix epoch.
+    pub told_at: u64,
+}
+
+/// The copies in staging that tell how far they are; each does once it takes longer than a moment.
+pub(crate) fn unfinished(staging: &OwnedFd) -> Result<Vec<Unfinished>, Fault> {
+    let names = os::entry_names(staging.as_fd()).during("list staging")?;
+    let read = |name| {
+        let dir = os::open_dir(staging, name).ok()?;
+        let written = os::statx_at(&dir, FILE).ok()?.stx_mtime.tv_sec;
+        Some(Unfinished {
+            status: record::read(&dir, FILE).ok()?,
+            told_at: u64::try_from(written).unwrap_or_default(),
+        })
+    };
+    Ok(names.iter().filter_map(read).collect())
 }
 
 /// Watches one copy.

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use rootcellar::pool::{About, Level};
+use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
 use serde_json::Value;
 
 use super::{assert_well, look_at, of_level, the};
-use crate::common::loops::obstacle;
+use crate::common::loops::{obstacle, run};
 use crate::common::{create, names};
 use crate::sizes::{Rig, SIZE};
 use crate::skip;
@@ -105,4 +107,47 @@ fn what_is_amiss_with_a_snapshot_is_told() {
     assert!(remedy.starts_with("write its snapshot.json anew, or move "));
     assert!(remedy.contains(" out of snapshots; "), "{remedy}");
     assert_eq!(of_level(&report, Level::Wrong).len(), 1, "{report:#?}");
+}
+
+/// What is used, what is charged for it and what copies keep of it is told by the commands, as far as
+/// the kernel counts it.
+#[test]
+fn what_is_counted_is_shown() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = copied();
+    let show = |what: &str, name: &str| -> Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))
+            .args([what, "show", name, "--json", "--pool"])
+            .arg(format!("default={}", rig.node.pool().display()))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    run(Command::new("sync")
+        .arg("--file-system")
+        .arg(rig.node.pool()));
+    let held = HELD as u64;
+    let bytes = |told: &Value, key: &str| told[key].as_u64().unwrap_or_else(|| panic!("{told}"));
+    let original = show("volume", "original");
+    assert!(bytes(&original, "charged_bytes") >= held, "{original}");
+    assert!(bytes(&original, "used_bytes") >= held, "{original}");
+    let pinned = bytes(&original, "pinned_bytes");
+    assert!(pinned >= held, "{original}");
+    assert_eq!(
+        bytes(&original, "limit_bytes"),
+        SIZE.0 + pinned,
+        "{original}"
+    );
+    let restored = show("volume", "restored");
+    assert!(bytes(&restored, "charged_bytes") < held, "{restored}");
+    assert!(bytes(&restored, "used_bytes") >= held, "{restored}");
+    let snapshot = show("snapshot", "snapshot");
+    assert!(bytes(&snapshot, "held_bytes") >= held, "{snapshot}");
+    assert_eq!(snapshot["consistency"], "all of it is of one instant");
+    assert_eq!(snapshot["limit_bytes"], Value::Null);
+    assert_eq!(snapshot["copies"][0], restored["id"]);
+    assert_eq!(Bytes(bytes(&snapshot, "size_bytes")), SIZE);
 }

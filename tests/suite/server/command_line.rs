@@ -311,7 +311,7 @@ async fn pool_list_tells_of_every_pool() {
     let text = String::from_utf8_lossy(&all_well.stdout);
     assert!(all_well.status.success(), "{all_well:?}");
     let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row[..5], ["default", "ok", "1", "3", "MiB"], "{text}");
+    assert_eq!(row[..6], ["default", "ok", "1", "0", "3", "MiB"], "{text}");
 
     let one_sick = list(&[&healthy, "--pool=gone=@/gone", "--json"]);
     assert_eq!(
@@ -322,6 +322,7 @@ async fn pool_list_tells_of_every_pool() {
     let json: serde_json::Value = serde_json::from_slice(&one_sick.stdout).unwrap();
     assert_eq!(json[0]["name"], "default");
     assert_eq!(json[0]["volumes"], 1);
+    assert_eq!(json[0]["snapshots"], 0);
     assert_eq!(json[0]["reserved_bytes"], 3 << 20);
     assert_eq!(json[0]["problem"], serde_json::Value::Null);
     assert_eq!(json[1]["name"], "gone");

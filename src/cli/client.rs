@@ -1,0 +1,47 @@
+//! The way to a server: its socket.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use tonic::transport::{Channel, Endpoint};
+
+use crate::csi::controller_client::ControllerClient;
+use crate::csi::identity_client::IdentityClient;
+use crate::csi::node_client::NodeClient;
+use crate::error::{Error, Result};
+
+/// Clients of the three services over one connection, which is made anew after a restart.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    /// The identity service.
+    pub(super) identity: IdentityClient<Channel>,
+    /// The controller service.
+    pub(super) controller: ControllerClient<Channel>,
+    /// The node service.
+    pub(super) node: NodeClient<Channel>,
+}
+
+impl Clients {
+    /// Clients that connect to the socket when they are first used.
+    pub(super) fn new(socket: &Path) -> Result<Self> {
+        let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
+            .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
+            .connect_lazy();
+        Ok(Self {
+            identity: IdentityClient::new(channel.clone()),
+            controller: ControllerClient::new(channel.clone()),
+            node: NodeClient::new(channel),
+        })
+    }
+
+    /// Clients of a server that is there.
+    pub(super) fn of_server(socket: &Path) -> Result<Self> {
+        // A connection that is tried here tells the system's own reason, and by the path.
+        UnixStream::connect(socket).map_err(|source| Error::Io {
+            what: "reach a server at the socket",
+            path: socket.to_owned(),
+            source,
+        })?;
+        Self::new(socket)
+    }
+}

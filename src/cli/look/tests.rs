@@ -1,0 +1,397 @@
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::*;
+use crate::pool::{
+    AccessMode, CopyStatus, FORMAT, Method, Parameters, Sickness, SnapshotRecord, VolumeRecord,
+};
+use crate::quota::Charge;
+use crate::types::{ClaimLabel, SnapshotId, SnapshotLabel, VolumeId};
+
+const POOL: PoolId = PoolId(Uuid::nil());
+const MIB: u64 = 1 << 20;
+
+fn volume_id(name: &str) -> VolumeId {
+    VolumeId::new(POOL, &name.parse().unwrap())
+}
+
+fn snapshot_id(name: &str) -> SnapshotId {
+    SnapshotId::new(POOL, &name.parse().unwrap())
+}
+
+fn held<R: Record>(record: R, bytes: Option<u64>) -> Held<R> {
+    let directory = record.directory();
+    Held {
+        entry: Arc::new(Entry { record, directory }),
+        charge: bytes.map(|bytes| Charge {
+            bytes,
+            byte_limit: 64 * MIB,
+            ..Charge::default()
+        }),
+    }
+}
+
+fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
+    VolumeRecord {
+        format: FORMAT,
+        id: volume_id(name),
+        name: name.parse().unwrap(),
+        size_bytes: Bytes(64 * MIB),
+        created_at: 1_791_813_600,
+        claim: ClaimLabel {
+            namespace: Some("shop".into()),
+            claim: Some("orders".into()),
+            volume: Some(name.into()),
+        },
+        parameters: Parameters::default(),
+        access_modes: vec![AccessMode::SingleNodeWriter],
+        enforcement: Enforcement::Squota,
+        quota_id: Some(1 << 30),
+        source,
+        inherited_bytes: Bytes::ZERO,
+        pins: Vec::new(),
+    }
+}
+
+fn snapshot() -> SnapshotRecord {
+    SnapshotRecord {
+        format: FORMAT,
+        id: snapshot_id("snapshot-1"),
+        name: "snapshot-1".parse().unwrap(),
+        source_volume_id: volume_id("pvc-1"),
+        source_claim: volume("pvc-1", None).claim,
+        size_bytes: Bytes(64 * MIB),
+        held_bytes: Bytes(40 * MIB),
+        created_at: 1_791_813_600,
+        label: SnapshotLabel {
+            namespace: Some("shop".into()),
+            snapshot: Some("before".into()),
+            content: Some("snapcontent-1".into()),
+        },
+        method: Method::Subvolume,
+        in_use: true,
+        enforcement: Enforcement::Squota,
+        quota_id: Some((1 << 30) + 1),
+        pins: vec![Pin {
+            volume: volume_id("pvc-1"),
+            origin: Source::Snapshot(snapshot_id("snapshot-1")),
+            bytes: Bytes(40 * MIB),
+        }],
+    }
+}
+
+fn pool() -> Inspection {
+    Inspection {
+        name: "fast".parse().unwrap(),
+        path: "/srv/fast".into(),
+        id: Some(POOL),
+        node: Some("node1".parse().unwrap()),
+        filesystem: "btrfs".into(),
+        volumes: 3,
+        snapshots: 1,
+        reserved: Bytes::ZERO,
+        quarantined: vec![
+            ("volumes/x".into(), "no volume.json".into()),
+            (
+                format!("snapshots/y-{}", snapshot_id("bad").hash()).into(),
+                "damaged".into(),
+            ),
+        ],
+        problem: None,
+    }
+}
+
+fn unfinished(copy: Source) -> Unfinished {
+    Unfinished {
+        status: CopyStatus {
+            format: FORMAT,
+            copy,
+            of: Source::Volume(volume_id("pvc-1")),
+            method: Method::Reflink,
+            started_at: 1_791_813_600,
+            entries: 4123,
+            bytes: Bytes(3 * MIB),
+        },
+        told_at: 1_791_813_607,
+    }
+}
+
+/// A volume, its snapshot, a volume made of that, a copy that is being made, and what is
+/// quarantined; and a pool that is not there.
+fn pools() -> Vec<Holdings> {
+    let of_snapshot = Source::Snapshot(snapshot_id("snapshot-1"));
+    let mut plain = volume("pvc-3", Some(Source::Snapshot(snapshot_id("gone"))));
+    (plain.size_bytes, plain.claim) = (Bytes::ZERO, ClaimLabel::default());
+    (plain.enforcement, plain.quota_id) = (Enforcement::None, None);
+    let mut volumes = vec![
+        held(volume("pvc-1", None), Some(MIB)),
+        held(volume("pvc-2", Some(of_snapshot)), Some(2 * MIB)),
+        held(plain, None),
+    ];
+    volumes.sort_by_key(|held| held.entry.record.id);
+    let pool = pool();
+    let absent = Inspection {
+        name: "bulk".parse().unwrap(),
+        id: None,
+        quarantined: Vec::new(),
+        problem: Some(Sickness::Absent),
+        ..pool.clone()
+    };
+    vec![
+        Holdings {
+            pool,
+            volumes,
+            snapshots: vec![held(snapshot(), Some(0))],
+            unfinished: vec![
+                unfinished(Source::Snapshot(snapshot_id("snapshot-2"))),
+                unfinished(Source::Volume(volume_id("pvc-4"))),
+            ],
+            pinned: [(volume_id("pvc-1"), 40 * MIB)].into(),
+        },
+        Holdings {
+            pool: absent,
+            volumes: Vec::new(),
+            snapshots: Vec::new(),
+            unfinished: Vec::new(),
+            pinned: std::collections::BTreeMap::default(),
+        },
+    ]
+}
+
+fn listed<K: Kind>() -> String {
+    let mut out = Vec::new();
+    print_list::<K>(&mut out, &pools()).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn shown<K: Kind>(text: &str) -> String {
+    let pools = pools();
+    let (holdings, held) = find::<K>(&pools, text).unwrap().unwrap();
+    let Fields(rows) = K::fields(holdings, held);
+    let mut out = Vec::new();
+    table::print(&mut out, &rows).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn the_volumes_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
+    let text = listed::<VolumeRecord>();
+    let lines: Vec<&str> = text.lines().collect();
+    let gone = format!("snapshot {}", snapshot_id("gone"));
+    let expected = [
+        "NAME   CLAIM        POOL  SIZE    USED   CREATED               COPY OF".to_owned(),
+        "pvc-1  shop/orders  fast  64 MiB  1 MiB  2026-10-12T14:00:00Z  -".to_owned(),
+        "pvc-2  shop/orders  fast  64 MiB  2 MiB  2026-10-12T14:00:00Z  snapshot snapshot-1"
+            .to_owned(),
+        format!("pvc-3  -            fast  -       -      2026-10-12T14:00:00Z  {gone}"),
+        format!(
+            "pool fast: being made: volume {}, of volume pvc-1, by reflink, since \
+             2026-10-12T14:00:00Z: 4123 files and directories, 3 MiB at 2026-10-12T14:00:07Z",
+            volume_id("pvc-4")
+        ),
+        "pool fast: quarantined, not touched: volumes/x: no volume.json".to_owned(),
+    ];
+    let mut rows = lines[1..4].to_vec();
+    rows.sort_unstable();
+    assert_eq!([&lines[..1], &rows, &lines[4..]].concat(), expected);
+}
+
+#[test]
+fn the_snapshots_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
+    let expected = format!(
+        "\
+NAME        SNAPSHOT     POOL  SIZE    HOLDS   METHOD     IN USE  CREATED               OF
+snapshot-1  shop/before  fast  64 MiB  40 MiB  subvolume  yes     2026-10-12T14:00:00Z  claim shop/orders
+pool fast: being made: snapshot {}, of volume pvc-1, by reflink, since 2026-10-12T14:00:00Z: 4123 \
+         files and directories, 3 MiB at 2026-10-12T14:00:07Z
+pool fast: quarantined, not touched: snapshots/y-{}: damaged
+",
+        snapshot_id("snapshot-2"),
+        snapshot_id("bad").hash()
+    );
+    assert_eq!(listed::<SnapshotRecord>(), expected);
+}
+
+#[test]
+fn where_no_pool_is_configured_the_list_says_so() {
+    let mut out = Vec::new();
+    print_list::<VolumeRecord>(&mut out, &[]).unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), format!("{NO_POOL}\n"));
+}
+
+#[test]
+fn a_volume_is_shown_with_all_that_is_known_of_it() {
+    let id = volume_id("pvc-1");
+    let expected = format!(
+        "\
+volume             pvc-1
+id                 {id}
+claim              shop/orders
+persistent volume  pvc-1
+pool               fast, at /srv/fast
+directory          /srv/fast/volumes/shop_orders_pvc-1-{}
+created            2026-10-12T14:00:00Z
+size               67108864 bytes (64 MiB)
+held by            simple quota, number 1073741824
+used               1048576 bytes (1 MiB)
+charged            1048576 bytes (1 MiB), limited to 67108864 bytes (64 MiB)
+access modes       SINGLE_NODE_WRITER
+parameters         mode=0777 uid=0 gid=0 sharing=none
+pinned             up to 41943040 bytes (40 MiB) of what it is charged for is kept by copies of it
+snapshot           snapshot-1, {}
+format             1
+",
+        id.hash(),
+        snapshot_id("snapshot-1")
+    );
+    assert_eq!(shown::<VolumeRecord>(&id.to_string()), expected);
+    assert_eq!(shown::<VolumeRecord>("pvc-1"), expected, "by its name");
+    let copy = shown::<VolumeRecord>("pvc-2");
+    let of = format!("snapshot {}", snapshot_id("snapshot-1"));
+    assert!(copy.contains(&of), "{copy}");
+    let unheld = shown::<VolumeRecord>("pvc-3");
+    for words in ["no limit", "nothing", "not counted"] {
+        assert!(unheld.contains(words), "{unheld}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_shown_with_what_it_is_an_instant_of() {
+    let (id, volume) = (snapshot_id("snapshot-1"), volume_id("pvc-1"));
+    let expected = format!(
+        "\
+snapshot              snapshot-1
+id                    {id}
+object                shop/before
+content               snapcontent-1
+pool                  fast, at /srv/fast
+directory             /srv/fast/snapshots/shop_before_snapshot-1-{}
+of                    volume {volume}
+of claim              shop/orders
+of persistent volume  pvc-1
+size of that          67108864 bytes (64 MiB)
+created               2026-10-12T14:00:00Z
+method                subvolume: all of it is of one instant
+in use                yes: the volume was published meanwhile, so it may have been written to
+holds                 up to 41943040 bytes (40 MiB)
+restores to           volumes of at least 67108864 bytes (64 MiB)
+charged by            simple quota, number 1073741825
+charged               0 bytes, limited to 67108864 bytes (64 MiB)
+pins                  up to 40 MiB that volume {volume} stays charged for, first kept by snapshot {id}
+copy                  pvc-2, {}
+format                1
+",
+        id.hash(),
+        volume_id("pvc-2")
+    );
+    assert_eq!(shown::<SnapshotRecord>("snapshot-1"), expected);
+}
+
+#[test]
+fn what_is_asked_for_is_found_by_id_or_name_and_told_apart() {
+    let mut pools = pools();
+    let (volume, snapshot) = (volume_id("pvc-1"), snapshot_id("snapshot-1"));
+    for text in ["pvc-9", &snapshot.to_string(), "snapshot-1", ""] {
+        assert!(
+            find::<VolumeRecord>(&pools, text).unwrap().is_none(),
+            "{text}"
+        );
+    }
+    let error = find::<SnapshotRecord>(&pools, "bad").unwrap_err();
+    let words = error.to_string();
+    assert!(words.contains("/srv/fast/snapshots/y-"), "{words}");
+    assert!(words.contains("quarantined"), "{words}");
+
+    let other = PoolId(Uuid::from_u128(1));
+    let mut twin = pools[0].volumes[0].entry.record.clone();
+    (twin.name, twin.id) = (
+        "pvc-1".parse().unwrap(),
+        VolumeId::new(other, &"pvc-1".parse().unwrap()),
+    );
+    let id = twin.id;
+    pools[1].pool.id = Some(other);
+    pools[1].volumes = vec![held(twin, None)];
+    let error = find::<VolumeRecord>(&pools, "pvc-1").unwrap_err();
+    let words = error.to_string();
+    for id in [volume, id] {
+        assert!(words.contains(&id.to_string()), "{words}");
+        let found = find::<VolumeRecord>(&pools, &id.to_string()).unwrap();
+        assert_eq!(found.unwrap().1.entry.record.id, id);
+    }
+}
+
+#[test]
+fn the_json_of_a_list_has_stable_keys() {
+    let mut json = list_json::<SnapshotRecord>(&pools());
+    let id = snapshot_id("snapshot-1");
+    let snapshot = json["snapshots"][0].take();
+    assert_eq!(
+        json,
+        json!({
+            "snapshots": [null],
+            "unfinished": [{
+                "format": 1,
+                "pool": "fast",
+                "copy": { "snapshot": snapshot_id("snapshot-2") },
+                "of": { "volume": volume_id("pvc-1") },
+                "method": "reflink",
+                "started_at": 1_791_813_600,
+                "entries": 4123,
+                "bytes": 3 * MIB,
+                "told_at": 1_791_813_607,
+            }],
+            "quarantined": [{
+                "pool": "fast",
+                "path": format!("snapshots/y-{}", snapshot_id("bad").hash()),
+                "reason": "damaged",
+            }],
+            "sick": [{ "pool": "bulk", "problem": Sickness::Absent.to_string() }],
+        })
+    );
+    let expected = json!({
+        "format": 1,
+        "id": id,
+        "name": "snapshot-1",
+        "source_volume_id": volume_id("pvc-1"),
+        "source_claim": { "namespace": "shop", "claim": "orders", "volume": "pvc-1" },
+        "size_bytes": 64 * MIB,
+        "held_bytes": 40 * MIB,
+        "created_at": 1_791_813_600,
+        "label": { "namespace": "shop", "snapshot": "before", "content": "snapcontent-1" },
+        "method": "subvolume",
+        "in_use": true,
+        "enforcement": "squota",
+        "quota_id": (1 << 30) + 1,
+        "pins": [{
+            "volume": volume_id("pvc-1"),
+            "origin": { "snapshot": id },
+            "bytes": 40 * MIB,
+        }],
+        "pool": "fast",
+        "directory": format!("/srv/fast/snapshots/shop_before_snapshot-1-{}", id.hash()),
+        "charged_bytes": 0,
+        "limit_bytes": 64 * MIB,
+        "restore_bytes": 64 * MIB,
+        "consistency": "all of it is of one instant",
+    });
+    assert_eq!(snapshot, expected);
+}
+
+#[test]
+fn the_json_of_one_has_what_was_made_of_it() {
+    let pools = pools();
+    let (holdings, volume) = find::<VolumeRecord>(&pools, "pvc-1").unwrap().unwrap();
+    let json = to_json(holdings, volume);
+    assert_eq!(json["used_bytes"], MIB);
+    assert_eq!(json["pinned_bytes"], 40 * MIB);
+    assert_eq!(json["name"], "pvc-1");
+    let copies = VolumeRecord::copies(holdings, volume);
+    let expected = json!({ "snapshots": [snapshot_id("snapshot-1")], "copies": [] });
+    assert_eq!(copies, expected);
+    let (holdings, snapshot) = find::<SnapshotRecord>(&pools, "snapshot-1")
+        .unwrap()
+        .unwrap();
+    let copies = SnapshotRecord::copies(holdings, snapshot);
+    assert_eq!(copies, json!({ "copies": [volume_id("pvc-2")] }));
+}

@@ -1,0 +1,332 @@
+//! The commands for volumes and snapshots: what pools hold is told without a server, and deleted
+//! through it.
+
+use std::fs;
+use std::process::Output;
+
+use rootcellar::csi;
+use rootcellar::csi::volume_content_source::{SnapshotSource, Type};
+use rootcellar::pool::{CopyStatus, FORMAT, Method, Source};
+use rootcellar::types::{Bytes, SnapshotId, VolumeId};
+use serde_json::Value;
+
+use super::rootcellar;
+use crate::common::messages::{create_with, map, publish};
+use crate::common::picture::with_times;
+use crate::common::server::{Clients, Server};
+use crate::common::{Fakes, NodeDir, create};
+
+const MIB: i64 = 1 << 20;
+
+/// Runs a command of the program with the node's pools in the environment, as in the container.
+fn run(node: &NodeDir, arguments: &[&str]) -> Output {
+    let mut command = rootcellar(arguments);
+    command.env("ROOTCELLAR_POOLS", node.pool_option());
+    command.env("CSI_ENDPOINT", endpoint(node));
+    command.output().unwrap()
+}
+
+fn endpoint(node: &NodeDir) -> String {
+    format!("unix://{}", node.path("run/csi.sock").display())
+}
+
+#[track_caller]
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[track_caller]
+fn assert_refused(output: &Output, code: i32, says: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(
+        stderr.starts_with("rootcellar: ") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
+    assert!(stderr.contains(says), "{says:?} is not in {stderr}");
+}
+
+/// A volume of a claim, a snapshot of it, and a volume made of that: their ids.
+async fn fill(clients: &mut Clients) -> [String; 3] {
+    let claim = [
+        ("csi.storage.k8s.io/pvc/namespace", "shop"),
+        ("csi.storage.k8s.io/pvc/name", "orders"),
+        ("csi.storage.k8s.io/pv/name", "pvc-1"),
+    ];
+    let request = create_with("pvc-1", 3 * MIB, &claim);
+    let volume = clients.create(request).await.unwrap().volume_id;
+    let object = [
+        ("copy", "allowed"),
+        ("csi.storage.k8s.io/volumesnapshot/namespace", "shop"),
+        ("csi.storage.k8s.io/volumesnapshot/name", "before"),
+    ];
+    let request = csi::CreateSnapshotRequest {
+        source_volume_id: volume.clone(),
+        name: "snapshot-1".into(),
+        parameters: map(&object),
+        ..Default::default()
+    };
+    let made = clients.controller.create_snapshot(request).await.unwrap();
+    let snapshot = made.into_inner().snapshot.unwrap().snapshot_id;
+    let source = Type::Snapshot(SnapshotSource {
+        snapshot_id: snapshot.clone(),
+    });
+    let request = csi::CreateVolumeRequest {
+        volume_content_source: Some(csi::VolumeContentSource {
+            r#type: Some(source),
+        }),
+        ..create_with("pvc-2", 4 * MIB, &[("copy", "allowed")])
+    };
+    let copy = clients.create(request).await.unwrap().volume_id;
+    [volume, snapshot, copy]
+}
+
+/// The lists tell of every volume and snapshot, the JSON with all that is recorded, beside a server
+/// at work or without one, and change nothing.
+#[tokio::test]
+async fn the_lists_tell_what_pools_hold_and_change_nothing() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let [volume, snapshot, copy] = fill(&mut server.clients().await).await;
+    let before = with_times(&node.pool());
+
+    let volumes = said(&run(&node, &["volume", "list"]));
+    let rows: Vec<&str> = volumes.lines().collect();
+    assert_eq!(rows.len(), 3, "{volumes}");
+    assert!(rows[0].starts_with("NAME ") && rows[0].ends_with(" COPY OF"));
+    let row = |name: &str| *rows.iter().find(|row| row.starts_with(name)).unwrap();
+    let words: Vec<&str> = row("pvc-1").split_whitespace().collect();
+    assert_eq!(
+        words[..5],
+        ["pvc-1", "shop/orders", "default", "3", "MiB"],
+        "{volumes}"
+    );
+    assert!(row("pvc-2").ends_with(" snapshot snapshot-1"), "{volumes}");
+    let snapshots = said(&run(&node, &["snapshot", "list"]));
+    let row = snapshots.lines().nth(1).unwrap();
+    assert!(row.starts_with("snapshot-1  shop/before  default  3 MiB"));
+    assert!(row.ends_with("  claim shop/orders"), "{snapshots}");
+
+    let told = json(&run(&node, &["volume", "list", "--json"]));
+    assert_eq!(told["volumes"].as_array().unwrap().len(), 2);
+    for told in told["volumes"].as_array().unwrap() {
+        let directory = told["directory"].as_str().unwrap();
+        let record = fs::read(format!("{directory}/volume.json")).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        for (key, value) in record.as_object().unwrap() {
+            assert_eq!(&told[key], value, "{key}");
+        }
+        assert_eq!(told["pool"], "default");
+    }
+    let told = json(&run(&node, &["snapshot", "list", "--json"]));
+    assert_eq!(told["snapshots"][0]["id"], *snapshot);
+    assert_eq!(told["snapshots"][0]["source_volume_id"], *volume);
+    assert_eq!(told["unfinished"], Value::Array(vec![]));
+
+    assert_eq!(with_times(&node.pool()), before);
+    assert_eq!(server.stop(), Some(0));
+    assert_eq!(said(&run(&node, &["volume", "list"])), volumes);
+    let shown = json(&run(&node, &["snapshot", "show", &snapshot, "--json"]));
+    assert_eq!(shown["copies"][0], *copy);
+}
+
+/// One is shown by its id or by the name that the CO gave it: how it is held, whose it is, what it
+/// is a copy of and what was made of it; of a snapshot, what is of one instant.
+#[tokio::test]
+async fn one_is_shown_by_id_or_name() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let [volume, snapshot, copy] = fill(&mut server.clients().await).await;
+    let show = |what: &str, id: &str| run(&node, &[what, "show", id]);
+
+    let shown = said(&show("volume", &volume));
+    assert_eq!(said(&show("volume", "pvc-1")), shown);
+    for words in ["shop/orders", "3145728 bytes (3 MiB)", &snapshot] {
+        assert!(shown.contains(words), "{words} is not in {shown}");
+    }
+    let directory = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("directory"))
+        .unwrap();
+    assert!(
+        fs::metadata(format!("{}/data", directory.trim()))
+            .unwrap()
+            .is_dir()
+    );
+    let shown = said(&show("volume", &copy));
+    assert!(shown.contains(&format!("snapshot {snapshot}")), "{shown}");
+    let shown = said(&show("snapshot", "snapshot-1"));
+    assert_eq!(said(&show("snapshot", &snapshot)), shown);
+    let recorded = json(&run(&node, &["snapshot", "show", &snapshot, "--json"]));
+    for words in [
+        recorded["consistency"].as_str().unwrap(),
+        &volume,
+        &copy,
+        "shop/before",
+        "published nowhere",
+    ] {
+        assert!(shown.contains(words), "{words} is not in {shown}");
+    }
+
+    let gone = VolumeId::new(
+        VolumeId::parse(&volume).unwrap().pool(),
+        &"x".parse().unwrap(),
+    );
+    for id in ["pvc-3", &gone.to_string(), &snapshot, ""] {
+        assert_refused(&show("volume", id), 1, "does not exist");
+    }
+    assert_refused(&show("snapshot", &volume), 1, "does not exist");
+    let without_pools = rootcellar(&["volume", "show", "pvc-1"]).output().unwrap();
+    assert_refused(&without_pools, 64, "no pool is configured");
+}
+
+/// A pool that cannot be read is told of on stderr, what is quarantined below the table, both by
+/// exit code 1, and all else is shown; nothing is said not to exist that could not be looked for.
+#[test]
+fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
+    let node = NodeDir::new();
+    let running = node.volumes(&Fakes::default());
+    for name in ["pvc-1", "pvc-2"] {
+        running.create(&create(name, 1 << 20)).unwrap();
+    }
+    drop(running);
+    let gone = format!("--pool=gone={}", node.path("gone").display());
+    let well = format!("--pool={}", node.pool_option());
+    let with_gone = |arguments: &[&str]| run(&node, &[arguments, &[&well, &gone]].concat());
+
+    let listed = with_gone(&["volume", "list"]);
+    assert_eq!(listed.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert_eq!(text.lines().count(), 3, "{text}");
+    let told = String::from_utf8_lossy(&listed.stderr);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(
+        told.starts_with("rootcellar: pool gone: nothing is at its path"),
+        "{told}"
+    );
+    said(&with_gone(&["volume", "show", "pvc-1"]));
+    let missed = with_gone(&["volume", "show", "pvc-3"]);
+    assert_eq!(missed.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&missed.stderr);
+    assert!(told.contains("is in no pool that can be read"), "{told}");
+
+    let volumes = node.pool().join("volumes");
+    let directory = node.names("volumes").remove(0);
+    fs::write(volumes.join(&directory).join("volume.json"), "{").unwrap();
+    let listed = run(&node, &["volume", "list"]);
+    assert_eq!(listed.status.code(), Some(1), "{listed:?}");
+    let text = String::from_utf8_lossy(&listed.stdout);
+    let told = format!("quarantined, not touched: volumes/{directory}: volume.json is damaged");
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.lines().last().unwrap().contains(&told), "{text}");
+    let name = &directory[..5];
+    let shown = run(&node, &["volume", "show", name]);
+    assert_refused(&shown, 1, "quarantined, not touched");
+    said(&run(&node, &["snapshot", "list"]));
+}
+
+/// A copy that takes its time is listed with what it is of, how much was copied and since when:
+/// snapshots with the snapshots, restores and clones with the volumes.
+#[test]
+fn a_copy_that_is_being_made_is_listed() {
+    let node = NodeDir::new();
+    let running = node.volumes(&Fakes::default());
+    let volume = running.create(&create("pvc-1", 1 << 20)).unwrap().id;
+    drop(running);
+    let snapshot = SnapshotId::new(volume.pool(), &"snapshot-1".parse().unwrap());
+    let clone = VolumeId::new(volume.pool(), &"pvc-2".parse().unwrap());
+    for (at, copy) in [
+        ("a", Source::Snapshot(snapshot)),
+        ("b", Source::Volume(clone)),
+    ] {
+        let staged = node.pool().join(".rootcellar/staging").join(at);
+        fs::create_dir(&staged).unwrap();
+        let status = CopyStatus {
+            format: FORMAT,
+            copy,
+            of: Source::Volume(volume),
+            method: Method::Copy,
+            started_at: 0,
+            entries: 4123,
+            bytes: Bytes(5 << 30),
+        };
+        let status = serde_json::to_vec(&status).unwrap();
+        fs::write(staged.join("progress.json"), status).unwrap();
+    }
+    // What tells nothing, or nothing that can be read, is not told of.
+    for (at, text) in [("c", "{"), ("d", "")] {
+        let staged = node.pool().join(".rootcellar/staging").join(at);
+        fs::create_dir(&staged).unwrap();
+        if !text.is_empty() {
+            fs::write(staged.join("progress.json"), text).unwrap();
+        }
+    }
+    for (what, copy) in [
+        ("snapshot", snapshot.to_string()),
+        ("volume", clone.to_string()),
+    ] {
+        let text = said(&run(&node, &[what, "list"]));
+        let told = format!(
+            "pool default: being made: {what} {copy}, of volume pvc-1, by copy, since \
+             1970-01-01T00:00:00Z: 4123 files and directories, 5 GiB at 20"
+        );
+        assert!(text.lines().last().unwrap().starts_with(&told), "{text}");
+        assert_eq!(text.matches("being made").count(), 1, "{text}");
+        let told = json(&run(&node, &[what, "list", "--json"]));
+        let told = &told["unfinished"][0];
+        assert_eq!(told["copy"][what], *copy);
+        assert_eq!(told["entries"], 4123);
+        assert!(told["told_at"].as_u64().unwrap() > 0);
+    }
+}
+
+/// What is deleted by hand is deleted by the server: not while it is published, and who names what
+/// is not there, or reaches no server, is told so.
+#[tokio::test]
+async fn delete_goes_through_the_server() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    let [volume, snapshot, copy] = fill(&mut clients).await;
+    let target = node.target("pod");
+    clients.publish(publish(&volume, &target)).await.unwrap();
+    let delete = |what: &str, id: &str| run(&node, &[what, "delete", id]);
+
+    assert_refused(&delete("volume", &volume), 1, "is published at");
+    clients.unpublish(&volume, &target).await.unwrap();
+    for id in ["pvc-1", &snapshot, ""] {
+        assert_refused(&delete("volume", id), 64, "is not the id of a volume");
+    }
+    assert_refused(
+        &delete("snapshot", &volume),
+        64,
+        "is not the id of a snapshot",
+    );
+    for (what, id) in [("volume", &volume), ("snapshot", &snapshot)] {
+        let said = said(&delete(what, id));
+        assert_eq!(
+            said,
+            format!("{what} {id} is deleted; its space comes back in the background\n")
+        );
+        assert_refused(&delete(what, id), 1, "does not exist");
+    }
+    let left = json(&run(&node, &["volume", "list", "--json"]));
+    assert_eq!(left["volumes"].as_array().unwrap().len(), 1);
+    assert_eq!(left["volumes"][0]["id"], *copy);
+    assert_eq!(node.names("snapshots"), [""; 0]);
+
+    assert_eq!(server.stop(), Some(0));
+    let socket = node.path("run/csi.sock");
+    let nobody = format!("cannot reach a server at the socket {socket:?}");
+    assert_refused(&delete("volume", &copy), 1, &nobody);
+    let badly = ["volume", "delete", &copy, "--endpoint=tcp://x"];
+    assert_refused(&run(&node, &badly), 64, "--endpoint");
+}
