@@ -21,6 +21,7 @@ var snapshots = []entry{
 	{"a source is deleted, then restored from its snapshot, and then the snapshot is deleted too", sourceDeletedFirst},
 	{"a snapshot is deleted while the volume restored from it is written to", snapshotDeletedUnderRestore},
 	{"a restore may be larger than its snapshot and not smaller", restoresToOtherSizes},
+	{"a snapshot that its class forbids says why, can be deleted, and is taken when that is no longer so", forbiddenSnapshots},
 }
 
 // snapshotting uses the names of the examples, or stops the snapshot-controller.
@@ -42,11 +43,43 @@ var copying = []struct {
 // snapshot takes a snapshot of a claim, by the chart's own class.
 func (s *scenario) snapshot(name, claim string) {
 	s.Helper()
+	s.snapshotBy("rootcellar", name, claim)
+}
+
+func (s *scenario) snapshotBy(class, name, claim string) {
+	s.Helper()
 	s.apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: %q}
-spec: {volumeSnapshotClassName: rootcellar, source: {persistentVolumeClaimName: %q}}`, name, claim))
+spec: {volumeSnapshotClassName: %q, source: {persistentVolumeClaimName: %q}}`, name, class, claim))
+}
+
+// snapshotClass makes a VolumeSnapshotClass that ends with the scenario and returns its name.
+func (s *scenario) snapshotClass(parameters string) string {
+	s.Helper()
+	s.apply(fmt.Sprintf(`
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: %q}
+driver: %s
+deletionPolicy: Delete
+parameters: %s`, s.namespace, driver, parameters))
+	s.Cleanup(func() {
+		_, _ = command(context.Background(), "kubectl", "delete", "volumesnapshotclass", s.namespace, "--ignore-not-found")
+	})
+	return s.namespace
+}
+
+// forbidden waits until a snapshot says why it is not taken.
+func (s *scenario) forbidden(name string, texts ...string) {
+	s.Helper()
+	s.eventually("snapshot "+name+" says why it waits", patience, func() string {
+		if said := s.field("volumesnapshot", name, ".status.error.message"); !holdsAll(said, texts) {
+			return said + " is what it says"
+		}
+		return ""
+	})
 }
 
 // field is what kubectl prints of an object; empty if there is no such field.
@@ -120,7 +153,7 @@ func from(kind, name string) func(*corev1.PersistentVolumeClaim) {
 // prefix is sure that a copy of the beats holds them from the first one on, and returns how many.
 func (b *beating) prefix(pod string) int {
 	b.Helper()
-	text, err := b.exec(pod, "cat /data/beats; echo")
+	text, err := b.exec(pod, "cat /data/beats")
 	b.must(err)
 	return b.check(text + "\n")
 }
@@ -295,6 +328,32 @@ func restoresToOtherSizes(s *scenario) {
 		s.deleteClaim(name)
 	}
 	s.deleteSnapshot("taken")
+	s.nothingLeft()
+}
+
+// forbiddenSnapshots are of a volume on node1's ext4, where files share no blocks.
+func forbiddenSnapshots(s *scenario) {
+	class := s.class(map[string]string{"copy": "allowed"})
+	s.claim("source", class, "64Mi")
+	s.pod("source", with("source", "/data"), at(node1))
+	s.running("source")
+	s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+	s.snapshot("shared", "source")
+	s.forbidden("shared", "InvalidArgument", "pool default is on ext4", "copy: allowed")
+	s.deleteSnapshot("shared")
+
+	s.snapshotBy(s.snapshotClass("{copy: allowed, inUse: refuse}"), "unused", "source")
+	s.forbidden("unused", "FailedPrecondition", "is published at")
+	s.deletePod("source")
+	s.taken("unused")
+	s.claim("restored", class, "64Mi", from("VolumeSnapshot", "unused"))
+	s.pod("restored", with("restored", "/data"), at(node1))
+	s.running("restored")
+	s.says("restored", "cat /data/file", "kept")
+	s.deletePod("restored")
+	s.deleteClaim("restored")
+	s.deleteClaim("source")
+	s.deleteSnapshot("unused")
 	s.nothingLeft()
 }
 
