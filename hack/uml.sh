@@ -45,8 +45,12 @@ while getopts w:d: option; do
 done
 shift $((OPTIND - 1))
 
-narrow=''
-if grep -qw amx_tile /proc/cpuinfo; then narrow=$here/uml/narrow.pl; fi
+# Where the guest keeps no more than the narrow halves of registers, nothing may use the wide ones.
+deny='' narrow=''
+if grep -qw amx_tile /proc/cpuinfo; then
+    deny=$here/uml/narrow.pl
+    narrow='GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load GODEBUG=cpu.avx=off,cpu.avx2=off'
+fi
 
 quoted() {
     for word; do
@@ -59,9 +63,7 @@ quoted() {
     export -p
     # The rest of the environment is the caller's; this is what differs in the guest.
     echo "export TMPDIR=$work/tmp PATH=\"\$PATH:/usr/sbin:/sbin\""
-    # The guest then keeps no more than the narrow halves, so nothing should use the wide ones.
-    [ -z "$narrow" ] || echo "export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW" \
-        "GODEBUG=cpu.avx=off,cpu.avx2=off,cpu.avx512f=off"
+    [ -z "$narrow" ] || echo "export $narrow"
     echo "cd $(quoted "$PWD")"
     echo "exec $(quoted "$@")"
 } >"$work/command"
@@ -70,9 +72,9 @@ cat <"$work/output" 9>&- &
 reader=$!
 # Without a directory of its own it would leave one in the home.
 # shellcheck disable=SC2016 # for the inner shell
-# shellcheck disable=SC2086 # one word per disk, and none where nothing is in the way
-TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" $narrow linux.uml mem="${UML_MEMORY:-3G}" \
-    uml_dir="$memory/" umid=guest rootfstype=hostfs rootflags=/ ro init="$here/uml/init.sh" UML_WORK="$work" $disks \
+# shellcheck disable=SC2086 # one word per disk and variable
+TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" $deny linux.uml mem="${UML_MEMORY:-3G}" \
+    uml_dir="$memory/" umid=guest rootfstype=hostfs rootflags=/ ro init="$here/uml/init.sh" UML_WORK="$work" $narrow $disks \
     con=null con0=null,fd:1 con1=null,fd:3 quiet loglevel=1 \
     </dev/null 3>"$work/output" >"$work/console" 2>&1 9>&- &
 guest=$!

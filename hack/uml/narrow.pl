@@ -2,7 +2,7 @@
 # Runs a command to which the kernel denies the XSAVE state of processes that it traces (PTRACE_GETREGSET of
 # NT_X86_XSTATE is EINVAL): user-mode-linux then keeps 512 bytes for each process, as on processors without XSAVE. It has
 # not the room for the state of one with AMX, asks nonetheless, and dies of what it is told. What is lost are the wide
-# halves of vector registers when threads of one process take turns.
+# halves of vector registers, whenever a process enters the guest's kernel.
 #
 # Usage: narrow.pl COMMAND [argument...]   on x86_64
 use strict;
