@@ -220,20 +220,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Retry {
     at: Instant,
     delay: Duration,
-    /// False: it only waits for the filesystem to give its space back.
-    resists: bool,
+    /// The number to be freed once the filesystem has given its space back; nothing: it resists.
+    number: Option<u32>,
 }
 
 impl Retry {
     /// Ever more rarely.
-    fn after(before: Option<&Self>, resists: bool) -> Self {
+    fn after(before: Option<&Self>, number: Option<u32>) -> Self {
         let delay = before.map_or(FIRST_RETRY, |retry| {
             retry.delay.saturating_mul(2).min(LAST_RETRY)
         });
         Self {
             at: Instant::now() + delay,
             delay,
-            resists,
+            number,
         }
     }
 }
@@ -252,7 +252,7 @@ pub(super) fn binned(trash: &OwnedFd) -> Result<Vec<Binned>, Fault> {
 enum Reclaimed {
     Wholly,
     /// But for its number, while the filesystem gives its space back.
-    NotYet,
+    NotYet(u32),
 }
 
 fn run(pool: &Pool) {
@@ -297,14 +297,15 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
         {
             continue;
         }
-        match reclaim(pool, disk, name) {
+        let number = retries.get(name).and_then(|retry| retry.number);
+        match reclaim(pool, disk, name, number) {
             Ok(Reclaimed::Wholly) => {
                 retries.remove(name);
                 reclaimed += 1;
                 pool.trash.forget(name);
             }
-            Ok(Reclaimed::NotYet) => {
-                let retry = Retry::after(retries.get(name), false);
+            Ok(Reclaimed::NotYet(number)) => {
+                let retry = Retry::after(retries.get(name), Some(number));
                 retries.insert(name.clone(), retry);
             }
             Err(fault) if fault.errno == Errno::CANCELED => return reclaimed,
@@ -313,16 +314,17 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
     }
     if reclaimed > 0 {
         // What the others wait for may have been freed with it.
-        let waiting = retries.values_mut().filter(|retry| !retry.resists);
-        waiting.for_each(|retry| *retry = Retry::after(None, false));
+        let waiting = retries.values_mut().filter(|retry| retry.number.is_some());
+        waiting.for_each(|retry| *retry = Retry::after(None, retry.number));
     }
-    let resisting = retries.values().filter(|retry| retry.resists).count();
+    let resisting = retries.values().filter(|retry| retry.number.is_none());
+    let resisting = resisting.count();
     pool.trash.resisting.store(resisting, Ordering::Relaxed);
     reclaimed
 }
 
 fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsString, Retry>) {
-    let retry = Retry::after(retries.get(name), true);
+    let retry = Retry::after(retries.get(name), None);
     tracing::warn!(
         pool = %pool.options.name,
         entry = %name.display(),
@@ -335,7 +337,7 @@ fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsSt
 
 /// Reclaims one entry: the content first, then the number that it was charged to, the record last,
 /// so that a restart in between still finds the number.
-fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
+fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr, known: Option<u32>) -> Result<Reclaimed, Fault> {
     let os: &Os = &pool.context.os;
     let dir = match os::open_dir(disk.trash(), name) {
         Ok(dir) => dir,
@@ -355,8 +357,8 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
     };
     let manner = Manner::of(&disk.filesystem.name);
     let binned = Binned::read(&dir, name.to_owned());
-    // What a crash left half-made has no record, and its number is found by what it is charged to.
-    let number = binned.number.or_else(|| charged_to(disk, &dir));
+    // What was left half-made has no record, and its number is found by what it is charged to.
+    let number = known.or(binned.number).or_else(|| charged_to(disk, &dir));
     match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
         Ok(true) => progress.removed(),
         Ok(false) => {}
@@ -368,9 +370,7 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr) -> Result<Reclaimed, Fault> {
     let entries = progress.count.load(Ordering::Relaxed);
     if let Some(id) = number {
         match disk.quota.release(os, id) {
-            Err(Errno::BUSY) if binned.file.is_some() => return Ok(Reclaimed::NotYet),
-            // Nothing tells of it any more; the next start frees it.
-            Err(Errno::BUSY) => {}
+            Err(Errno::BUSY) => return Ok(Reclaimed::NotYet(id)),
             freed => freed.during("free the number that a volume was charged to")?,
         }
     }
