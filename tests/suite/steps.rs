@@ -2,6 +2,7 @@
 //! a driver that ends, not a machine: what was written stays written.
 
 mod background;
+mod copies;
 mod stage;
 
 use std::ffi::OsStr;

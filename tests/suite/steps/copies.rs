@@ -1,0 +1,340 @@
+//! The steps of snapshots, restores and clones, on real disks of every kind of copy.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use rootcellar::error::{Code, Operation};
+use rootcellar::os::{Os, Step};
+use rootcellar::quota::{KernelQuotas, Quotas};
+use rootcellar::volume::{Snapshot, Volume};
+
+use super::stage::{Script, Trouble};
+use crate::common::loops::obstacle;
+use crate::common::{Fakes, eventually, names};
+use crate::skip;
+use crate::snapshots::{Kind, Rig, write};
+
+/// Small, for where nobody counts each copy is promised as much.
+const SIZE: u64 = 16 << 20;
+
+/// How many cases run at once: they wait for disks.
+const AT_ONCE: usize = 6;
+
+/// What is done, to the snapshot "taken" or the volume "source".
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Call {
+    Snapshot,
+    Restore,
+    Clone,
+    Delete,
+}
+
+const CALLS: [Call; 4] = [Call::Snapshot, Call::Restore, Call::Clone, Call::Delete];
+
+/// A disk with the volume "source", whose every step is scripted.
+struct Set {
+    rig: Rig,
+    script: Arc<Script>,
+    source: Volume,
+    /// What is charged to it, where that is counted.
+    charged: u64,
+    taken: Option<Snapshot>,
+}
+
+impl Set {
+    fn new(kind: Kind) -> Self {
+        let script = Arc::new(Script::default());
+        let rig = Rig::with(
+            kind,
+            Fakes {
+                os: Os::observed(script.clone()),
+                ..Fakes::default()
+            },
+        );
+        let source = rig.make("source", SIZE);
+        let data = rig.volume_data("source");
+        write(&data.join("file"), 1, 1 << 20).unwrap();
+        fs::create_dir(data.join("dir")).unwrap();
+        fs::write(data.join("dir/inner"), "inner").unwrap();
+        fs::hard_link(data.join("dir/inner"), data.join("other")).unwrap();
+        std::os::unix::fs::symlink("dir/inner", data.join("link")).unwrap();
+        rustix::fs::syncfs(fs::File::open(&data).unwrap()).unwrap();
+        let mut set = Self {
+            rig,
+            script,
+            source,
+            charged: 0,
+            taken: None,
+        };
+        let number = set.number("source");
+        set.charged = set.charges().get(&number).map_or(0, |charge| charge.0);
+        set
+    }
+
+    fn prepare(kind: Kind, call: Call) -> Self {
+        let mut set = Self::new(kind);
+        if matches!(call, Call::Restore | Call::Delete) {
+            set.taken = Some(set.rig.snapshot("taken", &set.source).unwrap());
+        }
+        set
+    }
+
+    fn is_sick(&self) -> bool {
+        self.rig.driver().pools()[0].sickness().is_some()
+    }
+
+    fn recovers(&self) {
+        eventually("the pool is well", || {
+            self.rig.driver().check_pools();
+            !self.is_sick()
+        });
+    }
+
+    /// What the kernel counts: use and limit, by number.
+    fn charges(&self) -> BTreeMap<u32, (u64, u64)> {
+        let filesystem = match self.rig.kind {
+            Kind::Btrfs | Kind::BtrfsSquota => "btrfs",
+            Kind::Xfs => "xfs",
+            Kind::Ext4 => "ext4",
+        };
+        let root = fs::File::open(self.rig.disk.path()).unwrap();
+        let quota = KernelQuotas.find(filesystem, root.as_fd()).unwrap();
+        let charges = quota.charges().unwrap().into_iter();
+        charges
+            .map(|(number, charge)| (number, (charge.bytes, charge.byte_limit)))
+            .collect()
+    }
+
+    /// The number that a volume is charged to; 0 where none is.
+    fn number(&self, volume: &str) -> u32 {
+        let record = self.rig.volume_data(volume).with_file_name("volume.json");
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+        let number = record["quota_id"].as_u64().unwrap_or_default();
+        number.try_into().unwrap()
+    }
+
+    /// The limits that the kernel holds.
+    fn limits(&self) -> Vec<u64> {
+        let charges = self.charges().into_values();
+        let mut limits: Vec<u64> = charges.map(|(_, limit)| limit).collect();
+        limits.retain(|limit| *limit > 0);
+        limits.sort_unstable();
+        limits
+    }
+
+    /// The limits there are to be: the source may rewrite all it holds, whatever keeps what it held,
+    /// and what a copy has of it is not its own.
+    fn expected_limits(&self, is_kept: bool, is_copied: bool) -> Vec<u64> {
+        if self.charged == 0 {
+            return Vec::new();
+        }
+        let source = SIZE + if is_kept { self.charged } else { 0 };
+        let copy = is_copied.then(|| SIZE - self.charged);
+        copy.into_iter().chain([source]).collect()
+    }
+}
+
+impl Call {
+    fn make(self, set: &Set) -> Result<(), Code> {
+        let outcome = match self {
+            Self::Snapshot => set.rig.snapshot("copy", &set.source).map(drop),
+            Self::Restore => {
+                let taken = set.taken.as_ref().unwrap();
+                set.rig.restore("copy", SIZE, taken).map(drop)
+            }
+            Self::Clone => set.rig.clone_of("copy", SIZE, &set.source).map(drop),
+            Self::Delete => {
+                let id = set.taken.as_ref().unwrap().id.to_string();
+                set.rig.driver().delete_snapshot(&id)
+            }
+        };
+        let operation = match self {
+            Self::Snapshot => Operation::CreateSnapshot,
+            Self::Restore | Self::Clone => Operation::CreateVolume,
+            Self::Delete => Operation::Delete,
+        };
+        match outcome.map_err(|error| error.code(operation)) {
+            Err(Code::Ok) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// The steps when nothing goes wrong.
+    fn steps(self, kind: Kind) -> Vec<Step> {
+        let set = Set::prepare(kind, self);
+        set.script.start(None);
+        self.make(&set).unwrap();
+        set.script.end()
+    }
+
+    /// Where what is made or deleted is, and what it is called.
+    fn place(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Snapshot => ("snapshots", "copy"),
+            Self::Restore | Self::Clone => ("volumes", "copy"),
+            Self::Delete => ("snapshots", "taken"),
+        }
+    }
+
+    /// What there is: the source, and what is made or deleted if that shows, whole; nothing else
+    /// once the trash is reclaimed, and each limit as it is to be.
+    fn settles_to(self, set: &Set, shows: bool) {
+        let pool = set.rig.node.pool();
+        assert_eq!(names(&pool.join(".rootcellar/staging")), [""; 0]);
+        set.rig.wait_for_trash();
+        let (home, name) = self.place();
+        let mut expected = [("volumes", vec!["source"]), ("snapshots", vec![])];
+        if self == Self::Restore {
+            expected[1].1.push("taken");
+        }
+        if shows {
+            let there = expected.iter_mut().find(|(place, _)| *place == home);
+            there.unwrap().1.insert(0, name);
+        }
+        let mut found = 0;
+        for (home, expected) in expected {
+            found += expected.len();
+            let found = names(&pool.join(home));
+            assert_eq!(found.len(), expected.len(), "{home}: {found:?}");
+            for name in expected {
+                assert_same(&set.rig.volume_data("source"), &set.rig.data(home, name));
+            }
+        }
+        assert_eq!(set.rig.driver().pools()[0].status().quarantined, 0);
+        assert_eq!(
+            set.rig.driver().list(0, "").unwrap().volumes.len(),
+            names(&pool.join("volumes")).len()
+        );
+        let is_kept = shows || self == Self::Restore;
+        let is_copied = shows && matches!(self, Self::Restore | Self::Clone);
+        let limits = set.expected_limits(is_kept, is_copied);
+        // Of what is gone not even a number is left.
+        let numbers = if limits.is_empty() { 0 } else { found };
+        eventually("the limits are as they are to be", || {
+            set.limits() == limits && set.charges().len() == numbers
+        });
+    }
+}
+
+/// Asserts that two trees hold the same.
+fn assert_same(one: &Path, other: &Path) {
+    for file in ["file", "dir/inner", "other"] {
+        let read = |tree: &Path| fs::read(tree.join(file)).unwrap();
+        assert!(read(one) == read(other), "{file} in {}", other.display());
+    }
+    let link = fs::read_link(other.join("link")).unwrap();
+    assert_eq!(link, Path::new("dir/inner"));
+}
+
+/// Whether the one rename was made that makes the copy appear, or the snapshot disappear.
+fn is_visible(made: &[Step]) -> bool {
+    made.contains(&Step::Rename)
+}
+
+/// What the caller is told when a step fails after others were made; nothing: that all is well.
+fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Code> {
+    let since = |step: Step| {
+        let at = made.iter().position(|made| *made == step);
+        at.map_or([].as_slice(), |at| &made[at..])
+    };
+    let count = |steps: &[Step], step: Step| steps.iter().filter(|made| **made == step).count();
+    // A deletion syncs both directories.
+    let syncs = if call == Call::Delete { 2 } else { 1 };
+    let is_settled = count(since(Step::Rename), Step::Fsync) == syncs;
+    // What was thought to be pinned is given up, when what is pinned was raised already.
+    let is_lowering =
+        step == Step::Limit && count(since(Step::SnapshotSubvolume), Step::Limit) == 1;
+    let is_sync = matches!(step, Step::Fsync | Step::Syncfs);
+    match errno {
+        _ if is_settled || is_lowering => Ok(()),
+        Errno::NOSPC if !is_sync => Err(Code::ResourceExhausted),
+        _ => Err(Code::Unavailable),
+    }
+}
+
+fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
+    let mut set = Set::prepare(kind, call);
+    set.script.start(Some(trouble));
+    let outcome = call.make(&set);
+    if let Trouble::Halt(_) = trouble {
+        // Still halted while the old driver ends: it gets nothing done.
+        set.rig.running = None;
+    }
+    let steps = set.script.end();
+    let case = format!("{kind:?} {call:?}: {trouble:?} of {steps:?}");
+    // Threads share the work as it comes, and so make a step more or less.
+    let made = &steps[..at.min(steps.len())];
+    let expected = match (steps.get(at), trouble) {
+        (None, _) => Ok(()),
+        (Some(step), Trouble::Once(_, errno)) => verdict(call, made, *step, errno),
+        (Some(step), Trouble::Halt(_)) => verdict(call, made, *step, Errno::IO),
+    };
+    match trouble {
+        Trouble::Once(..) => set.recovers(),
+        Trouble::Halt(_) => set.rig.start(),
+    }
+    // Whoever halts at a step that need not be made gets no further than the next.
+    let halts = matches!(trouble, Trouble::Halt(_)) && !is_visible(made);
+    assert!(
+        outcome == expected || halts && outcome.is_err(),
+        "{case}: {outcome:?}"
+    );
+    eprintln!("{case}");
+    let shows = (outcome.is_ok() || is_visible(made)) != (call == Call::Delete);
+    call.settles_to(&set, shows);
+    call.make(&set).expect("the retry");
+    call.settles_to(&set, call != Call::Delete);
+}
+
+fn survive(kind: Kind) {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for call in CALLS {
+        let steps = call.steps(kind);
+        assert!(steps.len() >= 3, "{steps:?}");
+        let troubles = |at| {
+            let once = |errno| Trouble::Once(at, errno);
+            [once(Errno::IO), once(Errno::NOSPC), Trouble::Halt(at)].map(|trouble| (at, trouble))
+        };
+        let cases: Vec<(usize, Trouble)> = (0..steps.len()).flat_map(troubles).collect();
+        for cases in cases.chunks(AT_ONCE) {
+            std::thread::scope(|scope| {
+                for (at, trouble) in cases {
+                    scope.spawn(|| run(kind, call, *at, *trouble));
+                }
+            });
+        }
+    }
+}
+
+/// Whichever step of a snapshot, a restore, a clone or a deletion fails, or is the last of a driver
+/// that ends there, the copy is there whole or not at all, nothing else is left of it, limits are as
+/// they are to be, and a retry ends with it: where files are copied byte by byte.
+#[test]
+fn a_plain_copy_survives_every_step() {
+    survive(Kind::Ext4);
+}
+
+/// As above, where files share blocks.
+#[test]
+fn a_reflink_copy_survives_every_step() {
+    survive(Kind::Xfs);
+}
+
+/// As above, where subvolumes are copied.
+#[test]
+fn a_subvolume_copy_survives_every_step() {
+    survive(Kind::Btrfs);
+}
+
+/// As above, where subvolumes are copied and simple quota counts.
+#[test]
+fn a_subvolume_copy_with_quota_survives_every_step() {
+    survive(Kind::BtrfsSquota);
+}
