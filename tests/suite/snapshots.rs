@@ -35,6 +35,7 @@ pub struct Rig {
     pub fakes: Fakes,
     pub node: NodeDir,
     pub disk: LoopMount,
+    pub kind: Kind,
 }
 
 impl Rig {
@@ -58,6 +59,7 @@ impl Rig {
             fakes,
             node,
             disk,
+            kind,
         };
         rig.start();
         rig
