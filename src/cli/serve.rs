@@ -21,6 +21,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode> {
     let config = Config::from_args(args, environment(POOLS_ENV)?.as_deref())?;
     kernel_at_least(&rustix::system::uname().release().to_string_lossy())?;
     start_log(config.log_format)?;
+    allow_descriptors();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         node = %config.node,
@@ -50,6 +51,16 @@ fn kernel_at_least(release: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Allows as many descriptors as the process may have: a deep tree that is copied holds hundreds.
+fn allow_descriptors() {
+    let resource = rustix::process::Resource::Nofile;
+    let mut limit = rustix::process::getrlimit(resource);
+    limit.current = limit.maximum;
+    if let Err(errno) = rustix::process::setrlimit(resource, limit) {
+        tracing::warn!(%errno, "cannot raise the limit of descriptors");
+    }
 }
 
 fn start_log(format: LogFormat) -> Result<()> {

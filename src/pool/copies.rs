@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::os;
-use crate::quota::Enforcement;
+use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
 use super::disk::{Disk, Staged};
@@ -59,6 +59,19 @@ impl Origin {
         match self {
             Self::Volume(entry) => entry.record.size_bytes,
             Self::Snapshot(entry) => entry.record.size_bytes,
+        }
+    }
+
+    /// The most that can be found in it, in bytes, with what metadata takes and what is removed
+    /// meanwhile.
+    fn most(&self) -> u64 {
+        const LEEWAY: u64 = 64 << 20;
+        match self {
+            Self::Volume(entry) if entry.record.enforcement != Enforcement::None => {
+                let size = entry.record.size_bytes.0;
+                size.saturating_add(size / 8).saturating_add(LEEWAY)
+            }
+            Self::Volume(_) | Self::Snapshot(_) => u64::MAX,
         }
     }
 
@@ -164,6 +177,14 @@ impl Pool {
         };
         let (staged, made) = self.stage_copy(disk, &order)?;
         let sealed = (|| {
+            if record.enforcement != Enforcement::None && made.held > record.size_bytes.0 {
+                return Err(Error::OutOfRange(format!(
+                    "{} holds {}, which does not fit into {}; ask for more",
+                    origin.source(),
+                    Bytes(made.held),
+                    record.size_bytes
+                )));
+            }
             record.quota_id = made.number;
             record.source = Some(origin.source());
             record.inherited_bytes = Bytes(made.inherited);
@@ -228,6 +249,11 @@ impl Pool {
             );
             return Err(Error::invalid("parameter \"copy\"", problem));
         }
+        // Before anything is staged: whoever is told to come again comes often.
+        let _turn = match method {
+            Method::Subvolume => None,
+            Method::Reflink | Method::Copy => Some(self.copies.begin(self.name())?),
+        };
         let staged = disk.stage().map_err(fault)?;
         let made = match method {
             Method::Subvolume => self.copy_subvolume(disk, &staged, &source, order),
@@ -266,7 +292,16 @@ impl Pool {
                 read_only,
             )
             .during("make a snapshot of a subvolume");
-        let made = copied.map_err(fault).and_then(|number| {
+        let refused = |step: Fault| match step.errno {
+            Errno::TXTBSY | Errno::OPNOTSUPP => {
+                let source = order.origin.source();
+                Error::CannotCopy(format!(
+                    "{source} cannot be copied: {step}: is a file of it in use for swap?"
+                ))
+            }
+            _ => fault(step),
+        };
+        let made = copied.map_err(refused).and_then(|number| {
             // What was written before and had no place on the disk yet has one now.
             let (now, held) = (
                 self.pins_of(disk, order)?,
@@ -290,10 +325,12 @@ impl Pool {
     /// charged for.
     fn pins_of(&self, disk: &Disk, order: &Order<'_>) -> Result<Vec<Pin>> {
         let volume = match order.origin {
-            Origin::Snapshot(entry) => return Ok(entry.record.pins.clone()),
-            Origin::Volume(entry) => &entry.record,
+            Origin::Snapshot(entry) => return Ok(self.living(&entry.record.pins)),
+            Origin::Volume(entry) => self.current(entry),
         };
-        let mut pins = volume.pins.clone();
+        let volume = &volume.record;
+        // What is gone has no limit to raise.
+        let mut pins = self.living(&volume.pins);
         if let Some(id) = volume.number().filter(|_| disk.accounts()) {
             let charge = disk.quota.charge(id).during("ask what a volume uses");
             let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
@@ -330,8 +367,9 @@ impl Pool {
     fn held_by(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
         let volume = match origin {
             Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
-            Origin::Volume(entry) => &entry.record,
+            Origin::Volume(entry) => self.current(entry),
         };
+        let volume = &volume.record;
         let size = volume.size_bytes.0;
         let Some(id) = volume.number().filter(|_| disk.accounts()) else {
             return Ok(size);
@@ -347,6 +385,20 @@ impl Pool {
             Enforcement::None => held,
             Enforcement::Project | Enforcement::Squota => held.min(size),
         })
+    }
+
+    /// A volume as it is now: it may have grown meanwhile.
+    fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
+        let state = self.lock();
+        let current = state.index.get::<VolumeRecord>(entry.record.id);
+        Arc::clone(current.unwrap_or(entry))
+    }
+
+    /// The pins of volumes that are there.
+    fn living(&self, pins: &[Pin]) -> Vec<Pin> {
+        let state = self.lock();
+        let lives = |pin: &&Pin| state.index.get::<VolumeRecord>(pin.volume).is_some();
+        pins.iter().filter(lives).copied().collect()
     }
 
     /// Raises the limits of what is pinned.
@@ -408,7 +460,7 @@ impl Pool {
         let copied = copying.copy(source, &data);
         progress.end(os).map_err(fault)?;
         let copied =
-            copied.map_err(|copy| self.judge_copy(disk, order, number, &progress, copy))?;
+            copied.map_err(|copy| self.judge_copy(disk, order, number, &progress, &copy))?;
         let mut held = copied.bytes;
         if let Some(id) = number.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
             let charge = disk.quota.charge(id).during("ask what a copy uses");
@@ -448,18 +500,17 @@ impl Pool {
         order: &Order<'_>,
         number: Option<u32>,
         progress: &Progress<'_>,
-        fault: CopyFault,
+        fault: &CopyFault,
     ) -> Error {
-        let fault = match fault {
-            CopyFault {
-                reason: CopyReason::Step(fault),
-                ..
-            } => fault,
-            other => {
-                let source = order.origin.source();
-                return Error::CannotCopy(format!("{source} cannot be copied: {other}"));
-            }
+        let source = order.origin.source();
+        let step = match &fault.reason {
+            CopyReason::Step(step) => Some(*step),
+            _ => None,
         };
+        let Some(step) = step.filter(|step| !is_of_the_tree(*step)) else {
+            return Error::CannotCopy(format!("{source} cannot be copied: {fault}"));
+        };
+        let fault = step;
         if fault.errno == Errno::CANCELED {
             return match (progress.refusal(), self.sickness()) {
                 (Some(refused), _) => refused,
@@ -467,7 +518,7 @@ impl Pool {
                 (None, None) => Error::Stopped(format!("copying {}", order.origin.source())),
             };
         }
-        if fault.is_full() && is_at_limit(disk, number, order.limit) {
+        if fault.is_full() && is_at_limit(disk, fault.errno, number, order.limit) {
             return Error::OutOfRange(format!(
                 "what is in {} does not fit into {}; ask for more",
                 order.origin.source(),
@@ -478,12 +529,29 @@ impl Pool {
     }
 }
 
-/// Whether a copy that could not be written to is as large as it may be, or nearly so.
-fn is_at_limit(disk: &Disk, number: Option<u32>, limit: Bytes) -> bool {
-    const NEARLY: u64 = 64;
+/// Whether a step of a copy failed for the sake of what is copied, and not of the disk.
+fn is_of_the_tree(fault: Fault) -> bool {
+    let of_the_disk = matches!(
+        fault.errno,
+        Errno::CANCELED
+            | Errno::IO
+            | Errno::ROFS
+            | Errno::UCLEAN
+            | Errno::BADMSG
+            | Errno::NXIO
+            | Errno::NODEV
+    );
+    !(of_the_disk || fault.sync || fault.is_full() || fault.is_local())
+}
+
+/// Whether a copy that could not be written to is as large as it may be, or would be with what did
+/// not fit: then the disk has room for all of it.
+fn is_at_limit(disk: &Disk, errno: Errno, number: Option<u32>, limit: Bytes) -> bool {
     let charge = number.and_then(|id| disk.quota.charge(id).ok());
-    charge.is_some_and(|charge| {
-        let inodes = charge.inode_limit > 0 && charge.inodes >= charge.inode_limit;
-        inodes || limit > Bytes::ZERO && charge.bytes >= limit.0 - limit.0 / NEARLY
-    })
+    let Some(charge) = charge.filter(Charge::is_limited) else {
+        return false;
+    };
+    let inodes = charge.inode_limit > 0 && charge.inodes >= charge.inode_limit;
+    let has_room = disk.space().is_ok_and(|space| space.available >= limit.0);
+    inodes || errno == Errno::DQUOT || has_room
 }

@@ -384,6 +384,10 @@ pub(crate) fn write_new(
     let mut json = serde_json::to_vec_pretty(record)
         .map_err(|_| Fault::new("encode a record", Errno::INVAL))?;
     json.push(b'\n');
+    // It could not be read again.
+    if json.len() > MAX_RECORD_BYTES {
+        return Err(Fault::new("write so long a record", Errno::INVAL));
+    }
     let file = os.create(&dir, name).during("make a record")?;
     os.write_all(&file, &json).during("write a record")?;
     os.fsync(&file).during_sync("fsync a record")

@@ -25,19 +25,17 @@ const GRAIN: u64 = 1 << 20;
 pub(super) struct Recounted(Mutex<BTreeMap<VolumeId, u64>>);
 
 impl Pool {
-    /// The copies that were charged for much since they were looked at last.
-    pub(crate) fn to_recount(&self) -> Vec<Arc<Entry>> {
-        let Ok(disk) = self.disk() else {
-            return Vec::new();
-        };
+    /// A copy that was charged for much since it was looked at last.
+    pub(crate) fn to_recount(&self) -> Option<Arc<Entry>> {
+        let disk = self.disk().ok()?;
         if disk.quota.enforcement() != Enforcement::Squota {
-            return Vec::new();
+            return None;
         }
         let copies: Vec<Arc<Entry>> = {
             let state = self.lock();
             let copies = state.index.volumes().filter(|entry| {
                 let record = &entry.record;
-                record.inherited_bytes.0 >= GRAIN && record.enforcement == Enforcement::Squota
+                record.inherited_bytes > Bytes::ZERO && record.enforcement == Enforcement::Squota
             });
             copies.cloned().collect()
         };
@@ -60,7 +58,7 @@ impl Pool {
             }
             much
         };
-        copies.into_iter().filter(has_written).collect()
+        copies.into_iter().find(has_written)
     }
 
     /// Counts what a copy still has of others, and raises its limit by what it has not. The caller
@@ -76,12 +74,22 @@ impl Pool {
         });
         let counted = counted.during("count what a copy has of others");
         let now = counted.map_err(|fault| self.judge(fault, Self::home_sick))?;
-        if now.saturating_add(GRAIN) > before {
+        let grain = GRAIN.min(entry.record.limit(0).0 / PART);
+        if now.saturating_add(grain) >= before {
             return Ok(());
         }
         let mut record = entry.record.clone();
         record.inherited_bytes = Bytes(now);
+        // What it has no more it keeps no more.
+        for pin in &mut record.pins {
+            pin.bytes = pin.bytes.min(Bytes(now));
+        }
         self.change(&disk, entry, record)?;
+        for pin in &entry.record.pins {
+            let lowered = self.refresh_limit(&disk, pin.volume);
+            let lowered = lowered.during("lower a volume's limit");
+            lowered.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        }
         let (volume, inherited) = (entry.record.id, Bytes(now));
         tracing::info!(pool = %self.name(), %volume, %inherited, "raised the limit of a copy");
         Ok(())

@@ -285,6 +285,7 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
             return 0;
         }
     };
+    let pins = pool.trash.pins().len();
     retries.retain(|name, _| names.contains(name));
     let mut reclaimed = 0;
     for name in &names {
@@ -312,7 +313,7 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
             Err(fault) => postpone(pool, name, fault, retries),
         }
     }
-    if reclaimed > 0 {
+    if pool.trash.pins().len() < pins {
         // What the others wait for may have been freed with it.
         let waiting = retries.values_mut().filter(|retry| retry.number.is_some());
         waiting.for_each(|retry| *retry = Retry::after(None, retry.number));

@@ -234,9 +234,12 @@ impl Quota for BtrfsQuota {
         });
         let mut inherited: u64 = 0;
         sys::walk_tree(dir, 0, (all[0], all[1]), |key, item| {
+            // Whose the metadata is cannot be told: it is counted as if it were others'.
+            let mut bytes = ITEM_HEAD + item.len() as u64;
             if key.kind == EXTENT_DATA {
-                inherited = inherited.saturating_add(older(item, made));
+                bytes += older(item, made);
             }
+            inherited = inherited.saturating_add(bytes);
         })?;
         Ok(inherited)
     }
@@ -353,6 +356,9 @@ impl Quota for BtrfsQuota {
         }
     }
 }
+
+/// What a leaf of a tree holds besides each item: `struct btrfs_item`.
+const ITEM_HEAD: u64 = 25;
 
 /// How much of a file a `struct btrfs_file_extent_item` is, in bytes, if it was written no later
 /// than in a transaction and not into the tree itself.

@@ -17,9 +17,12 @@ use crate::pool::fault::{During, Fault};
 use crate::pool::record::{self, FORMAT, Method, Source};
 use crate::pool::tree::CopyWatch;
 use crate::pool::{Pool, Reservation, now};
-use crate::types::Bytes;
+use crate::types::{Bytes, PoolName};
 
 use super::Order;
+
+/// How many copies a pool makes at once file by file.
+const MOST_AT_ONCE: usize = 4;
 
 /// How often it is written down, and how often it is logged.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
@@ -39,6 +42,22 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
+    /// Has another copy made file by file, unless there are enough: each keeps a call's turn, threads
+    /// and descriptors for as long as it takes.
+    pub(super) fn begin(&self, pool: &PoolName) -> Result<Turn<'_>, Error> {
+        let one_more = |running: usize| (running < MOST_AT_ONCE).then_some(running + 1);
+        let begun = self
+            .running
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        match begun {
+            Ok(_) => Ok(Turn(self)),
+            Err(running) => {
+                let what = format!("pool {pool} makes {running} copies at once already, and");
+                Err(Error::Busy(what))
+            }
+        }
+    }
+
     /// Ends the copies at work; none begins after.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
@@ -109,6 +128,8 @@ pub(crate) struct Progress<'a> {
     staged: &'a Staged,
     room: &'a Reservation<'a>,
     begun: CopyStatus,
+    /// More than this cannot be in what is copied; whoever moves files ahead of the copy has it.
+    most: u64,
     entries: AtomicU64,
     bytes: AtomicU64,
     told: Mutex<Told>,
@@ -136,7 +157,6 @@ impl<'a> Progress<'a> {
         order: &Order<'a>,
         method: Method,
     ) -> Self {
-        pool.copies.running.fetch_add(1, Ordering::Relaxed);
         let now_at = Instant::now();
         Self {
             pool,
@@ -151,6 +171,7 @@ impl<'a> Progress<'a> {
                 entries: 0,
                 bytes: Bytes::ZERO,
             },
+            most: order.origin.most(),
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             told: Mutex::new(Told {
@@ -191,11 +212,20 @@ impl<'a> Progress<'a> {
 
     /// Promises what was copied, for it may be more than was thought, and grow meanwhile.
     fn cover(&self, bytes: u64) {
-        if bytes <= self.room.size().0 {
+        if bytes <= self.room.size().0.min(self.most) {
             return;
         }
         let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.room.cover(bytes) {
+        let covered = if bytes > self.most {
+            let of = self.begun.of;
+            Err(Error::CannotCopy(format!(
+                "more than {of} can hold was found in it: its files are moved while it is copied; \
+                 stop what does that"
+            )))
+        } else {
+            self.room.cover(bytes)
+        };
+        if let Err(error) = covered {
             *refusal = Some(error);
             self.refused.store(true, Ordering::Relaxed);
         }
@@ -257,8 +287,12 @@ impl CopyWatch for Progress<'_> {
     }
 }
 
-impl Drop for Progress<'_> {
+/// The right to make one copy.
+#[derive(Debug)]
+pub(super) struct Turn<'a>(&'a Copies);
+
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.pool.copies.running.fetch_sub(1, Ordering::Relaxed);
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }

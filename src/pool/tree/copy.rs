@@ -272,7 +272,14 @@ impl Hand<'_, '_> {
 
     fn read(self, dir: &Arc<Dir>) -> Result<(), Reason> {
         while !self.work.is_halted() {
-            let read = next_entries(dir.source.as_fd()).during("list a directory")?;
+            let read = match next_entries(dir.source.as_fd()) {
+                // It was removed while it was read.
+                Err(Errno::NOENT | Errno::STALE) => {
+                    self.work.totals.vanished.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+                read => read.during("list a directory")?,
+            };
             let Some(mut entries) = read else { break };
             // The last is taken first: files, for directories are what is worth giving away. In the
             // order of the disk, threads keep to different parts of it: XFS locks each by itself.

@@ -66,10 +66,20 @@ impl LoopMount {
         at: &Path,
     ) -> Self {
         std::fs::File::create(image).unwrap().set_len(size).unwrap();
-        run(Command::new(format!("mkfs.{filesystem}"))
-            .arg("-q")
-            .args(options)
-            .arg(image));
+        let mkfs = || {
+            let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
+            mkfs.arg("-q").args(options).arg(image).output().unwrap()
+        };
+        let mut made = mkfs();
+        // It looks through all loop devices, and takes one that goes meanwhile for a failure.
+        for _ in 0..10 {
+            if !String::from_utf8_lossy(&made.stderr).contains("cannot check mount status") {
+                break;
+            }
+            made = mkfs();
+        }
+        let stderr = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "mkfs.{filesystem}: {stderr}");
         Self {
             at: at.to_owned(),
             image: image.to_owned(),

@@ -86,6 +86,13 @@ pub(super) fn flags(original: &Statx) -> IFlags {
         (StatxAttributes::NODUMP, IFlags::NODUMP),
     ];
     let mut flags = IFlags::empty();
+    // Nothing else can be opened for them.
+    if !matches!(
+        super::kind_of(original),
+        FileType::RegularFile | FileType::Directory
+    ) {
+        return flags;
+    }
     for (attribute, flag) in kept {
         flags.set(flag, original.stx_attributes.contains(attribute));
     }

@@ -63,6 +63,10 @@ impl Copying<'_> {
                 Err(Errno::NXIO) => break,
                 data => data.during("find data in a file")?,
             };
+            // What it grew by, after a hole.
+            if data >= size {
+                break;
+            }
             let hole = match seek(source, SeekFrom::Hole(data)) {
                 Err(Errno::NXIO) => break,
                 hole => hole.during("find a hole in a file")?,

@@ -269,3 +269,44 @@ fn a_file_that_grows_is_copied_as_far_as_it_was() {
         .unwrap();
     assert_eq!(fs::read(place.path("shorter")).unwrap(), [1; 100]);
 }
+
+/// Removes a directory, with what is in it, when the first of it was copied.
+struct Remover {
+    dir: PathBuf,
+    removed: AtomicBool,
+}
+
+impl CopyWatch for Remover {
+    fn copied(&self, _bytes: u64) {
+        if !self.removed.swap(true, Ordering::Relaxed) {
+            loops::run(std::process::Command::new("rm").arg("-rf").arg(&self.dir));
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_directory_that_is_removed_while_it_is_read_is_no_error() {
+    if is_skipped() {
+        return;
+    }
+    for (filesystem, transfer) in WAYS {
+        let place = Place::new(filesystem);
+        let dir = place.path("source/dir");
+        fs::create_dir(&dir).unwrap();
+        // More than one reading brings.
+        for file in 0..3000 {
+            fs::write(dir.join(format!("a file with a long name {file}")), "x").unwrap();
+        }
+        let watch = Remover {
+            dir,
+            removed: AtomicBool::new(false),
+        };
+        let os = Os::default();
+        let copied = place.copy("copy", &copying(&os, transfer, &watch)).unwrap();
+        assert!(copied.vanished > 0, "{filesystem} {transfer:?}: {copied:?}");
+    }
+}
