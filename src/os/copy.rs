@@ -224,7 +224,11 @@ impl Os {
             last_modification: timespec(of.stx_mtime),
         };
         self.step(Step::SetTimes, Object::Open(inode.as_fd()), || {
-            rustix::fs::utimensat(inode, "", &times, AtFlags::EMPTY_PATH)
+            if inode.is_place {
+                rustix::fs::utimensat(inode, "", &times, AtFlags::EMPTY_PATH)
+            } else {
+                rustix::fs::futimens(inode, &times)
+            }
         })
     }
 
