@@ -22,7 +22,7 @@ use operations::OPERATIONS;
 use scene::Scene;
 
 /// The operations in which limits are set or freed.
-const ABOUT_LIMITS: [&str; 8] = [
+const ABOUT_LIMITS: [&str; 13] = [
     "create",
     "create what a killed driver left in staging",
     "create what a killed driver left in sight",
@@ -31,6 +31,11 @@ const ABOUT_LIMITS: [&str; 8] = [
     "delete",
     "delete what a killed driver took out of sight",
     "reclaim",
+    "snapshot",
+    "restore",
+    "clone",
+    "delete a snapshot",
+    "reclaim a snapshot",
 ];
 
 /// Asserts that exactly the volumes there are are limited, each as its record says.

@@ -145,7 +145,7 @@ impl Model {
                 let index = self.add(id, access, step == Step::Create);
                 self.link(parent, name, index);
             }
-            (Step::Write, Object::Open(file)) => {
+            (Step::Write | Step::CopyRange | Step::Truncate, Object::Open(file)) => {
                 let content = std::fs::read(proc_path(file)).unwrap();
                 let index = self.index(file);
                 let history = self.inodes[index].content.as_mut().unwrap();
@@ -168,7 +168,7 @@ impl Model {
             (Step::Unlink | Step::Rmdir, Object::Entry(dir, name)) => {
                 self.unlink(self.index(dir), name);
             }
-            (Step::SetFlags, Object::Open(_)) => {}
+            (Step::SetFlags | Step::SetTimes, Object::Open(_)) => {}
             (step, object) => panic!("a step that is not known: {step:?} {object:?}"),
         }
     }

@@ -24,6 +24,8 @@ pub struct Operation {
     pub after: fn(&Scene) -> bool,
     /// Whether the pool's disk is missing when the driver is started again.
     pub disk_is_missing: bool,
+    /// Whether a limit may be left that every start makes what is recorded.
+    pub leaves_limits: bool,
 }
 
 impl Operation {
@@ -34,6 +36,7 @@ impl Operation {
         before: |scene| scene.holds(&[]),
         after: |scene| scene.holds(&[]),
         disk_is_missing: false,
+        leaves_limits: false,
     };
 }
 
@@ -125,10 +128,7 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "expand",
-        prepare: |scene| {
-            with_kept(scene);
-            scene.fill("pvc");
-        },
+        prepare: with_source,
         act: |scene| scene.grow("pvc"),
         before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_size("pvc", SIZE),
         after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_size("pvc", 2 * SIZE),
@@ -136,10 +136,7 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "delete",
-        prepare: |scene| {
-            with_kept(scene);
-            scene.fill("pvc");
-        },
+        prepare: with_source,
         act: |scene| scene.delete("pvc"),
         before: |scene| scene.holds(&["kept", "pvc"]),
         after: |scene| scene.holds(&["kept"]),
@@ -176,6 +173,69 @@ pub const OPERATIONS: &[Operation] = &[
         },
         before: |scene| scene.holds(&["kept"]),
         after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "snapshot",
+        prepare: with_source,
+        act: |scene| scene.snapshot("taken", "pvc"),
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
+        after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&["taken"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "start where a killed driver left a copy in staging",
+        prepare: |scene| {
+            with_source(scene);
+            scene.kill(Kill::Before(Step::Create, "snapshot.json"), |scene| {
+                assert!(!scene.take("taken", "pvc"));
+            });
+        },
+        act: Scene::start,
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
+        after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
+        // The source's was raised for the copy.
+        leaves_limits: true,
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "restore",
+        prepare: with_snapshot,
+        act: |scene| scene.restore("restored", "taken"),
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&["taken"]),
+        after: |scene| {
+            scene.holds(&["kept", "pvc", "restored"]) && scene.holds_snapshots(&["taken"])
+        },
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "clone",
+        prepare: with_source,
+        act: |scene| scene.clone_of("cloned", "pvc"),
+        before: |scene| scene.holds(&["kept", "pvc"]),
+        after: |scene| scene.holds(&["cloned", "kept", "pvc"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "delete a snapshot",
+        prepare: with_snapshot,
+        act: |scene| scene.delete_snapshot("taken"),
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&["taken"]),
+        after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "reclaim a snapshot",
+        prepare: |scene| {
+            with_snapshot(scene);
+            scene.delete_snapshot("taken");
+        },
+        act: |scene| {
+            scene.reclaim();
+            scene.is_reclaimed();
+        },
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
+        after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
         ..Operation::NOTHING
     },
     Operation {
@@ -251,6 +311,16 @@ pub const OPERATIONS: &[Operation] = &[
 fn with_kept(scene: &mut Scene) {
     scene.start();
     scene.fill("kept");
+}
+
+fn with_source(scene: &mut Scene) {
+    with_kept(scene);
+    scene.fill("pvc");
+}
+
+fn with_snapshot(scene: &mut Scene) {
+    with_source(scene);
+    scene.snapshot("taken", "pvc");
 }
 
 fn memory(scene: &Scene, state_dir: &str) -> Memory {
