@@ -81,33 +81,47 @@ mutant "open: remembered only when the pool is served" \
     pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::error::Result::Ok(true);/' \
     pool/life.rs 's/(self\.serve\(opened\);\n)/let id = opened.disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Sickness::Memory(error.chain()))?;\n/'
 mutant "seal: no syncfs on btrfs" \
-    pool/disk.rs 's/if self\.filesystem\.needs_syncfs/if false/'
+    pool/disk.rs 's/has_content \|\| self\.filesystem\.needs_syncfs/has_content/'
+mutant "seal: no syncfs of a copy" \
+    pool/disk.rs 's/has_content \|\| self\.filesystem/self.filesystem/'
+mutant "seal: a copy is shown before its content is durable" \
+    pool/disk.rs 's/has_content \|\| self\.filesystem/self.filesystem/; s/(fn settle.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "settle: no fsync of volumes/" \
-    pool/disk.rs 's/self\.sync_dirs\(\[&self\.volumes\]\)/self.sync_dirs([])/'
+    pool/disk.rs 's/self\.sync_dirs\(\[self\.homes\.of::<R>\(\)\]\)/self.sync_dirs([])/'
 mutant "create: settled before it is revealed" \
-    pool/contents.rs 's/        let settled = disk\.settle\(\);\n//; s/(        if let Err\(fault\) = disk\.reveal)/        let settled = disk.settle();\n$1/'
+    pool/contents.rs 's/        let settled = disk\.settle::<R>\(\);\n//; s/(        if let Err\(fault\) = disk\.reveal)/        let settled = disk.settle::<R>();\n$1/'
 mutant "create: mode and owner after the record" \
-    pool/contents.rs 's/(        os\.chown.*?)        disk\.seal\(staged, record\)\n/        disk.seal(staged, record)?;\n$1        Ok(())\n/s'
+    pool/contents.rs 's/(        os\.chown.*?)        disk\.seal\(staged, record, false\)\n/        disk.seal(staged, record, false)?;\n$1        Ok(())\n/s'
 mutant "create: record after the rename" \
-    pool/contents.rs 's/        disk\.seal\(staged, record\)\n/        Ok(())\n/; s/(        let settled = )disk\.settle\(\);/$1disk.seal(&staged, &record).and_then(|()| disk.settle());/'
+    pool/contents.rs 's/        disk\.seal\(staged, record, false\)\n/        Ok(())\n/; s/(        let settled = )disk\.settle::<R>\(\);/$1match disk.seal(staged, &record, false) { Err(fault) if fault.errno != Errno::EXIST => Err(fault), _ => disk.settle::<R>() };/'
 mutant "amend: no fsync of the volume's directory" \
     pool/disk.rs 's/        self\.sync_dirs\(\[&dir\]\)/        Ok(())/'
 mutant "amend: no syncfs on btrfs" \
     pool/disk.rs 's/(fn amend.*?)if self\.filesystem\.needs_syncfs/$1if false/s'
 mutant "expand: limit after the record" \
-    pool/contents.rs 's/set_limit\(&self\.context\.os, &disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| set_limit(&self.context.os, &disk, &record).during("$1"))/'
+    pool/contents.rs 's/self\s*\.set_limit\(&disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(&disk, &record).during("$1"))/'
 mutant "bin: no fsync of trash/" \
-    pool/disk.rs 's/\[&self\.trash, &self\.volumes\]/[&self.volumes]/'
+    pool/disk.rs 's/\[&self\.trash, home\]/[home]/'
 mutant "bin: no fsync of volumes/" \
-    pool/disk.rs 's/\[&self\.trash, &self\.volumes\]/[&self.trash]/'
+    pool/disk.rs 's/\[&self\.trash, home\]/[&self.trash]/'
 mutant "bin: both fsyncs before the rename" \
-    pool/disk.rs 's/        self\.sync_dirs\(\[&self\.trash, &self\.volumes\]\)\?;\n//; s/(        let moved = self\n)/        self.sync_dirs([&self.trash, &self.volumes])?;\n$1/'
+    pool/disk.rs 's/        self\.sync_dirs\(\[&self\.trash, home\]\)\?;\n//; s/(        let moved = self\n)/        self.sync_dirs([&self.trash, home])?;\n$1/'
 mutant "quota: directory before the limit" \
     quota/fake.rs 's/(        let id = \{.*?\};\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
 mutant "reclaim: number freed before the content is gone" \
-    pool/trash.rs 's/(    tree::empty\(os, &dir, Some.*?\n)(.*?)(    match os\.unlink\(&dir, VOLUME_RECORD\))/$2$1$3/s; s/    let entries = progress\.count;\n//; s/, entries, "reclaimed"/, "reclaimed"/'
+    pool/trash.rs 's/(    tree::empty\(os, &dir, binned\.file, manner, &progress\)\?;\n    let entries[^\n]*\n)(.*?)(    if let Some\(file\) = binned\.file)/$2$1$3/s'
 mutant "reclaim: record removed before the number is freed" \
-    pool/trash.rs 's/Some\(VOLUME_RECORD\), manner/None, manner/'
+    pool/trash.rs 's/binned\.file, manner/None, manner/'
+mutant "copy: the source's limit is raised after it" \
+    pool/copies.rs 's/(let pins = self\.pins_of\(disk, order\)\?;\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
+mutant "copy: what it pins is not recorded" \
+    pool/copies.rs 's/            record\.pins\.clone_from\(&made\.pins\);\n//g'
+mutant "start: what copies pin is not counted" \
+    pool/limits.rs 's/record::pinned\(index\.pins\(\)\.chain\(trashed\)\)/record::pinned(trashed)/'
+mutant "start: what copies in the trash pin is not counted" \
+    pool/limits.rs 's/record::pinned\(index\.pins\(\)\.chain\(trashed\)\)/{ drop(trashed); record::pinned(index.pins()) }/'
+mutant "reclaim: the source's limit is lowered before the copy is gone" \
+    pool/trash.rs 's/(    match disk\.quota\.destroy_dir.*?)(    if !binned\.pins\.is_empty.*?\n    \}\n)/$2$1/s'
 mutant "memory: no fsync of what a killed driver wrote" \
     pool/memory.rs 's/return self\.os\.fsync\(&self\.dir\)\.map_err\(failed\)/return Ok(())/'
 

@@ -1,15 +1,16 @@
 //! The steps of snapshots, restores and clones, on real disks of every kind of copy.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::os::{Os, Step};
+use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::volume::{Snapshot, Volume};
 
@@ -56,14 +57,7 @@ impl Set {
                 ..Fakes::default()
             },
         );
-        let source = rig.make("source", SIZE);
-        let data = rig.volume_data("source");
-        write(&data.join("file"), 1, 1 << 20).unwrap();
-        fs::create_dir(data.join("dir")).unwrap();
-        fs::write(data.join("dir/inner"), "inner").unwrap();
-        fs::hard_link(data.join("dir/inner"), data.join("other")).unwrap();
-        std::os::unix::fs::symlink("dir/inner", data.join("link")).unwrap();
-        rustix::fs::syncfs(fs::File::open(&data).unwrap()).unwrap();
+        let source = furnish(&rig);
         let mut set = Self {
             rig,
             script,
@@ -72,7 +66,7 @@ impl Set {
             taken: None,
         };
         let number = set.number("source");
-        set.charged = set.charges().get(&number).map_or(0, |charge| charge.0);
+        set.charged = charges(&set.rig).get(&number).map_or(0, |charge| charge.0);
         set
     }
 
@@ -95,36 +89,12 @@ impl Set {
         });
     }
 
-    /// What the kernel counts: use and limit, by number.
-    fn charges(&self) -> BTreeMap<u32, (u64, u64)> {
-        let filesystem = match self.rig.kind {
-            Kind::Btrfs | Kind::BtrfsSquota => "btrfs",
-            Kind::Xfs => "xfs",
-            Kind::Ext4 => "ext4",
-        };
-        let root = fs::File::open(self.rig.disk.path()).unwrap();
-        let quota = KernelQuotas.find(filesystem, root.as_fd()).unwrap();
-        let charges = quota.charges().unwrap().into_iter();
-        charges
-            .map(|(number, charge)| (number, (charge.bytes, charge.byte_limit)))
-            .collect()
-    }
-
     /// The number that a volume is charged to; 0 where none is.
     fn number(&self, volume: &str) -> u32 {
         let record = self.rig.volume_data(volume).with_file_name("volume.json");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
         let number = record["quota_id"].as_u64().unwrap_or_default();
         number.try_into().unwrap()
-    }
-
-    /// The limits that the kernel holds.
-    fn limits(&self) -> Vec<u64> {
-        let charges = self.charges().into_values();
-        let mut limits: Vec<u64> = charges.map(|(_, limit)| limit).collect();
-        limits.retain(|limit| *limit > 0);
-        limits.sort_unstable();
-        limits
     }
 
     /// The limits there are to be: the source may rewrite all it holds, whatever keeps what it held,
@@ -137,6 +107,50 @@ impl Set {
         let copy = is_copied.then(|| SIZE - self.charged);
         copy.into_iter().chain([source]).collect()
     }
+}
+
+/// Makes the volume "source" with a few things in it.
+fn furnish(rig: &Rig) -> Volume {
+    let source = rig.make("source", SIZE);
+    let data = rig.volume_data("source");
+    write(&data.join("file"), 1, 1 << 20).unwrap();
+    fs::create_dir(data.join("dir")).unwrap();
+    fs::write(data.join("dir/inner"), "inner").unwrap();
+    fs::hard_link(data.join("dir/inner"), data.join("other")).unwrap();
+    std::os::unix::fs::symlink("dir/inner", data.join("link")).unwrap();
+    rustix::fs::syncfs(fs::File::open(&data).unwrap()).unwrap();
+    source
+}
+
+/// What the kernel counts: use and limit, by number.
+fn charges(rig: &Rig) -> BTreeMap<u32, (u64, u64)> {
+    charges_on(rig.kind, rig.disk.path())
+}
+
+fn charges_on(kind: Kind, disk: &Path) -> BTreeMap<u32, (u64, u64)> {
+    let filesystem = match kind {
+        Kind::Btrfs | Kind::BtrfsSquota => "btrfs",
+        Kind::Xfs => "xfs",
+        Kind::Ext4 => "ext4",
+    };
+    let root = fs::File::open(disk).unwrap();
+    let quota = KernelQuotas.find(filesystem, root.as_fd()).unwrap();
+    let charges = quota.charges().unwrap().into_iter();
+    charges
+        .map(|(number, charge)| (number, (charge.bytes, charge.byte_limit)))
+        .collect()
+}
+
+/// The limits that the kernel holds.
+fn limits_of(rig: &Rig) -> Vec<u64> {
+    limits(&charges(rig))
+}
+
+fn limits(charges: &BTreeMap<u32, (u64, u64)>) -> Vec<u64> {
+    let mut limits: Vec<u64> = charges.values().map(|(_, limit)| *limit).collect();
+    limits.retain(|limit| *limit > 0);
+    limits.sort_unstable();
+    limits
 }
 
 impl Call {
@@ -216,7 +230,7 @@ impl Call {
         // Of what is gone not even a number is left.
         let numbers = if limits.is_empty() { 0 } else { found };
         eventually("the limits are as they are to be", || {
-            set.limits() == limits && set.charges().len() == numbers
+            limits_of(&set.rig) == limits && charges(&set.rig).len() == numbers
         });
     }
 }
@@ -337,4 +351,52 @@ fn a_subvolume_copy_survives_every_step() {
 #[test]
 fn a_subvolume_copy_with_quota_survives_every_step() {
     survive(Kind::BtrfsSquota);
+}
+
+/// Notes the limits in force when a subvolume is copied or destroyed.
+#[derive(Debug, Default)]
+struct Watch {
+    disk: OnceLock<PathBuf>,
+    seen: Mutex<Vec<(Step, Vec<u64>)>>,
+}
+
+impl Observer for Watch {
+    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+        if matches!(step, Step::SnapshotSubvolume | Step::DestroySubvolume) {
+            let charges = charges_on(Kind::BtrfsSquota, self.disk.get().unwrap());
+            self.seen.lock().unwrap().push((step, limits(&charges)));
+        }
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// Before a subvolume is copied the limit of its volume is raised by what it holds, for it stays
+/// charged for that; and it is lowered when the copy is reclaimed.
+#[test]
+fn a_limit_is_raised_as_long_as_a_copy_keeps_what_is_charged() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let watch = Arc::new(Watch::default());
+    let fakes = Fakes {
+        os: Os::observed(watch.clone()),
+        ..Fakes::default()
+    };
+    let rig = Rig::with(Kind::BtrfsSquota, fakes);
+    watch.disk.set(rig.disk.path().to_owned()).unwrap();
+    let source = furnish(&rig);
+    let charged: u64 = charges(&rig).values().map(|(bytes, _)| bytes).sum();
+    assert!(charged >= 1 << 20, "{charged}");
+    let taken = rig.snapshot("taken", &source).unwrap();
+    rig.delete_snapshot(&taken);
+    rig.wait_for_trash();
+    let raised = vec![SIZE + charged];
+    let steps = [Step::SnapshotSubvolume, Step::DestroySubvolume];
+    assert_eq!(
+        *watch.seen.lock().unwrap(),
+        steps.map(|step| (step, raised.clone()))
+    );
+    assert_eq!(limits_of(&rig), [SIZE]);
 }
