@@ -13,8 +13,8 @@ use crate::sys;
 use super::fault::{Reason, stopped};
 use super::{Copying, Transfer};
 
-/// How long XFS holds the lock of a file for each extent whose blocks are to be shared, as measured
-/// on a machine of two cores.
+/// How long XFS may hold the lock of a file for each extent whose blocks are to be shared: the
+/// longest that was measured, a tenth of it being usual.
 pub(super) const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
 
 /// Smaller files have too few extents to ask for their number.
