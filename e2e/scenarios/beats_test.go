@@ -43,6 +43,13 @@ func (s *scenario) beats(name, class string, n node) *beating {
 	}
 	b := &beating{scenario: s, pod: name, home: n, file: fmt.Sprintf("/proc/%d/root/data/beats", pid)}
 	b.life = b.identity()
+	// A process may be there before its first beat.
+	s.eventually("pod "+name+" begins to write", patience, func() string {
+		if _, err := os.Stat(b.file); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	b.goesOn()
 	return b
 }
