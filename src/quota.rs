@@ -71,6 +71,12 @@ impl Charge {
         self.bytes == 0 && self.inodes == 0
     }
 
+    /// Whether more is charged than it is limited to.
+    pub fn exceeds(&self) -> bool {
+        let above = |charged: u64, limit: u64| limit > 0 && charged > limit;
+        above(self.bytes, self.byte_limit) || above(self.inodes, self.inode_limit)
+    }
+
     /// Whether it is limited.
     pub fn is_limited(&self) -> bool {
         self.byte_limit != 0 || self.inode_limit != 0

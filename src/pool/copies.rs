@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::os;
-use crate::quota::{Charge, Enforcement};
+use crate::quota::Enforcement;
 use crate::types::Bytes;
 
 use super::disk::{Disk, Staged};
@@ -464,7 +464,12 @@ impl Pool {
         let mut held = copied.bytes;
         if let Some(id) = number.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
             let charge = disk.quota.charge(id).during("ask what a copy uses");
-            held = charge.map_err(fault)?.bytes;
+            let charge = charge.map_err(fault)?;
+            // Whoever is as privileged as this driver passes any limit of ext4.
+            if charge.exceeds() {
+                return Err(does_not_fit(order));
+            }
+            held = charge.bytes;
         }
         Ok(Made {
             method: Some(method),
@@ -519,11 +524,7 @@ impl Pool {
             };
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, number, order.limit) {
-            return Error::OutOfRange(format!(
-                "what is in {} does not fit into {}; ask for more",
-                order.origin.source(),
-                order.limit
-            ));
+            return does_not_fit(order);
         }
         self.judge(fault, Self::home_sick)
     }
@@ -544,14 +545,21 @@ fn is_of_the_tree(fault: Fault) -> bool {
     !(of_the_disk || fault.sync || fault.is_full() || fault.is_local())
 }
 
-/// Whether a copy that could not be written to is as large as it may be, or would be with what did
-/// not fit: then the disk has room for all of it.
+fn does_not_fit(order: &Order<'_>) -> Error {
+    let (source, limit) = (order.origin.source(), order.limit);
+    Error::OutOfRange(format!(
+        "what is in {source} does not fit into {limit}; ask for more"
+    ))
+}
+
+/// Whether it is its own limit that a copy does not fit into, and not the disk: there is room for
+/// all that it might still take. A file whose blocks are shared fits as a whole or not at all.
 fn is_at_limit(disk: &Disk, errno: Errno, number: Option<u32>, limit: Bytes) -> bool {
     let charge = number.and_then(|id| disk.quota.charge(id).ok());
-    let Some(charge) = charge.filter(Charge::is_limited) else {
-        return false;
-    };
-    let inodes = charge.inode_limit > 0 && charge.inodes >= charge.inode_limit;
-    let has_room = disk.space().is_ok_and(|space| space.available >= limit.0);
-    inodes || errno == Errno::DQUOT || has_room
+    charge.is_some_and(|charge| {
+        let inodes = charge.inode_limit > 0 && charge.inodes >= charge.inode_limit;
+        let left = limit.0.saturating_sub(charge.bytes);
+        let has_room = disk.space().is_ok_and(|space| space.available >= left);
+        inodes || limit > Bytes::ZERO && (has_room || errno == Errno::DQUOT)
+    })
 }
