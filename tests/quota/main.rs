@@ -18,6 +18,7 @@ mod classes;
 #[path = "../suite/common/mod.rs"]
 #[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
 mod common;
+mod copies;
 mod detection;
 mod escapes;
 mod expansion;

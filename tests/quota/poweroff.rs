@@ -38,23 +38,33 @@ const ABOUT_LIMITS: [&str; 13] = [
     "reclaim a snapshot",
 ];
 
-/// Asserts that exactly the volumes there are are limited, each as its record says.
+/// Asserts that exactly the volumes there are are limited, each as its record says, and that no
+/// more is charged than to them and to the snapshots.
 fn limits_are_as_recorded(scene: &Scene) {
     let disk = scene.node.path("disk");
-    let volumes = scene.pool().join("volumes");
     let mut known = Vec::new();
-    for directory in names(&volumes) {
-        let record = fs::read(volumes.join(&directory).join("volume.json")).unwrap();
-        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-        let (project, inherits) = kernel::project(&volumes.join(&directory).join("data"));
-        assert_eq!(record["quota_id"], project, "{directory}");
-        assert!(inherits, "{directory}");
-        let size = record["size_bytes"].as_u64().unwrap();
-        let quota = kernel::quota(&disk, project).unwrap();
-        assert_eq!(quota.bytes, [size; 2], "{directory}");
-        // Both filesystems give so small a volume the least.
-        assert_eq!(quota.inodes, [inodes_of("xfs", size); 2], "{directory}");
-        known.push(project);
+    for (home, file) in [("volumes", "volume.json"), ("snapshots", "snapshot.json")] {
+        let home = scene.pool().join(home);
+        for directory in names(&home) {
+            let directory = home.join(directory);
+            let record = fs::read(directory.join(file)).unwrap();
+            let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+            let (project, inherits) = kernel::project(&directory.join("data"));
+            assert_eq!(record["quota_id"], project, "{}", directory.display());
+            assert!(inherits, "{}", directory.display());
+            let quota = kernel::quota(&disk, project).unwrap();
+            // Nobody writes into a snapshot. Both filesystems give so small a volume the least.
+            let (size, inodes) = match file {
+                "snapshot.json" => (0, 0),
+                _ => {
+                    let size = record["size_bytes"].as_u64().unwrap();
+                    (size, inodes_of("xfs", size))
+                }
+            };
+            let limits = (quota.bytes, quota.inodes);
+            assert_eq!(limits, ([size; 2], [inodes; 2]), "{}", directory.display());
+            known.push(project);
+        }
     }
     known.sort_unstable();
     eventually("nothing else is limited", || {
