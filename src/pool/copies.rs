@@ -3,6 +3,7 @@
 //! A copy is made in staging and seen by one rename, like everything else. A btrfs copies a
 //! subvolume at once; elsewhere the tree is copied file by file, sharing blocks where files can.
 
+mod pins;
 mod progress;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -321,31 +322,6 @@ impl Pool {
         made
     }
 
-    /// What a copy of a subvolume will pin: what its original pins, and, of a volume, what that is
-    /// charged for.
-    fn pins_of(&self, disk: &Disk, order: &Order<'_>) -> Result<Vec<Pin>> {
-        let volume = match order.origin {
-            Origin::Snapshot(entry) => return Ok(self.living(&entry.record.pins)),
-            Origin::Volume(entry) => self.current(entry),
-        };
-        let volume = &volume.record;
-        // What is gone has no limit to raise.
-        let mut pins = self.living(&volume.pins);
-        if let Some(id) = volume.number().filter(|_| disk.accounts()) {
-            let charge = disk.quota.charge(id).during("ask what a volume uses");
-            let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
-            let limit = volume.enforcement.limit(volume.size_bytes);
-            if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
-                pins.push(Pin {
-                    volume: volume.id,
-                    origin: order.copy,
-                    bytes: limit.min(Bytes(charge.bytes)),
-                });
-            }
-        }
-        Ok(pins)
-    }
-
     /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
     /// it is copied.
     pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
@@ -359,73 +335,6 @@ impl Pool {
             Method::Reflink | Method::Copy if !disk.accounts() => Ok(Bytes::ZERO),
             Method::Subvolume | Method::Reflink | Method::Copy => {
                 self.held_by(&disk, &origin).map(Bytes)
-            }
-        }
-    }
-
-    /// What a volume or snapshot holds: a volume's size where nobody counts.
-    fn held_by(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
-        let volume = match origin {
-            Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
-            Origin::Volume(entry) => self.current(entry),
-        };
-        let volume = &volume.record;
-        let size = volume.size_bytes.0;
-        let Some(id) = volume.number().filter(|_| disk.accounts()) else {
-            return Ok(size);
-        };
-        let charge = disk.quota.charge(id).during("ask what a volume uses");
-        let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
-        let others = match disk.quota.enforcement() {
-            Enforcement::Squota => volume.inherited_bytes.0,
-            Enforcement::Project | Enforcement::None => 0,
-        };
-        let held = charge.bytes.saturating_add(others);
-        Ok(match volume.enforcement {
-            Enforcement::None => held,
-            Enforcement::Project | Enforcement::Squota => held.min(size),
-        })
-    }
-
-    /// A volume as it is now: it may have grown meanwhile.
-    fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
-        let state = self.lock();
-        let current = state.index.get::<VolumeRecord>(entry.record.id);
-        Arc::clone(current.unwrap_or(entry))
-    }
-
-    /// The pins of volumes that are there.
-    fn living(&self, pins: &[Pin]) -> Vec<Pin> {
-        let state = self.lock();
-        let lives = |pin: &&Pin| state.index.get::<VolumeRecord>(pin.volume).is_some();
-        pins.iter().filter(lives).copied().collect()
-    }
-
-    /// Raises the limits of what is pinned.
-    fn pin(&self, disk: &Disk, pins: &[Pin]) -> Result<()> {
-        self.lock().pinning.extend(pins);
-        for pin in pins {
-            let raised = self.refresh_limit(disk, pin.volume);
-            if let Err(fault) = raised.during("raise a volume's limit") {
-                self.unpin(disk, pins);
-                return Err(self.judge(fault, Self::home_sick));
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the limits what they are without so many pins of what is being made.
-    fn unpin(&self, disk: &Disk, pins: &[Pin]) {
-        let mut state = self.lock();
-        for pin in pins {
-            if let Some(at) = state.pinning.iter().position(|pinning| pinning == pin) {
-                state.pinning.swap_remove(at);
-            }
-        }
-        drop(state);
-        for pin in pins {
-            if let Err(errno) = self.refresh_limit(disk, pin.volume) {
-                tracing::warn!(pool = %self.name(), volume = %pin.volume, %errno, "left a limit raised");
             }
         }
     }

@@ -1,0 +1,108 @@
+//! What copies on a btrfs with quota keep of what others stay charged for, and the limits that are
+//! raised by it.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::pool::disk::Disk;
+use crate::pool::fault::During;
+use crate::pool::record::{Pin, Record};
+use crate::pool::{Entry, Pool, VolumeRecord};
+use crate::quota::Enforcement;
+use crate::types::Bytes;
+
+use super::{Order, Origin};
+
+impl Pool {
+    /// What a copy of a subvolume will pin: what its original pins, and, of a volume, what that is
+    /// charged for.
+    pub(super) fn pins_of(&self, disk: &Disk, order: &Order<'_>) -> Result<Vec<Pin>> {
+        let volume = match order.origin {
+            Origin::Snapshot(entry) => return Ok(self.living(&entry.record.pins)),
+            Origin::Volume(entry) => self.current(entry),
+        };
+        let volume = &volume.record;
+        // What is gone has no limit to raise.
+        let mut pins = self.living(&volume.pins);
+        if let Some(id) = volume.number().filter(|_| disk.accounts()) {
+            let charge = disk.quota.charge(id).during("ask what a volume uses");
+            let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
+            let limit = volume.enforcement.limit(volume.size_bytes);
+            if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
+                pins.push(Pin {
+                    volume: volume.id,
+                    origin: order.copy,
+                    bytes: limit.min(Bytes(charge.bytes)),
+                });
+            }
+        }
+        Ok(pins)
+    }
+
+    /// What a volume or snapshot holds: a volume's size where nobody counts.
+    pub(super) fn held_by(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
+        let volume = match origin {
+            Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
+            Origin::Volume(entry) => self.current(entry),
+        };
+        let volume = &volume.record;
+        let size = volume.size_bytes.0;
+        let Some(id) = volume.number().filter(|_| disk.accounts()) else {
+            return Ok(size);
+        };
+        let charge = disk.quota.charge(id).during("ask what a volume uses");
+        let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        let others = match disk.quota.enforcement() {
+            Enforcement::Squota => volume.inherited_bytes.0,
+            Enforcement::Project | Enforcement::None => 0,
+        };
+        let held = charge.bytes.saturating_add(others);
+        Ok(match volume.enforcement {
+            Enforcement::None => held,
+            Enforcement::Project | Enforcement::Squota => held.min(size),
+        })
+    }
+
+    /// A volume as it is now: it may have grown meanwhile.
+    fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
+        let state = self.lock();
+        let current = state.index.get::<VolumeRecord>(entry.record.id);
+        Arc::clone(current.unwrap_or(entry))
+    }
+
+    /// The pins of volumes that are there.
+    fn living(&self, pins: &[Pin]) -> Vec<Pin> {
+        let state = self.lock();
+        let lives = |pin: &&Pin| state.index.get::<VolumeRecord>(pin.volume).is_some();
+        pins.iter().filter(lives).copied().collect()
+    }
+
+    /// Raises the limits of what is pinned.
+    pub(super) fn pin(&self, disk: &Disk, pins: &[Pin]) -> Result<()> {
+        self.lock().pinning.extend(pins);
+        for pin in pins {
+            let raised = self.refresh_limit(disk, pin.volume);
+            if let Err(fault) = raised.during("raise a volume's limit") {
+                self.unpin(disk, pins);
+                return Err(self.judge(fault, Self::home_sick));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the limits what they are without so many pins of what is being made.
+    pub(super) fn unpin(&self, disk: &Disk, pins: &[Pin]) {
+        let mut state = self.lock();
+        for pin in pins {
+            if let Some(at) = state.pinning.iter().position(|pinning| pinning == pin) {
+                state.pinning.swap_remove(at);
+            }
+        }
+        drop(state);
+        for pin in pins {
+            if let Err(errno) = self.refresh_limit(disk, pin.volume) {
+                tracing::warn!(pool = %self.name(), volume = %pin.volume, %errno, "left a limit raised");
+            }
+        }
+    }
+}
