@@ -81,19 +81,20 @@ mutant "open: remembered only when the pool is served" \
     pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::error::Result::Ok(true);/' \
     pool/life.rs 's/(self\.serve\(opened\);\n)/let id = opened.disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Sickness::Memory(error.chain()))?;\n/'
 mutant "seal: no syncfs on btrfs" \
-    pool/disk.rs 's/has_content \|\| self\.filesystem\.needs_syncfs/has_content/'
+    pool/disk.rs 's/if self\.filesystem\.needs_syncfs/if false/'
 mutant "seal: no syncfs of a copy" \
-    pool/disk.rs 's/has_content \|\| self\.filesystem/self.filesystem/'
+    pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//'
 mutant "seal: a copy is shown before its content is durable" \
-    pool/disk.rs 's/has_content \|\| self\.filesystem/self.filesystem/; s/(fn settle.*?\{\n)/$1        self.sync()?;\n/s'
+    pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
+    pool/disk.rs 's/(fn settle.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "settle: no fsync of volumes/" \
     pool/disk.rs 's/self\.sync_dirs\(\[self\.homes\.of::<R>\(\)\]\)/self.sync_dirs([])/'
 mutant "create: settled before it is revealed" \
     pool/contents.rs 's/        let settled = disk\.settle::<R>\(\);\n//; s/(        if let Err\(fault\) = disk\.reveal)/        let settled = disk.settle::<R>();\n$1/'
 mutant "create: mode and owner after the record" \
-    pool/contents.rs 's/(        os\.chown.*?)        disk\.seal\(staged, record, false\)\n/        disk.seal(staged, record, false)?;\n$1        Ok(())\n/s'
+    pool/contents.rs 's/(        os\.chown.*?)        disk\.seal\(staged, record\)\n/        disk.seal(staged, record)?;\n$1        Ok(())\n/s'
 mutant "create: record after the rename" \
-    pool/contents.rs 's/        disk\.seal\(staged, record, false\)\n/        Ok(())\n/; s/(        let settled = )disk\.settle::<R>\(\);/$1match disk.seal(staged, &record, false) { Err(fault) if fault.errno != Errno::EXIST => Err(fault), _ => disk.settle::<R>() };/'
+    pool/contents.rs 's/        disk\.seal\(staged, record\)\n/        Ok(())\n/; s/(        let settled = )disk\.settle::<R>\(\);/$1match disk.seal(staged, &record) { Err(fault) if fault.errno != Errno::EXIST => Err(fault), _ => disk.settle::<R>() };/'
 mutant "amend: no fsync of the volume's directory" \
     pool/disk.rs 's/        self\.sync_dirs\(\[&dir\]\)/        Ok(())/'
 mutant "amend: no syncfs on btrfs" \

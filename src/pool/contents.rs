@@ -172,7 +172,7 @@ impl Pool {
             .during("set a volume's owner")?;
         os.chmod(&data, parameters.mode.bits())
             .during("set a volume's mode")?;
-        disk.seal(staged, record, false)
+        disk.seal(staged, record)
     }
 
     /// Gives up what was staged. What cannot be removed now is cleared at the next start, and its

@@ -150,7 +150,7 @@ impl Pool {
             if let Some(method) = made.method {
                 record.method = method;
             }
-            self.seal(&disk, &staged, &record, made.method)?;
+            self.seal(&disk, &staged, &record)?;
             Ok(record)
         })();
         self.conclude(&disk, &staged, &made, sealed)
@@ -195,23 +195,15 @@ impl Pool {
                 let limited = limited.during("limit a copy");
                 limited.map_err(|fault| self.judge(fault, Self::home_sick))?;
             }
-            self.seal(disk, &staged, &record, made.method)?;
+            self.seal(disk, &staged, &record)?;
             Ok(record)
         })();
         self.conclude(disk, &staged, &made, sealed)
     }
 
-    /// What is copied by the kernel at once is durable already.
-    fn seal<R: Record>(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
-        record: &R,
-        method: Option<Method>,
-    ) -> Result<()> {
-        let has_content = method != Some(Method::Subvolume);
-        disk.seal(staged, record, has_content)
-            .map_err(|fault| self.judge(fault, Self::home_sick))
+    fn seal<R: Record>(&self, disk: &Disk, staged: &Staged, record: &R) -> Result<()> {
+        let sealed = disk.seal(staged, record);
+        sealed.map_err(|fault| self.judge(fault, Self::home_sick))
     }
 
     /// Shows a copy that was sealed, or gives it up. What it pins is told by its record from then on,
@@ -370,6 +362,8 @@ impl Pool {
         progress.end(os).map_err(fault)?;
         let copied =
             copied.map_err(|copy| self.judge_copy(disk, order, number, &progress, &copy))?;
+        // What was copied has its place on the disk, and is charged for it, only when it is synced.
+        disk.sync().map_err(fault)?;
         let mut held = copied.bytes;
         if let Some(id) = number.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
             let charge = disk.quota.charge(id).during("ask what a copy uses");

@@ -307,13 +307,9 @@ impl Disk {
 
     /// Makes the record durable, still unseen. If nothing was put into `data/`, the one fsync of
     /// [`Disk::settle`] covers directory, mode and owner, except where the filesystem says no.
-    pub(crate) fn seal<R: Record>(
-        &self,
-        staged: &Staged,
-        record: &R,
-        has_content: bool,
-    ) -> Result<(), Fault> {
-        if has_content || self.filesystem.needs_syncfs {
+    /// What was put into it is to be synced before.
+    pub(crate) fn seal<R: Record>(&self, staged: &Staged, record: &R) -> Result<(), Fault> {
+        if self.filesystem.needs_syncfs {
             self.sync()?;
         }
         record::write_new(&self.context.os, &staged.dir, R::FILE, record)
