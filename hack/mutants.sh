@@ -10,6 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 only=${1:-} killed=0 survived=0
 log=${CARGO_TARGET_DIR:-$PWD/target}/mutants.log
+mkdir -p "$(dirname "$log")"
 export ROOTCELLAR_REQUIRE_ALL=1
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/hack/private-ns.sh"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/hack/private-ns.sh"

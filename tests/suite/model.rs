@@ -1,5 +1,6 @@
 //! Random work on two pools, compared after every step with a model that fits on a page.
 
+mod copies;
 mod random;
 mod reference;
 

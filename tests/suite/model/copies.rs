@@ -1,0 +1,318 @@
+//! Random work with snapshots, restores and clones on a disk of each kind, compared after every step
+//! with what each volume and snapshot should hold.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+
+use rootcellar::error::{Code, Operation};
+use rootcellar::types::{SnapshotId, VolumeId};
+use rootcellar::volume::{SnapshotClass, SnapshotFilter, SnapshotRequest, SourceId, Terms};
+
+use super::{MIB, coded};
+use crate::common::loops::obstacle;
+use crate::common::{create, name, names};
+use crate::skip;
+use crate::snapshots::{Kind, Rig, write};
+
+const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
+const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
+const SIZE: u64 = 16 * MIB;
+/// The most that is in a file: it is written anew in what is left beside it.
+const MOST: usize = 5;
+
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Create(&'static str),
+    /// So many MiB of a byte, from the beginning of the file on.
+    Write(&'static str, u8, usize),
+    Snapshot(&'static str, &'static str),
+    Restore(&'static str, &'static str),
+    Clone(&'static str, &'static str),
+    Delete(&'static str),
+    DeleteSnapshot(&'static str),
+    Restart,
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let volume = || prop::sample::select(&VOLUMES[..]);
+    let snapshot = || prop::sample::select(&SNAPSHOTS[..]);
+    prop_oneof![
+        3 => volume().prop_map(Op::Create),
+        6 => (volume(), 1..=u8::MAX, 1..=MOST).prop_map(|(v, byte, mib)| Op::Write(v, byte, mib)),
+        4 => (snapshot(), volume()).prop_map(|(s, of)| Op::Snapshot(s, of)),
+        4 => (volume(), snapshot()).prop_map(|(v, of)| Op::Restore(v, of)),
+        3 => (volume(), volume()).prop_map(|(v, of)| Op::Clone(v, of)),
+        3 => volume().prop_map(Op::Delete),
+        2 => snapshot().prop_map(Op::DeleteSnapshot),
+        1 => Just(Op::Restart),
+    ]
+}
+
+/// What a volume is a copy of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Of {
+    Nothing,
+    Snapshot(&'static str),
+    Volume(&'static str),
+}
+
+/// What is in a file: the byte of each MiB.
+type Content = Vec<u8>;
+
+#[derive(Debug, Default)]
+struct Model {
+    volumes: BTreeMap<&'static str, (Of, Content)>,
+    snapshots: BTreeMap<&'static str, (&'static str, Content)>,
+}
+
+impl Model {
+    /// What there is to be answered to a request for a volume.
+    fn create(&mut self, volume: &'static str, of: Of) -> Result<(), Code> {
+        if let Some((has, _)) = self.volumes.get(volume) {
+            return if *has == of {
+                Ok(())
+            } else {
+                Err(Code::AlreadyExists)
+            };
+        }
+        let content = match of {
+            Of::Nothing => Some(Content::new()),
+            Of::Snapshot(of) => self.snapshots.get(of).map(|(_, content)| content.clone()),
+            Of::Volume(of) => self.volumes.get(of).map(|(_, content)| content.clone()),
+        };
+        let content = content.ok_or(Code::NotFound)?;
+        self.volumes.insert(volume, (of, content));
+        Ok(())
+    }
+
+    fn snapshot(&mut self, snapshot: &'static str, of: &'static str) -> Result<(), Code> {
+        match (self.snapshots.get(snapshot), self.volumes.get(of)) {
+            (Some((has, _)), _) if *has == of => {}
+            (Some(_), _) => return Err(Code::AlreadyExists),
+            (None, None) => return Err(Code::NotFound),
+            (None, Some((_, content))) => {
+                self.snapshots.insert(snapshot, (of, content.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+struct World {
+    rig: Rig,
+    model: Model,
+}
+
+impl World {
+    fn volume_id(&self, volume: &str) -> String {
+        let pool = self.rig.driver().pools()[0].id().unwrap();
+        VolumeId::new(pool, &name(volume)).to_string()
+    }
+
+    fn snapshot_id(&self, snapshot: &str) -> String {
+        let pool = self.rig.driver().pools()[0].id().unwrap();
+        SnapshotId::new(pool, &snapshot.parse().unwrap()).to_string()
+    }
+
+    fn make(&mut self, volume: &'static str, of: Of) {
+        let request = match of {
+            Of::Nothing => create(volume, SIZE),
+            Of::Snapshot(of) => Rig::copy(volume, SIZE, SourceId::Snapshot(self.snapshot_id(of))),
+            Of::Volume(of) => Rig::copy(volume, SIZE, SourceId::Volume(self.volume_id(of))),
+        };
+        let got = self.rig.driver().create(&request).map(drop);
+        let want = self.model.create(volume, of);
+        assert_eq!(coded(got, Operation::CreateVolume), want);
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Create(volume) => self.make(volume, Of::Nothing),
+            Op::Restore(volume, of) => self.make(volume, Of::Snapshot(of)),
+            Op::Clone(volume, of) => self.make(volume, Of::Volume(of)),
+            Op::Write(volume, byte, mib) => {
+                let Some((_, content)) = self.model.volumes.get_mut(volume) else {
+                    return;
+                };
+                if content.len() < mib {
+                    content.resize(mib, byte);
+                }
+                content[..mib].fill(byte);
+                let file = self.rig.volume_data(volume).join("file");
+                // Whatever of it is kept by others, a volume can be written anew.
+                write(&file, byte, mib as u64 * MIB).unwrap();
+            }
+            Op::Snapshot(snapshot, of) => {
+                let request = SnapshotRequest {
+                    name: snapshot.parse().unwrap(),
+                    source: self.volume_id(of),
+                    class: SnapshotClass {
+                        copies: Terms {
+                            copy: true,
+                            max_stall: None,
+                        },
+                        ..SnapshotClass::default()
+                    },
+                    excludes_node: false,
+                };
+                let got = self.rig.driver().create_snapshot(&request).map(drop);
+                let want = self.model.snapshot(snapshot, of);
+                assert_eq!(coded(got, Operation::CreateSnapshot), want);
+            }
+            Op::Delete(volume) => {
+                let got = self.rig.driver().delete(&self.volume_id(volume));
+                let want = self.model.volumes.remove(volume);
+                assert_eq!(coded(got, Operation::Delete).is_ok(), want.is_some());
+                self.rig.wait_for_trash();
+            }
+            Op::DeleteSnapshot(snapshot) => {
+                let id = self.snapshot_id(snapshot);
+                let got = self.rig.driver().delete_snapshot(&id);
+                let want = self.model.snapshots.remove(snapshot);
+                assert_eq!(coded(got, Operation::Delete).is_ok(), want.is_some());
+                self.rig.wait_for_trash();
+            }
+            Op::Restart => self.rig.start(),
+        }
+    }
+
+    /// Exactly what should be there is, and holds what it should.
+    fn check(&self) {
+        let driver = self.rig.driver();
+        let volumes = driver.list(0, "").unwrap().volumes;
+        let mut volumes: Vec<&str> = volumes.iter().map(|v| v.name.as_str()).collect();
+        volumes.sort_unstable();
+        assert!(volumes.iter().eq(self.model.volumes.keys()), "{volumes:?}");
+        let all = driver.list_snapshots(&SnapshotFilter::default(), 0, "");
+        let all = all.unwrap().snapshots;
+        let mut snapshots: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
+        snapshots.sort_unstable();
+        assert!(
+            snapshots.iter().eq(self.model.snapshots.keys()),
+            "{snapshots:?}"
+        );
+        let contents = self.model.volumes.iter();
+        let contents = contents.map(|(name, (_, content))| ("volumes", name, content));
+        let kept = self.model.snapshots.iter();
+        let kept = kept.map(|(name, (_, content))| ("snapshots", name, content));
+        for (home, name, content) in contents.chain(kept) {
+            let file = self.rig.data(home, &format!("{name}-")).join("file");
+            assert_eq!(&read(&file), content, "{name} of {home}");
+        }
+        let status = driver.pools()[0].status();
+        assert_eq!((status.sickness, status.quarantined), (None, 0));
+    }
+
+    /// Whether a copy keeps what a volume stays charged for: its limit is raised then.
+    fn is_kept(&self, volume: &str) -> bool {
+        let id = self.volume_id(volume);
+        let records = [("volumes", "volume.json"), ("snapshots", "snapshot.json")];
+        records.iter().any(|(home, file)| {
+            let home = self.rig.node.pool().join(home);
+            names(&home).iter().any(|directory| {
+                let record = std::fs::read(home.join(directory).join(file)).unwrap();
+                let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+                let pins = record["pins"].as_array().cloned().unwrap_or_default();
+                pins.iter().any(|pin| pin["volume"] == id.as_str())
+            })
+        })
+    }
+
+    /// Where sizes are held, each volume has all of its size but for what it has of others', whatever
+    /// others keep, and one of which nothing is kept no more.
+    fn fill(&self) {
+        if self.rig.kind != Kind::BtrfsSquota {
+            return;
+        }
+        for (volume, (_, content)) in &self.model.volumes {
+            let data = self.rig.volume_data(volume);
+            let mut file = File::create(data.join("filler")).unwrap();
+            let mut held = content.len() as u64 * MIB;
+            while held < 2 * SIZE && file.write_all(&[1; 64 << 10]).is_ok() {
+                if file.sync_all().is_err() {
+                    break;
+                }
+                held += 64 << 10;
+            }
+            assert!(
+                held <= SIZE || self.is_kept(volume),
+                "{volume} holds {held}"
+            );
+            let record = self.rig.volume_data(volume).with_file_name("volume.json");
+            let record: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+            let inherited = record["inherited_bytes"].as_u64().unwrap_or_default();
+            let least = SIZE - inherited - 2 * MIB;
+            assert!(
+                held >= least,
+                "{volume} holds no more than {held}, not {least}"
+            );
+        }
+    }
+}
+
+fn read(file: &Path) -> Content {
+    let Ok(mut file) = File::open(file) else {
+        return Content::new();
+    };
+    let mut content = Content::new();
+    let mut block = vec![0; usize::try_from(MIB).unwrap()];
+    while file.read(&mut block[..1]).unwrap() > 0 {
+        file.read_exact(&mut block[1..]).unwrap();
+        assert!(block.iter().all(|byte| *byte == block[0]), "torn");
+        content.push(block[0]);
+    }
+    content
+}
+
+fn run(kind: Kind, cases: u32) {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 32,
+        ..Config::default()
+    };
+    let sequences = prop::collection::vec(ops(), 12..=48);
+    let outcome = TestRunner::new(config).run(&sequences, |sequence| {
+        let mut world = World {
+            rig: Rig::new(kind),
+            model: Model::default(),
+        };
+        for op in &sequence {
+            world.apply(*op);
+            world.check();
+        }
+        world.rig.start();
+        world.check();
+        world.fill();
+        Ok(())
+    });
+    if let Err(TestError::Fail(reason, sequence)) = &outcome {
+        panic!("{kind:?}: {reason}\nafter {sequence:#?}");
+    }
+    outcome.unwrap();
+}
+
+/// After every step of any sequence of snapshots, restores, clones, deletions, writes and restarts,
+/// each volume and each snapshot holds what it should, and every volume can be written anew.
+#[test]
+fn any_sequence_of_copies_holds_what_the_model_says() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        run(kind, 6);
+    }
+}
+
+/// As above where simple quota charges whoever wrote first: and each volume has all of its size in
+/// the end but for what it has of others', and no more unless a copy keeps some of it.
+#[test]
+fn any_sequence_of_copies_leaves_each_volume_its_size() {
+    run(Kind::BtrfsSquota, 10);
+}
