@@ -130,6 +130,26 @@ impl World {
         assert_eq!(coded(got, Operation::CreateVolume), want);
     }
 
+    /// Until the trash is reclaimed its promises stand, where nobody counts. Where simple quota does,
+    /// what is kept by a copy stays charged to what is in the trash.
+    fn await_reclaim(&self) {
+        if self.rig.kind != Kind::BtrfsSquota {
+            self.rig.wait_for_trash();
+        }
+    }
+
+    /// In whatever order, all can go, and then nothing is left of it.
+    fn end(mut self) {
+        for volume in VOLUMES {
+            self.apply(Op::Delete(volume));
+        }
+        for snapshot in SNAPSHOTS {
+            self.apply(Op::DeleteSnapshot(snapshot));
+        }
+        self.rig.wait_for_trash();
+        self.check();
+    }
+
     fn apply(&mut self, op: Op) {
         match op {
             Op::Create(volume) => self.make(volume, Of::Nothing),
@@ -168,14 +188,14 @@ impl World {
                 let got = self.rig.driver().delete(&self.volume_id(volume));
                 let want = self.model.volumes.remove(volume);
                 assert_eq!(coded(got, Operation::Delete).is_ok(), want.is_some());
-                self.rig.wait_for_trash();
+                self.await_reclaim();
             }
             Op::DeleteSnapshot(snapshot) => {
                 let id = self.snapshot_id(snapshot);
                 let got = self.rig.driver().delete_snapshot(&id);
                 let want = self.model.snapshots.remove(snapshot);
                 assert_eq!(coded(got, Operation::Delete).is_ok(), want.is_some());
-                self.rig.wait_for_trash();
+                self.await_reclaim();
             }
             Op::Restart => self.rig.start(),
         }
@@ -277,7 +297,7 @@ fn run(kind: Kind, cases: u32) {
     let config = Config {
         cases,
         failure_persistence: None,
-        max_shrink_iters: 32,
+        max_shrink_iters: 8,
         ..Config::default()
     };
     let sequences = prop::collection::vec(ops(), 12..=48);
@@ -293,6 +313,7 @@ fn run(kind: Kind, cases: u32) {
         world.rig.start();
         world.check();
         world.fill();
+        world.end();
         Ok(())
     });
     if let Err(TestError::Fail(reason, sequence)) = &outcome {
