@@ -13,6 +13,7 @@
 
 mod check;
 mod common;
+mod copying;
 mod disks;
 mod durable;
 mod fuzz;

@@ -1,0 +1,245 @@
+//! Copies that take long: what may be done meanwhile, who is told to wait, and how they end.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::sync::{Arc, Condvar, Mutex};
+
+use rustix::io::Errno;
+
+use rootcellar::error::{Code, Error, Operation};
+use rootcellar::os::{Observer, Os, Step};
+use rootcellar::types::Bytes;
+use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
+
+use crate::common::loops::obstacle;
+use crate::common::{Fakes, eventually, names, publish};
+use crate::skip;
+use crate::snapshots::{Kind, Rig, SIZE};
+
+const FILES: usize = 40;
+
+/// Holds whoever copies a file.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_closed: bool,
+    waiting: usize,
+}
+
+impl Gate {
+    fn set(&self, is_closed: bool) {
+        self.state.lock().unwrap().is_closed = is_closed;
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody is held.
+    fn holds(&self) {
+        eventually("a file is being copied", || {
+            self.state.lock().unwrap().waiting > 0
+        });
+    }
+}
+
+impl Observer for Gate {
+    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+        let mut state = self.state.lock().unwrap();
+        if step == Step::CopyRange {
+            state.waiting += 1;
+            while state.is_closed {
+                state = self.changed.wait(state).unwrap();
+            }
+            state.waiting -= 1;
+        }
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// Opens the gate, also when a test fails.
+struct Closed<'a>(&'a Gate);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// A disk whose files share no blocks, with a volume of many files and a snapshot of it.
+struct Scene {
+    gate: Arc<Gate>,
+    rig: Rig,
+    source: Volume,
+    taken: Snapshot,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let gate = Arc::new(Gate::default());
+        let fakes = Fakes {
+            os: Os::observed(gate.clone()),
+            ..Fakes::default()
+        };
+        let rig = Rig::with(Kind::Ext4, fakes);
+        let source = rig.make("source", SIZE);
+        let data = rig.volume_data("source");
+        for file in 0..FILES {
+            fs::write(data.join(file.to_string()), [7; 8 << 10]).unwrap();
+        }
+        let taken = rig.snapshot("taken", &source).unwrap();
+        Self {
+            gate,
+            rig,
+            source,
+            taken,
+        }
+    }
+
+    /// Begins something that is held at its first file, does something else meanwhile, and lets it
+    /// go on; what became of it.
+    fn during<T: Send>(
+        &self,
+        begin: impl FnOnce() -> Result<T, Error> + Send,
+        meanwhile: impl FnOnce(),
+    ) -> Result<T, Error> {
+        self.gate.set(true);
+        std::thread::scope(|scope| {
+            let begun = scope.spawn(begin);
+            let closed = Closed(&self.gate);
+            self.gate.holds();
+            meanwhile();
+            drop(closed);
+            begun.join().unwrap()
+        })
+    }
+
+    fn restore(&self) -> Result<Volume, Error> {
+        self.rig.restore("restored", SIZE, &self.taken)
+    }
+
+    fn delete_snapshot(&self) -> Result<(), Error> {
+        self.rig
+            .driver()
+            .delete_snapshot(&self.taken.id.to_string())
+    }
+
+    fn assert_whole(&self, home: &str, name: &str) {
+        assert_eq!(names(&self.rig.data(home, name)).len(), FILES, "{name}");
+    }
+}
+
+#[track_caller]
+fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
+    assert_eq!(answer.unwrap_err().code(operation), Code::Aborted);
+}
+
+/// A copy that is asked for again while it is being made is `ABORTED`, and then the one that was
+/// made.
+#[test]
+fn a_copy_is_made_once_however_often_it_is_asked_for() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let scene = Scene::new();
+    let rig = &scene.rig;
+    let take = || rig.snapshot("again", &scene.source);
+    let made = scene.during(take, || aborted(take(), Operation::CreateSnapshot));
+    assert_eq!(take().unwrap(), made.unwrap());
+    scene.assert_whole("snapshots", "again");
+    let restore = || scene.restore();
+    let made = scene.during(restore, || aborted(restore(), Operation::CreateVolume));
+    assert_eq!(restore().unwrap(), made.unwrap());
+    scene.assert_whole("volumes", "restored");
+    assert_eq!(names(&rig.node.pool().join("snapshots")).len(), 2);
+    assert_eq!(names(&rig.node.pool().join("volumes")).len(), 2);
+}
+
+/// What is being copied cannot be deleted, `ABORTED`, until that is done; then it can, and the copy
+/// stays.
+#[test]
+fn what_is_being_copied_is_not_deleted() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let scene = Scene::new();
+    let rig = &scene.rig;
+    let delete = || rig.driver().delete(&scene.source.id.to_string());
+    let again = || rig.snapshot("again", &scene.source);
+    let made = scene.during(again, || aborted(delete(), Operation::Delete));
+    made.unwrap();
+    let restore = || scene.restore();
+    let delete_snapshot = || scene.delete_snapshot();
+    let made = scene.during(restore, || {
+        aborted(delete_snapshot(), Operation::Delete);
+        // Nobody copies that one.
+        delete().unwrap();
+    });
+    made.unwrap();
+    delete_snapshot().unwrap();
+    scene.assert_whole("snapshots", "again");
+    scene.assert_whole("volumes", "restored");
+}
+
+/// A volume may be published, unpublished, expanded and copied again while it is being copied, and
+/// others come and go; the snapshot tells that it was in use.
+#[test]
+fn a_volume_that_is_being_copied_is_used_as_ever() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let scene = Scene::new();
+    let (rig, driver) = (&scene.rig, scene.rig.driver());
+    let id = scene.source.id.to_string();
+    let target = rig.node.target("pod");
+    let again = || rig.snapshot("again", &scene.source);
+    let made = scene.during(again, || {
+        driver.publish(&publish(&id, &target)).unwrap();
+        let larger = ExpandRequest {
+            id: id.clone(),
+            path: target.clone(),
+            required: Bytes(SIZE + (4 << 20)),
+            limit: None,
+        };
+        assert_eq!(driver.expand(&larger).unwrap(), larger.required);
+        driver.stats(&id, &target).unwrap();
+        let other = rig.make("other", 1 << 20);
+        rig.delete(&other);
+    });
+    let made = made.unwrap();
+    assert!(made.in_use, "it was published meanwhile");
+    assert_eq!(made.size, Bytes(SIZE), "as large as its source was");
+    driver.unpublish(&id, &target).unwrap();
+    scene.assert_whole("snapshots", "again");
+}
+
+/// A driver that stops ends a copy that it makes, `UNAVAILABLE`, and nothing is left of it; the next
+/// one makes it when it is asked for again.
+#[test]
+fn a_driver_that_stops_ends_its_copies() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    let mut scene = Scene::new();
+    let restore = || scene.restore();
+    let ended = scene.during(restore, || scene.rig.driver().stop_copies());
+    let ended = ended.unwrap_err();
+    assert_eq!(ended.code(Operation::CreateVolume), Code::Unavailable);
+    let text = ended.to_string();
+    assert!(text.contains("the driver stops"), "{text}");
+    let again = scene.restore().unwrap_err();
+    assert_eq!(again.code(Operation::CreateVolume), Code::Unavailable);
+    let staging = scene.rig.node.pool().join(".rootcellar/staging");
+    assert_eq!(names(&staging), [""; 0]);
+    scene.rig.start();
+    scene.rig.wait_for_trash();
+    assert_eq!(names(&scene.rig.node.pool().join("volumes")).len(), 1);
+    let source = SourceId::Snapshot(scene.taken.id.to_string());
+    let request = Rig::copy("restored", SIZE, source);
+    scene.rig.driver().create(&request).unwrap();
+    scene.assert_whole("volumes", "restored");
+}
