@@ -109,12 +109,12 @@ impl Scene {
     ) -> Result<T, Error> {
         self.gate.set(true);
         std::thread::scope(|scope| {
-            let begun = scope.spawn(begin);
+            let thread = scope.spawn(begin);
             let closed = Closed(&self.gate);
             self.gate.holds();
             meanwhile();
             drop(closed);
-            begun.join().unwrap()
+            thread.join().unwrap()
         })
     }
 

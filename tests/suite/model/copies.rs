@@ -253,11 +253,11 @@ impl World {
             let data = self.rig.volume_data(volume);
             let mut file = File::create(data.join("filler")).unwrap();
             let mut held = content.len() as u64 * MIB;
-            while held < 2 * SIZE && file.write_all(&[1; 64 << 10]).is_ok() {
+            while held < 2 * SIZE && file.write_all(&[1; 16 << 10]).is_ok() {
                 if file.sync_all().is_err() {
                     break;
                 }
-                held += 64 << 10;
+                held += 16 << 10;
             }
             assert!(
                 held <= SIZE || self.is_kept(volume),
