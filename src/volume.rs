@@ -30,7 +30,7 @@ pub use expand::ExpandRequest;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotPage, SnapshotRequest};
 
 use busy::Busy;
-use find::{after_token, parse_id, shorten, wanted};
+use find::{after_token, cut, parse_id, shorten, wanted};
 use publications::Publications;
 
 /// How long opening a pool may take before the others are served without it.
@@ -345,11 +345,7 @@ impl Volumes {
             let entries = pool.after(after, wanted.saturating_add(1));
             volumes.extend(entries.iter().map(|entry| Volume::new(pool, entry)));
         }
-        volumes.sort_by_key(|volume| volume.id);
-        let more = volumes.len() > wanted;
-        volumes.truncate(wanted);
-        let last = volumes.last().filter(|_| more);
-        let next_token = last.map_or(String::new(), |volume| volume.id.to_string());
+        let next_token = cut(&mut volumes, wanted, |volume| volume.id);
         Ok(Page {
             volumes,
             next_token,

@@ -107,9 +107,9 @@ pub(super) struct Order<'a> {
 }
 
 /// A copy that was made.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Made {
-    pub(super) method: Option<Method>,
+    pub(super) method: Method,
     /// The number it is charged to.
     pub(super) number: Option<u32>,
     /// What it holds, in bytes, as far as that is known.
@@ -147,9 +147,7 @@ impl Pool {
             record.held_bytes = Bytes(made.held);
             record.quota_id = made.number;
             record.pins.clone_from(&made.pins);
-            if let Some(method) = made.method {
-                record.method = method;
-            }
+            record.method = made.method;
             self.seal(&disk, &staged, &record)?;
             Ok(record)
         })();
@@ -271,7 +269,7 @@ impl Pool {
         order: &Order<'_>,
     ) -> Result<Made> {
         let fault = |fault| self.judge(fault, Self::home_sick);
-        let pins = self.pins_of(disk, order)?;
+        let pins = self.pins_of(order)?;
         self.pin(disk, &pins)?;
         let target = (staged.dir.as_fd(), layout::DATA);
         let read_only = matches!(order.copy, Source::Snapshot(_));
@@ -296,14 +294,11 @@ impl Pool {
         };
         let made = copied.map_err(refused).and_then(|number| {
             // What was written before and had no place on the disk yet has one now.
-            let (now, held) = (
-                self.pins_of(disk, order)?,
-                self.held_by(disk, order.origin)?,
-            );
+            let (now, held) = (self.pins_of(order)?, self.held_by(disk, order.origin)?);
             order.room.cover(held)?;
             self.pin(disk, &now)?;
             Ok(Made {
-                method: Some(Method::Subvolume),
+                method: Method::Subvolume,
                 number,
                 held,
                 inherited: held,
@@ -375,7 +370,7 @@ impl Pool {
             held = charge.bytes;
         }
         Ok(Made {
-            method: Some(method),
+            method,
             number,
             held,
             inherited: if method == Method::Reflink { held } else { 0 },

@@ -84,3 +84,17 @@ pub(super) fn wanted(max_entries: usize) -> usize {
         wanted => wanted,
     }
 }
+
+/// Cuts what was found to a page in the order of its ids, and returns the token of the next; it is
+/// empty on the last. One more than is wanted tells that there is another.
+pub(super) fn cut<T, I: Ord + ToString>(
+    found: &mut Vec<T>,
+    wanted: usize,
+    id: impl Fn(&T) -> I,
+) -> String {
+    found.sort_by_key(&id);
+    let more = found.len() > wanted;
+    found.truncate(wanted);
+    let last = found.last().filter(|_| more);
+    last.map_or(String::new(), |last| id(last).to_string())
+}

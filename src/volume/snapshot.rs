@@ -11,7 +11,7 @@ use crate::types::{
     Bytes, ClaimLabel, PoolName, SnapshotId, SnapshotLabel, SnapshotName, VolumeId,
 };
 
-use super::find::{after_token, no_id, parse_id, wanted};
+use super::find::{after_token, cut, no_id, parse_id, wanted};
 use super::{InUse, SnapshotClass, SourceId, Volumes};
 
 /// One snapshot.
@@ -171,11 +171,7 @@ impl Volumes {
             let page = asked_for.take(wanted.saturating_add(1));
             snapshots.extend(page.map(|entry| Snapshot::new(pool.name(), &entry.record)));
         }
-        snapshots.sort_by_key(|snapshot| snapshot.id);
-        let more = snapshots.len() > wanted;
-        snapshots.truncate(wanted);
-        let last = snapshots.last().filter(|_| more);
-        let next_token = last.map_or(String::new(), |snapshot| snapshot.id.to_string());
+        let next_token = cut(&mut snapshots, wanted, |snapshot| snapshot.id);
         Ok(SnapshotPage {
             snapshots,
             next_token,

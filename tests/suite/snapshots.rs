@@ -4,6 +4,7 @@ mod pinned;
 mod rules;
 mod whole;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rootcellar::error::{Code, Error, Operation};
@@ -99,7 +100,7 @@ impl Rig {
     }
 
     pub fn snapshot(&self, snapshot: &str, of: &Volume) -> Result<Snapshot, Error> {
-        self.driver().create_snapshot(&snapshot_of(snapshot, of))
+        self.driver().create_snapshot(&snapshot_of(snapshot, of.id))
     }
 
     pub fn delete(&self, volume: &Volume) {
@@ -135,10 +136,10 @@ impl Rig {
 }
 
 /// A request for a snapshot, by a class that allows copies where they are needed.
-pub fn snapshot_of(snapshot: &str, of: &Volume) -> SnapshotRequest {
+pub fn snapshot_of(snapshot: &str, of: impl fmt::Display) -> SnapshotRequest {
     SnapshotRequest {
         name: snapshot.parse().unwrap(),
-        source: of.id.to_string(),
+        source: of.to_string(),
         class: SnapshotClass {
             copies: Terms {
                 copy: true,

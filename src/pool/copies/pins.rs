@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::pool::disk::Disk;
 use crate::pool::fault::During;
-use crate::pool::record::{Pin, Record};
+use crate::pool::record::Pin;
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
@@ -16,17 +16,15 @@ use super::{Order, Origin};
 impl Pool {
     /// What a copy of a subvolume will pin: what its original pins, and, of a volume, what that is
     /// charged for.
-    pub(super) fn pins_of(&self, disk: &Disk, order: &Order<'_>) -> Result<Vec<Pin>> {
-        let volume = match order.origin {
+    pub(super) fn pins_of(&self, order: &Order<'_>) -> Result<Vec<Pin>> {
+        let entry = match order.origin {
             Origin::Snapshot(entry) => return Ok(self.living(&entry.record.pins)),
             Origin::Volume(entry) => self.current(entry),
         };
-        let volume = &volume.record;
+        let volume = &entry.record;
         // What is gone has no limit to raise.
         let mut pins = self.living(&volume.pins);
-        if let Some(id) = volume.number().filter(|_| disk.accounts()) {
-            let charge = disk.quota.charge(id).during("ask what a volume uses");
-            let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
                 pins.push(Pin {
@@ -41,17 +39,15 @@ impl Pool {
 
     /// What a volume or snapshot holds: a volume's size where nobody counts.
     pub(super) fn held_by(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
-        let volume = match origin {
+        let entry = match origin {
             Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
             Origin::Volume(entry) => self.current(entry),
         };
-        let volume = &volume.record;
+        let volume = &entry.record;
         let size = volume.size_bytes.0;
-        let Some(id) = volume.number().filter(|_| disk.accounts()) else {
+        let Some(charge) = self.charge(&entry)? else {
             return Ok(size);
         };
-        let charge = disk.quota.charge(id).during("ask what a volume uses");
-        let charge = charge.map_err(|fault| self.judge(fault, Self::home_sick))?;
         let others = match disk.quota.enforcement() {
             Enforcement::Squota => volume.inherited_bytes.0,
             Enforcement::Project | Enforcement::None => 0,

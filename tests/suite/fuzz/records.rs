@@ -61,7 +61,7 @@ impl Scene {
             volumes.create(&request).unwrap().id.to_string()
         };
         let ids: Vec<String> = NAMES.map(make).into();
-        let mut request = snapshot_of(SNAPSHOT, &volumes.get(&ids[0]).unwrap());
+        let mut request = snapshot_of(SNAPSHOT, volumes.get(&ids[0]).unwrap().id);
         request.class.label.namespace = Some("somebody".to_owned());
         let snapshot = volumes.create_snapshot(&request).unwrap().id.to_string();
         drop(volumes);

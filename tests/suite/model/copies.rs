@@ -11,13 +11,13 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::types::{SnapshotId, VolumeId};
-use rootcellar::volume::{SnapshotClass, SnapshotFilter, SnapshotRequest, SourceId, Terms};
+use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded};
 use crate::common::loops::obstacle;
 use crate::common::{create, name, names};
 use crate::skip;
-use crate::snapshots::{Kind, Rig, write};
+use crate::snapshots::{Kind, Rig, snapshot_of, write};
 
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
 const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
@@ -168,18 +168,7 @@ impl World {
                 write(&file, byte, mib as u64 * MIB).unwrap();
             }
             Op::Snapshot(snapshot, of) => {
-                let request = SnapshotRequest {
-                    name: snapshot.parse().unwrap(),
-                    source: self.volume_id(of),
-                    class: SnapshotClass {
-                        copies: Terms {
-                            copy: true,
-                            max_stall: None,
-                        },
-                        ..SnapshotClass::default()
-                    },
-                    excludes_node: false,
-                };
+                let request = snapshot_of(snapshot, self.volume_id(of));
                 let got = self.rig.driver().create_snapshot(&request).map(drop);
                 let want = self.model.snapshot(snapshot, of);
                 assert_eq!(coded(got, Operation::CreateSnapshot), want);
