@@ -111,10 +111,19 @@ struct State {
     index: Index,
     /// What is promised to what is being made.
     in_flight: u64,
+    /// How often room was promised, or a disk opened: nothing came as long as this is the same.
+    grants: u64,
     /// What snapshots being made pin.
     pinning: Vec<Pin>,
     /// What stood on the filesystem when the pool last held nothing.
     other: Bytes,
+}
+
+impl State {
+    fn serves(&self, disk: &Arc<Disk>) -> bool {
+        let current = self.disk.as_ref();
+        current.is_ok_and(|current| Arc::ptr_eq(current, disk))
+    }
 }
 
 /// What a pool is like now, for people, `/readyz` and metrics.
@@ -185,6 +194,7 @@ impl Pool {
             id,
             index: Index::default(),
             in_flight: 0,
+            grants: 0,
             pinning: Vec::new(),
             other: Bytes::ZERO,
         };
@@ -245,10 +255,7 @@ impl Pool {
 
     /// Whether this disk is the one the pool serves from.
     fn serves(&self, disk: &Arc<Disk>) -> bool {
-        self.lock()
-            .disk
-            .as_ref()
-            .is_ok_and(|current| Arc::ptr_eq(current, disk))
+        self.lock().serves(disk)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -91,6 +91,7 @@ impl Pool {
         state.id = Some(disk.id);
         state.index = index;
         state.other = other;
+        state.grants = state.grants.wrapping_add(1);
         let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
         drop(state);
         drop(before);

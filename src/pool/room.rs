@@ -28,6 +28,13 @@ struct Charged {
     bytes: u64,
 }
 
+/// A pool that holds nothing. Two of them are equal if it held nothing in between either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Empty {
+    other: Bytes,
+    grants: u64,
+}
+
 /// Room promised to what is being made; given back when dropped.
 #[derive(Debug)]
 pub struct Reservation<'a> {
@@ -240,36 +247,45 @@ impl Pool {
             });
         }
         state.in_flight = state.in_flight.saturating_add(size.0);
+        state.grants = state.grants.wrapping_add(1);
         Ok(())
     }
 
-    /// Learns what else is on the filesystem while the pool holds nothing. Filesystems give freed
+    /// Measures what else uses the filesystem while the pool holds nothing. Filesystems give freed
     /// space back late, so only an idle pool may find that it is more than before.
-    pub(super) fn settle_if_empty(&self, disk: &Disk, idle: bool) {
-        let known = |state: &State| {
-            let empty = state.index.is_empty() && state.in_flight == 0;
-            empty.then_some(state.other)
-        };
-        let Some(before) = known(&self.lock()) else {
-            return;
-        };
+    pub(super) fn settle_if_empty(&self, disk: &Arc<Disk>, idle: bool) {
+        let Some(before) = self.empty() else { return };
         let outcome = disk.used(idle).map_err(Sickness::from).and_then(|used| {
-            let other = if idle { used } else { used.min(before) };
+            // A volume that came meanwhile may be part of what was measured, even if it is gone.
+            if self.empty() != Some(before) {
+                return Ok(before.other);
+            }
+            let other = if idle { used } else { used.min(before.other) };
             // A full disk has no room to promise by any reckoning, and is asked again later.
-            if other.0.abs_diff(before.0) >= OTHER_GRAIN && !disk.keep_other(other)? {
-                return Ok(before);
+            if other.0.abs_diff(before.other.0) >= OTHER_GRAIN && !disk.keep_other(other)? {
+                return Ok(before.other);
             }
             Ok(other)
         });
         match outcome {
             Ok(other) => {
                 let mut state = self.lock();
-                if known(&state).is_some() {
+                if state.serves(disk) {
                     state.other = other;
                 }
             }
             Err(sickness) => self.fall_sick(sickness),
         }
+    }
+
+    /// The pool while it holds nothing.
+    fn empty(&self) -> Option<Empty> {
+        let state = self.lock();
+        let empty = state.index.is_empty() && state.in_flight == 0 && self.trash.waiting() == 0;
+        empty.then_some(Empty {
+            other: state.other,
+            grants: state.grants,
+        })
     }
 
     /// What the pool is like now.

@@ -265,7 +265,7 @@ fn run(pool: &Pool) {
             if round(pool, &disk, &mut retries) > 0 {
                 last_reclaimed = Some(Instant::now());
             }
-            if pool.trash.waiting() == 0 && pool.serves(&disk) {
+            if pool.serves(&disk) {
                 let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
                 pool.settle_if_empty(&disk, idle);
             }

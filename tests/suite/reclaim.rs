@@ -447,3 +447,44 @@ fn the_room_of_what_is_reclaimed_comes_back() {
         "{available} of {room}"
     );
 }
+
+/// A volume that is created while the reclaimer measures the empty pool is never taken for data of
+/// others.
+#[test]
+fn a_volume_created_during_the_measurement_is_not_other_data() {
+    const FOREIGN: usize = 96 << 20;
+    let node = MemoryNode::new(&["default"]);
+    if !node.is_in_memory() {
+        skip!("not in a mount namespace of its own; run by `make test`");
+    }
+    let gate = Arc::new(Gate::default());
+    let at_the_sync = gate.clone();
+    let fakes = hooked(move |step, _| {
+        let thread = std::thread::current();
+        if step == Step::Syncfs && thread.name() == Some("reclaim-default") {
+            at_the_sync.pass(OsStr::new("syncfs"));
+        }
+        Ok(())
+    });
+    let foreign = node.path("default/foreign");
+    std::fs::write(&foreign, vec![0; FOREIGN]).unwrap();
+    let driver = node.volumes_of(&node.options(), &fakes);
+    let pool = node.pool("default");
+    let _opened = Opened(&gate);
+    make(&driver, &pool, "first");
+    std::fs::remove_file(&foreign).unwrap();
+    gate.shut("syncfs");
+    delete(&driver, "first");
+    eventually("the reclaimer measures", || gate.holds("syncfs"));
+    let data = make(&driver, &pool, "second");
+    std::fs::write(data.join("file"), vec![0; FOREIGN / 2]).unwrap();
+    gate.open(|_| true);
+    driver.stop();
+    let marker = std::fs::read(pool.join(".rootcellar/pool.json")).unwrap();
+    let marker: serde_json::Value = serde_json::from_slice(&marker).unwrap();
+    let other = marker["other_bytes"].as_u64().unwrap();
+    assert!(
+        other >= FOREIGN as u64,
+        "{other} includes the second volume"
+    );
+}
