@@ -1,56 +1,81 @@
 #!/bin/sh
-# Takes each sync and each order that durability rests on out of src/, one at a time, and expects the tests to notice.
+# Removes each sync and changes each order that durability rests on, one at a time, and expects a test to fail.
 # shellcheck disable=SC2016 # the dollars are perl's
-# Last line: N killed, N survived.
+# Last line: N killed, N survived; with `apply`: N passed, N failed, 0 skipped.
 #
-# Usage: mutants.sh [text in the names of the mutants to try]
-# Needs: perl; root, for the loop mounts; no changes in src/ that are not committed, for it is restored by git.
+# Usage: mutants.sh [run [TEXT]]   the mutants whose names contain TEXT; default: all
+#        mutants.sh apply          only checks that each mutant still changes the source; takes seconds
+# Needs: perl; to run, root for the loop mounts, and no uncommitted changes in src/, because git restores it.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
-only=${1:-} killed=0 survived=0
+goal=${1:-run} only=${2:-} good=0 bad=0
 log=${CARGO_TARGET_DIR:-$PWD/target}/mutants.log
-mkdir -p "$(dirname "$log")"
-export ROOTCELLAR_REQUIRE_ALL=1
-export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/hack/private-ns.sh"
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/hack/private-ns.sh"
-
-if ! git diff --quiet HEAD -- src; then
-    echo "mutants: src/ has changes that are not committed" >&2
-    exit 1
-fi
-restore() { git checkout --quiet HEAD -- src; }
-trap restore EXIT
+work=$(mktemp -d)
+case $goal in
+run)
+    mkdir -p "$(dirname "$log")"
+    export ROOTCELLAR_REQUIRE_ALL=1
+    if ! git diff --quiet HEAD -- src; then
+        echo "mutants: src/ has uncommitted changes; commit or stash them first" >&2
+        exit 1
+    fi
+    src=src
+    restore() { git checkout --quiet HEAD -- src; }
+    trap 'restore; rm -rf "$work"' EXIT
+    ;;
+apply)
+    trap 'rm -rf "$work"' EXIT
+    src=$work/src
+    restore() { rm -rf "$src" && cp -R src "$src"; }
+    restore
+    ;;
+*)
+    echo "usage: mutants.sh [run [TEXT]|apply]" >&2
+    exit 64
+    ;;
+esac
 trap 'exit 1' HUP INT TERM
 
 suite() { cargo test --locked --quiet --test suite -- "$@" >"$log" 2>&1; }
 
-# mutant NAME {FILE PERL}...: a substitution in each file, which must change it.
-mutant() {
-    name=$1
-    shift
-    case $name in *"$only"*) ;; *) return 0 ;; esac
+# Makes the change; fails if a file stays as it is.
+change() { # {FILE PERL}...
     while [ $# -gt 0 ]; do
-        perl -0777 -pi -e "$2" "src/$1"
-        if git diff --quiet HEAD -- "src/$1"; then
-            echo "mutants: $name does not apply to src/$1" >&2
-            exit 1
+        perl -0777 -pe "$2" "$src/$1" >"$work/changed"
+        if cmp -s "$work/changed" "$src/$1"; then
+            echo "mutants: $name: the pattern for src/$1 matches nothing there" >&2
+            return 1
         fi
+        cat "$work/changed" >"$src/$1"
         shift 2
     done
+}
+
+# Runs the tests on the changed source; fails if none fails.
+is_killed() {
     if ! cargo test --locked --quiet --test suite --no-run >"$log" 2>&1; then
         tail -n 30 "$log" >&2
         echo "mutants: $name does not compile" >&2
-        exit 1
+        return 1
     fi
     # The model first: it is quick.
     if suite durable:: steps:: && suite poweroff::; then
-        survived=$((survived + 1))
         echo "SURVIVED  $name"
+        return 1
+    fi
+    echo "killed    $name: $(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p; s/^    \([a-z_]*::[a-z_:]*\)$/\1/p' "$log" |
+        sort -u | tr '\n' ' ')"
+}
+
+mutant() { # NAME {FILE PERL}...
+    name=$1
+    shift
+    case $name in *"$only"*) ;; *) return 0 ;; esac
+    if change "$@" && { [ "$goal" = apply ] || is_killed; }; then
+        good=$((good + 1))
     else
-        killed=$((killed + 1))
-        echo "killed    $name: $(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p; s/^    \([a-z_]*::[a-z_:]*\)$/\1/p' "$log" |
-            sort -u | tr '\n' ' ')"
+        bad=$((bad + 1))
     fi
     restore
 }
@@ -101,7 +126,7 @@ mutant "amend: no fsync of the volume's directory" \
 mutant "amend: no syncfs on btrfs" \
     pool/disk.rs 's/(fn amend.*?)if self\.filesystem\.needs_syncfs/$1if false/s'
 mutant "expand: limit after the record" \
-    pool/contents.rs 's/self\s*\.set_limit\(&disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(&disk, &record).during("$1"))/'
+    pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).during("$1"))/'
 mutant "bin: no fsync of trash/" \
     pool/disk.rs 's/\[&self\.trash, home\]/[home]/'
 mutant "bin: no fsync of volumes/" \
@@ -115,7 +140,7 @@ mutant "reclaim: number freed before the content is gone" \
 mutant "reclaim: record removed before the number is freed" \
     pool/trash.rs 's/binned\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
-    pool/copies.rs 's/(let pins = self\.pins_of\(disk, order\)\?;\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
+    pool/copies.rs 's/(let pins = self\.pins_of\(order\)\?;\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
 mutant "copy: what it pins is not recorded" \
     pool/copies.rs 's/            record\.pins\.clone_from\(&made\.pins\);\n//g'
 mutant "start: what copies pin is not counted" \
@@ -127,5 +152,8 @@ mutant "reclaim: the source's limit is lowered before the copy is gone" \
 mutant "memory: no fsync of what a killed driver wrote" \
     pool/memory.rs 's/return self\.os\.fsync\(&self\.dir\)\.map_err\(failed\)/return Ok(())/'
 
-echo "$killed killed, $survived survived"
-[ "$survived" -eq 0 ]
+case $goal in
+run) echo "$good killed, $bad survived" ;;
+apply) echo "$good passed, $bad failed, 0 skipped" ;;
+esac
+[ "$bad" -eq 0 ]
