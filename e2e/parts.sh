@@ -4,7 +4,7 @@
 # for the registrar, and an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
-# Needs: go, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
+# Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
 set -eu
 cd "$(dirname "$0")"
@@ -13,7 +13,9 @@ version=$(go list -m -f '{{.Version}}' $k8s)
 minor=${version#v1.}
 stamp=k8s.io/component-base/version
 flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=${minor%%.*}"
-export CGO_ENABLED=0
+# Without the paths of this machine, so that a build with another module cache finds what was compiled before.
+GOFLAGS="$(go env GOFLAGS) -trimpath"
+export CGO_ENABLED=0 GOFLAGS
 mkdir -p "$PARTS/bin" "$PARTS/images"
 
 build() { # NAME [argument of go...]
@@ -40,7 +42,8 @@ fi
 
 # What deploy/snapshot-controller names by its address, from the modules that hold the same files.
 from_module() { # MODULE DIRECTORY NAME
-    cp -R --no-preserve=mode "$(go -C snapshotter list -m -f '{{.Dir}}' "$1")/$2" "$PARTS/snapshot-controller/$3"
+    module=$(go -C snapshotter mod download -json "$1" | jq -er '.Dir // error(.Error)')
+    cp -R --no-preserve=mode "$module/$2" "$PARTS/snapshot-controller/$3"
 }
 rm -rf "$PARTS/snapshot-controller"
 mkdir "$PARTS/snapshot-controller"
