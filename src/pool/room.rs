@@ -253,8 +253,12 @@ impl Pool {
 
     /// Measures what else uses the filesystem while the pool holds nothing. Filesystems give freed
     /// space back late, so only an idle pool may find that it is more than before.
-    pub(super) fn settle_if_empty(&self, disk: &Arc<Disk>, idle: bool) {
-        let Some(before) = self.empty() else { return };
+    ///
+    /// Returns whether it holds nothing.
+    pub(super) fn settle_if_empty(&self, disk: &Arc<Disk>, idle: bool) -> bool {
+        let Some(before) = self.empty() else {
+            return false;
+        };
         let outcome = disk.used(idle).map_err(Sickness::from).and_then(|used| {
             // A volume that came meanwhile may be part of what was measured, even if it is gone.
             if self.empty() != Some(before) {
@@ -276,6 +280,7 @@ impl Pool {
             }
             Err(sickness) => self.fall_sick(sickness),
         }
+        true
     }
 
     /// The pool while it holds nothing.

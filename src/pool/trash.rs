@@ -23,6 +23,8 @@ use super::tree::{self, Manner, Watch};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
+/// How often an empty and idle pool measures what others use: nobody says when that changes.
+const EMPTY_LOOK: Duration = Duration::from_secs(10);
 /// How long the reclaimer may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
@@ -267,7 +269,9 @@ fn run(pool: &Pool) {
             }
             if pool.serves(&disk) {
                 let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
-                pool.settle_if_empty(&disk, idle);
+                if pool.settle_if_empty(&disk, idle) && idle {
+                    wait = EMPTY_LOOK;
+                }
             }
             let next = retries.values().map(|retry: &Retry| retry.at).min();
             wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));

@@ -21,7 +21,7 @@ use rootcellar::os::Step;
 use rootcellar::types::Bytes;
 
 use crate::common::memory::{MemoryNode, SIZE, has_own_namespace};
-use crate::common::{create, eventually, names, publish};
+use crate::common::{Fakes, create, eventually, names, publish};
 use crate::skip;
 use yard::{Gate, Opened, Yard, delete, hooked, make};
 
@@ -487,4 +487,24 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
         other >= FOREIGN as u64,
         "{other} includes the second volume"
     );
+}
+
+/// An empty pool notices that others gave space back, though no call asks for it.
+#[test]
+fn an_empty_pool_notices_that_others_gave_space_back() {
+    const FOREIGN: usize = 96 << 20;
+    let node = MemoryNode::new(&["default"]);
+    if !node.is_in_memory() {
+        skip!("not in a mount namespace of its own; run by `make test`");
+    }
+    let foreign = node.path("default/foreign");
+    std::fs::write(&foreign, vec![0; FOREIGN]).unwrap();
+    let driver = node.volumes_of(&node.options(), &Fakes::default());
+    let without = Bytes(SIZE - FOREIGN as u64);
+    let before = driver.pools()[0].available();
+    assert!(before < without, "{before}");
+    std::fs::remove_file(&foreign).unwrap();
+    eventually("the space is available", || {
+        driver.pools()[0].available() > without
+    });
 }
