@@ -1,6 +1,6 @@
 # Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint test soak mutants bench sanity musl image manifests e2e e2e-conformance clean
+.PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -20,13 +20,11 @@ build: ## build the release binary
 demo: build ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
 	@"$(CARGO_TARGET_DIR)/release/rootcellar" demo
 
-lint: ## check formatting, lints, shell scripts, manifests and what the docs name
-	cargo fmt --check
-	cargo clippy --all-targets --locked -- -D warnings
-	test -z "$$(gofmt -l e2e hack)"
-	shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
-	hack/check-manifests.sh
-	hack/check-docs.sh
+lint: setup ## check formats, lints, shell scripts, mutants, manifests and documents
+	@hack/test.sh lint
+
+check: setup ## run lint, the unit tests and the fast integration tests: two minutes, and root only for some of them
+	@hack/test.sh check
 
 test: setup ## run everything that needs no cluster; ends with the numbers
 	@hack/test.sh
@@ -34,10 +32,10 @@ test: setup ## run everything that needs no cluster; ends with the numbers
 soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
 	@hack/soak.sh
 
-mutants: ## take out each sync and order that durability rests on, and see a test fail; takes long
+mutants: setup ## remove each sync and change each order that durability rests on, and see a test fail; takes hours
 	@hack/mutants.sh
 
-sanity: setup build ## run the stock csi-sanity; FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota is what the pool is on
+sanity: setup build ## run csi-sanity; FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota is what the pool is on
 	@csi-sanity/run.sh $(FS)
 
 bench: ## measure the driver beside the bare system calls, and write docs/performance.md

@@ -6,6 +6,7 @@
 # Needs: what check.sh asks for and hack/setup.sh e2e installs.
 # Env:   CARGO_TARGET_DIR  absolute
 #        SUMMARY           a file for the last line
+#        STEPS             a file to append the minutes of each step to
 # Last line: N passed, N failed, N skipped.
 set -eu
 # Whoever ends make, however hard, ends this too, and all that it runs: each is a child of its own, and in no pipe.
@@ -13,6 +14,7 @@ if [ -z "${E2E_PDEATHSIG:-}" ]; then
     E2E_PDEATHSIG=1 exec setpriv --pdeathsig KILL "$0" "$@"
 fi
 cd "$(dirname "$0")/.."
+. hack/minutes.sh
 what=${1:-}
 case $what in
 scenarios | conformance) shift ;;
@@ -28,12 +30,19 @@ mkdir -p "$PARTS/images"
 exec 9>"$PARTS/lock"
 flock -n 9 || { echo "e2e: another run is at work in $PARTS; wait for it or end it" >&2 && exit 1; }
 
+# shellcheck disable=SC2317 # step calls it
 contained() { # COMMAND [argument...]
     setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$@" 9>&-
 }
-contained hack/image.sh
-contained e2e/parts.sh "$what"
-contained hack/manifests.sh check
+step() { # NAME COMMAND [argument...]
+    name=$1 start=$(date +%s)
+    shift
+    "$@"
+    printf '  %-14s %s\n' "$name" "$(minutes "$start")" | tee -a "${STEPS:-/dev/null}"
+}
+step image contained hack/image.sh
+step parts contained e2e/parts.sh "$what"
+step manifests contained hack/manifests.sh check
 cp "$target"/image/rootcellar-*-"$(dpkg --print-architecture)".tar "$PARTS/images/rootcellar.tar"
 export PATH="$target/tools:$PATH" NODE_SETUP="$E2E/disks.sh"
 
@@ -42,20 +51,21 @@ rm -f "$log.pipe"
 mkfifo "$log.pipe"
 tee "$log" <"$log.pipe" 9>&- &
 exec 3>"$log.pipe"
+# shellcheck disable=SC2317 # step calls it
 cluster() { # COMMAND [argument...]
     clusters=$((clusters + 1))
     setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 9>&- || status=$?
 }
 if [ "$what" = conformance ]; then
-    cluster e2e/conformance/run.sh "$@"
+    step suites cluster e2e/conformance/run.sh "$@"
 else
-    contained go -C e2e vet ./scenarios ./registrar
-    contained go -C e2e test -c -o "$PARTS/bin/scenarios" ./scenarios
-    cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
+    step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
+    step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./scenarios
+    step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
     # The distributions themselves are not here; where they keep kubelet's directory is tried.
     for preset in k0s microk8s; do
         export PRESET="$preset" RUN="$PARTS/$preset"
-        KUBELET_DIR=$(sed -n 's/^kubeletDir: //p' "deploy/presets/$preset.yaml") cluster scenarios -test.run TestPreset
+        KUBELET_DIR=$(sed -n 's/^kubeletDir: //p' "deploy/presets/$preset.yaml") step "$preset" cluster scenarios -test.run TestPreset
     done
 fi
 exec 3>&-

@@ -9,12 +9,12 @@ set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 hack/manifests.sh check
-(cd hack/manifests && go build -buildvcs=false -o "$target/tools/manifests" .)
+(cd hack/manifests && go build -trimpath -buildvcs=false -o "$target/tools/manifests" .)
 "$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/snapshots
 
 # -count: what Go keeps of an earlier run knows nothing of a changed chart.
 status=0 log=$target/manifests.log
-(cd hack/manifests && HELM="$target/tools/helm" go test -v -count=1 .) >"$log" 2>&1 || status=$?
+(cd hack/manifests && HELM="$target/tools/helm" go test -trimpath -v -count=1 .) >"$log" 2>&1 || status=$?
 [ "$status" -eq 0 ] || grep -v '^=== \|^ *--- PASS' "$log" >&2
 # A test with subtests is counted as those.
 awk '/^--- / { count[test]++; test = $2 }

@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 helm=$target/tools/helm rendered=$target/manifests
-(cd hack/helm && go build -buildvcs=false -o "$helm" helm.sh/helm/v3/cmd/helm)
+(cd hack/helm && go build -trimpath -buildvcs=false -o "$helm" helm.sh/helm/v3/cmd/helm)
 rm -rf "$rendered"
 
 chart() { # COMMAND [argument...]   with the values of $values

@@ -20,8 +20,6 @@ case $seconds in '' | *[!0-9]*)
 esac
 export CARGO_TERM_COLOR=never ROOTCELLAR_REQUIRE_ALL=1 ROOTCELLAR_SOAK="$seconds"
 export PROPTEST_CASES="${PROPTEST_CASES:-200}"
-export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
 rm -rf "$reports"
 mkdir -p "$reports"
 passed=0 failed=0 skipped=0 verdict=0

@@ -1,24 +1,36 @@
 #!/bin/sh
-# Runs every check that needs no cluster, each to its end whatever the others say.
+# Runs the checks that need no cluster. A step that fails does not stop the ones after it.
 # Last line: N passed, N failed, N skipped.
 #
-# Needs: what hack/setup.sh installs; root, for the loop mounts.
-# Env:   ROOTCELLAR_REQUIRE_ALL  1 (default): a test that cannot run here fails; 0: it is counted as skipped
+# Usage: test.sh [lint|check|all]
+#        lint   formats, lints, scripts, mutants, manifests and documents
+#        check  lint, the unit tests and the fast integration tests; skips what needs root where there is none
+#        all    every test; the default
+# Needs: what hack/setup.sh installs; for all, root for the loop mounts.
+# Env:   ROOTCELLAR_REQUIRE_ALL  1 (default for all): a test that cannot run here fails; 0: it counts as skipped
 #        CARGO_TARGET_DIR        absolute
 #        SUMMARY                 a file for the last line
+#        STEPS                   a file to append the result and the minutes of each step to
 set -eu
 cd "$(dirname "$0")/.."
+. hack/minutes.sh
+goal=${1:-all}
+case $goal in
+lint | check) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-0} ;;
+all) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-1} ;;
+*)
+    echo "usage: test.sh [lint|check|all]" >&2
+    exit 64
+    ;;
+esac
 target=${CARGO_TARGET_DIR:-$PWD/target}
 musl=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
-export CARGO_INCREMENTAL=0 CARGO_TERM_COLOR=never REPORTS="$target/test" ROOTCELLAR="$musl"
-export ROOTCELLAR_REQUIRE_ALL="${ROOTCELLAR_REQUIRE_ALL:-1}"
-export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/private-ns.sh
+export CARGO_TERM_COLOR=never REPORTS="$target/$goal" ROOTCELLAR="$musl" ROOTCELLAR_REQUIRE_ALL
 rm -rf "$REPORTS"
 mkdir -p "$REPORTS"
 passed=0 failed=0 skipped=0 verdict=0
 
-step() {
+step() { # NAME COMMAND [argument...]
     name=$1 log=$REPORTS/$1.log status=0 start=$(date +%s)
     shift
     printf '%-14s ' "$name"
@@ -28,19 +40,36 @@ step() {
 	$counts
 	EOF
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    printf '%4d passed %3d failed %3d skipped %5d s\n' "$p" "$f" "$s" $(($(date +%s) - start))
+    result=$(printf '%4d passed %3d failed %3d skipped  %s' "$p" "$f" "$s" "$(minutes "$start")")
+    echo "$result"
+    printf '  %-14s %s\n' "$name" "$result" >>"${STEPS:-/dev/null}"
     [ "$status" -eq 0 ] || tail -n 60 "$log" | sed 's/^/    | /'
     [ "$f" -eq 0 ] || verdict=1
+}
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
+    exit "$verdict"
 }
 
 step format cargo fmt --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
 step shell shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
+step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
 step docs hack/check-docs.sh
 step clippy cargo clippy --all-targets --locked -- -D warnings
-step tests cargo test --locked --no-fail-fast -- --show-output
+[ "$goal" != lint ] || finish
+
+# Most tests wait for a disk or for the kernel most of the time.
+set -- env RUST_TEST_THREADS=$(($(nproc) * 4)) cargo test --locked --no-fail-fast
+if [ "$goal" = check ]; then
+    # These take most of the time: disks that come and go, random work, power-off and kills at every step.
+    step fast "$@" --lib --bins --test suite -- --show-output \
+        --skip disks:: --skip durable:: --skip fuzz:: --skip hostile:: --skip load:: --skip model:: --skip poweroff:: --skip steps::
+    finish
+fi
+step tests "$@" -- --show-output
 # csi-sanity/suite.sh holds its skips against a list; whatever was skipped before it should have run.
 if [ "$skipped" -gt 0 ] && [ "$ROOTCELLAR_REQUIRE_ALL" = 1 ]; then
     echo "    | skipped, though everything is required to run: see $log"
@@ -54,5 +83,4 @@ step poweroff hack/uml-poweroff.sh
 step musl hack/musl.sh
 step demo "$ROOTCELLAR" demo
 for fs in ext4 xfs btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
-echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
-exit "$verdict"
+finish
