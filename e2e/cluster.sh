@@ -2,7 +2,7 @@
 # Runs a command with a real Kubernetes: a control plane and two nodes, in namespaces that end with it.
 #
 # Usage: cluster.sh COMMAND [argument...]   it finds KUBECONFIG set and the node's mounts in /proc/$(cat $RUN/nodeN.pid)/root
-# Needs: root, cgroup v1, what setup.sh e2e installs, and what parts.sh built.
+# Needs: root, cgroup v1 or v2, what setup.sh e2e installs, and what parts.sh built.
 # Env:   PARTS        the built parts, absolute
 #        RUN          a directory for logs and the nodes' files, absolute, made anew
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet

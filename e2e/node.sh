@@ -26,8 +26,18 @@ ip addr add "$address/24" dev eth0
 ip link set eth0 up
 ip route add default via 172.30.0.1
 sysctl -qw net.ipv4.ip_forward=1
-for hierarchy in /sys/fs/cgroup/*/; do mkdir -p "$hierarchy$CGROUP"; done
-for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$CGROUP/$file"; done
+if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    # Kubelet refuses a cgroup that lacks one of these where the root has it.
+    for controller in cpu cpuset memory hugetlb pids; do
+        ! grep -qw "$controller" /sys/fs/cgroup/cgroup.controllers ||
+            echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
+    done
+    mkdir -p "/sys/fs/cgroup/$CGROUP"
+else
+    for hierarchy in /sys/fs/cgroup/*/; do mkdir -p "$hierarchy$CGROUP"; done
+    # In v1 a new cgroup has no processors and takes no process.
+    for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$CGROUP/$file"; done
+fi
 
 for file in containerd.toml cni.conflist kubelet.yaml; do
     sed -e "s#@NODE_ROOT@#$NODE_ROOT#g" -e "s#@NUMBER@#$number#g" -e "s#@CGROUP@#$CGROUP#g" "$here/node/$file" >"$NODE_ROOT/$file"

@@ -7,7 +7,8 @@ set -eu
 cat >/dev/null
 # The kernel takes a moment to end the namespaces, and with them mounts and loop devices.
 for _ in $(seq 100); do
-    groups=$(find /sys/fs/cgroup/*/ -maxdepth 1 -name "$CGROUPS-*")
+    # One directory per node in cgroup v2, one per hierarchy and node in v1.
+    groups=$(ls -d "/sys/fs/cgroup/$CGROUPS"-* "/sys/fs/cgroup/"*"/$CGROUPS"-* 2>/dev/null || :)
     loops=$(losetup --list --noheadings --output NAME,BACK-FILE | grep -F "$RUN/" || :)
     [ -n "$groups$loops" ] || break
     # shellcheck disable=SC2086 # one word per directory
