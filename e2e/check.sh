@@ -9,6 +9,7 @@ fail() {
     exit 1
 }
 [ "$(id -u)" -eq 0 ] || fail "needs root, for namespaces, loop mounts and cgroups"
+printf '6.7\n%s\n' "$(uname -r)" | sort -CV || fail "needs Linux 6.7 or newer, for simple quota on btrfs; this is $(uname -r)"
 if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
     for controller in cpu cpuset memory pids; do
         grep -qw "$controller" /sys/fs/cgroup/cgroup.controllers ||
