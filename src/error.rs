@@ -144,6 +144,17 @@ pub enum Error {
         #[source]
         reason: Sickness,
     },
+    /// The pool's records are still to be read: it may hold the volume.
+    #[error(
+        "pool {pool} may hold the volume, and its records cannot be read yet: {reason}; try again"
+    )]
+    PoolUnread {
+        /// The pool.
+        pool: PoolName,
+        /// Why.
+        #[source]
+        reason: Sickness,
+    },
     /// The pool cannot be used now, and it holds the volume asked for.
     #[error("pool {pool}, which holds the volume, is sick: {reason}")]
     HomeSick {
@@ -307,12 +318,12 @@ impl Error {
             Self::SourceElsewhere { .. } => match operation {
                 // Another node holds it.
                 CreateVolume => Code::ResourceExhausted,
-                // "Not final" to the snapshotter, and the object could not be deleted.
                 CreateSnapshot | Delete => Code::FailedPrecondition,
                 Expand | Volume | Query => Code::NotFound,
             },
             Self::TopologyExcludesNode { .. } => match operation {
-                CreateVolume | CreateSnapshot => Code::ResourceExhausted,
+                CreateVolume => Code::ResourceExhausted,
+                CreateSnapshot => Code::FailedPrecondition,
                 Delete | Expand | Volume | Query => Code::Unavailable,
             },
             Self::PoolAbsent(_)
@@ -326,11 +337,14 @@ impl Error {
             Self::NoRoom { .. } | Self::DiskFull { .. } => match operation {
                 // "Infeasible" to the kubelet: the user may shrink the claim.
                 Expand => Code::OutOfRange,
-                CreateVolume | CreateSnapshot | Delete | Volume | Query => Code::ResourceExhausted,
+                // RESOURCE_EXHAUSTED is not final to the snapshotter: the object could not be deleted.
+                CreateSnapshot => Code::FailedPrecondition,
+                CreateVolume | Delete | Volume | Query => Code::ResourceExhausted,
             },
-            // Of a home that is sick another node would make an orphan; the others are not final
-            // to the kubelet, which keeps calling and cleans up.
+            // Another node would create a second volume while the first is in an unavailable pool;
+            // the others are not final to the kubelet, which keeps calling and cleans up.
             Self::HomeSick { .. }
+            | Self::PoolUnread { .. }
             | Self::Failed { .. }
             | Self::Stopped(_)
             | Self::Loading

@@ -262,19 +262,23 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error of a pool that cannot be used.
+    /// The error of a pool that cannot be used. A volume whose creation was not answered may be in
+    /// a pool whose records are still to be read, and then no other node must create it.
     pub fn sick(&self, reason: Sickness) -> Error {
-        Error::PoolSick {
-            pool: self.options.name.clone(),
-            reason,
+        let pool = self.options.name.clone();
+        match reason {
+            Sickness::Shortage(fault) => Error::Failed { pool, fault },
+            Sickness::Opening | Sickness::Locked => Error::PoolUnread { pool, reason },
+            _ => Error::PoolSick { pool, reason },
         }
     }
 
     /// The error of a pool that cannot be used and holds the volume in question.
     pub fn home_sick(&self, reason: Sickness) -> Error {
-        Error::HomeSick {
-            pool: self.options.name.clone(),
-            reason,
+        let pool = self.options.name.clone();
+        match reason {
+            Sickness::Shortage(fault) => Error::Failed { pool, fault },
+            _ => Error::HomeSick { pool, reason },
         }
     }
 

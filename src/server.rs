@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::Server;
@@ -41,6 +42,9 @@ const BLOCKING_THREADS: usize = CALLS_AT_ONCE as usize + 8;
 
 /// How often the pools are looked at.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long to wait after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long calls at work may take to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -119,7 +123,13 @@ async fn serve_grpc(
     edge: Arc<Edge>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = UnixListenerStream::new(listener);
+    // Without file descriptors the same connection is refused again and again.
+    let incoming = UnixListenerStream::new(listener).then(async |accepted| {
+        if accepted.is_err() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    });
     let stopped = async {
         // An error says that the sender is gone, which means the same.
         let _ = stopped.await;

@@ -142,7 +142,7 @@ impl Disk {
         // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
         // it might be lost and missed for ever.
         let remembered = context.memory.remember(&options.path, disk.id);
-        if remembered.map_err(|error| Sickness::Memory(error.chain()))? {
+        if remembered? {
             Ok(disk)
         } else {
             Err(Sickness::Retired { found: disk.id })
@@ -431,7 +431,7 @@ impl Disk {
     }
 
     fn marker(&self) -> Result<Marker, Sickness> {
-        record::read(&self.meta, layout::MARKER).map_err(Sickness::MarkerDamaged)
+        Ok(record::read(&self.meta, layout::MARKER)?)
     }
 
     /// Where the disk is, and how to tell whose `data/` is mounted somewhere.

@@ -41,6 +41,11 @@ impl Fault {
             )
     }
 
+    /// Whether the driver lacks memory or file descriptors, which says nothing of the disk.
+    pub fn is_shortage(&self) -> bool {
+        !self.sync && matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+    }
+
     /// Whether the disk is merely full.
     pub fn is_full(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::NOSPC | Errno::DQUOT)

@@ -14,7 +14,7 @@ use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, PoolId, SnapshotId, VolumeId};
 
 use super::fault::{During, Fault};
-use super::record::{self, Pin, Record, SnapshotRecord, VolumeRecord};
+use super::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
 use super::{layout, tree};
 
 /// A volume or a snapshot, and the name of its directory.
@@ -146,7 +146,7 @@ impl Index {
             let hash = name.to_str().and_then(layout::hash_of);
             let twin = hash.is_some_and(|hash| seen.get(&hash).is_some_and(|count| *count > 1));
             let entry = if twin {
-                Err("two directories claim this id".to_owned())
+                Err("two directories claim this id".to_owned().into())
             } else {
                 read_entry::<R>(home, name, pool)
             };
@@ -155,7 +155,8 @@ impl Index {
                     self.insert(entry);
                 }
                 Ok(None) => {}
-                Err(reason) => {
+                Err(Unreadable::Fault(fault)) => return Err(fault),
+                Err(Unreadable::Damaged(reason)) => {
                     let space = space(home, name, quota);
                     self.quarantine::<R>(name, hash, reason, space);
                 }
@@ -287,25 +288,32 @@ pub(crate) fn read_entry<R: Record>(
     home: &OwnedFd,
     name: &OsStr,
     pool: PoolId,
-) -> Result<Option<Entry<R>>, String> {
-    let directory = name.to_str().ok_or("its name is not ours")?;
-    let hash = layout::hash_of(directory).ok_or("its name is not ours")?;
+) -> Result<Option<Entry<R>>, Unreadable> {
+    let strange = || Unreadable::Damaged("its name is not ours".into());
+    let directory = name.to_str().ok_or_else(strange)?;
+    let hash = layout::hash_of(directory).ok_or_else(strange)?;
     let dir = match os::open_dir(home, name) {
         Ok(dir) => dir,
         Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(format!("cannot open it: {errno}")),
+        Err(errno) => {
+            let damage = || format!("cannot open it: {errno}");
+            return Err(Unreadable::new("open what the pool holds", errno, damage));
+        }
     };
     let record: R = record::read(&dir, R::FILE)?;
     if !record.is_sound(pool) || R::hash(record.id()) != hash {
-        return Err(format!(
+        return Err(Unreadable::Damaged(format!(
             "{} is damaged: its id, name and directory disagree",
             R::FILE
-        ));
+        )));
     }
     match os::status_at(&dir, layout::DATA) {
         Ok(status) if status.file_type == FileType::Directory => {}
-        Ok(_) => return Err("data is no directory".into()),
-        Err(errno) => return Err(format!("cannot look at data: {errno}")),
+        Ok(_) => return Err(Unreadable::Damaged("data is no directory".into())),
+        Err(errno) => {
+            let damage = || format!("cannot look at data: {errno}");
+            return Err(Unreadable::new("look at data", errno, damage));
+        }
     }
     let directory = directory.to_owned();
     Ok(Some(Entry { record, directory }))

@@ -131,9 +131,15 @@ impl Pool {
         }
     }
 
-    /// Closes everything held on the disk until it is found well again.
+    /// Closes everything held on the disk until it is found well again. A shortage of the driver's
+    /// own says nothing of an open disk, which stays open.
     pub(crate) fn fall_sick(&self, sickness: Sickness) {
         let mut state = self.lock();
+        if matches!(sickness, Sickness::Shortage(_)) && state.disk.is_ok() {
+            drop(state);
+            tracing::warn!(pool = %self.options.name, reason = %sickness, "not looked at");
+            return;
+        }
         let is_news = state.disk.as_ref().err() != Some(&sickness);
         if is_news {
             tracing::error!(pool = %self.options.name, reason = %sickness, "pool is sick");

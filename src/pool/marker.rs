@@ -34,9 +34,7 @@ impl Marker {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(Fault::new("open .rootcellar", errno).into()),
         };
-        record::read(&meta, layout::MARKER)
-            .map(Some)
-            .map_err(Sickness::MarkerDamaged)
+        Ok(Some(record::read(&meta, layout::MARKER)?))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::os::{self, Os};
 use crate::types::PoolId;
 
-use super::record;
+use super::record::{self, Unreadable};
 
 const FILE: &str = "pools.json";
 
@@ -147,9 +147,16 @@ impl Memory {
                 retired: BTreeSet::new(),
             });
         }
-        record::read(&self.dir, FILE).map_err(|reason| Error::Quarantined {
-            path: self.path.clone(),
-            reason,
+        record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {
+            Unreadable::Fault(fault) => Error::Io {
+                what: "read",
+                path: self.path.clone(),
+                source: fault.errno.into(),
+            },
+            Unreadable::Damaged(reason) => Error::Quarantined {
+                path: self.path.clone(),
+                reason,
+            },
         })
     }
 }

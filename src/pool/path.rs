@@ -105,16 +105,14 @@ pub(super) fn find_marker(
         });
     }
     context.claims.id(marker.id, &options.name)?;
-    let retired = context.memory.is_retired(marker.id);
-    if retired.map_err(|error| Sickness::Memory(error.chain()))? {
+    if context.memory.is_retired(marker.id)? {
         return Err(Sickness::Retired { found: marker.id });
     }
     Ok(marker)
 }
 
 fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
-    let recalled = context.memory.recall(&options.path);
-    recalled.map_err(|error| Sickness::Memory(error.chain()))
+    Ok(context.memory.recall(&options.path)?)
 }
 
 pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {

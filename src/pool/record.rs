@@ -393,21 +393,51 @@ pub(crate) fn write_new(
     os.fsync(&file).during_sync("fsync a record")
 }
 
-/// Reads a record; the error is a sentence for people.
-pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, String> {
+/// Why a record cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// It could not be read now, and may be sound.
+    Fault(Fault),
+    /// It is damaged, in a sentence for people.
+    Damaged(String),
+}
+
+impl Unreadable {
+    /// What a failed step of reading says. A disk or a driver in trouble says nothing of a record.
+    pub(crate) fn new(what: &'static str, errno: Errno, damage: impl FnOnce() -> String) -> Self {
+        let fault = Fault::new(what, errno);
+        match errno {
+            Errno::IO | Errno::AGAIN | Errno::INTR => Self::Fault(fault),
+            _ if fault.is_shortage() => Self::Fault(fault),
+            _ => Self::Damaged(damage()),
+        }
+    }
+}
+
+impl From<String> for Unreadable {
+    fn from(damage: String) -> Self {
+        Self::Damaged(damage)
+    }
+}
+
+/// Reads a record.
+pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, Unreadable> {
     #[derive(Deserialize)]
     struct Version {
         format: u32,
     }
-    let bytes = os::read_file(dir, name, MAX_RECORD_BYTES)
-        .map_err(|errno| format!("cannot read {name}: {errno}"))?;
+    let bytes = os::read_file(dir, name, MAX_RECORD_BYTES).map_err(|errno| {
+        Unreadable::new("read a record", errno, || {
+            format!("cannot read {name}: {errno}")
+        })
+    })?;
     let damaged = |error: serde_json::Error| format!("{name} is damaged: {error}");
     let version: Version = serde_json::from_slice(&bytes).map_err(damaged)?;
     if version.format != FORMAT {
-        return Err(format!(
+        return Err(Unreadable::Damaged(format!(
             "{name} has format {}, and this driver knows format {FORMAT}",
             version.format
-        ));
+        )));
     }
-    serde_json::from_slice(&bytes).map_err(damaged)
+    Ok(serde_json::from_slice(&bytes).map_err(damaged)?)
 }

@@ -1,6 +1,12 @@
 //! Why a pool cannot be used.
 
+use rustix::io::Errno;
+
+use crate::error::Error;
 use crate::types::{NodeName, PoolId, PoolName};
+
+use super::Fault;
+use super::record::Unreadable;
 
 /// Why a pool cannot be used now, each with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +124,9 @@ pub enum Sickness {
     /// Quota was switched on or off.
     #[error("what holds sizes on its disk has changed; it is opened anew")]
     EnforcementChanged,
+    /// The driver could not look at the pool, which may be well.
+    #[error("{0}; the driver lacks memory or file descriptors, so try again")]
+    Shortage(Fault),
     /// The system reports an error.
     #[error("cannot {what}: {error}")]
     Io {
@@ -128,10 +137,35 @@ pub enum Sickness {
     },
 }
 
-impl From<super::Fault> for Sickness {
-    fn from(fault: super::Fault) -> Self {
+impl From<Unreadable> for Sickness {
+    fn from(marker: Unreadable) -> Self {
+        match marker {
+            Unreadable::Fault(fault) => fault.into(),
+            Unreadable::Damaged(reason) => Self::MarkerDamaged(reason),
+        }
+    }
+}
+
+/// An error of the state directory.
+impl From<Error> for Sickness {
+    fn from(error: Error) -> Self {
+        let errno = match &error {
+            Error::Io { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        };
+        let fault = errno.map(|errno| Fault::new("read or write the state directory", errno));
+        match fault.filter(Fault::is_shortage) {
+            Some(fault) => Self::Shortage(fault),
+            None => Self::Memory(error.chain()),
+        }
+    }
+}
+
+impl From<Fault> for Sickness {
+    fn from(fault: Fault) -> Self {
         match fault.errno {
-            rustix::io::Errno::ROFS => Self::ReadOnly,
+            _ if fault.is_shortage() => Self::Shortage(fault),
+            Errno::ROFS => Self::ReadOnly,
             errno => Self::Io {
                 what: fault.what.to_owned(),
                 error: errno.to_string(),

@@ -18,7 +18,7 @@ use super::Pool;
 use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::layout;
-use super::record::{self, Pin, Record, SnapshotRecord, VolumeRecord};
+use super::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
 use super::tree::{self, Manner, Watch};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -59,14 +59,17 @@ impl Binned {
     }
 
     /// Reads what is in the trash under a name.
-    fn read(dir: &OwnedFd, name: OsString) -> Self {
-        if let Ok(record) = record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
-            return Self::new(name, &record);
+    fn read(dir: &OwnedFd, name: OsString) -> Result<Self, Fault> {
+        match record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
+            Ok(record) => return Ok(Self::new(name, &record)),
+            Err(Unreadable::Fault(fault)) => return Err(fault),
+            Err(Unreadable::Damaged(_)) => {}
         }
-        if let Ok(record) = record::read::<SnapshotRecord>(dir, SnapshotRecord::FILE) {
-            return Self::new(name, &record);
+        match record::read::<SnapshotRecord>(dir, SnapshotRecord::FILE) {
+            Ok(record) => Ok(Self::new(name, &record)),
+            Err(Unreadable::Fault(fault)) => Err(fault),
+            Err(Unreadable::Damaged(_)) => Ok(Self::unknown(name)),
         }
-        Self::unknown(name)
     }
 
     fn unknown(name: OsString) -> Self {
@@ -245,9 +248,12 @@ pub(super) fn binned(trash: &OwnedFd) -> Result<Vec<Binned>, Fault> {
     let names = os::entry_names(trash.as_fd()).during("list the trash")?;
     let binned = |name: OsString| match os::open_dir(trash, &name) {
         Ok(dir) => Binned::read(&dir, name),
-        Err(_) => Binned::unknown(name),
+        Err(errno) => match Unreadable::new("open a trash entry", errno, String::new) {
+            Unreadable::Fault(fault) => Err(fault),
+            Unreadable::Damaged(_) => Ok(Binned::unknown(name)),
+        },
     };
-    Ok(names.into_iter().map(binned).collect())
+    names.into_iter().map(binned).collect()
 }
 
 /// How far an entry was reclaimed.
@@ -361,7 +367,7 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr, known: Option<u32>) -> Result
         reported: Mutex::new(Instant::now()),
     };
     let manner = Manner::of(&disk.filesystem.name);
-    let binned = Binned::read(&dir, name.to_owned());
+    let binned = Binned::read(&dir, name.to_owned())?;
     // What was left half-made has no record, and its number is found by what it is charged to.
     let number = known.or(binned.number).or_else(|| charged_to(disk, &dir));
     match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {

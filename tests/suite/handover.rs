@@ -1,6 +1,7 @@
 //! Pools that change hands by an explicit act: adopted, or retired.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use rootcellar::error::{Code, Error, Operation, Result};
@@ -9,7 +10,9 @@ use rootcellar::pool::{self, Memory, Sickness, Wanted};
 use rootcellar::types::{NodeName, PoolId};
 use rootcellar::volume::{Volume, Volumes};
 
-use crate::common::{Fakes, NODE, NodeDir, Running, create, names};
+use crate::common::loops::{self, LoopMount};
+use crate::common::{Fakes, NODE, NodeDir, Running, create, eventually, names};
+use crate::skip;
 
 const SIZE: u64 = 1 << 20;
 
@@ -148,6 +151,79 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     assert_eq!(whose(), before);
     volumes.check_pools();
     assert_eq!(sickness(&volumes), None);
+}
+
+/// A volume whose creation was not answered is not created on another node while the records of its
+/// pool are still to be read, however long another process holds the lock.
+#[test]
+fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
+    let node = NodeDir::new();
+    let first = node.volumes(&Fakes::default());
+    let volume = first.create(&create("pvc", SIZE)).unwrap();
+    let second = Volumes::new(node.settings(&[node.pool_option()])).unwrap();
+    for state in [Sickness::Opening, Sickness::Locked] {
+        assert_eq!(sickness(&second), Some(state.clone()));
+        let refused = second.create(&create("pvc", SIZE)).unwrap_err();
+        let code = refused.code(Operation::CreateVolume);
+        assert_eq!(code, Code::Unavailable, "{state}: {refused}");
+        second.check_pool(&second.pools()[0]);
+    }
+    drop(first);
+    second.check_pool(&second.pools()[0]);
+    assert_eq!(second.create(&create("pvc", SIZE)).unwrap(), volume);
+}
+
+/// Turns a text in a disk image into another one, or back.
+fn flip(image: &Path, text: &[u8]) {
+    let mut bytes = fs::read(image).unwrap();
+    let flipped: Vec<u8> = text.iter().map(|byte| byte ^ 0x80).collect();
+    let mut count = 0;
+    for at in 0..bytes.len() - text.len() {
+        let found = &mut bytes[at..at + text.len()];
+        if found == text || found == flipped {
+            for byte in found {
+                *byte ^= 0x80;
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 0, "the text is not in the image");
+    fs::write(image, bytes).unwrap();
+}
+
+/// A record that the disk cannot return now keeps its pool from being opened; nothing is quarantined,
+/// and the volume is there when the disk is well again.
+#[test]
+fn a_record_that_cannot_be_read_now_is_not_quarantined() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let at = node.path("disk");
+    let disk = LoopMount::format("btrfs", &[], &node.path("image"), &at);
+    fs::create_dir(&at).unwrap();
+    // Outside the metadata a record has one copy, with a checksum.
+    disk.mount(&["max_inline=0"]);
+    let options = [format!("default={}/pool,init", at.display())];
+    let first = node.volumes_of(&options, &Fakes::default());
+    let volume = first.create(&create("pvc-damaged", SIZE)).unwrap();
+    drop(first);
+    let flip_record = || {
+        disk.unmount_soon();
+        eventually("nothing holds the disk", || disk.device().is_empty());
+        flip(disk.image(), b"\"name\": \"pvc-damaged\"");
+        disk.mount(&["max_inline=0"]);
+    };
+    flip_record();
+    let second = Volumes::new(node.settings(&options)).unwrap();
+    second.check_pool(&second.pools()[0]);
+    let found = sickness(&second);
+    assert!(matches!(found, Some(Sickness::Io { .. })), "{found:?}");
+    assert_eq!(second.pools()[0].status().quarantined, 0);
+    flip_record();
+    second.check_pool(&second.pools()[0]);
+    assert_eq!(sickness(&second), None);
+    assert_eq!(second.create(&create("pvc-damaged", SIZE)).unwrap(), volume);
 }
 
 /// The volumes of a pool that is merely away are not deleted; those of one that was declared gone

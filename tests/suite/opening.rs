@@ -47,7 +47,7 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
                 Err(error) => assert!(
                     matches!(
                         error,
-                        Error::PoolSick { .. } | Error::HomeSick { .. } | Error::Busy(_)
+                        Error::PoolUnread { .. } | Error::HomeSick { .. } | Error::Busy(_)
                     ),
                     "{error}"
                 ),

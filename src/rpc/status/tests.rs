@@ -49,15 +49,17 @@ table! {
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
     CannotCopy {}, Error::CannotCopy(text())                 => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Stopped {}, Error::Stopped(text())                       => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    TopologyExcludesNode {}, excluded()                      => [Exhaust, Exhaust, Unavail, Unavail, Unavail, Unavail];
+    TopologyExcludesNode {}, excluded()                      => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
     PoolAbsent {}, Error::PoolAbsent(text())                 => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    PoolUnread {}, Error::PoolUnread { pool: pool(), reason: Sickness::Opening }
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     PoolSick {}, Error::PoolSick { pool: pool(), reason: Sickness::Absent }
                                                              => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
     HomeSick {}, Error::HomeSick { pool: pool(), reason: Sickness::ReadOnly }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    NoRoom {}, no_room()                                     => [Exhaust, Exhaust, Exhaust, Range,   Exhaust, Exhaust];
+    NoRoom {}, no_room()                                     => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     DiskFull {}, Error::DiskFull { pool: pool(), what: "write" }
-                                                             => [Exhaust, Exhaust, Exhaust, Range,   Exhaust, Exhaust];
+                                                             => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     Failed {}, Error::Failed { pool: pool(), fault: Fault::new("chown", rustix::io::Errno::INVAL) }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     CannotEnforce {}, Error::CannotEnforce { pool: pool() }  => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];

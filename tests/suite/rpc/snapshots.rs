@@ -282,7 +282,7 @@ async fn a_topology_without_this_node_makes_no_copy() {
         ..snapshot("snap", &source)
     };
     let answer = clients.snapshot(request("other-node")).await;
-    refused("snapshot", answer, Code::ResourceExhausted, NODE);
+    refused("snapshot", answer, Code::FailedPrecondition, NODE);
     assert!(node.names("snapshots").is_empty());
     let taken = clients.snapshot(request(NODE)).await.unwrap();
     let restore = |place| csi::CreateVolumeRequest {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use tokio::task::JoinHandle;
 use tonic::Code;
 
@@ -30,6 +30,33 @@ async fn a_signal_ends_the_server_and_its_socket() {
         assert_eq!(code, Some(0), "{signal:?}: {log}");
         assert_eq!(names(&node.path("run")), Vec::<String>::new());
     }
+}
+
+/// Without file descriptors each call fails as UNAVAILABLE, and the pool stays as it is.
+#[tokio::test]
+async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
+    let node = NodeDir::new();
+    let server = Server::start(&node).await;
+    let mut clients = server.clients().await;
+    clients.capacity(&[]).await;
+    let pid = rustix::process::Pid::from_raw(server.process().cast_signed());
+    let limit = |current| {
+        let rlimit = Rlimit {
+            current: Some(current),
+            maximum: Some(1024),
+        };
+        rustix::process::prlimit(pid, Resource::Nofile, rlimit).unwrap();
+    };
+    limit(1);
+    let answer = clients.create(create("pvc", 1 << 20)).await;
+    refused("create", answer, Code::Unavailable, "try again");
+    soon("the pool was looked at", async || {
+        server.log().contains("not looked at")
+    })
+    .await;
+    limit(1024);
+    clients.create(create("pvc", 1 << 20)).await.unwrap();
+    assert!(!server.log().contains("is sick"), "{}", server.log());
 }
 
 /// Connections that lie open and say nothing, by whomever, do not hold up the stop.

@@ -109,7 +109,7 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
         .capacity(&rootcellar::volume::Class::default(), &[]);
     rig.make("other", room.0 - mib(8));
     let error = rig.snapshot("snap", &source).unwrap_err();
-    assert_code(&error, Operation::CreateSnapshot, Code::ResourceExhausted);
+    assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);
     assert_eq!(limit(&rig, "source"), SIZE);
     rig.wait_for_trash();
     assert_eq!(qgroups(&rig).len(), 2, "{:?}", qgroups(&rig));
