@@ -197,6 +197,15 @@ pub trait Quota: Send + Sync + fmt::Debug {
     /// The numbers of [`OURS`] that the kernel knows.
     fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno>;
 
+    /// Of those the recorded ones, and the others that the driver may have left: it takes the lowest
+    /// free number, so they are not far from [`OURS`]' start.
+    fn charges_nearby(
+        &self,
+        _recorded: &mut dyn Iterator<Item = u32>,
+    ) -> Result<Vec<(u32, Charge)>, Errno> {
+        self.charges()
+    }
+
     /// The number of ours that what is in a directory made by [`Quota::create_dir`] is charged to.
     fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
 

@@ -61,9 +61,9 @@ impl Pool {
         if !disk.accounts() {
             return Ok(());
         }
-        let charges: BTreeMap<u32, Charge> =
-            disk.quota.charges().during(LOOK)?.into_iter().collect();
         let recorded = recorded(index, binned);
+        let charges = disk.quota.charges_nearby(&mut recorded.keys().copied());
+        let charges = charges.during(LOOK)?.into_iter().collect();
         for id in recorded.keys() {
             disk.quota.note(*id);
         }

@@ -5,14 +5,10 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use uuid::Uuid;
 
 /// The numbers that are the driver's. Others count up from 1 (people) or from 1048577 (the
 /// kubelet); what they limit is never touched.
 pub const OURS: Range<u32> = 1 << 30..1 << 31;
-
-/// So many random numbers in use, one after the other, are no coincidence.
-const ATTEMPTS: usize = 64;
 
 /// The numbers known to be in use, the kernel's knowledge apart: one that was just taken, or one
 /// whose limit is about to be lifted, may look free there.
@@ -20,28 +16,44 @@ const ATTEMPTS: usize = 64;
 pub(super) struct Numbers(Mutex<BTreeSet<u32>>);
 
 impl Numbers {
-    /// Takes a random number of ours for which `take` returns true.
+    /// Takes the lowest number of ours that is free and for which `take` returns true. XFS never
+    /// gives the block of a quota id back, so the ids that were ever used must stay few.
+    ///
+    /// An id that somebody else's files are charged to is passed over and not remembered, because
+    /// those files may go.
     pub(super) fn take(
         &self,
         mut take: impl FnMut(u32) -> Result<bool, Errno>,
     ) -> Result<u32, Errno> {
-        for _ in 0..ATTEMPTS {
-            let random = Uuid::new_v4().as_fields().0;
-            let id = OURS.start | (random & (OURS.start - 1));
-            if !self.lock().insert(id) {
-                continue;
-            }
+        let mut from = OURS.start;
+        loop {
+            let id = self.reserve(from)?;
             match take(id) {
                 Ok(true) => return Ok(id),
-                // It is somebody's, and stays noted as such.
-                Ok(false) => {}
-                Err(errno) => {
+                refused => {
                     self.free(id);
-                    return Err(errno);
+                    refused?;
+                    from = id + 1;
                 }
             }
         }
-        Err(Errno::BUSY)
+    }
+
+    /// Notes the lowest number from one on that is not in use.
+    fn reserve(&self, from: u32) -> Result<u32, Errno> {
+        let mut used = self.lock();
+        let mut id = from;
+        for taken in used.range(from..OURS.end) {
+            if *taken != id {
+                break;
+            }
+            id += 1;
+        }
+        if !OURS.contains(&id) {
+            return Err(Errno::BUSY);
+        }
+        used.insert(id);
+        Ok(id)
     }
 
     /// Takes a number for in use.
@@ -75,22 +87,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_passed_over() {
+    fn the_lowest_free_number_is_taken() {
         let numbers = Numbers::default();
-        let mut asked = Vec::new();
-        let id = numbers.take(|id| {
-            asked.push(id);
-            Ok(asked.len() == 3)
-        });
-        assert_eq!(id, Ok(asked[2]));
-        assert_eq!(asked.len(), 3);
+        numbers.note(OURS.start + 1);
+        for expected in [0, 2, 3] {
+            assert_eq!(numbers.take(|_| Ok(true)), Ok(OURS.start + expected));
+        }
+        numbers.free(OURS.start + 2);
+        assert_eq!(numbers.take(|_| Ok(true)), Ok(OURS.start + 2));
     }
 
     #[test]
-    fn a_failure_frees_the_number_and_there_is_an_end() {
+    fn however_many_are_in_use_elsewhere_the_next_is_found_and_none_is_remembered() {
+        let numbers = Numbers::default();
+        let id = numbers.take(|id| Ok(id >= OURS.start + 1000));
+        assert_eq!(id, Ok(OURS.start + 1000));
+        assert_eq!(numbers.take(|_| Ok(true)), Ok(OURS.start));
+    }
+
+    #[test]
+    fn a_failure_frees_the_number() {
         let numbers = Numbers::default();
         assert_eq!(numbers.take(|_| Err(Errno::IO)), Err(Errno::IO));
         assert!(numbers.lock().is_empty());
-        assert_eq!(numbers.take(|_| Ok(false)), Err(Errno::BUSY));
     }
 }

@@ -1,5 +1,6 @@
 //! The project quota of XFS and ext4, by one set of calls.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -18,6 +19,10 @@ const BLOCK: u64 = 512;
 /// there they are all there will ever be; on XFS, which makes them as needed, no fewer than blocks.
 const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
 const XFS_BYTES_PER_INODE: u64 = 4 << 10;
+
+/// After so many unused numbers the driver has left none: earlier versions took random ones, and
+/// each number that was ever used costs a look on XFS.
+const GAP: u32 = 1024;
 
 /// The least that a limited volume may hold.
 const MIN_INODES: u64 = 1024;
@@ -55,6 +60,22 @@ impl ProjectQuota {
             },
             numbers: Numbers::default(),
         }))
+    }
+
+    /// What is charged to the numbers of ours, up to the first gap of so many.
+    fn charges_until(&self, gap: u32) -> Result<Vec<(u32, Charge)>, Errno> {
+        let mut charges = Vec::new();
+        let mut next = OURS.start;
+        loop {
+            match sys::next_project_quota(self.filesystem.as_fd(), next) {
+                Ok(quota) if OURS.contains(&quota.id) && quota.id - next <= gap => {
+                    next = quota.id + 1;
+                    charges.push((quota.id, quota.into()));
+                }
+                Ok(_) | Err(Errno::NOENT) => return Ok(charges),
+                Err(errno) => return Err(errno),
+            }
+        }
     }
 
     /// The limits for a size, in bytes and inodes.
@@ -143,18 +164,19 @@ impl Quota for ProjectQuota {
     }
 
     fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
-        let mut charges = Vec::new();
-        let mut next = OURS.start;
-        loop {
-            match sys::next_project_quota(self.filesystem.as_fd(), next) {
-                Ok(quota) if OURS.contains(&quota.id) => {
-                    next = quota.id + 1;
-                    charges.push((quota.id, quota.into()));
-                }
-                Ok(_) | Err(Errno::NOENT) => return Ok(charges),
-                Err(errno) => return Err(errno),
-            }
+        self.charges_until(u32::MAX)
+    }
+
+    fn charges_nearby(
+        &self,
+        recorded: &mut dyn Iterator<Item = u32>,
+    ) -> Result<Vec<(u32, Charge)>, Errno> {
+        let mut charges = self.charges_until(GAP)?;
+        let nearby: BTreeSet<u32> = charges.iter().map(|(id, _)| *id).collect();
+        for id in recorded.filter(|id| !nearby.contains(id)) {
+            charges.push((id, self.charge(id)?));
         }
+        Ok(charges)
     }
 
     fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
