@@ -55,7 +55,7 @@ pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub use record::{
     AccessMode, FORMAT, Method, Mode, Parameters, Pin, Record, Sharing, SnapshotRecord, Source,
-    VolumeRecord,
+    Unknown, VolumeRecord,
 };
 pub use room::Reservation;
 pub use sickness::Sickness;

@@ -15,7 +15,6 @@ use super::{Sickness, filesystem, layout, now, record, tree};
 
 /// The marker, `.rootcellar/pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Marker {
     pub(crate) format: u32,
     pub(crate) id: PoolId,
@@ -24,6 +23,9 @@ pub(crate) struct Marker {
     pub(crate) created_at: u64,
     /// What stood on the filesystem when the pool last held nothing.
     pub(crate) other_bytes: Bytes,
+    /// Fields of later versions, preserved.
+    #[serde(flatten)]
+    pub(crate) unknown: record::Unknown,
 }
 
 impl Marker {
@@ -104,6 +106,7 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
         node: node.clone(),
         created_at: now(),
         other_bytes: Bytes::ZERO,
+        unknown: record::Unknown::new(),
     };
     record::write(os, &meta, layout::MARKER, &marker)?;
     // Written twice, so that what the pool itself occupies is among what it finds there. In

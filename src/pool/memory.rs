@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::os::{self, Os};
 use crate::types::PoolId;
 
-use super::record::{self, Unreadable};
+use super::record::{self, Unknown, Unreadable};
 
 const FILE: &str = "pools.json";
 
@@ -27,12 +27,14 @@ pub struct Memory {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct MemoryRecord {
     format: u32,
     pools: BTreeMap<PathBuf, PoolId>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     retired: BTreeSet<PoolId>,
+    /// Fields of later versions, preserved.
+    #[serde(flatten)]
+    unknown: Unknown,
 }
 
 impl Memory {
@@ -145,6 +147,7 @@ impl Memory {
                 format: record::FORMAT,
                 pools: BTreeMap::new(),
                 retired: BTreeSet::new(),
+                unknown: Unknown::new(),
             });
         }
         record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {

@@ -25,9 +25,12 @@ pub const FORMAT: u32 = 1;
 /// Far more than the largest record of format 1.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
+/// The fields of a record that this version does not know. A later version may have written them, and
+/// finds them again after a rollback.
+pub type Unknown = BTreeMap<String, serde_json::Value>;
+
 /// The record of a volume, `volume.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct VolumeRecord {
     /// The format, [`FORMAT`].
     pub format: u32,
@@ -60,6 +63,9 @@ pub struct VolumeRecord {
     /// What it keeps of what other volumes stay charged for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pins: Vec<Pin>,
+    /// Fields of later versions, preserved.
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// What a copy on btrfs keeps of what a volume stays charged for, whatever that volume does with

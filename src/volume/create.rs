@@ -320,5 +320,6 @@ fn record(
         source: None,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),
+        unknown: crate::pool::Unknown::new(),
     }
 }

@@ -283,5 +283,6 @@ fn record(
         enforcement: volume.record.enforcement,
         quota_id: None,
         pins: Vec::new(),
+        unknown: crate::pool::Unknown::new(),
     }
 }

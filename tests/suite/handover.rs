@@ -7,11 +7,11 @@ use std::sync::Arc;
 use rootcellar::error::{Code, Error, Operation, Result};
 use rootcellar::os::Os;
 use rootcellar::pool::{self, Memory, Sickness, Wanted};
-use rootcellar::types::{NodeName, PoolId};
-use rootcellar::volume::{Volume, Volumes};
+use rootcellar::types::{Bytes, NodeName, PoolId};
+use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
 use crate::common::loops::{self, LoopMount};
-use crate::common::{Fakes, NODE, NodeDir, Running, create, eventually, names};
+use crate::common::{Fakes, NODE, NodeDir, Running, create, eventually, names, publish};
 use crate::skip;
 
 const SIZE: u64 = 1 << 20;
@@ -171,6 +171,46 @@ fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
     drop(first);
     second.check_pool(&second.pools()[0]);
     assert_eq!(second.create(&create("pvc", SIZE)).unwrap(), volume);
+}
+
+/// Fields that a later version wrote are accepted, and are still there after every rewrite.
+#[test]
+fn unknown_fields_are_preserved() {
+    let node = NodeDir::new();
+    let volumes = node.volumes(&Fakes::default());
+    let volume = volumes.create(&create("pvc", SIZE)).unwrap();
+    drop(volumes);
+    let record = format!("pool/volumes/pvc-{}/volume.json", volume.id.hash());
+    let files = [&record, "pool/.rootcellar/pool.json", "state/pools.json"];
+    let later = serde_json::json!({"of": [1, "a"]});
+    let json = |file: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(node.path(file)).unwrap()).unwrap()
+    };
+    for file in files {
+        let mut content = json(file);
+        content["later"] = later.clone();
+        fs::write(node.path(file), content.to_string()).unwrap();
+    }
+    let before = files.map(json);
+    let volumes = node.volumes(&Fakes::default());
+    let (id, target) = (volume.id.to_string(), node.target("pod"));
+    volumes.publish(&publish(&id, &target)).unwrap();
+    let grown = ExpandRequest {
+        id,
+        path: target,
+        required: Bytes(2 * SIZE),
+        limit: None,
+    };
+    volumes.expand(&grown).unwrap();
+    drop(volumes);
+    let other = "other-node".parse().unwrap();
+    pool::adopt(&memory(&node), &node.pool(), &other, ANYWHERE).unwrap();
+    retire(&node, PoolId::random()).unwrap();
+    for (file, before) in files.into_iter().zip(before) {
+        let after = json(file);
+        assert_ne!(after, before, "{file} was not rewritten");
+        assert_eq!(after["later"], later, "{file}");
+    }
 }
 
 /// Turns a text in a disk image into another one, or back.

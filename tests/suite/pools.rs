@@ -271,17 +271,6 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
             "disagree",
         ),
         (
-            "with an unknown field",
-            |dir| {
-                edit(
-                    &dir.join("volume.json"),
-                    "\"format\": 1,",
-                    "\"format\": 1, \"x\": 0,",
-                );
-            },
-            "damaged",
-        ),
-        (
             "a symbolic link",
             |dir| {
                 fs::rename(dir.join("volume.json"), dir.join("real.json")).unwrap();

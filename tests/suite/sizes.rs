@@ -306,7 +306,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
     rig.running = None;
     rig.qgroup(&["limit", "1M"], lowered);
     rig.qgroup(&["limit", "none"], lifted);
-    let (left, theirs) = (1 << 30, 5);
+    let (left, theirs) = ((1 << 30) + 7, 5);
     for (qgroup, limit) in [(left, "3M"), (theirs, "4M")] {
         rig.qgroup(&["create"], qgroup);
         rig.qgroup(&["limit", limit], qgroup);

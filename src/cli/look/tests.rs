@@ -51,6 +51,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         source,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),
+        unknown: crate::pool::Unknown::new(),
     }
 }
 
@@ -78,6 +79,7 @@ fn snapshot() -> SnapshotRecord {
             origin: Source::Snapshot(snapshot_id("snapshot-1")),
             bytes: Bytes(40 * MIB),
         }],
+        unknown: crate::pool::Unknown::new(),
     }
 }
 

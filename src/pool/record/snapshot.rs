@@ -15,7 +15,6 @@ use super::{Pin, Record};
 
 /// The record of a snapshot, `snapshot.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SnapshotRecord {
     /// The format, [`super::FORMAT`].
     pub format: u32,
@@ -47,6 +46,9 @@ pub struct SnapshotRecord {
     /// What it keeps of what volumes stay charged for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pins: Vec<Pin>,
+    /// Fields of later versions, preserved.
+    #[serde(flatten)]
+    pub unknown: super::Unknown,
 }
 
 /// How a copy is made.

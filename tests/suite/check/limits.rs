@@ -28,7 +28,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     rig.running = None;
     rig.qgroup(&["limit", "1M"], rig.quota_id("lowered"));
     rig.qgroup(&["limit", "none"], rig.quota_id("lifted"));
-    let left = 1 << 30;
+    let left = (1 << 30) + 7;
     rig.qgroup(&["create"], left);
     rig.qgroup(&["limit", "3M"], left);
     // Not one of the driver's.
