@@ -15,6 +15,8 @@ pub(crate) use identity::IdentityService;
 pub(crate) use node::NodeService;
 pub(crate) use topology::Topology;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -125,21 +127,22 @@ impl Edge {
             .await
             .map_err(|_| stopping())?;
         let edge = Arc::clone(self);
-        let call = async move {
+        let call = move || {
             let _turn = turn;
-            let worker = Arc::clone(&edge);
-            let result = tokio::task::spawn_blocking(move || {
-                if !rpc.while_loading && !worker.volumes.is_loaded() {
+            // Caught here, because nobody takes the result when the client is gone.
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                if !rpc.while_loading && !edge.volumes.is_loaded() {
                     return Err(Error::Loading);
                 }
-                work(&worker)
-            })
-            .await
-            .unwrap_or_else(|panic| Err(Error::Internal(panic.to_string())));
+                work(&edge)
+            }))
+            .unwrap_or_else(|panic| Err(panicked(&*panic)));
             edge.finish(rpc, &subject, started, result)
         };
-        // A task of its own: dropping this future, as a hang-up does, does not drop the call.
-        tokio::spawn(call).await.unwrap_or_else(|_| Err(stopping()))
+        // Dropping this future, as a hang-up does, does not drop the call.
+        tokio::task::spawn_blocking(call)
+            .await
+            .unwrap_or_else(|_| Err(stopping()))
     }
 
     /// Answers a call that needs no work.
@@ -180,6 +183,13 @@ impl Edge {
             }
         }
     }
+}
+
+/// The error of a call that panicked.
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    Error::Internal(format!("a call panicked: {}", text.unwrap_or("no message")))
 }
 
 fn stopping() -> Status {

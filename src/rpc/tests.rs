@@ -105,6 +105,28 @@ async fn a_call_whose_client_hangs_up_goes_on_to_its_end_and_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_panic_is_counted_when_the_client_has_hung_up() {
+    let (_dir, edge) = edge(true);
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let (go_on, gone_on) = mpsc::channel();
+    let caller = Arc::clone(&edge);
+    let call = tokio::spawn(async move {
+        let work = move |_: &Edge| -> Result<()> {
+            begun.send(()).unwrap();
+            gone_on.recv().unwrap();
+            panic!("a defect")
+        };
+        caller.run(READ, String::new(), work).await
+    });
+    has_begun.await.unwrap();
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    go_on.send(()).unwrap();
+    edge.close().await;
+    assert!(counted(&edge, r#"{rpc="Read",code="INTERNAL"} 1"#));
+}
+
+#[tokio::test]
 async fn while_loading_only_what_needs_no_record_works() {
     let (_dir, edge) = edge(false);
     let cases = [
