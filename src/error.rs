@@ -164,6 +164,17 @@ pub enum Error {
         #[source]
         reason: Sickness,
     },
+    /// As many calls are at work on the pool's disk as may be.
+    #[error(
+        "pool {pool} has {calls} calls at work on its disk, which is the most at once; try again, \
+         and look at the disk if it does not answer"
+    )]
+    PoolCrowded {
+        /// The pool.
+        pool: PoolName,
+        /// How many calls are at work.
+        calls: usize,
+    },
     /// The pool has not enough room for the size.
     #[error(
         "pool {pool} has room for {available}, not for {size}; free space, delete volumes, or \
@@ -345,6 +356,7 @@ impl Error {
             // the others are not final to the kubelet, which keeps calling and cleans up.
             Self::HomeSick { .. }
             | Self::PoolUnread { .. }
+            | Self::PoolCrowded { .. }
             | Self::Failed { .. }
             | Self::Stopped(_)
             | Self::Loading

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::metrics::{self, Metrics};
-use crate::pool::Sickness;
+use crate::pool::{Pool, PoolStatus, Sickness};
 use crate::types::PoolName;
 use crate::volume::Volumes;
 
@@ -27,9 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Page {
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
-    /// Held while the pools are asked, so that a dead disk holds one thread and not one for
-    /// every visitor.
-    asking: Arc<Mutex<()>>,
+    pools: Vec<Asked>,
+}
+
+/// A pool that is asked how it is.
+#[derive(Debug, Clone)]
+struct Asked {
+    pool: Arc<Pool>,
+    /// Held while it is asked, so that a dead disk keeps one thread and not one for every visitor.
+    turn: Arc<Mutex<()>>,
 }
 
 /// Serves the page for ever.
@@ -38,11 +44,7 @@ pub(crate) async fn serve(
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
 ) -> io::Result<()> {
-    let page = Page {
-        volumes,
-        metrics,
-        asking: Arc::default(),
-    };
+    let page = Page::new(volumes, metrics);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -52,55 +54,85 @@ pub(crate) async fn serve(
 }
 
 impl Page {
-    /// Runs something that asks the pools; nothing if they do not answer.
-    async fn ask<T, F>(self, question: F) -> Option<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Page) -> T + Send + 'static,
-    {
-        let answer = async {
-            let turn = Arc::clone(&self.asking).lock_owned().await;
-            tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                question(&self)
-            })
-            .await
+    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
+        let asked = |pool| Asked {
+            pool: Arc::clone(pool),
+            turn: Arc::default(),
         };
-        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+        Self {
+            pools: volumes.pools().iter().map(asked).collect(),
+            volumes,
+            metrics,
+        }
+    }
+}
+
+impl Asked {
+    /// What the pool is like: as it says itself, or as far as that is known if it does not answer.
+    async fn status(self) -> PoolStatus {
+        let Self { pool, turn } = self;
+        if pool.silence().is_some() {
+            return pool.remembered();
+        }
+        let asked = Arc::clone(&pool);
+        let answer = async {
+            let turn = turn.lock_owned().await;
+            let ask = move || {
+                let _turn = turn;
+                asked.status()
+            };
+            tokio::task::spawn_blocking(ask).await
+        };
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(Ok(status)) => status,
+            Ok(Err(_)) | Err(_) => pool.remembered(),
+        }
     }
 }
 
 async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
     // What is known of the pools, for a dead disk would not answer, and many volumes not soon.
     let pools = page.volumes.pools().iter();
-    let pools = pools.map(|pool| (pool.name().clone(), pool.sickness()));
+    let pools = pools.map(|pool| (pool.name().clone(), pool.sickness(), pool.silence()));
     readiness(page.volumes.is_loaded(), &pools.collect::<Vec<_>>())
 }
 
 async fn metrics_text(State(page): State<Page>) -> Response {
-    match page.ask(|page| page.metrics.text()).await {
-        Some(Ok(text)) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
-        Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-        None => {
-            let patience = PATIENCE.as_secs();
-            let text = format!("the pools did not say within {patience} s how they are\n");
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-        }
+    let pools = page.pools.iter();
+    let asked: Vec<_> = pools
+        .map(|asked| tokio::spawn(asked.clone().status()))
+        .collect();
+    let mut statuses = Vec::with_capacity(asked.len());
+    for (asked, status) in page.pools.iter().zip(asked) {
+        statuses.push(status.await.unwrap_or_else(|_| asked.pool.remembered()));
+    }
+    match page.metrics.text(statuses) {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
+/// Why a pool cannot be used, and how long its disk has not answered.
+type Health = (PoolName, Option<Sickness>, Option<Duration>);
+
 /// Ready is a driver that has loaded its records. A sick pool is named and does not make it
 /// unready: one dead disk would otherwise hold up the rollout of a whole cluster.
-fn readiness(loaded: bool, pools: &[(PoolName, Option<Sickness>)]) -> (StatusCode, String) {
+fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
     let mut text = String::new();
     if !loaded {
         text.push_str("loading\n");
     }
-    for (name, sickness) in pools {
+    for (name, sickness, silence) in pools {
         // Writing to a string does not fail.
-        let _ = match sickness {
-            None => writeln!(text, "pool {name}: healthy"),
-            Some(reason) => writeln!(text, "pool {name}: sick: {reason}"),
+        let _ = match (sickness, silence) {
+            (Some(reason), _) => writeln!(text, "pool {name}: sick: {reason}"),
+            (None, Some(silence)) => writeln!(
+                text,
+                "pool {name}: not answering: an operation on its disk has not returned for {} s; \
+                 look at the disk and at the kernel's log",
+                silence.as_secs()
+            ),
+            (None, None) => writeln!(text, "pool {name}: healthy"),
         };
     }
     if pools.is_empty() {
@@ -121,8 +153,9 @@ mod tests {
 
     #[test]
     fn readyz_tells_the_pools_apart() {
-        let healthy = || ("fast".parse().unwrap(), None);
-        let sick = || ("slow".parse().unwrap(), Some(Sickness::ReadOnly));
+        let healthy = || ("fast".parse().unwrap(), None, None);
+        let sick = || ("slow".parse().unwrap(), Some(Sickness::ReadOnly), None);
+        let silent = || ("hung".parse().unwrap(), None, Some(Duration::from_secs(31)));
         let cases = [
             // loaded, pools, code, text
             (true, vec![], 200, "no pool is configured\n"),
@@ -134,6 +167,13 @@ mod tests {
                 vec![healthy(), sick()],
                 200,
                 "pool fast: healthy\npool slow: sick: its filesystem is read-only\n",
+            ),
+            (
+                true,
+                vec![silent()],
+                200,
+                "pool hung: not answering: an operation on its disk has not returned for 31 s; \
+                 look at the disk and at the kernel's log\n",
             ),
         ];
         for (loaded, pools, code, text) in cases {
@@ -155,16 +195,13 @@ mod tests {
             state_dir: dir.path().join("state"),
             pools: vec![pool.parse().unwrap()],
             lock_wait: Duration::ZERO,
+            patience: crate::volume::PATIENCE,
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
-        let page = Page {
-            metrics: Arc::new(Metrics::new(Arc::clone(&volumes))),
-            volumes,
-            asking: Arc::default(),
-        };
+        let page = Page::new(volumes, Arc::new(Metrics::new()));
         // As a visitor does whom a dead disk keeps.
-        let kept = Arc::clone(&page.asking).lock_owned().await;
+        let kept = Arc::clone(&page.pools[0].turn).lock_owned().await;
         let answer = readyz(State(page)).await;
         assert_eq!(answer, (StatusCode::OK, "pool fast: healthy\n".to_owned()));
         drop(kept);

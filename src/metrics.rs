@@ -1,7 +1,6 @@
 //! What Prometheus scrapes.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -14,7 +13,6 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::pool::PoolStatus;
 use crate::quota::Enforcement;
-use crate::volume::Volumes;
 
 /// The media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -23,6 +21,8 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
+
+const PREFIX: &str = "rootcellar";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RpcLabels {
@@ -40,9 +40,14 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// The metrics of a driver over these volumes.
-    pub(crate) fn new(volumes: Arc<Volumes>) -> Self {
-        let (registry, rpc) = registry(Box::new(Pools(volumes)));
+    /// The metrics of a driver that has answered no call.
+    pub(crate) fn new() -> Self {
+        let rpc = RpcTimes::new_with_constructor(|| Histogram::new(SECONDS));
+        let mut registry = Registry::with_prefix(PREFIX);
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The version of the driver", build);
+        let help = "How long RPCs took, by their gRPC status code";
+        registry.register_with_unit("rpc", help, Unit::Seconds, rpc.clone());
         Self { registry, rpc }
     }
 
@@ -53,51 +58,48 @@ impl Metrics {
             .observe(elapsed.as_secs_f64());
     }
 
-    /// All metrics as text. Asks every pool how it is, so it blocks.
-    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+    /// All metrics as text, with what the pools are like.
+    pub(crate) fn text(&self, pools: Vec<PoolStatus>) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Pools(pools)));
         let mut text = String::new();
-        text::encode(&mut text, &self.registry)?;
+        text::encode_registry(&mut text, &self.registry)?;
+        text::encode_registry(&mut text, &registry)?;
+        text::encode_eof(&mut text)?;
         Ok(text)
     }
 }
 
-fn registry(pools: Box<dyn Collector>) -> (Registry, RpcTimes) {
-    let rpc = RpcTimes::new_with_constructor(|| Histogram::new(SECONDS));
-    let mut registry = Registry::with_prefix("rootcellar");
-    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-    registry.register("build", "The version of the driver", build);
-    let help = "How long RPCs took, by their gRPC status code";
-    registry.register_with_unit("rpc", help, Unit::Seconds, rpc.clone());
-    registry.register_collector(pools);
-    (registry, rpc)
-}
-
-/// Asks the pools at every scrape, so that no number is older than its scrape.
+/// What the pools are like at one scrape.
 #[derive(Debug)]
-struct Pools(Arc<Volumes>);
+struct Pools(Vec<PoolStatus>);
 
 impl Collector for Pools {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
-        let statuses: Vec<_> = self.0.pools().iter().map(|pool| pool.status()).collect();
-        encode_pools(&statuses, encoder)
+        encode_pools(&self.0, encoder)
     }
 }
 
 /// A number of a pool: name, help, value.
 type Number = (&'static str, &'static str, fn(&PoolStatus) -> u64);
 
-const GAUGES: [Number; 12] = [
+const GAUGES: [Number; 13] = [
     ("pool_healthy", "Whether the pool can be used.", |pool| {
-        pool.sickness.is_none().into()
+        (pool.sickness.is_none() && pool.silence.is_none()).into()
     }),
     (
+        "pool_answering",
+        "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds.",
+        |pool| pool.silence.is_none().into(),
+    ),
+    (
         "pool_total_bytes",
-        "The size of the pool's filesystem; 0 while the pool is sick.",
+        "The size of the pool's filesystem; 0 while the pool is sick or its disk does not answer.",
         |pool| pool.total.0,
     ),
     (
         "pool_available_bytes",
-        "What the next volume may have; 0 while the pool is sick.",
+        "What the next volume may have; 0 while the pool is sick or its disk does not answer.",
         |pool| pool.available.0,
     ),
     (
@@ -199,21 +201,13 @@ mod tests {
     use crate::pool::Sickness;
     use crate::types::Bytes;
 
-    #[derive(Debug)]
-    struct Fixed(Vec<PoolStatus>);
-
-    impl Collector for Fixed {
-        fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
-            encode_pools(&self.0, encoder)
-        }
-    }
-
     fn pool(name: &str, sickness: Option<Sickness>) -> PoolStatus {
         PoolStatus {
             name: name.parse().unwrap(),
             path: "/pool".into(),
             id: None,
             sickness,
+            silence: None,
             filesystem: "ext4".into(),
             enforcement: Enforcement::Project,
             total: Bytes(1000),
@@ -235,15 +229,15 @@ mod tests {
 
     #[test]
     fn every_number_of_a_pool_has_its_metric() {
-        let pools = vec![pool("fast", None), pool("slow", Some(Sickness::ReadOnly))];
-        let (registry, rpc) = registry(Box::new(Fixed(pools)));
-        rpc.get_or_create(&RpcLabels {
-            rpc: "CreateVolume",
-            code: "OK",
-        })
-        .observe(0.002);
-        let mut text = String::new();
-        text::encode(&mut text, &registry).unwrap();
+        let silent = PoolStatus {
+            silence: Some(Duration::from_secs(31)),
+            ..pool("silent", None)
+        };
+        let sick = pool("slow", Some(Sickness::ReadOnly));
+        let pools = vec![pool("fast", None), sick, silent];
+        let metrics = Metrics::new();
+        metrics.observe("CreateVolume", "OK", Duration::from_millis(2));
+        let text = metrics.text(pools).unwrap();
         for line in [
             concat!(
                 "rootcellar_build_info{version=\"",
@@ -257,6 +251,9 @@ mod tests {
             "# TYPE rootcellar_pool_healthy gauge",
             "rootcellar_pool_healthy{pool=\"fast\"} 1",
             "rootcellar_pool_healthy{pool=\"slow\"} 0",
+            "rootcellar_pool_healthy{pool=\"silent\"} 0",
+            "rootcellar_pool_answering{pool=\"slow\"} 1",
+            "rootcellar_pool_answering{pool=\"silent\"} 0",
             "rootcellar_pool_total_bytes{pool=\"fast\"} 1000",
             "rootcellar_pool_available_bytes{pool=\"fast\"} 600",
             "rootcellar_pool_reserved_bytes{pool=\"fast\"} 300",

@@ -29,11 +29,12 @@ mod room;
 mod sickness;
 mod trash;
 mod tree;
+mod work;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::os::Os;
@@ -59,12 +60,14 @@ pub use record::{
 };
 pub use room::Reservation;
 pub use sickness::Sickness;
+pub(crate) use work::{CALLS_AT_ONCE, Work};
 
 use copies::Copies;
 use disk::Disk;
 use index::Index;
 use recount::Recounted;
 use trash::Trash;
+use work::Works;
 
 /// What all pools of a server have in common.
 #[derive(Debug, Clone)]
@@ -81,6 +84,8 @@ pub struct Context {
     pub root_devices: Vec<(u32, u32)>,
     /// What the open pools have claimed.
     pub claims: Arc<Claims>,
+    /// How long a disk may leave an operation without an answer.
+    pub patience: Duration,
 }
 
 /// Learns what of a pool is published before it is served.
@@ -101,6 +106,7 @@ pub struct Pool {
     recounted: Recounted,
     /// How many limits were not as recorded and were restored.
     limits_restored: AtomicU64,
+    works: Works,
 }
 
 #[derive(Debug)]
@@ -137,13 +143,15 @@ pub struct PoolStatus {
     pub id: Option<PoolId>,
     /// Why it cannot be used, if it cannot.
     pub sickness: Option<Sickness>,
+    /// How long its disk has not answered, if that is too long.
+    pub silence: Option<Duration>,
     /// The type of its filesystem, as in `ext4`; empty while the pool is sick.
     pub filesystem: String,
     /// What holds sizes in it; nothing while the pool is sick.
     pub enforcement: Enforcement,
-    /// The size of its filesystem; 0 while the pool is sick.
+    /// The size of its filesystem; 0 while the pool is sick or its disk does not answer.
     pub total: Bytes,
-    /// What the next volume may have; 0 while the pool is sick.
+    /// What the next volume may have; 0 while the pool is sick or its disk does not answer.
     pub available: Bytes,
     /// The sum of the sizes of its volumes.
     pub reserved: Bytes,
@@ -208,6 +216,7 @@ impl Pool {
             copies: Copies::default(),
             recounted: Recounted::default(),
             limits_restored: AtomicU64::new(0),
+            works: Works::default(),
         })
     }
 

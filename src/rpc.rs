@@ -28,8 +28,8 @@ use crate::metrics::Metrics;
 use crate::types::{MAX_FIELD_BYTES, NodeName};
 use crate::volume::Volumes;
 
-/// How many calls work at once; more wait for their turn.
-pub(crate) const CALLS_AT_ONCE: u32 = 128;
+/// As many calls as there can be: each pool has its own limit.
+const ALL_CALLS: u32 = u32::MAX;
 
 /// Who the driver is to the CO.
 #[derive(Debug, Clone)]
@@ -49,6 +49,7 @@ pub(crate) struct Edge {
     topology: Topology,
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
+    /// Of which each call has one until it ends.
     turns: Arc<Semaphore>,
 }
 
@@ -98,7 +99,7 @@ impl Edge {
             key: plugin.topology_key.clone(),
             value: plugin.node.topology_value(),
         };
-        let turns = Arc::new(Semaphore::new(CALLS_AT_ONCE as usize));
+        let turns = Arc::new(Semaphore::new(ALL_CALLS as usize));
         Self {
             plugin,
             topology,
@@ -111,7 +112,7 @@ impl Edge {
     /// Waits until no call is at work, also none whose client is gone, and lets none begin after.
     pub(crate) async fn close(&self) {
         // An error says that it is closed already.
-        let _all = self.turns.acquire_many(CALLS_AT_ONCE).await;
+        let _all = self.turns.acquire_many(ALL_CALLS).await;
         self.turns.close();
     }
 
@@ -122,10 +123,8 @@ impl Edge {
         F: FnOnce(&Edge) -> Result<T> + Send + 'static,
     {
         let started = Instant::now();
-        let turn = Arc::clone(&self.turns)
-            .acquire_owned()
-            .await
-            .map_err(|_| stopping())?;
+        let turn = Arc::clone(&self.turns).try_acquire_owned();
+        let turn = turn.map_err(|_| stopping())?;
         let edge = Arc::clone(self);
         let call = move || {
             let _turn = turn;

@@ -26,9 +26,9 @@ use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::pool::Pool;
-use crate::rpc::{CALLS_AT_ONCE, ControllerService, Edge, IdentityService, NodeService, Plugin};
-use crate::volume::{Settings, Volumes};
+use crate::pool::{CALLS_AT_ONCE, Pool};
+use crate::rpc::{ControllerService, Edge, IdentityService, NodeService, Plugin};
+use crate::volume::{PATIENCE, Settings, Volumes};
 
 use socket::Endpoint;
 
@@ -36,9 +36,12 @@ use socket::Endpoint;
 /// every call to look for work that the first has done by then.
 const WORKERS: usize = 1;
 
-/// One thread for each call at work, and some for loading and for asking the pools; one more for
-/// looking at each pool.
-const BLOCKING_THREADS: usize = CALLS_AT_ONCE as usize + 8;
+/// Threads for each pool, all of which its disk may keep: one for each call at work, one that looks
+/// at it, one that asks it for metrics.
+const THREADS_OF_POOL: usize = CALLS_AT_ONCE + 2;
+
+/// Threads for what asks no disk: loading, unpublishing, and calls that are answered from memory.
+const THREADS_BESIDE: usize = 64;
 
 /// How often the pools are looked at.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
@@ -67,6 +70,7 @@ pub fn run(config: Config) -> Result<()> {
         state_dir: config.state_dir,
         pools: config.pools,
         lock_wait: config.lock_wait,
+        patience: PATIENCE,
     })?);
     let runtime = runtime(volumes.pools().len())?;
     let served = runtime.block_on(async {
@@ -93,7 +97,7 @@ pub async fn serve(
     volumes: Arc<Volumes>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    let metrics = Arc::new(Metrics::new(Arc::clone(&volumes)));
+    let metrics = Arc::new(Metrics::new());
     let edge = Arc::new(Edge::new(
         plugin,
         Arc::clone(&volumes),
@@ -204,7 +208,7 @@ async fn drain(grpc: JoinHandle<Result<(), tonic::transport::Error>>, edge: &Edg
 fn runtime(pools: usize) -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
-        .max_blocking_threads(BLOCKING_THREADS + pools)
+        .max_blocking_threads(THREADS_BESIDE + THREADS_OF_POOL * pools)
         .enable_all()
         .build()
         .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))

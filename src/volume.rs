@@ -33,6 +33,9 @@ use busy::Busy;
 use find::{after_token, cut, parse_id, shorten, wanted};
 use publications::Publications;
 
+/// How long the server waits for the answer of a disk before it says that there is none.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
 /// How long opening a pool may take before the others are served without it.
 const OPEN_PATIENCE: Duration = Duration::from_mins(1);
 
@@ -51,6 +54,8 @@ pub struct Settings {
     pub pools: Vec<PoolOptions>,
     /// How long to wait, in all, for pools that another server is about to leave.
     pub lock_wait: Duration,
+    /// How long a disk may leave an operation without an answer before its pool has no capacity.
+    pub patience: Duration,
 }
 
 /// The ways to the operating system; tests put fakes here.
@@ -206,6 +211,7 @@ impl Volumes {
             quotas: seams.quotas,
             root_devices,
             claims: Arc::default(),
+            patience: settings.patience,
         };
         let pools = settings
             .pools
@@ -318,6 +324,7 @@ impl Volumes {
             return Ok(());
         }
         let (pool, entry) = self.volume(parsed)?;
+        let _work = pool.begin()?;
         if let Some((target, _)) = self.published(&entry)?.into_iter().next() {
             return Err(Error::Published {
                 id: id.to_owned(),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rootcellar::pool::AccessMode;
 use rootcellar::types::Bytes;
-use rootcellar::volume::{Capability, Class, CreateRequest, Settings, SourceId, Volume, Volumes};
+use rootcellar::volume::{
+    Capability, Class, CreateRequest, PATIENCE, Settings, SourceId, Volume, Volumes,
+};
 
 #[path = "../../tests/suite/common/loops.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -120,6 +122,7 @@ impl Bench {
             state_dir: dir.path().join("state"),
             pools: vec![option.parse().unwrap()],
             lock_wait: Duration::ZERO,
+            patience: PATIENCE,
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();

@@ -107,6 +107,7 @@ impl Pool {
             Err(TryLockError::WouldBlock) => return,
         };
         if let Ok(disk) = self.disk() {
+            let _work = self.begin_own();
             if let Err(sickness) = disk.verify(&self.options) {
                 self.fall_sick(sickness);
             }

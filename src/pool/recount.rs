@@ -45,6 +45,7 @@ impl Pool {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         recounted.retain(|id, _| copies.iter().any(|entry| entry.record.id == *id));
+        let _work = self.begin_own();
         let has_written = |entry: &Arc<Entry>| {
             let charge = entry.record.number().map(|id| disk.quota.charge(id));
             // What cannot be asked is told by whoever needs it.
@@ -64,6 +65,7 @@ impl Pool {
     /// Counts what a copy still has of others, and raises its limit by what it has not. The caller
     /// holds its id.
     pub(crate) fn recount(&self, entry: &Arc<Entry>) -> Result<()> {
+        let _work = self.begin_own();
         let home_sick = |sickness| self.home_sick(sickness);
         let (disk, _) = self.attached().map_err(home_sick)?;
         let before = entry.record.inherited_bytes.0;

@@ -12,7 +12,7 @@ use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::index::Kept;
 use super::record::{self, Record};
-use super::{Entry, Pool, PoolStatus, SickError, Sickness, State, VolumeRecord};
+use super::{Entry, Pool, PoolStatus, SickError, Sickness, State, VolumeRecord, Work};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;
@@ -38,19 +38,24 @@ struct Empty {
 /// Room promised to what is being made; given back when dropped.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    pool: &'a Pool,
+    work: &'a Work<'a>,
     size: AtomicU64,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
+        let mut state = self.work.pool().lock();
         let size = self.size.load(Ordering::Relaxed);
         state.in_flight = state.in_flight.saturating_sub(size);
     }
 }
 
 impl Reservation<'_> {
+    /// Says that the disk has answered, and the work that this is for goes on.
+    pub(super) fn advance(&self) {
+        self.work.advance();
+    }
+
     /// How much is promised.
     pub(super) fn size(&self) -> Bytes {
         Bytes(self.size.load(Ordering::Relaxed))
@@ -64,7 +69,8 @@ impl Reservation<'_> {
         }
         let grant = |more| {
             let anything = |_: &State| Ok(());
-            self.pool
+            self.work
+                .pool()
                 .grant_room(Bytes(more), Pool::home_sick, &anything)?;
             self.size.fetch_add(more, Ordering::Relaxed);
             Ok(())
@@ -77,18 +83,24 @@ impl Reservation<'_> {
 }
 
 impl Pool {
-    /// What the next volume may have; zero while the pool is sick.
-    pub fn available(&self) -> Bytes {
-        self.measured()
-            .map_or(Bytes::ZERO, |(room, _)| room.available())
+    /// What the next volume may have; zero while the pool is sick or its disk does not answer.
+    pub fn available(&self) -> Result<Bytes> {
+        if self.is_sick() || self.silence().is_some() {
+            return Ok(Bytes::ZERO);
+        }
+        let _work = self.begin()?;
+        Ok(self
+            .measured()
+            .as_ref()
+            .map_or(Bytes::ZERO, Room::available))
     }
 
-    /// The room and the disk. The disk is asked without the lock: a filesystem that hangs must not
-    /// stop those who ask nothing of it.
-    fn measured(&self) -> Option<(Room, Arc<Disk>)> {
+    /// The room. The disk is asked without the lock: a filesystem that hangs must not stop those
+    /// who ask nothing of it.
+    fn measured(&self) -> Option<Room> {
         let disk = self.disk().ok()?;
         let (space, charged) = self.measure(&disk).ok()?;
-        Some((self.room(&self.lock(), &disk, space, &charged), disk))
+        Some(self.room(&self.lock(), &disk, space, &charged))
     }
 
     /// What the filesystem has, and what of it is charged to the volumes that have a size, to each
@@ -161,13 +173,14 @@ impl Pool {
 
     /// Promises room to a volume or snapshot that is about to be made. Check and promise are one
     /// step, and so is a last look whether it is there: the pool may have been opened a moment ago.
-    pub(crate) fn reserve<R: Kept>(
+    pub(crate) fn reserve<'a, R: Kept>(
         &self,
+        work: &'a Work<'a>,
         id: R::Id,
         size: Bytes,
         sick: SickError,
-    ) -> Result<Reservation<'_>> {
-        self.promise(size, sick, |state| {
+    ) -> Result<Reservation<'a>> {
+        self.promise(work, size, sick, |state| {
             let known = state.index.get::<R>(id).is_some();
             if known || state.index.quarantined_as::<R>(id).is_some() {
                 return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
@@ -177,29 +190,31 @@ impl Pool {
     }
 
     /// Promises room to a volume that is about to grow by `more`.
-    pub(crate) fn reserve_growth(
+    pub(crate) fn reserve_growth<'a>(
         &self,
+        work: &'a Work<'a>,
         entry: &Arc<Entry>,
         more: Bytes,
-    ) -> Result<Reservation<'_>> {
+    ) -> Result<Reservation<'a>> {
         let id = entry.record.id;
         let unchanged = |state: &State| match state.index.get::<VolumeRecord>(id) {
             Some(current) if current.record == entry.record => Ok(()),
             _ => Err(Error::Busy(format!("{id}, whose pool was just opened,"))),
         };
-        self.promise(more, Self::home_sick, unchanged)
+        self.promise(work, more, Self::home_sick, unchanged)
     }
 
     /// Promises room if there is that much, and nothing is amiss with what it is for.
-    fn promise(
+    fn promise<'a>(
         &self,
+        work: &'a Work<'a>,
         size: Bytes,
         sick: SickError,
         look: impl Fn(&State) -> Result<()>,
-    ) -> Result<Reservation<'_>> {
+    ) -> Result<Reservation<'a>> {
         self.grant_room(size, sick, &look)?;
         Ok(Reservation {
-            pool: self,
+            work,
             size: AtomicU64::new(size.0),
         })
     }
@@ -293,18 +308,31 @@ impl Pool {
         })
     }
 
-    /// What the pool is like now.
+    /// What the pool is like now. A disk that is known not to answer is not asked.
     pub fn status(&self) -> PoolStatus {
-        let measured = self.measured();
-        let room = measured.as_ref().map(|(room, _)| room);
-        let disk = measured.as_ref().map(|(_, disk)| disk);
-        let enforcement = disk.map_or(Enforcement::None, |disk| disk.quota.enforcement());
+        let _work = match self.silence() {
+            Some(_) => return self.remembered(),
+            None => self.begin_own(),
+        };
+        self.status_with(self.measured().as_ref())
+    }
+
+    /// What the pool is like as far as that is known without its disk.
+    pub fn remembered(&self) -> PoolStatus {
+        self.status_with(None)
+    }
+
+    fn status_with(&self, room: Option<&Room>) -> PoolStatus {
+        let silence = self.silence();
         let state = self.lock();
+        let disk = state.disk.as_ref().ok();
+        let enforcement = disk.map_or(Enforcement::None, |disk| disk.quota.enforcement());
         PoolStatus {
             name: self.options.name.clone(),
             path: self.options.path.clone(),
             id: state.id,
             sickness: state.disk.as_ref().err().cloned(),
+            silence,
             filesystem: disk
                 .map(|disk| disk.filesystem.name.clone())
                 .unwrap_or_default(),

@@ -14,12 +14,12 @@ use rustix::io::Errno;
 
 use crate::os::{self, Os};
 
-use super::Pool;
 use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::layout;
 use super::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
 use super::tree::{self, Manner, Watch};
+use super::{Pool, Work};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
@@ -270,9 +270,11 @@ fn run(pool: &Pool) {
         // A pool that is sick says so when it is open again.
         let mut wait = LAST_RETRY;
         if let Ok(disk) = pool.disk() {
-            if round(pool, &disk, &mut retries) > 0 {
+            let work = pool.begin_own();
+            if round(&work, &disk, &mut retries) > 0 {
                 last_reclaimed = Some(Instant::now());
             }
+            work.advance();
             if pool.serves(&disk) {
                 let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
                 if pool.settle_if_empty(&disk, idle) && idle {
@@ -287,7 +289,8 @@ fn run(pool: &Pool) {
 }
 
 /// Tries every entry that is due; returns how many were reclaimed.
-fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>) -> usize {
+fn round(work: &Work<'_>, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>) -> usize {
+    let pool = work.pool();
     let names = match os::entry_names(disk.trash().as_fd()).during("list the trash") {
         Ok(names) => names,
         Err(fault) => {
@@ -309,7 +312,8 @@ fn round(pool: &Pool, disk: &Arc<Disk>, retries: &mut BTreeMap<OsString, Retry>)
             continue;
         }
         let number = retries.get(name).and_then(|retry| retry.number);
-        match reclaim(pool, disk, name, number) {
+        work.advance();
+        match reclaim(work, disk, name, number) {
             Ok(Reclaimed::Wholly) => {
                 retries.remove(name);
                 reclaimed += 1;
@@ -348,7 +352,13 @@ fn postpone(pool: &Pool, name: &OsStr, fault: Fault, retries: &mut BTreeMap<OsSt
 
 /// Reclaims one entry: the content first, then the number that it was charged to, the record last,
 /// so that a restart in between still finds the number.
-fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr, known: Option<u32>) -> Result<Reclaimed, Fault> {
+fn reclaim(
+    work: &Work<'_>,
+    disk: &Disk,
+    name: &OsStr,
+    known: Option<u32>,
+) -> Result<Reclaimed, Fault> {
+    let pool = work.pool();
     let os: &Os = &pool.context.os;
     let dir = match os::open_dir(disk.trash(), name) {
         Ok(dir) => dir,
@@ -361,7 +371,7 @@ fn reclaim(pool: &Pool, disk: &Disk, name: &OsStr, known: Option<u32>) -> Result
         Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
     };
     let progress = Progress {
-        pool,
+        work,
         name,
         count: AtomicU64::new(0),
         reported: Mutex::new(Instant::now()),
@@ -412,7 +422,7 @@ fn charged_to(disk: &Disk, dir: &OwnedFd) -> Option<u32> {
 }
 
 struct Progress<'a> {
-    pool: &'a Pool,
+    work: &'a Work<'a>,
     name: &'a OsStr,
     count: AtomicU64,
     reported: Mutex<Instant>,
@@ -420,8 +430,10 @@ struct Progress<'a> {
 
 impl Watch for Progress<'_> {
     fn removed(&self) {
+        self.work.advance();
+        let pool = self.work.pool();
         let entries = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        self.pool.trash.removed.fetch_add(1, Ordering::Relaxed);
+        pool.trash.removed.fetch_add(1, Ordering::Relaxed);
         if !entries.is_multiple_of(REPORT_LOOK) {
             return;
         }
@@ -429,7 +441,7 @@ impl Watch for Progress<'_> {
         if reported.elapsed() >= REPORT_EVERY {
             *reported = Instant::now();
             tracing::info!(
-                pool = %self.pool.options.name,
+                pool = %pool.options.name,
                 entry = %self.name.display(),
                 entries,
                 "reclaiming"
@@ -438,6 +450,7 @@ impl Watch for Progress<'_> {
     }
 
     fn stopped(&self) -> bool {
-        self.pool.trash.is_stopped() || self.pool.is_sick()
+        let pool = self.work.pool();
+        pool.trash.is_stopped() || pool.is_sick()
     }
 }

@@ -198,7 +198,7 @@ impl Controller for ControllerService {
     ) -> Answer<csi::GetCapacityResponse> {
         let request = request.into_inner();
         let work = move |edge: &Edge| {
-            let bytes = capacity(edge, &request).to_i64();
+            let bytes = capacity(edge, &request)?.to_i64();
             Ok(csi::GetCapacityResponse {
                 available_capacity: bytes,
                 maximum_volume_size: Some(bytes),
@@ -271,14 +271,14 @@ fn is_unsupported(error: &Error) -> bool {
 }
 
 /// What the next `CreateVolume` with the same words would accept.
-fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Bytes {
+fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Result<Bytes> {
     let elsewhere = request
         .accessible_topology
         .as_ref()
         .is_some_and(|place| !edge.topology.is_in(place));
     let class = Class::parse_leniently(&request.parameters);
     if elsewhere {
-        return Bytes::ZERO;
+        return Ok(Bytes::ZERO);
     }
     // As with the class: what no node accepts must reach CreateVolume to be told.
     let capabilities = request::capabilities(&request.volume_capabilities).unwrap_or_default();

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::mount::FakeMounter;
-use crate::volume::{Seams, Settings};
+use crate::volume::{PATIENCE, Seams, Settings};
 
 mod services;
 
@@ -37,6 +37,7 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         state_dir: dir.path().join("state"),
         pools: pools.iter().map(pool).collect(),
         lock_wait: Duration::ZERO,
+        patience: PATIENCE,
     };
     let seams = Seams {
         mounter: Arc::new(FakeMounter::default()),
@@ -52,12 +53,12 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         node,
         topology_key: KEY.into(),
     };
-    let metrics = Arc::new(Metrics::new(Arc::clone(&volumes)));
+    let metrics = Arc::new(Metrics::new());
     (dir, Arc::new(Edge::new(plugin, volumes, metrics)))
 }
 
 fn counted(edge: &Edge, line: &str) -> bool {
-    let text = edge.metrics.text().unwrap();
+    let text = edge.metrics.text(Vec::new()).unwrap();
     text.lines()
         .any(|got| got == format!("rootcellar_rpc_seconds_count{line}"))
 }

@@ -1,4 +1,7 @@
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,7 +15,10 @@ use crate::csi::controller_client::ControllerClient;
 use crate::csi::group_controller_client::GroupControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
+use crate::mount::FakeMounter;
+use crate::os::{Observer, Os, Step};
 use crate::pool::PoolOptions;
+use crate::volume::Seams;
 
 /// A server in this process.
 struct Running {
@@ -71,15 +77,27 @@ impl Running {
 }
 
 fn volumes(dir: &Path, pools: Vec<PoolOptions>) -> Arc<Volumes> {
-    let settings = Settings {
+    Arc::new(Volumes::new(settings(dir, pools)).unwrap())
+}
+
+fn settings(dir: &Path, pools: Vec<PoolOptions>) -> Settings {
+    Settings {
         node: "n1".parse().unwrap(),
         topology: "topology.example/node=n1".into(),
         kubelet_dir: dir.to_owned(),
         state_dir: dir.join("state"),
         pools,
         lock_wait: Duration::ZERO,
-    };
-    Arc::new(Volumes::new(settings).unwrap())
+        patience: PATIENCE,
+    }
+}
+
+/// A pool in a directory of its own.
+fn pool(dir: &Path, name: &str) -> PoolOptions {
+    let path = dir.join(name);
+    std::fs::create_dir(&path).unwrap();
+    let options = format!("{name}={},init,any-filesystem", path.display());
+    options.parse().unwrap()
 }
 
 fn socket_in(dir: &Path) -> PathBuf {
@@ -100,21 +118,26 @@ async fn until_ready(channel: &Channel) {
     }
 }
 
+fn create(name: String, pool: &str) -> csi::CreateVolumeRequest {
+    let mode = csi::volume_capability::AccessMode { mode: 1 };
+    let mount = csi::volume_capability::MountVolume::default();
+    csi::CreateVolumeRequest {
+        name,
+        volume_capabilities: vec![csi::VolumeCapability {
+            access_mode: Some(mode),
+            access_type: Some(csi::volume_capability::AccessType::Mount(mount)),
+        }],
+        parameters: [("pool".to_owned(), pool.to_owned())].into(),
+        ..Default::default()
+    }
+}
+
 /// Makes volumes until the server refuses; returns the ids of those it acknowledged.
 async fn create_until_stopped(channel: Channel, client: usize) -> Vec<String> {
     let mut controller = ControllerClient::new(channel);
     let mut acknowledged = Vec::new();
     loop {
-        let mode = csi::volume_capability::AccessMode { mode: 1 };
-        let mount = csi::volume_capability::MountVolume::default();
-        let request = csi::CreateVolumeRequest {
-            name: format!("{client}-{}", acknowledged.len()),
-            volume_capabilities: vec![csi::VolumeCapability {
-                access_mode: Some(mode),
-                access_type: Some(csi::volume_capability::AccessType::Mount(mount)),
-            }],
-            ..Default::default()
-        };
+        let request = create(format!("{client}-{}", acknowledged.len()), "default");
         match controller.create_volume(request).await {
             Ok(answer) => acknowledged.push(answer.into_inner().volume.unwrap().volume_id),
             Err(_) => return acknowledged,
@@ -209,11 +232,7 @@ async fn a_peer_that_says_nothing_does_not_keep_the_server() {
 #[tokio::test]
 async fn what_was_acknowledged_before_a_stop_is_there_after_it() {
     let dir = tempfile::tempdir().unwrap();
-    let pool = dir.path().join("pool");
-    std::fs::create_dir(&pool).unwrap();
-    let options: PoolOptions = format!("default={},init,any-filesystem", pool.display())
-        .parse()
-        .unwrap();
+    let options = pool(dir.path(), "default");
     let first = volumes(dir.path(), vec![options.clone()]);
     let server = Running::serve(dir, Arc::clone(&first)).await;
     let channel = server.connect().await;
@@ -239,4 +258,119 @@ async fn what_was_acknowledged_before_a_stop_is_there_after_it() {
     }
     assert!(acknowledged > 0);
     second.stop();
+}
+
+/// A disk that hangs the next who makes a directory on it, until it is let go on.
+#[derive(Debug, Default)]
+struct Hang {
+    armed: AtomicBool,
+    hangs: Mutex<bool>,
+    goes_on: Condvar,
+}
+
+impl Hang {
+    fn let_go(&self) {
+        *self.hangs.lock().unwrap() = false;
+        self.goes_on.notify_all();
+    }
+}
+
+/// Lets the disk go on, also when the test fails: its runtime waits for those who hang.
+struct LetGo(Arc<Hang>);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+impl Observer for Hang {
+    fn before(&self, step: Step, _name: &OsStr) -> Result<(), rustix::io::Errno> {
+        if step == Step::Mkdir && self.armed.swap(false, Ordering::Relaxed) {
+            let mut hangs = self.hangs.lock().unwrap();
+            *hangs = true;
+            drop(self.goes_on.wait_while(hangs, |hangs| *hangs).unwrap());
+        }
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// Waits until a page has all these lines, each as it begins.
+async fn until_told(server: &Running, path: &str, lines: &[&str]) {
+    let mut text = String::new();
+    for _ in 0..3000 {
+        text = server.get(path).await;
+        let has = |line: &&str| text.lines().any(|got| got.starts_with(line));
+        if lines.iter().all(has) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{lines:?} are never in {path}: {text}");
+}
+
+/// Waits until the capacity of a pool is nothing, or something.
+async fn until_capacity(channel: &Channel, pool: &str, some: bool) {
+    let mut controller = ControllerClient::new(channel.clone());
+    for _ in 0..3000 {
+        let request = csi::GetCapacityRequest {
+            parameters: [("pool".to_owned(), pool.to_owned())].into(),
+            ..Default::default()
+        };
+        let answer = controller.get_capacity(request).await.unwrap();
+        if (answer.into_inner().available_capacity > 0) == some {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("pool {pool} has capacity: {}", !some);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = vec![pool(dir.path(), "hung")];
+    let settings = Settings {
+        patience: Duration::from_millis(500),
+        ..settings(dir.path(), pools)
+    };
+    let disk = Arc::new(Hang::default());
+    let let_go = LetGo(Arc::clone(&disk));
+    let seams = Seams {
+        os: Os::observed(Arc::clone(&disk) as Arc<dyn Observer>),
+        mounter: Arc::new(FakeMounter::default()),
+        ..Seams::default()
+    };
+    let volumes = Arc::new(Volumes::with_seams(settings, seams).unwrap());
+    let server = Running::serve(dir, Arc::clone(&volumes)).await;
+    let channel = server.connect().await;
+    until_ready(&channel).await;
+    until_capacity(&channel, "hung", true).await;
+
+    disk.armed.store(true, Ordering::Relaxed);
+    let mut controller = ControllerClient::new(channel.clone());
+    let call = tokio::spawn(async move {
+        let request = create("volume".into(), "hung");
+        controller.create_volume(request).await
+    });
+    let told = "pool hung: not answering: an operation on its disk has not returned for ";
+    until_told(&server, "/readyz", &[told]).await;
+    let lines = [
+        "rootcellar_pool_answering{pool=\"hung\"} 0",
+        "rootcellar_pool_healthy{pool=\"hung\"} 0",
+        "rootcellar_pool_available_bytes{pool=\"hung\"} 0",
+    ];
+    until_told(&server, "/metrics", &lines).await;
+    until_capacity(&channel, "hung", false).await;
+    assert!(!call.is_finished());
+
+    drop(let_go);
+    call.await.unwrap().unwrap();
+    until_told(&server, "/readyz", &["pool hung: healthy"]).await;
+    until_capacity(&channel, "hung", true).await;
+    server.stop.send(()).unwrap();
+    server.ended.await.unwrap().unwrap();
+    volumes.stop();
 }

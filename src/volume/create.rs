@@ -45,7 +45,8 @@ impl Volumes {
         check_filesystem(&pool, &request.capabilities, Some(&request.class))?;
         let held_by = pool.enforcement();
         check_enforcement(&pool, held_by, &request.class)?;
-        let reservation = pool.reserve::<VolumeRecord>(id, size, sick)?;
+        let work = pool.begin()?;
+        let reservation = pool.reserve::<VolumeRecord>(&work, id, size, sick)?;
         let content = origin.as_ref().map(|origin| (origin, request.class.copies));
         let record = record(id, size, held_by, request);
         let entry = pool.create(&reservation, held_by, content, record)?;
@@ -79,7 +80,7 @@ impl Volumes {
     /// What the next create with this class and these capabilities would accept: zero where it
     /// would be refused for this node's sake. What no node would accept changes nothing: the
     /// create must be reached to say so.
-    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Bytes {
+    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Bytes> {
         let fits = |pool: &Pool| {
             check_filesystem(pool, capabilities, Some(class)).is_ok()
                 && check_enforcement(pool, pool.enforcement(), class).is_ok()
@@ -88,13 +89,10 @@ impl Volumes {
             Ok(pool) if fits(pool) => pool.available(),
             // The class must name a pool: CreateVolume says so, if it is ever called.
             Err(Error::Invalid { .. }) => {
-                let pools = self.pools.iter().filter(|pool| fits(pool));
-                pools
-                    .map(|pool| pool.available())
-                    .max()
-                    .unwrap_or(Bytes::ZERO)
+                let mut pools = self.pools.iter().filter(|pool| fits(pool));
+                pools.try_fold(Bytes::ZERO, |most, pool| Ok(most.max(pool.available()?)))
             }
-            Ok(_) | Err(_) => Bytes::ZERO,
+            Ok(_) | Err(_) => Ok(Bytes::ZERO),
         }
     }
 

@@ -27,6 +27,7 @@ impl Volumes {
         let id = parse_id(&request.id)?;
         let _id = self.busy.hold_id(&request.id)?;
         let (pool, entry) = self.volume(id)?;
+        let work = pool.begin()?;
         self.published_at(&pool, &entry, &request.path)?;
         let size = entry.record.size_bytes;
         if size == Bytes::ZERO {
@@ -43,7 +44,7 @@ impl Volumes {
             return Ok(size);
         }
         let more = Bytes(request.required.0.saturating_sub(size.0));
-        let room = pool.reserve_growth(&entry, more)?;
+        let room = pool.reserve_growth(&work, &entry, more)?;
         let entry = pool.expand(&room, &entry, request.required)?;
         Ok(entry.record.size_bytes)
     }

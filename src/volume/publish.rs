@@ -36,6 +36,7 @@ impl Volumes {
         let mut options = request.capability.options;
         options.read_only |= request.read_only || mode.is_read_only();
 
+        let _work = pool.begin()?;
         let data = pool.open_data(&entry)?;
         let published = self.published(&entry)?;
         match self.mounter.look(&target)? {
@@ -173,6 +174,7 @@ impl Volumes {
     /// filesystem.
     pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
         let (pool, entry) = self.volume(parse_id(id)?)?;
+        let _work = pool.begin()?;
         let target = self.published_at(&pool, &entry, path)?;
         let Some(charge) = pool.charge(&entry)? else {
             let space = target

@@ -121,8 +121,9 @@ impl Volumes {
                 target: target.clone(),
             });
         }
+        let work = pool.begin()?;
         let needs = pool.snapshot_needs(&volume)?;
-        let room = pool.reserve::<SnapshotRecord>(id, needs, Pool::home_sick)?;
+        let room = pool.reserve::<SnapshotRecord>(&work, id, needs, Pool::home_sick)?;
         let record = record(id, &volume, request, in_use.is_some());
         let still_in_use = || Ok(!self.published(&volume)?.is_empty());
         let entry = pool.snapshot(&room, &volume, request.class.copies, record, &still_in_use)?;
@@ -138,6 +139,7 @@ impl Volumes {
             return Ok(());
         }
         let (pool, entry) = self.snapshot_entry(parsed)?;
+        let _work = pool.begin()?;
         pool.delete(&entry)
     }
 

@@ -196,7 +196,7 @@ impl World {
 
     fn capacity(&self, class: &Class, capability: &Capability) {
         let capabilities = std::slice::from_ref(capability);
-        let got = self.driver().capacity(class, capabilities);
+        let got = self.driver().capacity(class, capabilities).unwrap();
         match Model::place(class, capabilities) {
             Some(pool) => self.check_capacity(&pool, got),
             None => assert_eq!(got, Bytes::ZERO),
@@ -212,7 +212,7 @@ impl World {
             pool: Some(pool.parse().unwrap()),
             ..Class::default()
         };
-        let room = self.driver().capacity(&class, &[]).0;
+        let room = self.driver().capacity(&class, &[]).unwrap().0;
         let more = CreateRequest {
             class: class.clone(),
             ..create("probe", room + 1)
@@ -228,7 +228,7 @@ impl World {
             ..create("probe", room)
         };
         let made = self.driver().create(&exact).expect("exactly the capacity");
-        assert_eq!(self.driver().capacity(&class, &[]), Bytes::ZERO);
+        assert_eq!(self.driver().capacity(&class, &[]).unwrap(), Bytes::ZERO);
         self.driver().delete(&made.id.to_string()).unwrap();
         self.await_reclaim();
     }
@@ -255,7 +255,7 @@ impl World {
         for pool in self.driver().pools() {
             let of_pool: Vec<&Volume> = all.iter().filter(|v| v.pool == *pool.name()).collect();
             self.check_disk(pool.name().as_str(), &of_pool);
-            self.check_capacity(pool.name().as_str(), pool.available());
+            self.check_capacity(pool.name().as_str(), pool.available().unwrap());
             let status = pool.status();
             assert_eq!(status.sickness, None);
             assert_eq!((status.volumes, status.quarantined), (of_pool.len(), 0));

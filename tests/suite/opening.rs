@@ -126,7 +126,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
     let volumes = node.volumes(&fakes);
     let pool = &volumes.pools()[0];
     // Little enough for other data on the disk not to decide.
-    let size = pool.available().0 / 4;
+    let size = pool.available().unwrap().0 / 4;
     let data = |name: &str| {
         let volume = volumes.create(&create(name, size)).unwrap();
         let data = format!("volumes/{name}-{}/data", volume.id.hash());
@@ -182,7 +182,7 @@ fn a_copied_pool_is_not_served_beside_the_original() {
     let volumes = node.volumes_of(&node.options(), &fakes);
     let twin = volumes.pools()[1].sickness();
     assert!(matches!(twin, Some(Sickness::Twin { .. })), "{twin:?}");
-    assert_eq!(volumes.pools()[1].available(), Bytes::ZERO);
+    assert_eq!(volumes.pools()[1].available().unwrap(), Bytes::ZERO);
     assert_eq!(
         volumes.list(0, "").unwrap().volumes,
         std::slice::from_ref(&volume)

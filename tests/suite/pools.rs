@@ -140,7 +140,7 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         let volumes = node.volumes(&fakes);
         let found = sickness(&volumes).unwrap_or_else(|| panic!("{case}: not sick"));
         assert!(expected(&found), "{case}: {found}");
-        assert_eq!(volumes.pools()[0].available().0, 0, "{case}");
+        assert_eq!(volumes.pools()[0].available().unwrap().0, 0, "{case}");
         let code = |error: Error, operation| error.code(operation);
         assert_eq!(
             code(

@@ -373,7 +373,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     let ask = |driver: &Running, hold: Hold, size: Bytes| {
         let mut request = create(&format!("{hold:?}-{}", size.0), size.0);
         request.class.enforcement = hold;
-        let available = driver.capacity(&request.class, &[]);
+        let available = driver.capacity(&request.class, &[]).unwrap();
         let made = driver.create(&request);
         (
             available > Bytes::ZERO,

@@ -271,6 +271,7 @@ impl<'a> Progress<'a> {
 
 impl CopyWatch for Progress<'_> {
     fn copied(&self, bytes: u64) {
+        self.room.advance();
         self.entries.fetch_add(1, Ordering::Relaxed);
         let copies = &self.pool.copies;
         copies.entries.fetch_add(1, Ordering::Relaxed);
@@ -280,6 +281,7 @@ impl CopyWatch for Progress<'_> {
     }
 
     fn stopped(&self) -> bool {
+        self.room.advance();
         self.tell();
         self.refused.load(Ordering::Relaxed)
             || self.pool.copies.stopped.load(Ordering::Relaxed)

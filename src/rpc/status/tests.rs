@@ -57,6 +57,8 @@ table! {
                                                              => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
     HomeSick {}, Error::HomeSick { pool: pool(), reason: Sickness::ReadOnly }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    PoolCrowded {}, Error::PoolCrowded { pool: pool(), calls: 128 }
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     NoRoom {}, no_room()                                     => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     DiskFull {}, Error::DiskFull { pool: pool(), what: "write" }
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];

@@ -22,7 +22,7 @@ use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
-    Capability, Class, CreateRequest, PublishRequest, Seams, Settings, Volumes,
+    Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, Volumes,
 };
 
 /// The name of the node in every test.
@@ -90,6 +90,7 @@ impl NodeDir {
             pools: pools.iter().map(parse).collect(),
             // A child that another test has just forked holds what this one has closed.
             lock_wait: Duration::from_secs(2),
+            patience: PATIENCE,
         }
     }
 

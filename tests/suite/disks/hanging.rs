@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+use tonic::Code;
+
 use super::{FILESYSTEMS, Kept, Rig, WELL, mount_all, place_disk, place_disks};
 use crate::common::loops::{self, run};
-use crate::common::messages::create_with;
+use crate::common::messages::{create_with, refused};
 use crate::common::pod::PodNode;
 use crate::skip;
 
@@ -37,7 +40,7 @@ async fn others_go_on(rig: &mut Rig, kept: &[Kept]) {
         assert_eq!(volume.read(), volume.name);
         volume.unpublish(&mut rig.clients).await;
     }
-    rig.wait_all(&FILESYSTEMS, "healthy").await;
+    rig.wait_all(&[WELL], "healthy").await;
     rig.assert_work(&[WELL]).await;
 }
 
@@ -92,4 +95,56 @@ async fn a_disk_that_hangs_holds_up_nobody_else() {
         rig.assert_work(&[pool]).await;
     }
     rig.assert_beneath();
+}
+
+/// How many volumes are asked for on a disk that hangs: more than may be at work on it.
+const MANY: usize = 300;
+
+/// How many calls may be at work on one pool's disk.
+const AT_WORK: usize = 128;
+
+/// Whatever is asked of a disk that hangs, the calls at work on it are bounded by its pool: one more
+/// is UNAVAILABLE at once, and all that ask another disk or none are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_beyond_the_limit_of_a_pool_are_refused_at_once() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = PodNode::new();
+    let disks = ["ext4", WELL].map(|pool| place_disk(&node, pool, "ext4"));
+    mount_all(&disks);
+    let pools = ["ext4", WELL].map(|pool| node.option(pool, ",init"));
+    let mut rig = Rig::serve(node, &pools).await;
+    let kept = rig.keep_in(&["ext4", WELL]).await;
+
+    let frozen = Frozen::new(disks[0].path());
+    let mut creates = JoinSet::new();
+    for number in 0..MANY {
+        let mut clients = rig.server.clients().await;
+        let request = create_with(&format!("made-{number}"), 0, &[("pool", "ext4")]);
+        creates.spawn(async move { clients.create(request).await });
+    }
+    let says = "pool ext4 has 128 calls at work on its disk";
+    let others = async {
+        for _ in AT_WORK..MANY {
+            let answer = creates.join_next().await.unwrap().unwrap();
+            refused("one more", answer, Code::Unavailable, says);
+        }
+        let answer = rig.clients.delete(&kept[0].id).await;
+        refused("delete", answer, Code::Unavailable, says);
+        rig.clients.get(&kept[0].id).await.unwrap();
+        rig.clients.list(0, "").await.unwrap();
+        others_go_on(&mut rig, &kept).await;
+        assert!(rig.text("/metrics").contains("pool=\"ext4\""));
+    };
+    let others = tokio::time::timeout(PATIENCE, others).await;
+    others.expect("the other calls end");
+    assert_eq!(creates.len(), AT_WORK, "the rest hangs with the disk");
+
+    drop(frozen);
+    while let Some(made) = creates.join_next().await {
+        made.unwrap().unwrap();
+    }
+    rig.wait_all(&["ext4", WELL], "healthy").await;
+    rig.assert_work(&["ext4"]).await;
 }

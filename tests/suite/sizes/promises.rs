@@ -149,7 +149,7 @@ impl Rig {
     fn create(&mut self, at: usize, size: u64, hold: Hold) -> bool {
         let mut request = create(&format!("pvc{at}"), size * MIB);
         request.class.enforcement = hold;
-        let most = self.driver().capacity(&request.class, &[]);
+        let most = self.driver().capacity(&request.class, &[]).unwrap();
         let made = self.driver().create(&request);
         // There may be more by then, of what was deleted.
         let refused = made.is_err() && request.required <= most;

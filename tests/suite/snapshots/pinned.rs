@@ -106,7 +106,8 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
     let (rig, source) = rig_with_a_file();
     let room = rig
         .driver()
-        .capacity(&rootcellar::volume::Class::default(), &[]);
+        .capacity(&rootcellar::volume::Class::default(), &[])
+        .unwrap();
     rig.make("other", room.0 - mib(8));
     let error = rig.snapshot("snap", &source).unwrap_err();
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);

@@ -1,0 +1,103 @@
+//! The work on a pool's disk: how many calls may be at it at once, and how long it has waited for
+//! an answer.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+use super::Pool;
+
+/// How many calls may be at work on one pool's disk.
+pub(crate) const CALLS_AT_ONCE: usize = 128;
+
+/// What is at work on a pool's disk.
+#[derive(Debug, Default)]
+pub(super) struct Works(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// When each began, or advanced last.
+    waiting_since: BTreeMap<u64, Instant>,
+    next: u64,
+    calls: usize,
+}
+
+/// Some work on a pool's disk; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Work<'a> {
+    pool: &'a Pool,
+    number: u64,
+    is_call: bool,
+}
+
+impl Works {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// Begins a call's work on the disk, unless as many as may be are at it already.
+    pub(crate) fn begin(&self) -> Result<Work<'_>> {
+        let mut state = self.works.lock();
+        if state.calls >= CALLS_AT_ONCE {
+            return Err(Error::PoolCrowded {
+                pool: self.options.name.clone(),
+                calls: state.calls,
+            });
+        }
+        state.calls += 1;
+        Ok(self.begin_as(&mut state, true))
+    }
+
+    /// Begins work of the driver's own, of which there is only so much.
+    pub(super) fn begin_own(&self) -> Work<'_> {
+        self.begin_as(&mut self.works.lock(), false)
+    }
+
+    fn begin_as(&self, state: &mut State, is_call: bool) -> Work<'_> {
+        let number = state.next;
+        state.next += 1;
+        state.waiting_since.insert(number, Instant::now());
+        Work {
+            pool: self,
+            number,
+            is_call,
+        }
+    }
+
+    /// How long the disk has not answered, if that is too long.
+    pub fn silence(&self) -> Option<Duration> {
+        let state = self.works.lock();
+        let oldest = state.waiting_since.values().min()?;
+        Some(oldest.elapsed()).filter(|waited| *waited >= self.context.patience)
+    }
+}
+
+impl<'a> Work<'a> {
+    /// The pool that it is on.
+    pub(super) fn pool(&self) -> &'a Pool {
+        self.pool
+    }
+
+    /// Says that the disk has answered, and the work goes on.
+    pub(super) fn advance(&self) {
+        let mut state = self.pool.works.lock();
+        state.waiting_since.insert(self.number, Instant::now());
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pool.works.lock();
+        state.waiting_since.remove(&self.number);
+        if self.is_call {
+            state.calls -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

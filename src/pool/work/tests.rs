@@ -1,0 +1,69 @@
+use std::sync::Arc;
+use std::thread::sleep;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::os::Os;
+use crate::pool::{Context, Memory};
+use crate::quota::KernelQuotas;
+
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A pool that nobody opens.
+fn pool() -> (TempDir, Pool) {
+    let dir = tempfile::tempdir().unwrap();
+    let context = Context {
+        node: "n1".parse().unwrap(),
+        os: Os::default(),
+        quotas: Arc::new(KernelQuotas),
+        memory: Arc::new(Memory::open(Os::default(), &dir.path().join("state")).unwrap()),
+        root_devices: Vec::new(),
+        claims: Arc::default(),
+        patience: PATIENCE,
+    };
+    let options = format!("fast={}", dir.path().join("pool").display());
+    let pool = Pool::new(options.parse().unwrap(), context).unwrap();
+    (dir, pool)
+}
+
+fn wait_for_silence(pool: &Pool) -> Duration {
+    loop {
+        if let Some(silence) = pool.silence() {
+            return silence;
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn so_many_calls_are_at_work_and_no_more() {
+    let (_dir, pool) = pool();
+    let mut calls: Vec<_> = (0..CALLS_AT_ONCE).map(|_| pool.begin().unwrap()).collect();
+    let Err(Error::PoolCrowded { calls: at_work, .. }) = pool.begin() else {
+        panic!("one more");
+    };
+    assert_eq!(at_work, CALLS_AT_ONCE);
+    let _own = pool.begin_own();
+    calls.pop();
+    calls.push(pool.begin().unwrap());
+    assert!(pool.begin().is_err());
+}
+
+#[test]
+fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
+    let (_dir, pool) = pool();
+    assert_eq!(pool.silence(), None);
+    let (work, other) = (pool.begin().unwrap(), pool.begin_own());
+    let before = wait_for_silence(&pool);
+    assert!(before >= PATIENCE);
+    work.advance();
+    assert!(pool.silence() >= Some(before), "the other waits still");
+    other.advance();
+    assert!(pool.silence() < Some(before), "both have advanced");
+    wait_for_silence(&pool);
+    drop(work);
+    assert!(pool.silence().is_some(), "the other waits still");
+    drop(other);
+    assert_eq!(pool.silence(), None);
+}
