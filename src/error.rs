@@ -228,6 +228,12 @@ pub enum Error {
         /// Where.
         target: PathBuf,
     },
+    /// The target was unpublished while the volume was being published there.
+    #[error("{target:?} was unpublished before the volume was mounted there; publish it again")]
+    Unpublished {
+        /// The target.
+        target: PathBuf,
+    },
     /// The same name or id is being worked on.
     #[error("{0} is being worked on; try again")]
     Busy(String),
@@ -369,7 +375,7 @@ impl Error {
             | Self::PoolRefused { .. }
             | Self::NotAdopted { .. }
             | Self::AllLocked => Code::FailedPrecondition,
-            Self::Busy(_) | Self::BadToken(_) => Code::Aborted,
+            Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,
         }
     }

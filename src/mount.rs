@@ -7,7 +7,7 @@ mod table;
 mod target;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::StatVfsMountFlags;
 
@@ -19,11 +19,28 @@ pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, Place};
 pub use target::{Found, Target};
 
+/// A mount that nobody can see yet.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Its root.
+    mount: OwnedFd,
+    /// Its flags, of those [`MountOptions::visible`] names.
+    flags: StatVfsMountFlags,
+}
+
 /// The seam to the mounts: the kernel's, or a fake.
 pub trait Mounter: Send + Sync + fmt::Debug {
-    /// Mounts a directory at an existing, empty target; it appears there with all its options or
-    /// not at all.
-    fn mount(&self, source: BorrowedFd<'_>, target: &Target, options: MountOptions) -> Result<()>;
+    /// Makes a mount of a directory with all its options, which nobody can see yet. This asks the
+    /// disk; the target is only named.
+    fn prepare(
+        &self,
+        source: BorrowedFd<'_>,
+        target: &Target,
+        options: MountOptions,
+    ) -> Result<Prepared>;
+
+    /// Shows a prepared mount at an existing, empty target; this asks no disk.
+    fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()>;
 
     /// What is at a target.
     fn look(&self, target: &Target) -> Result<Found> {

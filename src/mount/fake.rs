@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::error::Result;
 use crate::os::{self, FileId};
 
-use super::{Found, MountEntry, MountOptions, MountTable, Mounter, Target, kernel};
+use super::{Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Target, kernel};
 
 /// A stateful fake: what was mounted stays mounted until it is unmounted, over any number of
 /// drivers that share it.
@@ -39,10 +39,23 @@ impl FakeMounter {
 }
 
 impl Mounter for FakeMounter {
-    fn mount(&self, source: BorrowedFd<'_>, target: &Target, options: MountOptions) -> Result<()> {
+    fn prepare(
+        &self,
+        source: BorrowedFd<'_>,
+        target: &Target,
+        options: MountOptions,
+    ) -> Result<Prepared> {
+        let fail = |errno: Errno| target.error("cannot prepare", errno);
+        let flags = options.expected(kernel::flags_of(source).map_err(fail)?);
+        let mount = rustix::io::fcntl_dupfd_cloexec(source, 0).map_err(fail)?;
+        Ok(Prepared { mount, flags })
+    }
+
+    fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let fail = |errno: Errno| target.error("cannot mount at", errno);
+        let Prepared { mount, flags } = prepared;
         let place = MountTable::read()
-            .and_then(|table| table.place_of(source))
+            .and_then(|table| table.place_of(mount))
             .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let mount = FakeMount {
             entry: MountEntry {
@@ -53,8 +66,8 @@ impl Mounter for FakeMounter {
                 shared: false,
                 source: PathBuf::new(),
             },
-            id: os::status(source).map_err(fail)?.id,
-            flags: options.expected(kernel::flags_of(source).map_err(fail)?),
+            id: os::status(mount).map_err(fail)?.id,
+            flags: *flags,
         };
         self.lock().insert(target.path().to_owned(), mount);
         Ok(())

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::os;
 use crate::sys::{self, MountAttributes};
 
-use super::{Atime, MountOptions, MountTable, Mounter, Target};
+use super::{Atime, MountOptions, MountTable, Mounter, Prepared, Target};
 
 /// Clones one mount, without what is mounted below it, and keeps it private: nothing that is
 /// mounted in the clone appears elsewhere, nor the other way round.
@@ -63,23 +63,32 @@ pub fn open_guarded(place: impl AsFd) -> Result<GuardedDir, Errno> {
 pub struct KernelMounter;
 
 impl Mounter for KernelMounter {
-    fn mount(&self, source: BorrowedFd<'_>, target: &Target, options: MountOptions) -> Result<()> {
+    fn prepare(
+        &self,
+        source: BorrowedFd<'_>,
+        target: &Target,
+        options: MountOptions,
+    ) -> Result<Prepared> {
         let base = flags_of(source).map_err(|errno| target.error("cannot prepare", errno))?;
         let (set, clear) = attributes(options);
-        let clone = private_clone(source, set, clear)
+        let mount = private_clone(source, set, clear)
             .map_err(|errno| target.error("cannot clone the volume's mount for", errno))?;
         // Read back while nobody can see the mount yet.
-        let actual =
-            flags_of(clone.as_fd()).map_err(|errno| target.error("cannot verify", errno))?;
+        let flags =
+            flags_of(mount.as_fd()).map_err(|errno| target.error("cannot verify", errno))?;
         let expected = options.expected(base);
-        if actual != expected {
+        if flags != expected {
             return Err(Error::Internal(format!(
-                "the mount for {} shows flags {actual:?} instead of {expected:?}",
+                "the mount for {} shows flags {flags:?} instead of {expected:?}",
                 target.path().display()
             )));
         }
+        Ok(Prepared { mount, flags })
+    }
+
+    fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        rustix::mount::move_mount(&clone, "", target.parent(), target.leaf(), flags)
+        rustix::mount::move_mount(&prepared.mount, "", target.parent(), target.leaf(), flags)
             .map_err(|errno| target.error("cannot mount at", errno))
     }
 

@@ -1,13 +1,15 @@
 //! The names, ids and targets being worked on: a second call for one of them is told to try again.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
 /// The one lock discipline of the domain: every change to a volume or snapshot holds its id, making
 /// one holds its name as well, and mounting or unmounting one its target; nobody ever waits for any.
+/// A publish asks the disk before it takes the target, because the disk may hang.
 /// What is being copied, which may take long, may be published and grow meanwhile, but not go.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
@@ -18,6 +20,15 @@ pub(crate) struct Busy {
 struct Keys {
     alone: BTreeSet<String>,
     copied: BTreeMap<String, usize>,
+    /// The targets of publishes at work, and whether each was unpublished meanwhile.
+    publishing: BTreeMap<PathBuf, bool>,
+}
+
+/// A publish at a target, of which there is one at a time until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Publishing<'a> {
+    busy: &'a Busy,
+    target: PathBuf,
 }
 
 /// A key that is held until this is dropped.
@@ -68,9 +79,27 @@ impl Busy {
         self.hold(format!("the snapshot named {name:?}"))
     }
 
-    /// Takes a target path.
-    pub(crate) fn hold_target(&self, path: &Path) -> Result<Held<'_>> {
-        self.hold(format!("the target {}", path.display()))
+    /// Begins to publish at a target, which stays free to be unpublished.
+    pub(crate) fn begin_publishing(&self, target: &Path) -> Result<Publishing<'_>> {
+        match self.lock().publishing.entry(target.to_owned()) {
+            Entry::Occupied(_) => Err(Error::Busy(target_key(target))),
+            Entry::Vacant(free) => {
+                free.insert(false);
+                Ok(Publishing {
+                    busy: self,
+                    target: target.to_owned(),
+                })
+            }
+        }
+    }
+
+    /// Takes a target that is to be unpublished: a publish at work there comes too late.
+    pub(crate) fn hold_to_unpublish(&self, target: &Path) -> Result<Held<'_>> {
+        let held = self.hold(target_key(target))?;
+        if let Some(unpublished) = self.lock().publishing.get_mut(target) {
+            *unpublished = true;
+        }
+        Ok(held)
     }
 
     fn hold(&self, key: String) -> Result<Held<'_>> {
@@ -88,6 +117,28 @@ impl Busy {
     fn lock(&self) -> MutexGuard<'_, Keys> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Publishing<'_> {
+    /// Takes the target for the mount itself, unless it was unpublished meanwhile.
+    pub(crate) fn hold_target(&self) -> Result<Held<'_>> {
+        let held = self.busy.hold(target_key(&self.target))?;
+        if self.busy.lock().publishing.get(&self.target) == Some(&true) {
+            let target = self.target.clone();
+            return Err(Error::Unpublished { target });
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.busy.lock().publishing.remove(&self.target);
+    }
+}
+
+fn target_key(target: &Path) -> String {
+    format!("the target {}", target.display())
 }
 
 fn id_key(id: &str) -> String {
@@ -121,6 +172,28 @@ mod tests {
         assert!(busy.hold_name("a").is_ok(), "a name is no id");
         drop(held);
         assert!(busy.hold_id("a").is_ok());
+    }
+
+    #[test]
+    fn a_publish_leaves_its_target_free_until_it_mounts_and_never_mounts_after_an_unpublish() {
+        let busy = Busy::default();
+        let target = Path::new("/target");
+        let publishing = busy.begin_publishing(target).unwrap();
+        let second = busy.begin_publishing(target);
+        assert!(matches!(second, Err(Error::Busy(_))), "one at a time");
+        let held = publishing.hold_target().unwrap();
+        let unpublish = busy.hold_to_unpublish(target);
+        assert!(matches!(unpublish, Err(Error::Busy(_))), "while it mounts");
+        drop(held);
+        let held = busy.hold_to_unpublish(target).unwrap();
+        assert!(matches!(publishing.hold_target(), Err(Error::Busy(_))));
+        drop(held);
+        let late = publishing.hold_target();
+        assert!(matches!(late, Err(Error::Unpublished { .. })));
+        drop(late);
+        drop(publishing);
+        let again = busy.begin_publishing(target).unwrap();
+        assert!(again.hold_target().is_ok(), "a new publish is not too late");
     }
 
     #[test]

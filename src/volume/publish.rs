@@ -1,18 +1,18 @@
 //! Publishing, unpublishing, and the use of what is published.
 
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, StatVfs};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::mount::{Found, MountOptions, Target};
+use crate::mount::{Found, MountOptions, Prepared, Target};
 use crate::os::{self, FileId, Os};
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::quota::Charge;
 
-use super::{PublishRequest, Stats, Usage, Volumes, parse_id, shorten};
+use super::{AccessMode, PublishRequest, Stats, Usage, Volumes, parse_id, publications, shorten};
 
 impl Volumes {
     /// Mounts a volume at a target. A target where it is mounted so already is fine; one where
@@ -29,7 +29,7 @@ impl Volumes {
         })?;
         let id = parse_id(&request.id)?;
         let _id = self.busy.hold_id(&request.id)?;
-        let _target = self.busy.hold_target(target.path())?;
+        let publishing = self.busy.begin_publishing(target.path())?;
         let (pool, entry) = self.volume(id)?;
         check_publishable(&entry, &pool.filesystem()?, request)?;
         let mode = request.capability.access_mode;
@@ -39,33 +39,22 @@ impl Volumes {
         let _work = pool.begin()?;
         let data = pool.open_data(&entry)?;
         let published = self.published(&entry)?;
-        match self.mounter.look(&target)? {
-            Found::Mount(mounted) => {
-                self.check_same_mount(&target, mounted.id, &data, options, request)?;
-                self.publications.add(id, target.path(), Some(mode));
-                return Ok(());
-            }
+        let prepared = match self.mounter.look(&target)? {
+            Found::Mount(mounted) => self
+                .check_same_mount(&target, mounted.id, &data, options, request)
+                .map(|()| None),
             Found::Other(kind) => return Err(occupied(&target, describe(kind))),
-            Found::Directory(_) | Found::Nothing => {}
-        }
-        let exclusive = |usage: Option<super::AccessMode>| match usage {
-            Some(mode) => mode.is_exclusive(),
-            None => entry
-                .record
-                .access_modes
-                .iter()
-                .all(|mode| mode.is_exclusive()),
+            Found::Directory(_) | Found::Nothing => {
+                check_alone(&entry, mode, published)?;
+                let prepared = self.mounter.prepare(data.as_fd(), &target, options);
+                prepared.map(Some)
+            }
         };
-        let other = published
-            .into_iter()
-            .find(|(_, usage)| mode.is_exclusive() || exclusive(*usage));
-        if let Some((target, _)) = other {
-            return Err(Error::Published {
-                id: request.id.clone(),
-                target,
-            });
+        // Only now: the disk may hang until here, and nobody must wait for it to unpublish.
+        let _target = publishing.hold_target()?;
+        if let Some(prepared) = prepared? {
+            self.mount_at(&target, &prepared)?;
         }
-        self.mount_at(&target, &data, options)?;
         self.publications.add(id, target.path(), Some(mode));
         Ok(())
     }
@@ -104,9 +93,12 @@ impl Volumes {
     }
 
     /// Makes the target if need be and mounts; on failure nothing is left that was not there.
-    fn mount_at(&self, target: &Target, data: impl AsFd, options: MountOptions) -> Result<()> {
+    fn mount_at(&self, target: &Target, prepared: &Prepared) -> Result<()> {
         // The kubelet's directory is no disk of ours: no test watches what happens there.
         let os = Os::default();
+        if let Found::Mount(_) = self.mounter.look(target)? {
+            return Err(occupied(target, "a mount that was not there a moment ago"));
+        }
         let made = match os.mkdir(target.parent(), target.leaf(), 0o750) {
             Ok(()) => true,
             Err(Errno::EXIST) => {
@@ -121,7 +113,7 @@ impl Volumes {
             }
             Err(errno) => return Err(target.error("cannot make", errno)),
         };
-        let mounted = self.mounter.mount(data.as_fd(), target, options);
+        let mounted = self.mounter.attach(prepared, target);
         if mounted.is_err() && made {
             os.rmdir(target.parent(), target.leaf())
                 .map_err(|errno| target.error("cannot mount, and then cannot remove", errno))?;
@@ -136,7 +128,7 @@ impl Volumes {
             return Ok(());
         };
         // Not the id: a call for the same volume that hangs on a dead disk must not hold this up.
-        let _target = self.busy.hold_target(target.path())?;
+        let _target = self.busy.hold_to_unpublish(target.path())?;
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
         let anothers = owner.is_some_and(|owner| owner.to_string() != id);
         // What is known is looked at again before it is a reason to refuse.
@@ -183,6 +175,27 @@ impl Volumes {
             return Ok(Stats::from(space));
         };
         Ok(Stats::of(&entry.record, charge, pool.space()?))
+    }
+}
+
+/// Refuses a second target of a volume that is, or is to be, used at one only.
+fn check_alone(
+    entry: &Entry,
+    mode: AccessMode,
+    published: Vec<(PathBuf, publications::Use)>,
+) -> Result<()> {
+    let modes = &entry.record.access_modes;
+    let exclusive = |usage: publications::Use| match usage {
+        Some(mode) => mode.is_exclusive(),
+        None => modes.iter().all(|mode| mode.is_exclusive()),
+    };
+    let mut published = published.into_iter();
+    match published.find(|(_, usage)| mode.is_exclusive() || exclusive(*usage)) {
+        None => Ok(()),
+        Some((target, _)) => Err(Error::Published {
+            id: entry.record.id.to_string(),
+            target,
+        }),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the kernel shows of a published volume, and what is left of it afterwards.
 
 mod isolation;
+mod late;
 mod options;
 mod ownership;
 mod unmounting;

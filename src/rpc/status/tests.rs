@@ -69,6 +69,7 @@ table! {
     Published {}, Error::Published { id: text(), target: path() }
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Busy {}, Error::Busy(text())                             => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    Unpublished {}, Error::Unpublished { target: path() }    => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     Quarantined {}, Error::Quarantined { path: path(), reason: text() }
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     BadToken {}, Error::BadToken(text())                     => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
