@@ -2,12 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::os::{Observer, Os, Step};
+use rootcellar::pool::Pool;
 use rootcellar::types::Bytes;
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
@@ -242,4 +244,51 @@ fn a_driver_that_stops_ends_its_copies() {
     let request = Rig::copy("restored", SIZE, source);
     scene.rig.driver().create(&request).unwrap();
     scene.assert_whole("volumes", "restored");
+}
+
+/// A disk that takes longer for each file than a disk may.
+#[derive(Debug, Default)]
+struct Slow {
+    pool: OnceLock<Arc<Pool>>,
+    /// How long the pool had been silent when each file was begun.
+    silences: Mutex<Vec<Option<Duration>>>,
+}
+
+impl Observer for Slow {
+    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+        if let (Step::CopyRange, Some(pool)) = (step, self.pool.get()) {
+            self.silences.lock().unwrap().push(pool.silence());
+            eventually("it takes too long", || pool.silence().is_some());
+        }
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+/// A copy that takes long and advances from file to file is not taken for a disk that does not
+/// answer.
+#[test]
+fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let slow = Arc::new(Slow::default());
+    let fakes = Fakes {
+        os: Os::observed(slow.clone()),
+        patience: Duration::from_secs(1),
+        ..Fakes::default()
+    };
+    let rig = Rig::with(Kind::Ext4, fakes);
+    let source = rig.make("source", SIZE);
+    let data = rig.volume_data("source");
+    for file in ["a", "b", "c"] {
+        fs::write(data.join(file), [7; 8 << 10]).unwrap();
+    }
+    let pool = Arc::clone(&rig.driver().pools()[0]);
+    slow.pool.set(Arc::clone(&pool)).unwrap();
+    rig.snapshot("taken", &source).unwrap();
+    let silences = slow.silences.lock().unwrap();
+    assert_eq!(*silences, [None; 3]);
+    eventually("the pool is well", || pool.silence().is_none());
 }

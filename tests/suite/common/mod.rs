@@ -101,7 +101,11 @@ impl NodeDir {
 
     /// These pools, loaded, with the fakes given.
     pub fn volumes_of(&self, pools: &[String], fakes: &Fakes) -> Running {
-        let volumes = Volumes::with_seams(self.settings(pools), fakes.seams());
+        let settings = Settings {
+            patience: fakes.patience,
+            ..self.settings(pools)
+        };
+        let volumes = Volumes::with_seams(settings, fakes.seams());
         let volumes = Arc::new(volumes.unwrap());
         volumes.load().unwrap();
         Running(volumes)
@@ -150,6 +154,8 @@ pub struct Fakes {
     pub os: Os,
     pub mounter: Arc<dyn Mounter>,
     pub quotas: Arc<dyn Quotas>,
+    /// How long a disk may leave an operation without an answer.
+    pub patience: Duration,
 }
 
 impl Default for Fakes {
@@ -158,6 +164,7 @@ impl Default for Fakes {
             os: Os::default(),
             mounter: Arc::new(FakeMounter::default()),
             quotas: Arc::new(KernelQuotas),
+            patience: PATIENCE,
         }
     }
 }
