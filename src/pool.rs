@@ -51,7 +51,7 @@ pub use fault::Fault;
 pub use holdings::{Held, Holdings, holdings};
 pub(crate) use index::Kept;
 pub use index::{Entry, Quarantined, SnapshotEntry};
-pub use inspect::{Inspection, Wanted, enable_quota, init, inspect};
+pub use inspect::{Inspection, Wanted, enable_quota, init, inspect, inspect_all};
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub use record::{

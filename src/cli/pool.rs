@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -12,8 +13,11 @@ use super::{cannot_print, environment, table};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::{Error, Result};
 use crate::os::Os;
-use crate::pool::{self, Adopted, Inspection, Memory, Wanted};
+use crate::pool::{self, Adopted, Inspection, Memory, Sickness, Wanted};
 use crate::types::{NodeName, PoolId, VolumeId};
+
+/// How long the disks of pools may take to be listed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to do with pools.
 #[derive(Debug, Subcommand)]
@@ -232,7 +236,11 @@ fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let options = parse_pools(&args.pools, environment(POOLS_ENV)?.as_deref())?;
-    let mut pools: Vec<Inspection> = options.iter().map(pool::inspect).collect();
+    let mut pools = pool::inspect_all(&options, PATIENCE).map_err(|source| Error::Io {
+        what: "start a thread for",
+        path: "pool list".into(),
+        source,
+    })?;
     recall(&mut pools, &args.state.parse()?)?;
     let mut out = io::stdout().lock();
     if args.json {
@@ -312,6 +320,7 @@ fn print_table(out: &mut impl Write, pools: &[Inspection]) -> io::Result<()> {
 
 fn row(pool: &Inspection) -> Vec<String> {
     let state = match (&pool.problem, pool.quarantined.len()) {
+        (Some(Sickness::Silent { .. }), _) => "not answering".to_owned(),
         (Some(_), _) => "sick".to_owned(),
         (None, 0) => "ok".to_owned(),
         (None, quarantined) => format!("{quarantined} quarantined"),
@@ -335,7 +344,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::pool::Sickness;
     use crate::types::Bytes;
 
     fn pools() -> Vec<Inspection> {

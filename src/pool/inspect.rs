@@ -1,8 +1,10 @@
 //! Pools as the command line sees them: made by an explicit act, looked at without a server.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -163,6 +165,32 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
     let mut inspection = Inspection::nothing_yet(options);
     inspection.problem = look(options, &mut inspection).err();
     inspection
+}
+
+/// Looks at pools as [`inspect`] does, at each in a thread of its own. A disk that does not answer
+/// within the patience keeps its thread, and nobody else.
+pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Vec<Inspection>> {
+    let deadline = Instant::now() + patience;
+    let begin = |options: &PoolOptions| {
+        let (done, outcome) = mpsc::channel();
+        let looked = options.clone();
+        std::thread::Builder::new().spawn(move || {
+            // Nobody waits any more for one that took too long.
+            let _ = done.send(inspect(&looked));
+        })?;
+        Ok(outcome)
+    };
+    let looks: Vec<_> = options.iter().map(begin).collect::<io::Result<_>>()?;
+    let outcomes = options.iter().zip(looks).map(|(options, outcome)| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        outcome.recv_timeout(left).unwrap_or_else(|_| Inspection {
+            problem: Some(Sickness::Silent {
+                seconds: patience.as_secs(),
+            }),
+            ..Inspection::nothing_yet(options)
+        })
+    });
+    Ok(outcomes.collect())
 }
 
 /// Looks at a pool on its disk, and tells what it saw even if it did not come to the end.

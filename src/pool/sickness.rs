@@ -115,6 +115,12 @@ pub enum Sickness {
         /// The node that made it.
         node: NodeName,
     },
+    /// Its disk does not answer.
+    #[error("its disk has not answered for {seconds} s; look at the disk and at the kernel's log")]
+    Silent {
+        /// How long.
+        seconds: u64,
+    },
     /// Mounted or turned read-only.
     #[error("its filesystem is read-only")]
     ReadOnly,

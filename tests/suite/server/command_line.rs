@@ -7,7 +7,7 @@ use super::{last_line, rootcellar};
 use crate::common::loops::{self, run};
 use crate::common::picture::picture;
 use crate::common::server::Server;
-use crate::common::{NODE, NodeDir, eventually};
+use crate::common::{NODE, NodeDir, eventually, fuse};
 use crate::skip;
 
 /// Replaces `@` by the node's directory.
@@ -288,6 +288,31 @@ fn pool_init_and_list_want_the_disk_mounted() {
         );
     }
     assert_eq!(picture(&node.path(""), &[]), before);
+}
+
+/// A pool whose disk does not answer is listed as such, and holds up no other.
+#[test]
+fn pool_list_waits_for_no_disk_that_does_not_answer() {
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let node = NodeDir::new();
+    let hung = node.path("hung");
+    fs::create_dir(&hung).unwrap();
+    let Some(_daemon) = fuse::mount_hanging(&hung) else {
+        skip!("no FUSE");
+    };
+    let list = ["pool", "list", "--pool=hung=@/hung", "--pool=gone=@/gone"];
+    let listed = run_to_its_end(&node, &fill(&node, &list), &[]);
+    assert_eq!(listed.status.code(), Some(1), "{listed:?}");
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let row = |at| text.lines().nth(at).unwrap_or_default();
+    assert!(row(1).starts_with("hung  not answering "), "{text}");
+    assert!(row(2).starts_with("gone  sick "), "{text}");
+    assert!(
+        text.contains("pool hung: its disk has not answered for 5 s"),
+        "{text}"
+    );
 }
 
 /// `pool list` shows every configured pool with its state, volumes and what is reserved, also while
