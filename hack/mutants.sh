@@ -140,7 +140,7 @@ mutant "reclaim: number freed before the content is gone" \
 mutant "reclaim: record removed before the number is freed" \
     pool/trash.rs 's/binned\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
-    pool/copies.rs 's/(let pins = self\.pins_of\(order\)\?;\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
+    pool/copies.rs 's/(        order\.room\.cover\(needs\(order, promised, 0[^\n]*\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
 mutant "copy: what it pins is not recorded" \
     pool/copies.rs 's/            record\.pins\.clone_from\(&made\.pins\);\n//g'
 mutant "start: what copies pin is not counted" \

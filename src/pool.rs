@@ -24,7 +24,6 @@ mod memory;
 mod options;
 mod path;
 mod record;
-mod recount;
 mod room;
 mod sickness;
 mod trash;
@@ -65,7 +64,6 @@ pub(crate) use work::{CALLS_AT_ONCE, Work};
 use copies::Copies;
 use disk::Disk;
 use index::Index;
-use recount::Recounted;
 use trash::Trash;
 use work::Works;
 
@@ -103,7 +101,6 @@ pub struct Pool {
     /// Held while a limit is set by what is recorded, and a record changed after it.
     limiting: Mutex<()>,
     copies: Copies,
-    recounted: Recounted,
     /// How many limits were not as recorded and were restored.
     limits_restored: AtomicU64,
     works: Works,
@@ -214,7 +211,6 @@ impl Pool {
             trash: Trash::default(),
             limiting: Mutex::new(()),
             copies: Copies::default(),
-            recounted: Recounted::default(),
             limits_restored: AtomicU64::new(0),
             works: Works::default(),
         })

@@ -179,12 +179,6 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// How much a copy made by [`Quota::copy_dir`] still has of what it was made of, in bytes, if
-    /// others are charged for that.
-    fn inherited(&self, _dir: BorrowedFd<'_>) -> Result<u64, Errno> {
-        Ok(0)
-    }
-
     /// Limits a number to `size` (zero: not limited). Durable with the next syncfs.
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno>;
 

@@ -503,30 +503,6 @@ pub struct TreeKey {
     pub offset: u64,
 }
 
-impl TreeKey {
-    /// The least key that is greater.
-    fn next(self) -> Option<Self> {
-        let Self {
-            object,
-            kind,
-            offset,
-        } = self;
-        if let Some(offset) = offset.checked_add(1) {
-            return Some(Self { offset, ..self });
-        }
-        // The kinds of the tree are bytes.
-        let (object, kind) = match kind {
-            255.. => (object.checked_add(1)?, 0),
-            _ => (object, kind + 1),
-        };
-        Some(Self {
-            object,
-            kind,
-            offset: 0,
-        })
-    }
-}
-
 /// `struct btrfs_ioctl_search_args` of `linux/btrfs.h`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -551,50 +527,13 @@ pub fn search_tree(
     tree: u64,
     least: TreeKey,
 ) -> Result<Vec<u64>, Errno> {
-    let most = TreeKey {
-        offset: u64::MAX,
-        ..least
-    };
-    let answer = search(filesystem, tree, least, most)?;
-    let items = Items(&answer.found).take(answer.items as usize);
-    Ok(items.map(|(key, _)| key.offset).collect())
-}
-
-/// Shows every item of a btrfs tree from one key to another to `visit`: `BTRFS_IOC_TREE_SEARCH`. What
-/// changes meanwhile may be shown or not.
-pub fn walk_tree(
-    filesystem: BorrowedFd<'_>,
-    tree: u64,
-    (mut least, most): (TreeKey, TreeKey),
-    mut visit: impl FnMut(TreeKey, &[u8]),
-) -> Result<(), Errno> {
-    loop {
-        let answer = search(filesystem, tree, least, most)?;
-        let mut reached = None;
-        for (key, item) in Items(&answer.found).take(answer.items as usize) {
-            visit(key, item);
-            reached = Some(key);
-        }
-        match reached.and_then(TreeKey::next) {
-            Some(next) => least = next,
-            None => return Ok(()),
-        }
-    }
-}
-
-fn search(
-    filesystem: BorrowedFd<'_>,
-    tree: u64,
-    least: TreeKey,
-    most: TreeKey,
-) -> Result<SearchArguments, Errno> {
     const MOST: u32 = 64;
     let mut arguments = SearchArguments {
         tree,
-        objects: [least.object, most.object],
-        offsets: [least.offset, most.offset],
+        objects: [least.object; 2],
+        offsets: [least.offset, u64::MAX],
         transactions: [0, u64::MAX],
-        kinds: [least.kind, most.kind],
+        kinds: [least.kind; 2],
         items: MOST,
         unused: 0,
         unused_more: [0; 4],
@@ -608,33 +547,22 @@ fn search(
             Updater::<{ opcode::read_write::<SearchArguments>(BTRFS, 17) }, _>::new(&mut arguments),
         )?;
     };
-    Ok(arguments)
+    let offsets = Offsets(&arguments.found).take(arguments.items as usize);
+    Ok(offsets.collect())
 }
 
-/// `struct btrfs_ioctl_search_header`s, each with its item behind it.
-struct Items<'a>(&'a [u8]);
+/// The offsets in `struct btrfs_ioctl_search_header`s, each with its item behind it.
+struct Offsets<'a>(&'a [u8]);
 
-impl<'a> Iterator for Items<'a> {
-    type Item = (TreeKey, &'a [u8]);
+impl Iterator for Offsets<'_> {
+    type Item = u64;
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next(&mut self) -> Option<u64> {
         let (header, rest) = self.0.split_first_chunk::<32>()?;
-        let number = |at: usize| {
-            let bytes = header.get(at..at + 8)?.try_into().ok()?;
-            Some(u64::from_ne_bytes(bytes))
-        };
-        let half = |at: usize| {
-            let bytes = header.get(at..at + 4)?.try_into().ok()?;
-            Some(u32::from_ne_bytes(bytes))
-        };
-        let key = TreeKey {
-            object: number(8)?,
-            kind: half(24)?,
-            offset: number(16)?,
-        };
-        let (item, rest) = rest.split_at_checked(half(28)? as usize)?;
-        self.0 = rest;
-        Some((key, item))
+        let offset = header.get(16..24)?.try_into().ok()?;
+        let length = header.get(28..)?.try_into().ok()?;
+        self.0 = rest.get(u32::from_ne_bytes(length) as usize..)?;
+        Some(u64::from_ne_bytes(offset))
     }
 }
 
@@ -740,32 +668,11 @@ mod tests {
             found.extend_from_slice(&length.to_ne_bytes());
             found.extend(std::iter::repeat_n(0xFF, length as usize));
         }
-        let items = |found| -> Vec<(u64, usize)> {
-            let items = Items(found).map(|(key, item)| (key.offset, item.len()));
-            items.collect()
-        };
-        assert_eq!(items(&found), [(7, 3), (9, 0)]);
-        assert_eq!(items(&found[..40]), [(7, 3)], "cut short");
-        assert_eq!(items(&found[..34]), [], "cut shorter");
-        assert_eq!(items(&[]), []);
-    }
-
-    #[test]
-    fn every_key_of_a_tree_has_one_that_follows() {
-        let key = |object, kind, offset| TreeKey {
-            object,
-            kind,
-            offset,
-        };
-        let cases = [
-            (key(1, 2, 3), Some(key(1, 2, 4))),
-            (key(1, 2, u64::MAX), Some(key(1, 3, 0))),
-            (key(1, 255, u64::MAX), Some(key(2, 0, 0))),
-            (key(u64::MAX, 255, u64::MAX), None),
-        ];
-        for (key, next) in cases {
-            assert_eq!(key.next(), next, "{key:?}");
-        }
+        let offsets = |found| -> Vec<u64> { Offsets(found).collect() };
+        assert_eq!(offsets(&found), [7, 9]);
+        assert_eq!(offsets(&found[..40]), [7], "cut short");
+        assert_eq!(offsets(&found[..34]), [0; 0], "cut shorter");
+        assert_eq!(offsets(&[]), [0; 0]);
     }
 
     #[test]

@@ -282,18 +282,6 @@ impl Volumes {
     /// Looks at a pool: one that is not what it was falls sick, a sick one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
         pool.check(&|site| self.learn_publications(site));
-        let Some(copy) = pool.to_recount() else {
-            return;
-        };
-        let id = copy.record.id.to_string();
-        // Of one that is being worked on, the limit may be raised the next time.
-        let (Ok(_held), Ok((_, copy))) = (self.busy.hold_id(&id), self.volume(copy.record.id))
-        else {
-            return;
-        };
-        if let Err(error) = pool.recount(&copy) {
-            tracing::warn!(pool = %pool.name(), id, %error, "cannot raise the limit of a copy");
-        }
     }
 
     /// Ends copies that are being made, which may take long; none begins after.

@@ -63,6 +63,17 @@ impl Origin {
         }
     }
 
+    /// Whether a copy of a size may hold what it holds. By simple quota a copy is not charged for
+    /// what it shares, so that needs no more than the size of its source.
+    fn fits(&self, held: u64, size: Bytes) -> bool {
+        let enforcement = match self {
+            Self::Volume(entry) => entry.record.enforcement,
+            Self::Snapshot(entry) => entry.record.enforcement,
+        };
+        let shares = enforcement == Enforcement::Squota && self.size() > Bytes::ZERO;
+        shares || held <= size.0
+    }
+
     /// The most that can be found in it, in bytes, with what metadata takes and what is removed
     /// meanwhile.
     fn most(&self) -> u64 {
@@ -162,11 +173,6 @@ impl Pool {
         (origin, terms): (&Origin, Terms),
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let inherited = match record.enforcement {
-            Enforcement::Squota => self.held_by(disk, origin)?,
-            Enforcement::Project | Enforcement::None => 0,
-        };
-        record.inherited_bytes = Bytes(inherited);
         let order = Order {
             origin,
             copy: Source::Volume(record.id),
@@ -176,7 +182,8 @@ impl Pool {
         };
         let (staged, made) = self.stage_copy(disk, &order)?;
         let sealed = (|| {
-            if record.enforcement != Enforcement::None && made.held > record.size_bytes.0 {
+            let fits = origin.fits(made.held, record.size_bytes);
+            if record.enforcement != Enforcement::None && !fits {
                 return Err(Error::OutOfRange(format!(
                     "{} holds {}, which does not fit into {}; ask for more",
                     origin.source(),
@@ -188,11 +195,6 @@ impl Pool {
             record.source = Some(origin.source());
             record.inherited_bytes = Bytes(made.inherited);
             record.pins.clone_from(&made.pins);
-            if let Some(number) = made.number.filter(|_| record.limit(0) != order.limit) {
-                let limited = disk.quota.limit(&self.context.os, number, record.limit(0));
-                let limited = limited.during("limit a copy");
-                limited.map_err(|fault| self.judge(fault, Self::home_sick))?;
-            }
             self.seal(disk, &staged, &record)?;
             Ok(record)
         })();
@@ -269,7 +271,9 @@ impl Pool {
         order: &Order<'_>,
     ) -> Result<Made> {
         let fault = |fault| self.judge(fault, Self::home_sick);
+        let promised = order.room.size().0;
         let pins = self.pins_of(order)?;
+        order.room.cover(needs(order, promised, 0, &pins))?;
         self.pin(disk, &pins)?;
         let target = (staged.dir.as_fd(), layout::DATA);
         let read_only = matches!(order.copy, Source::Snapshot(_));
@@ -295,7 +299,7 @@ impl Pool {
         let made = copied.map_err(refused).and_then(|number| {
             // What was written before and had no place on the disk yet has one now.
             let (now, held) = (self.pins_of(order)?, self.held_by(disk, order.origin)?);
-            order.room.cover(held)?;
+            order.room.cover(needs(order, promised, held, &now))?;
             self.pin(disk, &now)?;
             Ok(Made {
                 method: Method::Subvolume,
@@ -426,6 +430,17 @@ impl Pool {
         }
         self.judge(fault, Self::home_sick)
     }
+}
+
+/// What a copy of a subvolume needs of the pool, in bytes: a snapshot what it holds, a volume its
+/// size and the charge that its original retains for it.
+fn needs(order: &Order<'_>, promised: u64, held: u64, pins: &[Pin]) -> u64 {
+    if matches!(order.copy, Source::Snapshot(_)) {
+        return promised.max(held);
+    }
+    let retained = pins.iter().filter(|pin| pin.origin == order.copy);
+    let retained = retained.map(|pin| pin.bytes.0);
+    retained.fold(promised, u64::saturating_add)
 }
 
 /// Whether a step of a copy failed for the sake of what is copied, and not of the disk.

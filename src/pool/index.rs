@@ -244,6 +244,27 @@ impl Index {
         volumes.chain(snapshots.flat_map(|entry| &entry.record.pins))
     }
 
+    /// What is promised where the kernel charges whoever wrote first, in bytes: the sizes, what
+    /// snapshots hold beyond their retained charges, and each retained charge of a volume that is
+    /// there. The blocks of one that is gone are used already, and it writes no more.
+    pub(crate) fn promised(&self, binned: &[Pin]) -> u64 {
+        let retained = record::pinned(self.pins().chain(binned)).into_iter();
+        let retained = retained.filter(|(volume, _)| self.holds(*volume));
+        let retained = retained.map(|(_, bytes)| bytes);
+        let shared = self.snapshots.values().map(|entry| {
+            let record = &entry.record;
+            let pins = record.pins.iter().map(|pin| pin.bytes.0);
+            pins.fold(0, u64::saturating_add).min(record.held_bytes.0)
+        });
+        let alone = shared.fold(self.reserved, u64::saturating_sub);
+        retained.fold(alone, u64::saturating_add)
+    }
+
+    /// Whether a volume is there, if only in quarantine.
+    fn holds(&self, volume: VolumeId) -> bool {
+        self.volumes.contains_key(&volume) || self.quarantined_as::<VolumeRecord>(volume).is_some()
+    }
+
     /// How many volumes have a size that nothing holds, in a pool that holds them so.
     pub(crate) fn unheld(&self, enforcement: Enforcement) -> usize {
         let volumes = self.volumes.values();

@@ -72,34 +72,46 @@ impl Pool {
             pins: pins(index, binned),
             charges,
         };
+        let mut raised: usize = 0;
         let volumes: Vec<Arc<Entry>> = index.volumes().cloned().collect();
         for entry in &volumes {
-            self.reconcile_entry(disk, index, &ledger, entry)?;
+            raised += usize::from(self.reconcile_entry(disk, index, &ledger, entry)?);
         }
         let snapshots: Vec<_> = index.snapshots().cloned().collect();
         for entry in &snapshots {
             self.reconcile_entry(disk, index, &ledger, entry)?;
         }
+        if raised > 0 {
+            tracing::info!(pool = %self.name(), raised, "raised the limits of copies to their sizes");
+        }
         self.clear_leftovers(disk, &ledger)
     }
 
+    /// Returns whether the limit was what an older driver gave a copy, and was raised.
     fn reconcile_entry<R: Kept>(
         &self,
         disk: &Disk,
         index: &mut Index,
         ledger: &Ledger,
         entry: &Entry<R>,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         match examine(disk.homes(), &*disk.quota, entry, ledger)? {
-            Finding::AsRecorded => Ok(()),
+            Finding::AsRecorded => {}
             Finding::Differs { id, limit, has } => {
-                self.restore(disk, &entry.record.id().to_string(), id, limit, has)
+                let less = Bytes(limit.0.saturating_sub(entry.record.inherited()).max(1));
+                if limit > less && disk.quota.has_limit(&has, less) {
+                    // What prevents it, restoring finds too.
+                    if disk.quota.limit(&self.context.os, id, limit).is_ok() {
+                        return Ok(true);
+                    }
+                }
+                self.restore(disk, &entry.record.id().to_string(), id, limit, has)?;
             }
             Finding::Doubtful(doubt) => {
                 index.distrust(entry, entry.record.promised(), doubt.to_string());
-                Ok(())
             }
         }
+        Ok(false)
     }
 
     /// Limits a volume to what its record says and snapshots pin of it, if the pool can and does.

@@ -56,8 +56,8 @@ pub struct VolumeRecord {
     /// What it was made a copy of, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// What it shared with that when it was made, in bytes: on btrfs others are charged for it, and
-    /// elsewhere it is charged for it as well as they are.
+    /// What it shared with that when it was made, in bytes: by simple quota others are charged for
+    /// it, and elsewhere it is charged for it as well as they are.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub inherited_bytes: Bytes,
     /// What it keeps of what other volumes stay charged for.
@@ -116,28 +116,23 @@ impl fmt::Display for Source {
 }
 
 impl VolumeRecord {
-    /// What its number is to be limited to (zero: not at all), while snapshots pin so many bytes
-    /// that it is charged for. The kernel's btrfs charges whoever wrote first: so what snapshots
-    /// keep of a volume's own comes on top, and what it has of others' is taken off.
+    /// What its number is to be limited to (zero: not at all), while copies keep so many bytes that
+    /// it is charged for. Simple quota charges whoever wrote first: the retained charge comes on
+    /// top, and what it shares with its own source costs it nothing.
     pub fn limit(&self, pinned: u64) -> Bytes {
         let size = self.enforcement.limit(self.size_bytes);
-        if size == Bytes::ZERO || self.enforcement != Enforcement::Squota {
-            return size;
+        match self.enforcement {
+            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(pinned)),
+            _ => size,
         }
-        let limit = size.0.saturating_add(pinned);
-        // Zero would be no limit.
-        Bytes(limit.saturating_sub(self.inherited_bytes.0).max(1))
     }
 
     /// What it uses, of its size, when so much is charged to its number. By simple quota it is not
-    /// charged for what it shares with what it is a copy of, and is charged for what copies of it
-    /// keep.
+    /// charged for what it shares with its source, and its limit is raised by what copies keep.
     pub(crate) fn usage(&self, mut charge: Charge) -> Charge {
         if self.enforcement == Enforcement::Squota && charge.byte_limit > 0 {
-            let left = charge.byte_limit.saturating_sub(charge.bytes);
             let size = self.size_bytes.0;
-            charge.bytes = charge.bytes.saturating_add(self.inherited_bytes.0);
-            charge.bytes = charge.bytes.min(size).max(size.saturating_sub(left));
+            charge.bytes = charge.bytes.min(size);
             charge.byte_limit = size;
         }
         charge

@@ -138,10 +138,9 @@ impl Pool {
     }
 
     fn room(&self, state: &State, disk: &Disk, space: Space, charged: &[Charged]) -> Room {
-        let reserved = state.index.reserved().saturating_add(state.in_flight);
         let (others, reserved) = if disk.accounts() {
             let binned = self.trash.pins();
-            let pins = record::pinned(state.index.pins().chain(&state.pinning).chain(&binned));
+            let pins = record::pinned(state.index.pins().chain(&binned));
             // What was deleted meanwhile is promised nothing any more, and not free yet.
             let own = charged.iter().filter_map(|volume| {
                 let record = &state
@@ -152,19 +151,17 @@ impl Pool {
                 Some(record.own(volume.bytes, pinned))
             });
             let snapshots = state.index.snapshots().map(|entry| entry.record.own());
-            let own = own.chain(snapshots);
-            // Until a copy is reclaimed, what it is of may hold so much more.
-            let binned = record::pinned(&binned).into_values();
-            let promised = binned.fold(reserved, u64::saturating_add);
-            (Others::AllBut(own.fold(0, u64::saturating_add)), promised)
+            let own = own.chain(snapshots).fold(0, u64::saturating_add);
+            (Others::AllBut(own), state.index.promised(&binned))
         } else {
-            let promised = reserved.saturating_add(self.trash.promised());
+            let promised = state.index.reserved();
+            let promised = promised.saturating_add(self.trash.promised());
             (Others::Stood(state.other.0), promised)
         };
         Room {
             space,
             others,
-            reserved,
+            reserved: reserved.saturating_add(state.in_flight),
             overcommit: self.options.overcommit,
             reserve: self.options.reserve,
             on_root_disk: disk.is_on_root_disk(),

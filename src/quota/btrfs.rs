@@ -23,7 +23,6 @@ const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
 const ROOT_ITEM: u32 = 132;
 const ROOT_REF: u32 = 156;
-const EXTENT_DATA: u32 = 108;
 const QGROUP_RELATION: u32 = 246;
 
 /// What an empty subvolume needs and a file in it, or the smallest could not even be made.
@@ -215,35 +214,6 @@ impl Quota for BtrfsQuota {
         })
     }
 
-    fn inherited(&self, dir: BorrowedFd<'_>) -> Result<u64, Errno> {
-        let subvolume = sys::subvolume_of(dir)?;
-        let root = TreeKey {
-            object: subvolume,
-            kind: ROOT_ITEM,
-            offset: 0,
-        };
-        let roots = sys::search_tree(self.filesystem.as_fd(), ROOT_TREE, root)?;
-        // Of a snapshot the key tells in which transaction it was made.
-        let Some(made) = roots.first().copied().filter(|made| *made > 0) else {
-            return Ok(0);
-        };
-        let all = [sys::FIRST_FREE_OBJECTID, u64::MAX].map(|object| TreeKey {
-            object,
-            kind: EXTENT_DATA,
-            offset: 0,
-        });
-        let mut inherited: u64 = 0;
-        sys::walk_tree(dir, 0, (all[0], all[1]), |key, item| {
-            // Whose the metadata is cannot be told: it is counted as if it were others'.
-            let mut bytes = ITEM_HEAD + item.len() as u64;
-            if key.kind == EXTENT_DATA {
-                bytes += older(item, made);
-            }
-            inherited = inherited.saturating_add(bytes);
-        })?;
-        Ok(inherited)
-    }
-
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
         os.limit_qgroup(&self.filesystem, qgroup(id), limit_for(size))?;
         if self.has_limit(&self.charge(id)?, size) {
@@ -355,27 +325,6 @@ impl Quota for BtrfsQuota {
             Err(errno) => Err(errno),
         }
     }
-}
-
-/// What a leaf of a tree holds besides each item: `struct btrfs_item`.
-const ITEM_HEAD: u64 = 25;
-
-/// How much of a file a `struct btrfs_file_extent_item` is, in bytes, if it was written no later
-/// than in a transaction and not into the tree itself.
-fn older(item: &[u8], transaction: u64) -> u64 {
-    const INLINE: u8 = 0;
-    let number = |at: usize| {
-        let bytes = item.get(at..at + 8)?.try_into().ok()?;
-        Some(u64::from_le_bytes(bytes))
-    };
-    let part = || {
-        let written = number(0)?;
-        let kind = *item.get(20)?;
-        let (on_disk, bytes) = (number(21)?, number(45)?);
-        // On no place of the disk it is a hole.
-        (kind != INLINE && on_disk > 0 && written <= transaction).then_some(bytes)
-    };
-    part().unwrap_or_default()
 }
 
 /// Whether this process may look at the trees; whoever may not, sets no limits either.

@@ -8,7 +8,7 @@ use crate::os;
 use crate::pool::capacity::{Others, Room};
 use crate::pool::fault::{During, Fault};
 use crate::pool::inspect::Looked;
-use crate::pool::record::{self, Record};
+use crate::pool::record::{Pin, Record};
 use crate::pool::trash::binned;
 use crate::pool::{filesystem, layout, limits};
 use crate::quota::Enforcement;
@@ -119,8 +119,8 @@ fn room(
         }
         let snapshots = looked.index.snapshots().map(|entry| entry.record.own());
         charged = snapshots.fold(charged, u64::saturating_add);
-        let pinned = record::pinned(binned.iter().flat_map(|binned| &binned.pins));
-        reserved = pinned.into_values().fold(reserved, u64::saturating_add);
+        let binned: Vec<Pin> = binned.into_iter().flat_map(|binned| binned.pins).collect();
+        reserved = looked.index.promised(&binned);
         Others::AllBut(charged)
     };
     Ok(Room {

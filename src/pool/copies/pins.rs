@@ -48,14 +48,13 @@ impl Pool {
         let Some(charge) = self.charge(&entry)? else {
             return Ok(size);
         };
-        let others = match disk.quota.enforcement() {
-            Enforcement::Squota => volume.inherited_bytes.0,
-            Enforcement::Project | Enforcement::None => 0,
+        let charged = match volume.enforcement {
+            Enforcement::None => charge.bytes,
+            Enforcement::Project | Enforcement::Squota => charge.bytes.min(size),
         };
-        let held = charge.bytes.saturating_add(others);
-        Ok(match volume.enforcement {
-            Enforcement::None => held,
-            Enforcement::Project | Enforcement::Squota => held.min(size),
+        Ok(match disk.quota.enforcement() {
+            Enforcement::Squota => charged.saturating_add(volume.inherited_bytes.0),
+            Enforcement::Project | Enforcement::None => charged,
         })
     }
 

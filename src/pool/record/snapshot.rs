@@ -85,9 +85,13 @@ impl fmt::Display for Method {
 }
 
 impl SnapshotRecord {
-    /// The least size of a volume that can be made of it.
+    /// The least size of a volume that can be made of it. By simple quota the copy is not charged
+    /// for what it shares, so what the snapshot holds beyond the size needs no larger copy.
     pub fn least_size(&self) -> Bytes {
-        self.size_bytes.max(self.held_bytes)
+        match self.enforcement {
+            Enforcement::Squota if self.size_bytes > Bytes::ZERO => self.size_bytes,
+            _ => self.size_bytes.max(self.held_bytes),
+        }
     }
 
     /// How much of what is promised to it occupies the disk for its sake alone, in bytes: nothing,

@@ -118,7 +118,7 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
 }
 
 #[test]
-fn a_copy_never_holds_more_than_its_size() {
+fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() {
     if let Some(obstacle) = obstacle() {
         skip!("{obstacle}");
     }
@@ -126,21 +126,96 @@ fn a_copy_never_holds_more_than_its_size() {
     let snapshot = rig.snapshot("snap", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
     let cloned = rig.clone_of("cloned", mib(80), &source).unwrap();
-    rig.start();
-    for (volume, size) in [(&restored, SIZE), (&cloned, mib(80))] {
+    // Of the one all that it holds is rewritten at once, and of the other nothing.
+    for (volume, size, rewritten) in [(&restored, SIZE, 40), (&cloned, mib(80), 0)] {
         let name = volume.name.as_str();
         let data = rig.volume_data(name);
-        assert_about(name, limit(&rig, name), size - mib(40));
-        write(&data.join("more"), 2, size - mib(40) - LEEWAY).unwrap();
-        let full = write(&data.join("too much"), 2, mib(8)).unwrap_err();
-        assert_eq!(full.raw_os_error(), Some(nix::libc::EDQUOT), "{name}");
         let target = rig.node.target(name);
         let request = crate::common::publish(&volume.id.to_string(), &target);
         rig.driver().publish(&request).unwrap();
-        let stats = rig.driver().stats(&volume.id.to_string(), &target).unwrap();
-        assert_eq!(stats.bytes.total, size);
-        assert_about("used", stats.bytes.used, size);
-        assert!(stats.bytes.available <= LEEWAY, "{stats:?}");
+        let stats = |rig: &Rig| {
+            let stats = rig.driver().stats(&volume.id.to_string(), &target);
+            stats.unwrap().bytes
+        };
+        assert_eq!(limit(&rig, name), size);
+        assert_about("used at first", stats(&rig).used, 0);
+        assert_about("available at first", stats(&rig).available, size);
+        write(&data.join("file"), 2, mib(rewritten)).unwrap();
+        write(&data.join("more"), 2, size - mib(rewritten) - LEEWAY).unwrap();
+        let full = write(&data.join("too much"), 2, mib(8)).unwrap_err();
+        assert_eq!(full.raw_os_error(), Some(nix::libc::EDQUOT), "{name}");
+        assert_eq!(stats(&rig).total, size);
+        assert_about("used", stats(&rig).used, size);
+        assert!(stats(&rig).available <= LEEWAY, "{:?}", stats(&rig));
+    }
+    rig.start();
+    assert_eq!(limit(&rig, "restored"), SIZE);
+    // What holds more than its size is copied into a volume of its size.
+    let copied = rig.clone_of("copied", 0, &cloned).unwrap();
+    assert_eq!(copied.size, Bytes(mib(80)));
+    let second = rig.snapshot("second", &cloned).unwrap();
+    assert_eq!(second.size, Bytes(mib(80)));
+    assert_about("held", second.held.0, mib(120));
+}
+
+#[test]
+fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (rig, source) = rig_with_a_file();
+    let class = rootcellar::volume::Class::default();
+    let room = || rig.driver().capacity(&class, &[]).unwrap().0;
+    let before = room();
+    let cloned = rig.clone_of("cloned", SIZE, &source).unwrap();
+    assert_about("with a clone", before - room(), SIZE + mib(40));
+    rig.delete(&cloned);
+    rig.wait_for_trash();
+    assert_about("without", room(), before);
+
+    // What a snapshot and a restore keep is the same, and stays kept when the snapshot is gone.
+    let snapshot = rig.snapshot("snap", &source).unwrap();
+    assert_about("with a snapshot", before - room(), mib(40));
+    rig.restore("restored", SIZE, &snapshot).unwrap();
+    assert_about("with a restore", before - room(), SIZE + mib(40));
+    rig.delete_snapshot(&snapshot);
+    rig.wait_for_trash();
+    assert_about("without the snapshot", before - room(), SIZE + mib(40));
+    // When the source is gone, what the restore keeps is used and promised no more.
+    rig.delete(&source);
+    eventually("the source is promised nothing", || {
+        room().abs_diff(before - mib(40)) <= LEEWAY
+    });
+
+    let other = rig.make("other", SIZE);
+    write(&rig.volume_data("other").join("file"), 1, mib(40)).unwrap();
+    rig.make("rest", room() - SIZE - mib(20));
+    let error = rig.clone_of("refused", SIZE, &other).unwrap_err();
+    assert_code(&error, Operation::CreateVolume, Code::ResourceExhausted);
+    assert_eq!(limit(&rig, "other"), SIZE, "nothing keeps any of it");
+}
+
+#[test]
+fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    rig.clone_of("cloned", SIZE, &source).unwrap();
+    let record = rig.volume_data("cloned").with_file_name("volume.json");
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    let less = SIZE - record["inherited_bytes"].as_u64().unwrap();
+    for (limited, restored) in [(less, 0), (less + mib(1), 1)] {
+        let id = qgroup(&rig, "volumes", "cloned").id;
+        run(Command::new("btrfs")
+            .args(["qgroup", "limit", &limited.to_string()])
+            .arg(format!("1/{id}"))
+            .arg(rig.disk.path()));
+        rig.start();
+        assert_eq!(limit(&rig, "cloned"), SIZE);
+        let status = rig.driver().pools()[0].status();
+        assert_eq!(status.limits_restored, restored, "{limited}");
     }
 }
 
@@ -206,36 +281,4 @@ fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     rig.delete_snapshot(&second);
     rig.wait_for_trash();
     assert_eq!(limit(&rig, "source"), SIZE);
-}
-
-#[test]
-fn a_copy_that_rewrites_what_it_has_of_others_gets_as_much_more_room() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
-    let snapshot = rig.snapshot("snap", &source).unwrap();
-    let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
-    let data = rig.volume_data("restored");
-    let sync = || run(Command::new("sync").arg("-f").arg(&data));
-    write(&data.join("file"), 2, mib(20)).unwrap();
-    sync();
-    rig.driver().check_pools();
-    assert_about("the limit", limit(&rig, "restored"), SIZE - mib(20));
-    rig.start();
-    assert_about("the limit", limit(&rig, "restored"), SIZE - mib(20));
-    write(&data.join("file"), 3, mib(40)).unwrap();
-    sync();
-    rig.driver().check_pools();
-    assert_about("the limit", limit(&rig, "restored"), SIZE);
-    write(&data.join("more"), 4, mib(22)).unwrap();
-    assert!(write(&data.join("too much"), 4, mib(8)).is_err());
-    // It keeps nothing of others any more, and they go.
-    rig.delete_snapshot(&snapshot);
-    rig.delete(&source);
-    rig.wait_for_trash();
-    assert_eq!(
-        rig.driver().get(&restored.id.to_string()).unwrap(),
-        restored
-    );
 }

@@ -98,13 +98,13 @@ impl Set {
     }
 
     /// The limits there are to be: the source may rewrite all it holds, whatever keeps what it held,
-    /// and what a copy has of it is not its own.
+    /// and what a copy shares with it takes nothing off its own.
     fn expected_limits(&self, is_kept: bool, is_copied: bool) -> Vec<u64> {
         if self.charged == 0 {
             return Vec::new();
         }
         let source = SIZE + if is_kept { self.charged } else { 0 };
-        let copy = is_copied.then(|| SIZE - self.charged);
+        let copy = is_copied.then_some(SIZE);
         copy.into_iter().chain([source]).collect()
     }
 }
