@@ -174,11 +174,14 @@ impl Kept {
         assert_eq!(names(self.target.parent().unwrap()), [""; 0]);
     }
 
-    /// Asserts that volume and file are there, by way of a publish where none is.
+    /// Asserts that volume and file are there, by way of a publish where none is. A disk that was
+    /// mounted a moment ago may be noticed only by the call.
     async fn assert_kept(&self, clients: &mut Clients) {
-        clients.get(&self.id).await.unwrap();
-        let published = publish(&self.id, &self.target);
-        clients.publish(published).await.unwrap();
+        soon("the volume is published", async || {
+            let published = publish(&self.id, &self.target);
+            clients.get(&self.id).await.is_ok() && clients.publish(published).await.is_ok()
+        })
+        .await;
         assert_eq!(self.read(), self.name);
     }
 }

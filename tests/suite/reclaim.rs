@@ -441,11 +441,11 @@ fn the_room_of_what_is_reclaimed_comes_back() {
         names(&pool.join(".rootcellar/trash")).is_empty()
     });
     let room = SIZE - SIZE / 100 - MIB;
-    let available = driver.pools()[0].available().unwrap();
-    assert!(
-        (Bytes(room - MIB)..=Bytes(room)).contains(&available),
-        "{available} of {room}"
-    );
+    // A process that another test begins holds every open file for a moment.
+    eventually("the room is back", || {
+        let available = driver.pools()[0].available().unwrap();
+        (Bytes(room - MIB)..=Bytes(room)).contains(&available)
+    });
 }
 
 /// A volume that is created while the reclaimer measures the empty pool is never taken for data of

@@ -266,6 +266,7 @@ fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Co
     let is_sync = matches!(step, Step::Fsync | Step::Syncfs);
     match errno {
         _ if is_settled || is_lowering => Ok(()),
+        Errno::NOSPC if !is_sync && call == Call::Snapshot => Err(Code::FailedPrecondition),
         Errno::NOSPC if !is_sync => Err(Code::ResourceExhausted),
         _ => Err(Code::Unavailable),
     }
