@@ -62,7 +62,7 @@ step clippy cargo clippy --all-targets --locked -- -D warnings
 [ "$goal" != lint ] || finish
 
 # Most tests wait for a disk or for the kernel most of the time.
-set -- env RUST_TEST_THREADS=$(($(nproc) * 4)) cargo test --locked --no-fail-fast
+set -- env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --locked --no-fail-fast
 if [ "$goal" = check ]; then
     # These take most of the time: disks that come and go, random work, power-off and kills at every step.
     step fast "$@" --lib --bins --test suite -- --show-output \

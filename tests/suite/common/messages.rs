@@ -280,6 +280,21 @@ impl Clients {
         self.node.node_unpublish_volume(request).await.map(drop)
     }
 
+    /// As [`Clients::unpublish`], and again while the mount is busy, as the kubelet does: a process
+    /// that another test begins holds every open file for a moment.
+    pub async fn unpublish_soon(&mut self, id: &str, target: &Path) {
+        soon("the target is unpublished", async || {
+            match self.unpublish(id, target).await {
+                Ok(()) => true,
+                Err(status) => {
+                    assert_eq!(status.code(), Code::Unavailable, "{status}");
+                    false
+                }
+            }
+        })
+        .await;
+    }
+
     /// `NodeGetVolumeStats`: bytes available and inodes available.
     pub async fn stats(&mut self, id: &str, path: &Path) -> Answer<(i64, i64)> {
         let request = csi::NodeGetVolumeStatsRequest {

@@ -64,18 +64,15 @@ async fn assert_full(rig: &mut Rig, pool: &str, kept: &Kept) {
         .await
         .unwrap();
     rig.clients.stats(&kept.id, &second).await.unwrap();
-    rig.clients.unpublish(&kept.id, &second).await.unwrap();
-    rig.clients.unpublish(&kept.id, &kept.target).await.unwrap();
+    rig.clients.unpublish_soon(&kept.id, &second).await;
+    rig.clients.unpublish_soon(&kept.id, &kept.target).await;
     kept.assert_kept(&mut rig.clients).await;
     rig.wait_only(pool, "healthy");
 }
 
 /// Deletes what fills a pool and waits for the room.
 async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
-    rig.clients
-        .unpublish(&filled.id, &filled.target)
-        .await
-        .unwrap();
+    rig.clients.unpublish_soon(&filled.id, &filled.target).await;
     rig.clients.delete(&filled.id).await.unwrap();
     soon(&format!("{pool} has room again"), async || {
         rig.clients.capacity(&[("pool", pool)]).await > 100 << 20

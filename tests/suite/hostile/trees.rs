@@ -185,7 +185,7 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
             assert_eq!(kinds, 2, "{filesystem}: bytes and inodes");
         }
         for target in [&first, &second] {
-            place.clients.unpublish(&id, target).await.unwrap();
+            place.clients.unpublish_soon(&id, target).await;
         }
         place.clients.delete(&id).await.unwrap();
         eventually("everything is reclaimed", || {
@@ -221,7 +221,7 @@ async fn what_resists_is_told_and_goes_once_it_can() {
         };
         place.clients.publish(publish(&id, &target)).await.unwrap();
         stats(&mut place.clients, &id, &target).await.unwrap();
-        place.clients.unpublish(&id, &target).await.unwrap();
+        place.clients.unpublish_soon(&id, &target).await;
         place.clients.delete(&id).await.unwrap();
         place.clients.delete(&other).await.unwrap();
 
@@ -303,7 +303,7 @@ async fn nothing_is_opened_while_entries_are_swapped() {
             stats(&mut place.clients, &id, &target).await.unwrap();
             let second = place.node.target("second");
             place.clients.publish(publish(&id, &second)).await.unwrap();
-            place.clients.unpublish(&id, &second).await.unwrap();
+            place.clients.unpublish_soon(&id, &second).await;
         }
         let record = data[1].with_file_name("volume.json");
         place
@@ -313,7 +313,7 @@ async fn nothing_is_opened_while_entries_are_swapped() {
         for _ in 0..3 {
             place.restart(|| ()).await;
         }
-        place.clients.unpublish(&id, &target).await.unwrap();
+        place.clients.unpublish_soon(&id, &target).await;
         place.clients.delete(&id).await.unwrap();
         let turns = swappers[0].turns();
         eventually("the reclaimer and the swapper meet", || {

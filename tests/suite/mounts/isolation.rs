@@ -31,7 +31,7 @@ async fn data_is_the_same_at_every_target() {
     fs::rename(second.join("file"), second.join("renamed")).unwrap();
     assert_eq!(names(&first), ["renamed"]);
     assert_eq!(names(&data_of(&node.pool())), ["renamed"]);
-    clients.unpublish(&id, &first).await.unwrap();
+    clients.unpublish_soon(&id, &first).await;
     assert_eq!(
         names(&second),
         ["renamed"],
@@ -84,7 +84,7 @@ async fn mounts_inside_a_volume_stay_where_they_are() {
     assert_eq!(counts(), [1, 1, 0], "the host's mount is in the pool alone");
     umount(&places[0]);
     for target in [&first, &second] {
-        clients.unpublish(&id, target).await.unwrap();
+        clients.unpublish_soon(&id, target).await;
     }
     clients.delete(&id).await.unwrap();
     assert_eq!(counts(), [0, 0, 0]);
@@ -107,7 +107,7 @@ async fn a_mount_in_the_pool_is_not_published() {
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
     assert_eq!(names(&target.join("inner")), Vec::<String>::new());
-    clients.unpublish(&id, &target).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
     umount(&inner);
 }
 
@@ -127,7 +127,7 @@ async fn a_subpath_bind_is_no_publication() {
         .arg("--bind")
         .arg(target.join("sub"))
         .arg(&bind));
-    clients.unpublish(&id, &target).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
     drop((server, clients));
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;

@@ -44,7 +44,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         .await;
         assert_sick(&case, &mut clients, "default", ("kept", &id), &node).await;
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
-        clients.unpublish(&id, &target).await.unwrap();
+        clients.unpublish_soon(&id, &target).await;
         assert_eq!(mounts_at(&target), []);
         // Only with its last user does a loop device go.
         eventually("nothing holds the disk", || disk.device().is_empty());
@@ -57,7 +57,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         assert!(lost.abs_diff(64 << 20) < 16 << 20, "{case}: {lost}");
         clients.publish(publish(&id, &target)).await.unwrap();
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
-        clients.unpublish(&id, &target).await.unwrap();
+        clients.unpublish_soon(&id, &target).await;
         clients.delete(&id).await.unwrap();
     }
 }
@@ -79,12 +79,12 @@ async fn unpublish_needs_no_healthy_pool() {
         clients.publish(publish(&id, target)).await.unwrap();
     }
     loops::run(Command::new("umount").arg("-l").arg(disk.path()));
-    clients.unpublish(&id, &targets[0]).await.unwrap();
+    clients.unpublish_soon(&id, &targets[0]).await;
     soon("the pool is sick", async || {
         clients.capacity(&[]).await == 0
     })
     .await;
-    clients.unpublish(&id, &targets[1]).await.unwrap();
+    clients.unpublish_soon(&id, &targets[1]).await;
     refused(
         "sick",
         clients.delete(&id).await,
@@ -95,7 +95,7 @@ async fn unpublish_needs_no_healthy_pool() {
     assert_eq!(server.stop(), Some(0));
     let server = Server::start_with(&node, &[disk_option(&disk)]).await;
     let mut clients = server.clients().await;
-    clients.unpublish(&id, &targets[2]).await.unwrap();
+    clients.unpublish_soon(&id, &targets[2]).await;
     for target in &targets {
         assert_eq!(mounts_at(target), []);
         assert!(names(target.parent().unwrap()).is_empty());
@@ -135,7 +135,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
         Code::FailedPrecondition,
         "is published at",
     );
-    clients.unpublish(&id, &target).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
     clients.delete(&id).await.unwrap();
 }
 

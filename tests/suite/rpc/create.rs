@@ -266,7 +266,7 @@ async fn a_published_volume_is_not_deleted() {
         Code::FailedPrecondition,
         &named(&first),
     );
-    clients.unpublish(&id, &first).await.unwrap();
+    clients.unpublish_soon(&id, &first).await;
     refused(
         "once",
         clients.delete(&id).await,
@@ -300,7 +300,7 @@ async fn a_deleted_name_starts_anew() {
         clients.publish(publish(&id, &target)).await.unwrap();
         assert_eq!(names(&target), Vec::<String>::new());
         std::fs::write(target.join("file"), "old").unwrap();
-        clients.unpublish(&id, &target).await.unwrap();
+        clients.unpublish_soon(&id, &target).await;
         clients.delete(&id).await.unwrap();
         refused("gone", clients.get(&id).await, Code::NotFound, &id);
         ids.push(id);

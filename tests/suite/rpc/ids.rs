@@ -38,7 +38,7 @@ async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
     for path in [&target, Path::new("some/path")] {
         refused(id, stats(clients, id, path).await, Code::NotFound, "");
     }
-    clients.unpublish(id, &target).await.unwrap();
+    clients.unpublish_soon(id, &target).await;
     assert!(crate::common::names(target.parent().unwrap()).is_empty());
 }
 
@@ -164,7 +164,7 @@ async fn stats_are_of_the_published_volume() {
         Code::NotFound,
         "",
     );
-    clients.unpublish(&id, &target).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
     refused(
         "after",
         stats(&mut clients, &id, &target).await,

@@ -299,7 +299,7 @@ async fn while_loading_only_unpublish_works() {
     );
 
     fs::create_dir(&target).unwrap();
-    clients.unpublish(id, &target).await.unwrap();
+    clients.unpublish_soon(id, &target).await;
     assert!(
         names(&node.path("kubelet/pods/pod")).is_empty(),
         "the target is gone"
@@ -381,6 +381,6 @@ async fn a_restart_keeps_volumes_and_publications() {
         "is published at",
     );
     clients.publish(to(&target)).await.unwrap();
-    clients.unpublish(id, &target).await.unwrap();
+    clients.unpublish_soon(id, &target).await;
     clients.delete(id).await.unwrap();
 }
