@@ -149,7 +149,7 @@ async fn limits_that_are_not_as_recorded_are_told() {
         served.stop();
         kernel::limit(cellar.at(), cellar.project("lowered"), MIB, 7);
         kernel::limit(cellar.at(), cellar.project("lifted"), 0, 0);
-        kernel::limit(cellar.at(), 1 << 30, MIB, 0);
+        kernel::limit(cellar.at(), (1 << 30) + 7, MIB, 0);
         let before = limits(&cellar);
         let report = look(cellar.at());
         let wrong = of(&report, "wrong", "limits");
