@@ -15,7 +15,13 @@ fn look(image: &Path, aside: &Path) -> Picture {
         .args(["-o", "loop"])
         .args([image, aside]));
     let picture = picture::with_times(aside);
-    run(Command::new("umount").arg(aside));
+    eventually("what was looked at is unmounted", || {
+        Command::new("umount")
+            .arg(aside)
+            .status()
+            .unwrap()
+            .success()
+    });
     picture
 }
 
