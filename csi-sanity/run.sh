@@ -16,7 +16,7 @@ export REPORTS="${REPORTS:-$target/csi-sanity}"
 export CSI_SANITY="$REPORTS/csi-sanity"
 mkdir -p "$REPORTS"
 
-# One spec compares two messages with what gRPC notes in the one that was sent; corrected, it compares their segments.
+# One spec compares two messages with the internal notes of gRPC in the sent one; corrected, it compares their segments.
 suite=github.com/kubernetes-csi/csi-test/v5 copy=$REPORTS/csi-test
 module=$(go mod download -json "$suite" | jq -er '.Dir // error(.Error)')
 rm -rf "$copy"

@@ -13,7 +13,7 @@ version=$(go list -m -f '{{.Version}}' $k8s)
 minor=${version#v1.}
 stamp=k8s.io/component-base/version
 flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=${minor%%.*}"
-# Without the paths of this machine, so that a build with another module cache finds what was compiled before.
+# Without the paths of this machine, so that a build with another module cache finds the objects compiled before.
 GOFLAGS="$(go env GOFLAGS) -trimpath"
 export CGO_ENABLED=0 GOFLAGS
 mkdir -p "$PARTS/bin" "$PARTS/images"

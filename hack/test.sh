@@ -4,9 +4,9 @@
 #
 # Usage: test.sh [lint|check|all]
 #        lint   formats, lints, scripts, mutants, manifests and documents
-#        check  lint, the unit tests and the fast integration tests; skips what needs root where there is none
+#        check  lint, the unit tests and the fast integration tests; skips the tests that need root where there is none
 #        all    every test; the default
-# Needs: what hack/setup.sh installs; for all, root for the loop mounts.
+# Needs: the packages that hack/setup.sh installs; for all, root for the loop mounts.
 # Env:   ROOTCELLAR_REQUIRE_ALL  1 (default for all): a test that cannot run here fails; 0: it counts as skipped
 #        CARGO_TARGET_DIR        absolute
 #        SUMMARY                 a file for the last line

@@ -68,7 +68,7 @@ impl Page {
 }
 
 impl Asked {
-    /// What the pool is like: as it says itself, or as far as that is known if it does not answer.
+    /// The pool's status: its own answer, or the part that is known without one.
     async fn status(self) -> PoolStatus {
         let Self { pool, turn } = self;
         if pool.silence().is_some() {

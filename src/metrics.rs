@@ -58,7 +58,7 @@ impl Metrics {
             .observe(elapsed.as_secs_f64());
     }
 
-    /// All metrics as text, with what the pools are like.
+    /// All metrics as text, with the status of each pool.
     pub(crate) fn text(&self, pools: Vec<PoolStatus>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(Pools(pools)));
@@ -70,7 +70,7 @@ impl Metrics {
     }
 }
 
-/// What the pools are like at one scrape.
+/// The status of each pool at one scrape.
 #[derive(Debug)]
 struct Pools(Vec<PoolStatus>);
 

@@ -40,7 +40,7 @@ const WORKERS: usize = 1;
 /// at it, one that asks it for metrics.
 const THREADS_OF_POOL: usize = CALLS_AT_ONCE + 2;
 
-/// Threads for what asks no disk: loading, unpublishing, and calls that are answered from memory.
+/// Threads for the work that asks no disk: loading, unpublishing, and calls that are answered from memory.
 const THREADS_BESIDE: usize = 64;
 
 /// How often the pools are looked at.

@@ -100,7 +100,7 @@ impl Pool {
             Finding::Differs { id, limit, has } => {
                 let less = Bytes(limit.0.saturating_sub(entry.record.inherited()).max(1));
                 if limit > less && disk.quota.has_limit(&has, less) {
-                    // What prevents it, restoring finds too.
+                    // Restoring meets the same error and reports it.
                     if disk.quota.limit(&self.context.os, id, limit).is_ok() {
                         return Ok(true);
                     }

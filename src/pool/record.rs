@@ -404,7 +404,7 @@ pub(crate) enum Unreadable {
 }
 
 impl Unreadable {
-    /// What a failed step of reading says. A disk or a driver in trouble says nothing of a record.
+    /// Classifies a failed step of reading. A disk or a driver in trouble says nothing of a record.
     pub(crate) fn new(what: &'static str, errno: Errno, damage: impl FnOnce() -> String) -> Self {
         let fault = Fault::new(what, errno);
         match errno {

@@ -263,7 +263,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Measures what else uses the filesystem while the pool holds nothing. Filesystems give freed
+    /// Measures the use of the filesystem by others while the pool is empty. Filesystems give freed
     /// space back late, so only an idle pool may find that it is more than before.
     ///
     /// Returns whether it holds nothing.
@@ -272,7 +272,7 @@ impl Pool {
             return false;
         };
         let outcome = disk.used(idle).map_err(Sickness::from).and_then(|used| {
-            // A volume that came meanwhile may be part of what was measured, even if it is gone.
+            // A volume that came meanwhile may be part of the measurement, even if it is gone.
             if self.empty() != Some(before) {
                 return Ok(before.other);
             }
@@ -305,7 +305,7 @@ impl Pool {
         })
     }
 
-    /// What the pool is like now. A disk that is known not to answer is not asked.
+    /// The pool's status now. A disk that is known not to answer is not asked.
     pub fn status(&self) -> PoolStatus {
         let _work = match self.silence() {
             Some(_) => return self.remembered(),
@@ -314,7 +314,7 @@ impl Pool {
         self.status_with(self.measured().as_ref())
     }
 
-    /// What the pool is like as far as that is known without its disk.
+    /// The pool's status as far as it is known without its disk.
     pub fn remembered(&self) -> PoolStatus {
         self.status_with(None)
     }

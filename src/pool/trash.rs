@@ -23,7 +23,7 @@ use super::{Pool, Work};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
-/// How often an empty and idle pool measures what others use: nobody says when that changes.
+/// How often an empty and idle pool measures the use by others: nobody says when that changes.
 const EMPTY_LOOK: Duration = Duration::from_secs(10);
 /// How long the reclaimer may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use super::Pool;
 /// How many calls may be at work on one pool's disk.
 pub(crate) const CALLS_AT_ONCE: usize = 128;
 
-/// What is at work on a pool's disk.
+/// The work under way on a pool's disk.
 #[derive(Debug, Default)]
 pub(super) struct Works(Mutex<State>);
 

@@ -62,7 +62,7 @@ impl ProjectQuota {
         }))
     }
 
-    /// What is charged to the numbers of ours, up to the first gap of so many.
+    /// The charges of our numbers, up to the first gap of so many.
     fn charges_until(&self, gap: u32) -> Result<Vec<(u32, Charge)>, Errno> {
         let mut charges = Vec::new();
         let mut next = OURS.start;

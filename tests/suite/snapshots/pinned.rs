@@ -150,7 +150,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
     }
     rig.start();
     assert_eq!(limit(&rig, "restored"), SIZE);
-    // What holds more than its size is copied into a volume of its size.
+    // A volume that holds more than its size is copied into a volume of its size.
     let copied = rig.clone_of("copied", 0, &cloned).unwrap();
     assert_eq!(copied.size, Bytes(mib(80)));
     let second = rig.snapshot("second", &cloned).unwrap();
@@ -181,7 +181,7 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     rig.delete_snapshot(&snapshot);
     rig.wait_for_trash();
     assert_about("without the snapshot", before - room(), SIZE + mib(40));
-    // When the source is gone, what the restore keeps is used and promised no more.
+    // When the source is gone, the bytes that the restore keeps are used and promised no more.
     rig.delete(&source);
     eventually("the source is promised nothing", || {
         room().abs_diff(before - mib(40)) <= LEEWAY
