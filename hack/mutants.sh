@@ -128,27 +128,27 @@ mutant "amend: no syncfs on btrfs" \
 mutant "expand: limit after the record" \
     pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).during("$1"))/'
 mutant "bin: no fsync of trash/" \
-    pool/disk.rs 's/\[&self\.trash, home\]/[home]/'
+    pool/disk.rs 's/\[self\.trash\(\), home\]/[home]/'
 mutant "bin: no fsync of volumes/" \
-    pool/disk.rs 's/\[&self\.trash, home\]/[&self.trash]/'
+    pool/disk.rs 's/\[self\.trash\(\), home\]/[self.trash()]/'
 mutant "bin: both fsyncs before the rename" \
-    pool/disk.rs 's/        self\.sync_dirs\(\[&self\.trash, home\]\)\?;\n//; s/(        let moved = self\n)/        self.sync_dirs([&self.trash, home])?;\n$1/'
+    pool/disk.rs 's/        self\.sync_dirs\(\[self\.trash\(\), home\]\)\?;\n//; s/(        let moved = self\n)/        self.sync_dirs([self.trash(), home])?;\n$1/'
 mutant "quota: directory before the limit" \
     quota/fake.rs 's/(        let id = \{.*?\};\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
-mutant "reclaim: number freed before the content is gone" \
-    pool/trash.rs 's/(    tree::empty\(os, &dir, binned\.file, manner, &progress\)\?;\n    let entries[^\n]*\n)(.*?)(    if let Some\(file\) = binned\.file)/$2$1$3/s'
-mutant "reclaim: record removed before the number is freed" \
-    pool/trash.rs 's/binned\.file, manner/None, manner/'
+mutant "reclaim: quota id released before the content is gone" \
+    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        if let Some(id) = quota_id { let _ = disk.quota.release(os, id); }\n$1/'
+mutant "reclaim: record removed before the quota id is released" \
+    pool/trash/pass.rs 's/entry\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
     pool/copies.rs 's/(        order\.room\.cover\(needs\(order, promised, 0[^\n]*\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
 mutant "copy: what it pins is not recorded" \
     pool/copies.rs 's/            record\.pins\.clone_from\(&made\.pins\);\n//g'
-mutant "start: what copies pin is not counted" \
-    pool/limits.rs 's/record::pinned\(index\.pins\(\)\.chain\(trashed\)\)/record::pinned(trashed)/'
-mutant "start: what copies in the trash pin is not counted" \
-    pool/limits.rs 's/record::pinned\(index\.pins\(\)\.chain\(trashed\)\)/{ drop(trashed); record::pinned(index.pins()) }/'
+mutant "start: the charges that copies retain are not counted" \
+    pool/index.rs 's/        self\.retain\(entry\.record\.pins\(\)\);\n//'
+mutant "start: the charges that copies in the trash retain are not counted" \
+    pool/index.rs 's/        self\.retain\(&entry\.pins\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
-    pool/trash.rs 's/(    match disk\.quota\.destroy_dir.*?)(    if !binned\.pins\.is_empty.*?\n    \}\n)/$2$1/s'
+    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.lock().index.forget_trash(name);\n        for pin in &entry.pins { let _ = pool.refresh_limit(disk, pin.volume); }\n$1/'
 mutant "memory: no fsync of what a killed driver wrote" \
     pool/memory.rs 's/return self\.os\.fsync\(&self\.dir\)\.map_err\(failed\)/return Ok(())/'
 

@@ -23,7 +23,9 @@ mod marker;
 mod memory;
 mod options;
 mod path;
+mod quarantine;
 mod record;
+mod retained;
 mod room;
 mod sickness;
 mod trash;
@@ -64,6 +66,7 @@ pub(crate) use work::{CALLS_AT_ONCE, Work};
 use copies::Copies;
 use disk::Disk;
 use index::Index;
+use room::Measured;
 use trash::Trash;
 use work::Works;
 
@@ -120,6 +123,8 @@ struct State {
     pinning: Vec<Pin>,
     /// What stood on the filesystem when the pool last held nothing.
     other: Bytes,
+    /// The charges as they were read last.
+    measured: Option<Measured>,
 }
 
 impl State {
@@ -202,6 +207,7 @@ impl Pool {
             grants: 0,
             pinning: Vec::new(),
             other: Bytes::ZERO,
+            measured: None,
         };
         Ok(Self {
             options,

@@ -185,6 +185,11 @@ pub trait Quota: Send + Sync + fmt::Debug {
     /// What is charged to a number and what it is limited to.
     fn charge(&self, id: u32) -> Result<Charge, Errno>;
 
+    /// The bytes charged to a number.
+    fn usage(&self, id: u32) -> Result<u64, Errno> {
+        Ok(self.charge(id)?.bytes)
+    }
+
     /// Whether a number has the limit it is to have for `size` (zero: none).
     fn has_limit(&self, charge: &Charge, size: Bytes) -> bool;
 
@@ -214,6 +219,12 @@ pub trait Quota: Send + Sync + fmt::Debug {
     /// if it must be emptied entry by entry.
     fn destroy_dir(&self, os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno>;
 
-    /// Frees a number whose directory has been reclaimed. EBUSY: the kernel still gives space back.
+    /// Has the filesystem finish the destruction of directories, so that their space and their
+    /// numbers become free soon after.
+    fn settle(&self, _os: &Os) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Frees a number whose directory has been reclaimed. EBUSY: something is still charged to it.
     fn release(&self, os: &Os, id: u32) -> Result<(), Errno>;
 }

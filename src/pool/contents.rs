@@ -14,6 +14,7 @@ use crate::types::Bytes;
 use super::disk::{self, Disk, Staged};
 use super::fault::{During, Fault};
 use super::record::Record;
+use super::trash::TrashEntry;
 use super::{
     Entry, Kept, Origin, Pool, Reservation, SickError, Sickness, Terms, VolumeRecord, layout,
 };
@@ -196,10 +197,11 @@ impl Pool {
             .map_err(|sickness| self.home_sick(sickness))?;
         // Counted before it is there, for the reclaimer may be done with it at once.
         let place = Disk::place_in_trash(&entry.directory);
-        self.trash.add(&place, &entry.record);
+        let trashed = TrashEntry::new(&entry.record);
+        self.lock().index.bin(place.clone().into(), trashed);
         let binned = disk.bin::<R>(&entry.directory, &place);
         if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
-            self.trash.forget(place.as_ref());
+            self.lock().index.forget_trash(place.as_ref());
         }
         binned.map_err(|fault| self.judge(fault, Self::home_sick))?;
         self.lock().index.remove::<R>(entry.record.id());

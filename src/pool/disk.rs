@@ -46,7 +46,6 @@ pub(crate) struct Disk {
     root: GuardedDir,
     meta: OwnedFd,
     staging: OwnedFd,
-    trash: OwnedFd,
     homes: Homes,
     _lock: OwnedFd,
     seen: Seen,
@@ -129,7 +128,6 @@ impl Disk {
             quota,
             context: context.clone(),
             staging: open_own(&meta, layout::STAGING)?,
-            trash: open_own(&meta, layout::TRASH)?,
             homes: Homes::open(&root)?,
             root,
             meta,
@@ -197,7 +195,7 @@ impl Disk {
     }
 
     pub(crate) fn trash(&self) -> &OwnedFd {
-        &self.trash
+        &self.homes.trash
     }
 
     pub(crate) fn statvfs(&self) -> Result<StatVfs, Fault> {
@@ -228,7 +226,7 @@ impl Disk {
             let place = Uuid::new_v4().simple().to_string();
             self.context
                 .os
-                .rename((&self.staging, name), (&self.trash, place))
+                .rename((&self.staging, name), (self.trash(), place))
                 .during("move what is left in staging to the trash")?;
         }
         if !left.is_empty() {
@@ -261,6 +259,11 @@ impl Disk {
     /// Opens a directory by its path below the pool.
     pub(crate) fn open_below(&self, path: &Path) -> Result<OwnedFd, Errno> {
         os::open_dir(&self.root, path)
+    }
+
+    /// The status of a file by its path below the pool.
+    pub(crate) fn status_below(&self, path: &Path) -> Result<Status, Errno> {
+        os::status_at(&self.root, path)
     }
 
     /// How a directory is copied here.
@@ -361,7 +364,7 @@ impl Disk {
 
     /// Gives up what was begun and may hold much: it is reclaimed in the background.
     pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
-        let to = (&self.trash, Uuid::new_v4().simple().to_string());
+        let to = (self.trash(), Uuid::new_v4().simple().to_string());
         let renamed = self.context.os.rename((&self.staging, &staged.name), to);
         renamed.during("move what was begun to the trash")
     }
@@ -380,13 +383,13 @@ impl Disk {
         let moved = self
             .context
             .os
-            .rename((home, directory), (&self.trash, place));
+            .rename((home, directory), (self.trash(), place));
         let was_there = match moved {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
             Err(errno) => return Err(Fault::new("move something to the trash", errno)),
         };
-        self.sync_dirs([&self.trash, home])?;
+        self.sync_dirs([self.trash(), home])?;
         Ok(was_there)
     }
 

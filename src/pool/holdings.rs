@@ -11,8 +11,7 @@ use super::copies::{Unfinished, unfinished};
 use super::fault::{During, Fault};
 use super::inspect::{Inspection, look};
 use super::record::{Record, Source};
-use super::trash::binned;
-use super::{Entry, PoolOptions, Sickness, SnapshotRecord, VolumeRecord, layout, limits};
+use super::{Entry, PoolOptions, Sickness, SnapshotRecord, VolumeRecord, layout};
 
 /// A volume or snapshot, with what is charged to it where that is counted.
 #[derive(Debug, Clone)]
@@ -58,8 +57,7 @@ impl Holdings {
         self.volumes = held(looked.index.volumes(), quota)?;
         self.snapshots = held(looked.index.snapshots(), quota)?;
         self.unfinished = unfinished(&looked.own(layout::STAGING)?)?;
-        let binned = binned(&looked.own(layout::TRASH)?)?;
-        self.pinned = limits::pins(&looked.index, &binned);
+        self.pinned = looked.index.retained().iter().collect();
         Ok(())
     }
 

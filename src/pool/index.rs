@@ -1,9 +1,9 @@
 //! What a pool holds, as far as it is known: its volumes and snapshots, and what is quarantined.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::FileType;
@@ -14,8 +14,10 @@ use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, PoolId, SnapshotId, VolumeId};
 
 use super::fault::{During, Fault};
+use super::layout;
 use super::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
-use super::{layout, tree};
+use super::retained::Retained;
+use super::trash::{self, TrashEntry};
 
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +46,12 @@ impl Entry {
     }
 }
 
-/// The directories of a pool that hold what it holds.
+/// The directories of a pool that hold its volumes, its snapshots and its trash.
 #[derive(Debug)]
 pub(crate) struct Homes {
     pub(crate) volumes: OwnedFd,
     pub(crate) snapshots: OwnedFd,
+    pub(crate) trash: OwnedFd,
 }
 
 impl Homes {
@@ -57,6 +60,8 @@ impl Homes {
         Ok(Self {
             volumes: open(layout::VOLUMES)?,
             snapshots: open(layout::SNAPSHOTS)?,
+            trash: os::open_dir(&root, Path::new(layout::META).join(layout::TRASH))
+                .during("open the trash")?,
         })
     }
 
@@ -77,8 +82,8 @@ pub struct Quarantined {
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
-    /// What it occupies, which stays counted as promised.
-    pub space: Bytes,
+    /// The bytes it occupies, which stay reserved; nothing until they are measured.
+    pub space: Option<Bytes>,
     home: &'static str,
     hash: Option<NameHash>,
 }
@@ -88,14 +93,36 @@ pub struct Quarantined {
 pub(crate) struct Index {
     volumes: BTreeMap<VolumeId, Arc<Entry>>,
     snapshots: BTreeMap<SnapshotId, Arc<SnapshotEntry>>,
+    trash: BTreeMap<OsString, TrashEntry>,
     quarantine: Vec<Quarantined>,
-    reserved: u64,
+    /// The retained charges of all records, those in the trash included.
+    retained: Retained,
+    sums: Sums,
+}
+
+/// Sums over all that a pool holds, in bytes, so that its free space is known at once.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    /// The sizes of volumes and snapshots, and the space of quarantined trees.
+    sizes: u64,
+    /// The part of the snapshots' sizes that retained charges cover.
+    covered: u64,
+    /// The retained charges of the volumes that are there.
+    retained: u64,
+    /// The bytes that copies made byte by byte hold by themselves.
+    copied: u64,
+    /// The sizes of trash entries.
+    trash: u64,
+    /// The number of removals.
+    removals: u64,
 }
 
 /// What an index holds those of a kind in.
 pub(crate) trait Kept: Record + Sized {
     fn kept(index: &Index) -> &BTreeMap<Self::Id, Arc<Entry<Self>>>;
     fn kept_mut(index: &mut Index) -> &mut BTreeMap<Self::Id, Arc<Entry<Self>>>;
+    /// The volume that an id names, if it names one.
+    fn volume(id: Self::Id) -> Option<VolumeId>;
 }
 
 impl Kept for VolumeRecord {
@@ -105,6 +132,10 @@ impl Kept for VolumeRecord {
 
     fn kept_mut(index: &mut Index) -> &mut BTreeMap<VolumeId, Arc<Entry>> {
         &mut index.volumes
+    }
+
+    fn volume(id: VolumeId) -> Option<VolumeId> {
+        Some(id)
     }
 }
 
@@ -116,6 +147,10 @@ impl Kept for SnapshotRecord {
     fn kept_mut(index: &mut Index) -> &mut BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
         &mut index.snapshots
     }
+
+    fn volume(_id: SnapshotId) -> Option<VolumeId> {
+        None
+    }
 }
 
 impl Index {
@@ -124,6 +159,10 @@ impl Index {
         let mut index = Self::default();
         index.read::<VolumeRecord>(homes, pool, quota)?;
         index.read::<SnapshotRecord>(homes, pool, quota)?;
+        // Last, because a volume deleted meanwhile goes there.
+        for (name, entry) in trash::entries(&homes.trash)? {
+            index.bin(name, entry);
+        }
         Ok(index)
     }
 
@@ -157,7 +196,7 @@ impl Index {
                 Ok(None) => {}
                 Err(Unreadable::Fault(fault)) => return Err(fault),
                 Err(Unreadable::Damaged(reason)) => {
-                    let space = space(home, name, quota);
+                    let space = counted(home, name, quota);
                     self.quarantine::<R>(name, hash, reason, space);
                 }
             }
@@ -165,11 +204,16 @@ impl Index {
         Ok(())
     }
 
-    /// Takes something for what cannot be trusted.
-    pub(crate) fn distrust<R: Kept>(&mut self, entry: &Entry<R>, space: u64, reason: String) {
-        self.remove::<R>(entry.record.id());
+    /// Quarantines an entry whose record or quota id belongs to another as well.
+    pub(crate) fn distrust<R: Kept>(&mut self, entry: &Entry<R>, reason: String) {
+        let id = entry.record.id();
+        self.remove::<R>(id);
         let hash = layout::hash_of(&entry.directory);
+        let space = Some(entry.record.promised());
         self.quarantine::<R>(OsStr::new(&entry.directory), hash, reason, space);
+        // A quarantined volume keeps its data, and with it the charges that copies retain.
+        let retained = R::volume(id).map_or(0, |volume| self.retained.of(volume));
+        self.sums.retained = self.sums.retained.saturating_add(retained);
     }
 
     fn quarantine<R: Record>(
@@ -177,30 +221,88 @@ impl Index {
         name: &OsStr,
         hash: Option<NameHash>,
         reason: String,
-        space: u64,
+        space: Option<u64>,
     ) {
         let path = PathBuf::from(R::HOME).join(name);
-        self.reserved = self.reserved.saturating_add(space);
+        self.sums.sizes = self.sums.sizes.saturating_add(space.unwrap_or_default());
         self.quarantine.push(Quarantined {
             path,
             reason,
-            space: Bytes(space),
+            space: space.map(Bytes),
             home: R::HOME,
             hash,
         });
     }
 
     pub(crate) fn insert<R: Kept>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
-        self.remove::<R>(entry.record.id());
-        self.reserved = self.reserved.saturating_add(entry.record.promised());
+        let id = entry.record.id();
+        self.remove::<R>(id);
+        self.retain(entry.record.pins());
+        let record = &entry.record;
+        let retained = self.retained_of_new::<R>(id);
+        let sums = &mut self.sums;
+        sums.sizes = sums.sizes.saturating_add(record.promised());
+        sums.covered = sums.covered.saturating_add(record.covered());
+        sums.copied = sums.copied.saturating_add(record.copied());
+        sums.retained = sums.retained.saturating_add(retained);
         let entry = Arc::new(entry);
-        R::kept_mut(self).insert(entry.record.id(), Arc::clone(&entry));
+        R::kept_mut(self).insert(id, Arc::clone(&entry));
         entry
     }
 
     pub(crate) fn remove<R: Kept>(&mut self, id: R::Id) {
-        if let Some(entry) = R::kept_mut(self).remove(&id) {
-            self.reserved = self.reserved.saturating_sub(entry.record.promised());
+        let Some(entry) = R::kept_mut(self).remove(&id) else {
+            return;
+        };
+        let record = &entry.record;
+        let retained = self.retained_of_new::<R>(id);
+        let sums = &mut self.sums;
+        sums.sizes = sums.sizes.saturating_sub(record.promised());
+        sums.covered = sums.covered.saturating_sub(record.covered());
+        sums.copied = sums.copied.saturating_sub(record.copied());
+        sums.retained = sums.retained.saturating_sub(retained);
+        sums.removals += 1;
+        self.release(record.pins());
+    }
+
+    /// The retained charges of a volume that is not there.
+    fn retained_of_new<R: Kept>(&self, id: R::Id) -> u64 {
+        let volume = R::volume(id).filter(|volume| !self.holds(*volume));
+        volume.map_or(0, |volume| self.retained.of(volume))
+    }
+
+    /// Counts an entry of the trash.
+    pub(crate) fn bin(&mut self, name: OsString, entry: TrashEntry) {
+        self.retain(&entry.pins);
+        self.sums.trash = self.sums.trash.saturating_add(entry.promised);
+        self.trash.insert(name, entry);
+    }
+
+    /// Counts an entry of the trash no longer.
+    pub(crate) fn forget_trash(&mut self, name: &OsStr) {
+        if let Some(entry) = self.trash.remove(name) {
+            self.sums.trash = self.sums.trash.saturating_sub(entry.promised);
+            self.release(&entry.pins);
+        }
+    }
+
+    fn retain(&mut self, pins: &[Pin]) {
+        self.change_retained(pins, Retained::add);
+    }
+
+    fn release(&mut self, pins: &[Pin]) {
+        self.change_retained(pins, Retained::remove);
+    }
+
+    fn change_retained(&mut self, pins: &[Pin], change: fn(&mut Retained, &Pin)) {
+        for pin in pins {
+            let before = self.retained.of(pin.volume);
+            change(&mut self.retained, pin);
+            if self.holds(pin.volume) {
+                let after = self.retained.of(pin.volume);
+                let retained = self.sums.retained.saturating_add(after);
+                self.sums.retained = retained.saturating_sub(before);
+            }
         }
     }
 
@@ -237,27 +339,68 @@ impl Index {
         self.snapshots.values()
     }
 
-    /// What all copies pin.
-    pub(crate) fn pins(&self) -> impl Iterator<Item = &Pin> {
-        let volumes = self.volumes.values().flat_map(|entry| &entry.record.pins);
-        let snapshots = self.snapshots.values();
-        volumes.chain(snapshots.flat_map(|entry| &entry.record.pins))
+    /// The entries of the trash.
+    pub(crate) fn trash(&self) -> &BTreeMap<OsString, TrashEntry> {
+        &self.trash
     }
 
-    /// What is promised where the kernel charges whoever wrote first, in bytes: the sizes, what
-    /// snapshots hold beyond their retained charges, and each retained charge of a volume that is
-    /// there. The blocks of one that is gone are used already, and it writes no more.
-    pub(crate) fn promised(&self, binned: &[Pin]) -> u64 {
-        let retained = record::pinned(self.pins().chain(binned)).into_iter();
-        let retained = retained.filter(|(volume, _)| self.holds(*volume));
-        let retained = retained.map(|(_, bytes)| bytes);
-        let shared = self.snapshots.values().map(|entry| {
-            let record = &entry.record;
-            let pins = record.pins.iter().map(|pin| pin.bytes.0);
-            pins.fold(0, u64::saturating_add).min(record.held_bytes.0)
-        });
-        let alone = shared.fold(self.reserved, u64::saturating_sub);
-        retained.fold(alone, u64::saturating_add)
+    /// The retained charges of all volumes.
+    pub(crate) fn retained(&self) -> &Retained {
+        &self.retained
+    }
+
+    /// The volumes whose blocks a volume or snapshot that is there keeps.
+    pub(crate) fn referenced(&self) -> BTreeSet<VolumeId> {
+        let volumes = self.volumes.values().flat_map(|entry| &entry.record.pins);
+        let snapshots = self.snapshots.values();
+        let pins = volumes.chain(snapshots.flat_map(|entry| &entry.record.pins));
+        pins.map(|pin| pin.volume).collect()
+    }
+
+    /// The bytes reserved on a disk of which so many are used. All of them are reserved for the
+    /// quarantined trees until those are measured.
+    ///
+    /// Where the kernel counts, these are the sizes, the space that snapshots hold beyond their
+    /// retained charges, and the retained charges of each volume that is there. The blocks of a
+    /// deleted volume are used already, and it writes no more. Elsewhere they are the sizes, and
+    /// those of deleted volumes until they are reclaimed.
+    pub(crate) fn promised(&self, counted: bool, used: u64) -> u64 {
+        let sums = &self.sums;
+        let promised = if counted {
+            let alone = sums.sizes.saturating_sub(sums.covered);
+            alone.saturating_add(sums.retained)
+        } else {
+            sums.sizes.saturating_add(sums.trash)
+        };
+        let unknown = self.unmeasured().map_or(0, |_| used);
+        promised.saturating_add(unknown)
+    }
+
+    /// The path of a quarantined tree whose space is not known, if there is one.
+    pub(crate) fn unmeasured(&self) -> Option<PathBuf> {
+        let mut quarantine = self.quarantine.iter();
+        let unmeasured = quarantine.find(|quarantined| quarantined.space.is_none());
+        unmeasured.map(|quarantined| quarantined.path.clone())
+    }
+
+    /// Notes the bytes that a quarantined tree occupies.
+    pub(crate) fn measured(&mut self, path: &Path, bytes: u64) {
+        let mut quarantine = self.quarantine.iter_mut();
+        let found = quarantine.find(|quarantined| quarantined.path == path);
+        if let Some(quarantined) = found.filter(|quarantined| quarantined.space.is_none()) {
+            quarantined.space = Some(Bytes(bytes));
+            self.sums.sizes = self.sums.sizes.saturating_add(bytes);
+        }
+    }
+
+    /// The bytes that snapshots made byte by byte occupy.
+    pub(crate) fn copied(&self) -> u64 {
+        self.sums.copied
+    }
+
+    /// The number of volumes and snapshots that were removed or replaced.
+    pub(crate) fn removals(&self) -> u64 {
+        self.sums.removals
     }
 
     /// Whether a volume is there, if only in quarantine.
@@ -277,7 +420,7 @@ impl Index {
 
     /// What is promised to all volumes and snapshots, and what is quarantined, in bytes.
     pub(crate) fn reserved(&self) -> u64 {
-        self.reserved
+        self.sums.sizes
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -285,22 +428,16 @@ impl Index {
     }
 }
 
-/// What an entry that cannot be trusted takes: the limit of what its data is charged to, or what is
-/// charged if that is more; where nothing is, what its tree occupies.
-fn space(home: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> u64 {
-    let charged = || -> Result<Option<u64>, Errno> {
-        let dir = os::open_dir(home, name)?;
-        let data = os::open_dir(dir, layout::DATA)?;
-        let Some(id) = quota.charged_to(data.as_fd())? else {
-            return Ok(None);
-        };
-        let charge = quota.charge(id)?;
-        Ok(charge
-            .is_limited()
-            .then_some(charge.byte_limit.max(charge.bytes)))
-    };
-    let charged = charged().ok().flatten();
-    charged.unwrap_or_else(|| tree::usage(home.as_fd(), name))
+/// The bytes that a quarantined entry takes by the kernel's count: its limit, or its charge if that
+/// is more; nothing where the kernel has none.
+fn counted(home: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> Option<u64> {
+    let dir = os::open_dir(home, name).ok()?;
+    let data = os::open_dir(dir, layout::DATA).ok()?;
+    let id = quota.charged_to(data.as_fd()).ok()??;
+    let charge = quota.charge(id).ok()?;
+    charge
+        .is_limited()
+        .then_some(charge.byte_limit.max(charge.bytes))
 }
 
 /// Reads one record and checks that it belongs where it is; nothing if the directory is gone, as

@@ -8,7 +8,6 @@ use crate::types::Bytes;
 
 use super::disk::Disk;
 use super::index::Index;
-use super::trash::{self, Binned};
 use super::{Learn, Pool, Sickness};
 
 /// What opening a pool yields.
@@ -16,7 +15,6 @@ struct Opened {
     disk: Disk,
     index: Index,
     other: Bytes,
-    binned: Vec<Binned>,
 }
 
 impl Pool {
@@ -47,27 +45,16 @@ impl Pool {
         }
         let mut index = Index::load(disk.homes(), disk.id, &*disk.quota)?;
         let other = disk.other()?;
-        let binned = trash::binned(disk.trash())?;
-        self.reconcile(&disk, &mut index, &binned)?;
+        self.reconcile(&disk, &mut index)?;
         learn(disk.site()).map_err(|error| Sickness::Io {
             what: "learn what is published".into(),
             error: error.to_string(),
         })?;
-        Ok(Opened {
-            disk,
-            index,
-            other,
-            binned,
-        })
+        Ok(Opened { disk, index, other })
     }
 
     fn serve(&self, opened: Opened) {
-        let Opened {
-            disk,
-            index,
-            other,
-            binned,
-        } = opened;
+        let Opened { disk, index, other } = opened;
         tracing::info!(
             pool = %self.options.name,
             path = %self.options.path.display(),
@@ -86,11 +73,11 @@ impl Pool {
                 "quarantined, not touched"
             );
         }
-        self.trash.set(binned);
         let mut state = self.lock();
         state.id = Some(disk.id);
         state.index = index;
         state.other = other;
+        state.measured = None;
         state.grants = state.grants.wrapping_add(1);
         let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
         drop(state);
@@ -124,7 +111,6 @@ impl Pool {
         // What cannot be read is told when the pool is opened.
         if self.context.memory.is_retired(id).unwrap_or(false) {
             tracing::warn!(pool = %self.options.name, %id, "declared gone for good; forgotten");
-            self.trash.set(Vec::new());
             let mut state = self.lock();
             state.id = None;
             state.index = Index::default();

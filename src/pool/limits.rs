@@ -14,8 +14,8 @@ use crate::types::{Bytes, VolumeId};
 use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::index::{Homes, Index, Kept};
-use super::record::{self, Record};
-use super::trash::Binned;
+use super::record::Record;
+use super::retained::Retained;
 use super::{Entry, Pool, VolumeRecord, layout};
 
 pub(super) const LOOK: &str = "ask what limits the disk has";
@@ -52,16 +52,11 @@ impl Pool {
     /// Makes the kernel's limits what the records say. A number that may be another's is not
     /// touched: its volume is quarantined. What is limited and neither used nor recorded is left
     /// of a create or a delete that did not end, and is freed.
-    pub(super) fn reconcile(
-        &self,
-        disk: &Disk,
-        index: &mut Index,
-        binned: &[Binned],
-    ) -> Result<(), Fault> {
+    pub(super) fn reconcile(&self, disk: &Disk, index: &mut Index) -> Result<(), Fault> {
         if !disk.accounts() {
             return Ok(());
         }
-        let recorded = recorded(index, binned);
+        let recorded = recorded(index);
         let charges = disk.quota.charges_nearby(&mut recorded.keys().copied());
         let charges = charges.during(LOOK)?.into_iter().collect();
         for id in recorded.keys() {
@@ -69,7 +64,7 @@ impl Pool {
         }
         let ledger = Ledger {
             recorded,
-            pins: pins(index, binned),
+            retained: index.retained().clone(),
             charges,
         };
         let mut raised: usize = 0;
@@ -108,7 +103,7 @@ impl Pool {
                 self.restore(disk, &entry.record.id().to_string(), id, limit, has)?;
             }
             Finding::Doubtful(doubt) => {
-                index.distrust(entry, entry.record.promised(), doubt.to_string());
+                index.distrust(entry, doubt.to_string());
             }
         }
         Ok(false)
@@ -120,17 +115,14 @@ impl Pool {
         let Some(id) = record.number().filter(|_| disk.accounts()) else {
             return Ok(());
         };
-        let limit = record.limit(self.pinned(record.id));
+        let limit = record.limit(self.retained(record.id));
         disk.quota.limit(&self.context.os, id, limit)
     }
 
-    /// How much copies pin of what a volume is charged for, in bytes.
-    fn pinned(&self, volume: VolumeId) -> u64 {
-        let binned = self.trash.pins();
+    /// The bytes that stay charged to a volume for its copies, those under construction included.
+    fn retained(&self, volume: VolumeId) -> u64 {
         let state = self.lock();
-        let pins = state.index.pins().chain(&state.pinning).chain(&binned);
-        let pinned = record::pinned(pins.filter(|pin| pin.volume == volume));
-        pinned.get(&volume).copied().unwrap_or_default()
+        state.index.retained().with(volume, &state.pinning)
     }
 
     /// Makes the limit of a volume, if it is there, what it is to be now.
@@ -201,32 +193,26 @@ impl Pool {
 pub(super) struct Ledger {
     /// How many records claim each number.
     pub(super) recorded: BTreeMap<u32, usize>,
-    /// How much is pinned of each volume, in bytes.
-    pub(super) pins: BTreeMap<VolumeId, u64>,
+    /// The bytes that stay charged to each volume for its copies.
+    pub(super) retained: Retained,
     /// What is charged to each number, and what it is limited to.
     pub(super) charges: BTreeMap<u32, Charge>,
 }
 
 /// How many records claim each number, those of what is served and of what waits in the trash.
-pub(super) fn recorded(index: &Index, binned: &[Binned]) -> BTreeMap<u32, usize> {
+pub(super) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
     let mut recorded = BTreeMap::new();
     let volumes = index.volumes().filter_map(|entry| entry.record.number());
     let snapshots = index.snapshots().filter_map(|entry| entry.record.number());
-    let trashed = binned.iter().filter_map(|binned| binned.number);
+    let trashed = index.trash().values().filter_map(|entry| entry.number);
     for id in volumes.chain(snapshots).chain(trashed) {
         *recorded.entry(id).or_default() += 1;
     }
     recorded
 }
 
-/// How much is pinned of each volume, in bytes, by what is served and by what is in the trash.
-pub(super) fn pins(index: &Index, binned: &[Binned]) -> BTreeMap<VolumeId, u64> {
-    let trashed = binned.iter().flat_map(|binned| &binned.pins);
-    record::pinned(index.pins().chain(trashed))
-}
-
 /// Holds the limit of a volume or snapshot against its record.
-pub(super) fn examine<R: Record>(
+pub(super) fn examine<R: Kept>(
     homes: &Homes,
     quota: &dyn Quota,
     entry: &Entry<R>,
@@ -245,7 +231,9 @@ pub(super) fn examine<R: Record>(
         let recorded = id;
         return Ok(Finding::Doubtful(Doubt::Elsewhere { found, recorded }));
     }
-    let limit = entry.record.limit_with(&ledger.pins);
+    let retained = R::volume(entry.record.id());
+    let retained = retained.map_or(0, |volume| ledger.retained.of(volume));
+    let limit = entry.record.limit_with(retained);
     let has = ledger.charges.get(&id).copied().unwrap_or_default();
     if quota.has_limit(&has, limit) {
         Ok(Finding::AsRecorded)

@@ -81,21 +81,6 @@ pub struct Pin {
     pub bytes: Bytes,
 }
 
-/// How much of each volume is pinned in all, in bytes.
-pub(crate) fn pinned<'a>(pins: impl IntoIterator<Item = &'a Pin>) -> BTreeMap<VolumeId, u64> {
-    let mut largest: BTreeMap<(VolumeId, Source), u64> = BTreeMap::new();
-    for pin in pins {
-        let bytes = largest.entry((pin.volume, pin.origin)).or_default();
-        *bytes = pin.bytes.0.max(*bytes);
-    }
-    let mut pinned: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    for ((volume, _), bytes) in largest {
-        let sum = pinned.entry(volume).or_default();
-        *sum = sum.saturating_add(bytes);
-    }
-    pinned
-}
-
 /// What a volume was made a copy of; the copy itself where it pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -174,8 +159,12 @@ pub trait Record: Serialize + DeserializeOwned {
     fn inherited(&self) -> u64;
     /// What it keeps of what volumes stay charged for.
     fn pins(&self) -> &[Pin];
-    /// What its number is to be limited to (zero: not at all), with what is pinned of each volume.
-    fn limit_with(&self, pins: &BTreeMap<VolumeId, u64>) -> Bytes;
+    /// The part of the promised bytes that retained charges cover, in bytes.
+    fn covered(&self) -> u64;
+    /// The bytes that it certainly occupies by itself, without a look at the disk.
+    fn copied(&self) -> u64;
+    /// The limit of its quota id (zero: none), with the bytes that stay charged to it for copies.
+    fn limit_with(&self, retained: u64) -> Bytes;
     /// What it is called on the disk.
     fn directory(&self) -> String;
 }
@@ -213,8 +202,16 @@ impl Record for VolumeRecord {
         &self.pins
     }
 
-    fn limit_with(&self, pins: &BTreeMap<VolumeId, u64>) -> Bytes {
-        self.limit(pins.get(&self.id).copied().unwrap_or_default())
+    fn covered(&self) -> u64 {
+        0
+    }
+
+    fn copied(&self) -> u64 {
+        0
+    }
+
+    fn limit_with(&self, retained: u64) -> Bytes {
+        self.limit(retained)
     }
 
     fn directory(&self) -> String {

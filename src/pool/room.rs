@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::quota::Enforcement;
@@ -11,7 +12,7 @@ use super::capacity::{Others, Room, Space};
 use super::disk::Disk;
 use super::fault::{During, Fault};
 use super::index::Kept;
-use super::record::{self, Record};
+use super::record::Record;
 use super::{Entry, Pool, PoolStatus, SickError, Sickness, State, VolumeRecord, Work};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
@@ -19,6 +20,20 @@ const OTHER_GRAIN: u64 = 16 << 20;
 
 /// So much more is promised at once to what is being made, when it is more than was thought.
 const COVER: u64 = 64 << 20;
+
+/// The age at which charges are read again to report the capacity. A grant always reads them.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// The space of a filesystem and the charges of its volumes at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    at: Instant,
+    space: Space,
+    /// The bytes that are the volumes' own.
+    own: u64,
+    /// The removals from the index until then: a deleted volume's charge no longer counts.
+    removals: u64,
+}
 
 /// What is charged to a volume.
 #[derive(Debug)]
@@ -82,6 +97,17 @@ impl Reservation<'_> {
     }
 }
 
+/// The bytes of the charges that are the volumes' own. A volume that was deleted meanwhile has
+/// nothing reserved any more, and its space is not free yet.
+fn own(state: &State, charged: &[Charged]) -> u64 {
+    let index = &state.index;
+    let own = charged.iter().filter_map(|volume| {
+        let record = &index.get::<VolumeRecord>(volume.entry.record.id)?.record;
+        Some(record.own(volume.bytes, index.retained().of(record.id)))
+    });
+    own.fold(index.copied(), u64::saturating_add)
+}
+
 impl Pool {
     /// What the next volume may have; zero while the pool is sick or its disk does not answer.
     pub fn available(&self) -> Result<Bytes> {
@@ -95,12 +121,34 @@ impl Pool {
             .map_or(Bytes::ZERO, Room::available))
     }
 
-    /// The room. The disk is asked without the lock: a filesystem that hangs must not stop those
-    /// who ask nothing of it.
+    /// The free space, by charges that are at most [`MAX_AGE`] old: reading them takes time for each
+    /// volume. The disk is asked without the lock: a filesystem that hangs must not stop those who
+    /// ask nothing of it.
     fn measured(&self) -> Option<Room> {
         let disk = self.disk().ok()?;
+        {
+            let state = self.lock();
+            let removals = state.index.removals();
+            let measured = state.measured.filter(|measured| {
+                measured.at.elapsed() < MAX_AGE && measured.removals == removals
+            });
+            if let Some(Measured { space, own, .. }) = measured {
+                return Some(self.room(&state, &disk, space, own));
+            }
+        }
+        let at = Instant::now();
         let (space, charged) = self.measure(&disk).ok()?;
-        Some(self.room(&self.lock(), &disk, space, &charged))
+        let mut state = self.lock();
+        let own = own(&state, &charged);
+        if disk.accounts() {
+            state.measured = Some(Measured {
+                at,
+                space,
+                own,
+                removals: state.index.removals(),
+            });
+        }
+        Some(self.room(&state, &disk, space, own))
     }
 
     /// What the filesystem has, and what of it is charged to the volumes that have a size, to each
@@ -125,8 +173,8 @@ impl Pool {
         };
         let believe = |charged: &mut Vec<Charged>| -> Result<(), Fault> {
             for volume in charged {
-                let charge = disk.quota.charge(volume.number);
-                let bytes = charge.during("ask what a volume uses")?.bytes;
+                let bytes = disk.quota.usage(volume.number);
+                let bytes = bytes.during("ask what a volume uses")?;
                 volume.bytes = volume.bytes.min(bytes);
             }
             Ok(())
@@ -137,26 +185,13 @@ impl Pool {
         Ok((space, charged))
     }
 
-    fn room(&self, state: &State, disk: &Disk, space: Space, charged: &[Charged]) -> Room {
-        let (others, reserved) = if disk.accounts() {
-            let binned = self.trash.pins();
-            let pins = record::pinned(state.index.pins().chain(&binned));
-            // What was deleted meanwhile is promised nothing any more, and not free yet.
-            let own = charged.iter().filter_map(|volume| {
-                let record = &state
-                    .index
-                    .get::<VolumeRecord>(volume.entry.record.id)?
-                    .record;
-                let pinned = pins.get(&record.id).copied().unwrap_or_default();
-                Some(record.own(volume.bytes, pinned))
-            });
-            let snapshots = state.index.snapshots().map(|entry| entry.record.own());
-            let own = own.chain(snapshots).fold(0, u64::saturating_add);
-            (Others::AllBut(own), state.index.promised(&binned))
+    fn room(&self, state: &State, disk: &Disk, space: Space, own: u64) -> Room {
+        let counted = disk.accounts();
+        let reserved = state.index.promised(counted, space.used);
+        let others = if counted {
+            Others::AllBut(own)
         } else {
-            let promised = state.index.reserved();
-            let promised = promised.saturating_add(self.trash.promised());
-            (Others::Stood(state.other.0), promised)
+            Others::Stood(state.other.0)
         };
         Room {
             space,
@@ -225,11 +260,11 @@ impl Pool {
         let disk = self.disk().map_err(|sickness| sick(self, sickness))?;
         let space = disk.space().map_err(|fault| self.judge(fault, sick))?;
         // What is charged only adds room, so it is asked for where there is not enough without.
-        match self.grant(&disk, size, (space, Vec::new()), sick, look) {
+        match self.grant(&disk, size, (space, &[]), sick, look) {
             Err(Error::NoRoom { .. }) if disk.accounts() => {
                 let measured = self.measure(&disk);
-                let measured = measured.map_err(|fault| self.judge(fault, sick))?;
-                self.grant(&disk, size, measured, sick, look)
+                let (space, charged) = measured.map_err(|fault| self.judge(fault, sick))?;
+                self.grant(&disk, size, (space, &charged), sick, look)
             }
             granted => granted,
         }
@@ -239,7 +274,7 @@ impl Pool {
         &self,
         disk: &Disk,
         size: Bytes,
-        (space, charged): (Space, Vec<Charged>),
+        (space, charged): (Space, &[Charged]),
         sick: SickError,
         look: &impl Fn(&State) -> Result<()>,
     ) -> Result<()> {
@@ -250,7 +285,8 @@ impl Pool {
             return Err(sick(self, sickness));
         }
         look(&state)?;
-        let available = self.room(&state, disk, space, &charged).available();
+        let own = own(&state, charged);
+        let available = self.room(&state, disk, space, own).available();
         if size > available {
             return Err(Error::NoRoom {
                 pool: self.options.name.clone(),
@@ -298,7 +334,8 @@ impl Pool {
     /// The pool while it holds nothing.
     fn empty(&self) -> Option<Empty> {
         let state = self.lock();
-        let empty = state.index.is_empty() && state.in_flight == 0 && self.trash.waiting() == 0;
+        let empty =
+            state.index.is_empty() && state.in_flight == 0 && state.index.trash().is_empty();
         empty.then_some(Empty {
             other: state.other,
             grants: state.grants,
@@ -342,7 +379,7 @@ impl Pool {
             unheld: state.index.unheld(enforcement),
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
             quarantined: state.index.quarantined().len(),
-            trash: self.trash.waiting(),
+            trash: state.index.trash().len(),
             resisting: self.trash.resisting(),
             copies: self.copies.running(),
             copied_entries: self.copies.entries(),

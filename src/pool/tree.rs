@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
-use rustix::fs::{FileType, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -399,32 +399,4 @@ impl Sweep<'_> {
             tracing::debug!(%errno, "cannot clear the flags of a protected entry");
         }
     }
-}
-
-/// What a tree occupies, in bytes, as far as it can be read and down to 200 levels; hard links
-/// count each time.
-pub(crate) fn usage(dir: BorrowedFd<'_>, name: &OsStr) -> u64 {
-    const MAX_LEVELS: usize = 200;
-    usage_below(dir, name, MAX_LEVELS)
-}
-
-fn usage_below(dir: BorrowedFd<'_>, name: &OsStr, levels: usize) -> u64 {
-    let Ok(status) = os::status_at(dir, name) else {
-        return 0;
-    };
-    let mut bytes = status.allocated;
-    if status.file_type != FileType::Directory || levels == 0 {
-        return bytes;
-    }
-    let counted = os::open_dir(dir, name).and_then(|child| {
-        os::for_each_entry(child.as_fd(), |name, _| {
-            let name = OsStr::from_bytes(name.to_bytes());
-            bytes = bytes.saturating_add(usage_below(child.as_fd(), name, levels - 1));
-            Ok(())
-        })
-    });
-    if let Err(errno) = counted {
-        tracing::warn!(entry = %name.display(), %errno, "cannot measure all of what is quarantined");
-    }
-    bytes
 }

@@ -31,6 +31,10 @@ const MIN_LIMIT: u64 = 256 << 10;
 /// Where the kernel shows what it counts, of this moment; the quota tree is of the last commit.
 const SYSFS: &str = "/sys/fs/btrfs";
 
+/// The bytes charged to a qgroup, and its limit.
+const REFERENCED: &str = "referenced";
+const MAX_REFERENCED: &str = "max_referenced";
+
 /// Far more than a number needs.
 const MAX_NUMBER: usize = 64;
 
@@ -124,6 +128,17 @@ impl BtrfsQuota {
             return Err(errno);
         }
         Ok(Some(id))
+    }
+
+    /// A number that sysfs shows of a qgroup; nothing if the qgroup is gone.
+    fn shown(&self, id: u32, name: &str) -> Result<Option<u64>, Errno> {
+        let Some(qgroups) = &self.qgroups else {
+            return Ok(None);
+        };
+        let shown = read(qgroups, &format!("{LEVEL}_{id}/{name}"))?;
+        shown
+            .map(|shown| shown.parse().map_err(|_| Errno::IO))
+            .transpose()
     }
 
     /// Removes the qgroups of destroyed subvolumes from a number: a kernel that does so by itself
@@ -224,21 +239,18 @@ impl Quota for BtrfsQuota {
     }
 
     fn charge(&self, id: u32) -> Result<Charge, Errno> {
-        let Some(qgroups) = &self.qgroups else {
-            return Ok(Charge::default());
-        };
-        let number = |name: &str| -> Result<u64, Errno> {
-            let shown = read(qgroups, &format!("{LEVEL}_{id}/{name}"))?;
-            // A qgroup that is gone is charged nothing.
-            shown.map_or(Ok(0), |shown| shown.parse().map_err(|_| Errno::IO))
-        };
-        let limit = number("max_referenced")?;
+        // A qgroup that is gone is charged nothing.
+        let limit = self.shown(id, MAX_REFERENCED)?.unwrap_or_default();
         Ok(Charge {
-            bytes: number("referenced")?,
+            bytes: self.usage(id)?,
             inodes: 0,
             byte_limit: if limit == u64::MAX { 0 } else { limit },
             inode_limit: 0,
         })
+    }
+
+    fn usage(&self, id: u32) -> Result<u64, Errno> {
+        Ok(self.shown(id, REFERENCED)?.unwrap_or_default())
     }
 
     fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
@@ -306,21 +318,32 @@ impl Quota for BtrfsQuota {
             }
             (outcome, _) => outcome?,
         }
-        // Only when its space is free can the qgroup be removed.
-        os.sync_btrfs(&self.filesystem)?;
         Ok(true)
     }
 
+    /// A commit lets the kernel free the space of destroyed subvolumes and lower the charges of
+    /// their qgroups.
+    fn settle(&self, os: &Os) -> Result<(), Errno> {
+        os.sync_btrfs(&self.filesystem)
+    }
+
     fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
-        match os.remove_qgroup(&self.filesystem, qgroup(id)) {
+        // Linux 6.7 would remove a qgroup that is still charged.
+        if self.usage(id)? > 0 {
+            return Err(Errno::BUSY);
+        }
+        let remove = || os.remove_qgroup(&self.filesystem, qgroup(id));
+        let removed = match remove() {
+            Err(Errno::BUSY) => {
+                self.remove_stale(os, id)?;
+                remove()
+            }
+            removed => removed,
+        };
+        match removed {
             Ok(()) | Err(Errno::NOENT | Errno::NOTCONN) => {
                 self.numbers.free(id);
                 Ok(())
-            }
-            Err(Errno::BUSY) => {
-                self.remove_stale(os, id)?;
-                os.sync_btrfs(&self.filesystem)?;
-                Err(Errno::BUSY)
             }
             Err(errno) => Err(errno),
         }

@@ -21,12 +21,18 @@ pub struct FakeQuota {
 struct Kernel {
     limits: BTreeMap<u32, Bytes>,
     charged: HashMap<FileId, u32>,
+    reads: usize,
 }
 
 impl FakeQuota {
     /// The limits in force, by number.
     pub fn limits(&self) -> BTreeMap<u32, Bytes> {
         self.lock().limits.clone()
+    }
+
+    /// The number of charges that were read.
+    pub fn reads(&self) -> usize {
+        self.lock().reads
     }
 
     fn lock(&self) -> MutexGuard<'_, Kernel> {
@@ -74,7 +80,9 @@ impl Quota for FakeQuota {
 
     /// Nothing is ever charged.
     fn charge(&self, id: u32) -> Result<Charge, Errno> {
-        let limit = self.lock().limits.get(&id).copied().unwrap_or_default();
+        let mut kernel = self.lock();
+        kernel.reads += 1;
+        let limit = kernel.limits.get(&id).copied().unwrap_or_default();
         Ok(Charge {
             byte_limit: limit.0,
             ..Charge::default()

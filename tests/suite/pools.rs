@@ -10,7 +10,9 @@ use rootcellar::os::Os;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
+use crate::common::loops::{self, LoopMount};
 use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
+use crate::skip;
 
 const MIB: u64 = 1 << 20;
 
@@ -329,13 +331,51 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
         }
         let status = volumes.pools()[0].status();
         assert_eq!((status.volumes, status.quarantined), (1, 1), "{case}");
-        assert!(
-            status.reserved.0 > MIB,
-            "{case}: what it occupies is counted"
-        );
+        eventually("the space of the quarantined tree is reserved", || {
+            volumes.pools()[0].status().reserved.0 > MIB
+        });
         assert_eq!(volumes.get(&good.id.to_string()).unwrap(), good, "{case}");
         assert_eq!(names(&dir), before, "{case}: it was not touched");
     }
+}
+
+/// All used space is reserved for a quarantined tree until the tree is measured, and the pool does
+/// not wait for that.
+#[test]
+fn a_quarantined_tree_is_measured_in_the_background() {
+    const SIZE: u64 = 32 * MIB;
+    if let Some(reason) = loops::obstacle() {
+        skip!("{reason}");
+    }
+    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
+    let option = [format!("default={},init,reserve=0", node.pool().display())];
+    let volumes = node.volumes_of(&option, &fakes);
+    let id = volumes.create(&create("bad", SIZE)).unwrap().id;
+    let dir = node.pool().join(format!("volumes/bad-{}", id.hash()));
+    fs::write(
+        dir.join("data/file"),
+        vec![1; usize::try_from(SIZE).unwrap()],
+    )
+    .unwrap();
+    drop(volumes);
+    fs::remove_file(dir.join("volume.json")).unwrap();
+
+    let volumes = node.opened(&option, &fakes);
+    let pool = &volumes.pools()[0];
+    let used = || {
+        let vfs = rustix::fs::statvfs(node.pool()).unwrap();
+        (vfs.f_blocks - vfs.f_bfree) * vfs.f_frsize
+    };
+    let unmeasured = pool.status();
+    assert_eq!((unmeasured.quarantined, unmeasured.reserved.0), (1, 0));
+    assert!(unmeasured.available.0 + used() <= unmeasured.total.0);
+    pool.start_reclaiming().unwrap();
+    eventually("the tree is measured", || {
+        (SIZE..SIZE + MIB).contains(&pool.status().reserved.0)
+    });
+    // The other data, mostly of the filesystem itself, was reserved twice.
+    assert!(pool.status().available > unmeasured.available);
 }
 
 /// Two directories with one id are both quarantined; a name that is not ours is, too.

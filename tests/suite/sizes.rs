@@ -6,12 +6,14 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::enable_quota;
-use rootcellar::quota::Enforcement;
+use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
-use rootcellar::volume::{ExpandRequest, Hold, Volume};
+use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
 
 use crate::common::loops::{LoopMount, obstacle, run};
 use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
@@ -430,4 +432,38 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     assert_eq!(new.enforcement, Enforcement::Squota);
     assert_eq!(driver.get(&old.id.to_string()).unwrap(), old);
     assert_eq!(driver.pools()[0].status().unheld, 1);
+}
+
+/// Reading charges takes time for each volume, so it is done only where the answer needs it.
+#[test]
+fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_them() {
+    let quota = Arc::new(FakeQuota::default());
+    let fakes = Fakes {
+        quotas: quota.clone(),
+        ..Fakes::default()
+    };
+    let node = NodeDir::new();
+    let volumes = node.volumes(&fakes);
+    let class = Class::default();
+    let made: Vec<Volume> = (0..10)
+        .map(|at| volumes.create(&create(&format!("v{at}"), 1 << 20)).unwrap())
+        .collect();
+    assert_eq!(quota.reads(), 0, "there was enough free space without");
+    let reads = || {
+        let (before, since) = (quota.reads(), Instant::now());
+        volumes.capacity(&class, &[]).unwrap();
+        let first = quota.reads() - before;
+        volumes.capacity(&class, &[]).unwrap();
+        let second = quota.reads() - before - first;
+        (first, second, since.elapsed())
+    };
+    eventually("two calls within a second read once", || {
+        let (first, second, elapsed) = reads();
+        assert!([0, 20].contains(&first), "{first}");
+        assert!(second == 0 || elapsed >= Duration::from_secs(1), "{second}");
+        elapsed < Duration::from_secs(1)
+    });
+    volumes.delete(&made[0].id.to_string()).unwrap();
+    let (first, ..) = reads();
+    assert_eq!(first, 18, "a deleted volume has no charge");
 }

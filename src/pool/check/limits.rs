@@ -12,7 +12,6 @@ use crate::pool::fault::{During, Fault};
 use crate::pool::index::{Index, Kept, read_entry};
 use crate::pool::inspect::Looked;
 use crate::pool::limits::{self, Doubt, LOOK, Ledger, told};
-use crate::pool::trash::binned;
 use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
@@ -33,7 +32,11 @@ impl Examination<'_> {
         if looked.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
         }
-        let ledger = ledger(looked, looked.quota.charges().during(LOOK)?)?;
+        let ledger = Ledger {
+            recorded: limits::recorded(&looked.index),
+            retained: looked.index.retained().clone(),
+            charges: looked.quota.charges().during(LOOK)?.into_iter().collect(),
+        };
         let before = self.report.findings.len();
         let mut owners = Vec::new();
         for entry in looked.index.volumes() {
@@ -139,7 +142,7 @@ impl Examination<'_> {
     /// Numbers of ours that no volume or snapshot has.
     fn leftovers(&mut self, looked: &Looked, mut charges: Charges) -> Result<(), Fault> {
         let pool = looked.marker.id;
-        let mut known: BTreeSet<u32> = claims(looked, &looked.index)?.into_keys().collect();
+        let mut known: BTreeSet<u32> = limits::recorded(&looked.index).into_keys().collect();
         for look in 0..LOOKS {
             charges.retain(|id, charge| {
                 !known.contains(id) && (charge.is_limited() || !charge.is_empty())
@@ -151,7 +154,7 @@ impl Examination<'_> {
                 std::thread::sleep(PAUSE);
             }
             let index = Index::load(&looked.homes, pool, &*looked.quota)?;
-            known.extend(claims(looked, &index)?.into_keys());
+            known.extend(limits::recorded(&index).into_keys());
             known.extend(staged_numbers(looked)?);
             for (id, charge) in &mut charges {
                 *charge = looked.quota.charge(*id).during(LOOK)?;
@@ -187,22 +190,6 @@ fn limited(charge: &Charge) -> String {
         (0, inodes) => format!("is limited to {inodes} files of any size"),
         (bytes, inodes) => format!("is limited to {} in {inodes} files", Bytes(bytes)),
     }
-}
-
-/// What limits are held against now.
-fn ledger(looked: &Looked, charges: Vec<(u32, Charge)>) -> Result<Ledger, Fault> {
-    let binned = binned(&looked.own(layout::TRASH)?)?;
-    Ok(Ledger {
-        recorded: limits::recorded(&looked.index, &binned),
-        pins: limits::pins(&looked.index, &binned),
-        charges: charges.into_iter().collect(),
-    })
-}
-
-/// How many records claim each number now, by an index that was read a moment ago.
-fn claims(looked: &Looked, index: &Index) -> Result<BTreeMap<u32, usize>, Fault> {
-    let binned = binned(&looked.own(layout::TRASH)?)?;
-    Ok(limits::recorded(index, &binned))
 }
 
 /// The numbers of what is being made.
@@ -246,10 +233,9 @@ fn settled<R: Kept>(
         }
         // Snapshots may have come and gone too.
         let index = Index::load(&looked.homes, looked.marker.id, quota)?;
-        let binned = binned(&looked.own(layout::TRASH)?)?;
         let ledger = Ledger {
             recorded: ledger.recorded.clone(),
-            pins: limits::pins(&index, &binned),
+            retained: index.retained().clone(),
             charges: charges.into_iter().collect(),
         };
         finding = limits::examine(&looked.homes, quota, &again, &ledger);

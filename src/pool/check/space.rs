@@ -8,9 +8,8 @@ use crate::os;
 use crate::pool::capacity::{Others, Room};
 use crate::pool::fault::{During, Fault};
 use crate::pool::inspect::Looked;
-use crate::pool::record::{Pin, Record};
-use crate::pool::trash::binned;
-use crate::pool::{filesystem, layout, limits};
+use crate::pool::record::Record;
+use crate::pool::{filesystem, layout};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
@@ -100,29 +99,22 @@ fn room(
 ) -> Result<Room, Fault> {
     let space = filesystem::space(&looked.root).during("ask for the disk's space")?;
     let quota = &*looked.quota;
-    let mut reserved = looked.index.reserved();
-    let binned = binned(&looked.own(layout::TRASH)?)?;
-    let others = if quota.enforcement() == Enforcement::None {
-        let sizes = binned.iter().map(|binned| binned.promised);
-        reserved = sizes.fold(reserved, u64::saturating_add);
-        Others::Stood(looked.marker.other_bytes.0)
-    } else {
-        let pins = limits::pins(&looked.index, &binned);
-        let mut charged: u64 = 0;
+    let counted = quota.enforcement() != Enforcement::None;
+    let others = if counted {
+        let mut charged = looked.index.copied();
         for entry in looked.index.volumes() {
             let Some(id) = entry.record.number() else {
                 continue;
             };
-            let charge = quota.charge(id).during("ask what a volume uses")?;
-            let pinned = pins.get(&entry.record.id).copied().unwrap_or_default();
-            charged = charged.saturating_add(entry.record.own(charge.bytes, pinned));
+            let charge = quota.usage(id).during("ask what a volume uses")?;
+            let retained = looked.index.retained().of(entry.record.id);
+            charged = charged.saturating_add(entry.record.own(charge, retained));
         }
-        let snapshots = looked.index.snapshots().map(|entry| entry.record.own());
-        charged = snapshots.fold(charged, u64::saturating_add);
-        let binned: Vec<Pin> = binned.into_iter().flat_map(|binned| binned.pins).collect();
-        reserved = looked.index.promised(&binned);
         Others::AllBut(charged)
+    } else {
+        Others::Stood(looked.marker.other_bytes.0)
     };
+    let reserved = looked.index.promised(counted, space.used);
     Ok(Room {
         space,
         others,

@@ -97,6 +97,7 @@ impl Examination<'_> {
             } else if on_btrfs && seen.status.allocated <= INLINE {
                 inline += seen.status.allocated;
             }
+            Ok(())
         })
         .during("measure a tree")?;
         weight.bytes = weight
@@ -107,6 +108,7 @@ impl Examination<'_> {
         if is_light && !on_btrfs {
             weigh(open()?, &mut |seen| {
                 note_stray(quota, id, seen, &mut strays);
+                Ok(())
             })
             .during("look for what is charged elsewhere")?;
         }

@@ -1,6 +1,5 @@
 //! The record of a snapshot.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -93,15 +92,6 @@ impl SnapshotRecord {
             _ => self.size_bytes.max(self.held_bytes),
         }
     }
-
-    /// How much of what is promised to it occupies the disk for its sake alone, in bytes: nothing,
-    /// as far as is known, of what it shares.
-    pub(crate) fn own(&self) -> u64 {
-        match self.method {
-            Method::Copy => self.held_bytes.0,
-            Method::Subvolume | Method::Reflink => 0,
-        }
-    }
 }
 
 impl Record for SnapshotRecord {
@@ -137,8 +127,23 @@ impl Record for SnapshotRecord {
         &self.pins
     }
 
+    /// The blocks that volumes stay charged for.
+    fn covered(&self) -> u64 {
+        let retained = self.pins.iter().map(|pin| pin.bytes.0);
+        let retained = retained.fold(0, u64::saturating_add);
+        retained.min(self.held_bytes.0)
+    }
+
+    /// The size of a copy made byte by byte. Other snapshots share their blocks, as far as is known.
+    fn copied(&self) -> u64 {
+        match self.method {
+            Method::Copy => self.held_bytes.0,
+            Method::Subvolume | Method::Reflink => 0,
+        }
+    }
+
     /// Nothing is ever written into one that is made, and whoever makes it covers what it takes.
-    fn limit_with(&self, _pins: &BTreeMap<VolumeId, u64>) -> Bytes {
+    fn limit_with(&self, _retained: u64) -> Bytes {
         Bytes::ZERO
     }
 

@@ -64,12 +64,15 @@ struct Walk<'v> {
     levels: Vec<Level>,
     weight: Weight,
     linked: HashSet<FileId>,
-    visit: &'v mut dyn FnMut(&Seen<'_>),
+    visit: Visit<'v>,
 }
+
+/// Sees an entry; an error ends the walk.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Seen<'_>) -> Result<(), Errno>;
 
 /// Weighs the tree below a directory, the directory included, and shows everything below it to
 /// `visit`. What changes meanwhile may be seen or not.
-pub(crate) fn weigh(top: OwnedFd, visit: &mut dyn FnMut(&Seen<'_>)) -> Result<Weight, Errno> {
+pub(crate) fn weigh(top: OwnedFd, visit: Visit<'_>) -> Result<Weight, Errno> {
     let mut walk = Walk {
         levels: Vec::new(),
         weight: Weight::default(),
@@ -77,14 +80,14 @@ pub(crate) fn weigh(top: OwnedFd, visit: &mut dyn FnMut(&Seen<'_>)) -> Result<We
         visit,
     };
     walk.weight.add(&os::status(&top)?, &mut walk.linked);
-    walk.enter(top, OsString::new());
+    walk.enter(top, OsString::new())?;
     while let Some(level) = walk.levels.last_mut() {
         let Some(name) = level.below.pop() else {
             walk.levels.pop();
             continue;
         };
         match os::open_dir(&level.dir, &name) {
-            Ok(dir) if walk.levels.len() < MAX_LEVELS => walk.enter(dir, name),
+            Ok(dir) if walk.levels.len() < MAX_LEVELS => walk.enter(dir, name)?,
             Ok(_) => walk.weight.miss(Errno::NAMETOOLONG),
             Err(errno) => walk.weight.miss(errno),
         }
@@ -94,7 +97,7 @@ pub(crate) fn weigh(top: OwnedFd, visit: &mut dyn FnMut(&Seen<'_>)) -> Result<We
 
 impl Walk<'_> {
     /// Counts what is in a directory, and notes which directories are to be entered.
-    fn enter(&mut self, dir: OwnedFd, name: OsString) {
+    fn enter(&mut self, dir: OwnedFd, name: OsString) -> Result<(), Errno> {
         let below = Vec::new();
         self.levels.push(Level { name, dir, below });
         let Self {
@@ -103,9 +106,12 @@ impl Walk<'_> {
             linked,
             visit,
         } = self;
-        let Some(level) = levels.last() else { return };
+        let Some(level) = levels.last() else {
+            return Ok(());
+        };
         let dir = level.dir.as_fd();
         let mut below = Vec::new();
+        let mut ended = Ok(());
         let listed = os::for_each_entry(dir, |name, _| {
             let name = OsStr::from_bytes(name.to_bytes());
             let status = match os::status_at(dir, name) {
@@ -116,24 +122,27 @@ impl Walk<'_> {
                 }
             };
             if weight.add(&status, linked) {
-                visit(&Seen {
+                ended = visit(&Seen {
                     dir,
                     name,
                     status,
                     above: levels,
                 });
+                ended?;
             }
             if status.file_type == FileType::Directory {
                 below.push(name.to_owned());
             }
             Ok(())
         });
+        ended?;
         if let Err(errno) = listed {
             weight.miss(errno);
         }
         if let Some(level) = levels.last_mut() {
             level.below = below;
         }
+        Ok(())
     }
 }
 
@@ -178,7 +187,11 @@ mod tests {
         let mut seen = Vec::new();
         let top = os::open_path(top).unwrap();
         let top = os::open_dir(top, ".").unwrap();
-        let weight = weigh(top, &mut |entry| seen.push(entry.path())).unwrap();
+        let weight = weigh(top, &mut |entry| {
+            seen.push(entry.path());
+            Ok(())
+        });
+        let weight = weight.unwrap();
         seen.sort();
         (weight, seen)
     }

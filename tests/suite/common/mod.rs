@@ -111,6 +111,14 @@ impl NodeDir {
         Running(volumes)
     }
 
+    /// These pools, open, and nothing at work in the background.
+    pub fn opened(&self, pools: &[String], fakes: &Fakes) -> Running {
+        let volumes = Volumes::with_seams(self.settings(pools), fakes.seams());
+        let running = Running(Arc::new(volumes.unwrap()));
+        running.check_pools();
+        running
+    }
+
     /// A target as the kubelet would choose it; its parent is made.
     pub fn target(&self, pod: &str) -> PathBuf {
         let parent = self.path("kubelet/pods").join(pod);

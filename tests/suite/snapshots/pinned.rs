@@ -1,6 +1,12 @@
 //! Simple quota charges whoever wrote first: what that means for sources and copies.
 
+use std::ffi::OsStr;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rootcellar::os::{Observer, Os, Step};
+use rustix::io::Errno;
 
 use super::*;
 use crate::common::loops::{obstacle, run};
@@ -281,4 +287,85 @@ fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     rig.delete_snapshot(&second);
     rig.wait_for_trash();
     assert_eq!(limit(&rig, "source"), SIZE);
+}
+
+/// Counts the commits of a filesystem.
+#[derive(Debug, Default)]
+struct Commits(AtomicUsize);
+
+impl Observer for Commits {
+    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+        if step == Step::Syncfs {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+#[test]
+fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
+    const COUNT: usize = 30;
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let commits = Arc::new(Commits::default());
+    let fakes = Fakes {
+        os: Os::observed(commits.clone()),
+        ..Fakes::default()
+    };
+    let rig = Rig::with(Kind::BtrfsSquota, fakes);
+    let volumes: Vec<Volume> = (0..COUNT)
+        .map(|at| {
+            let volume = rig.make(&format!("v{at}"), mib(1));
+            let data = rig.volume_data(&format!("v{at}-"));
+            write(&data.join("file"), 1, mib(1) / 2).unwrap();
+            rig.snapshot(&format!("s{at}"), &volume).unwrap();
+            volume
+        })
+        .collect();
+    for volume in &volumes {
+        rig.delete(volume);
+    }
+    let trash = rig.node.pool().join(".rootcellar/trash");
+    eventually("the subvolumes are gone", || {
+        names(&trash)
+            .iter()
+            .all(|entry| names(&trash.join(entry)) == ["volume.json"])
+    });
+    let before = commits.0.load(Ordering::Relaxed);
+    let last = rig.make("last", mib(1));
+    rig.delete(&last);
+    eventually("the last is reclaimed", || rig.trash() == COUNT);
+    let after = commits.0.load(Ordering::Relaxed);
+    assert!(after - before < COUNT / 2, "{} commits", after - before);
+}
+
+#[test]
+fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (rig, source) = rig_with_a_file();
+    let snapshot = rig.snapshot("snap", &source).unwrap();
+    rig.restore("restored", SIZE, &snapshot).unwrap();
+    rig.clone_of("cloned", mib(80), &source).unwrap();
+    let class = rootcellar::volume::Class::default();
+    let rest = rig.driver().capacity(&class, &[]).unwrap().0;
+    rig.make("rest", rest);
+    let volumes = [
+        ("source", SIZE, 40),
+        ("restored", SIZE, 40),
+        ("cloned", mib(80), 40),
+        ("rest", rest, 0),
+    ];
+    for (name, size, rewritten) in volumes {
+        let data = rig.volume_data(name);
+        write(&data.join("file"), 2, mib(rewritten)).unwrap();
+        let more = size - mib(rewritten) - LEEWAY;
+        write(&data.join("more"), 2, more).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let kept = std::fs::read(rig.data("snapshots", "snap").join("file")).unwrap();
+    assert!(kept.iter().all(|byte| *byte == 1));
 }

@@ -1,0 +1,73 @@
+//! Measuring quarantined trees, in the background: a tree of ten million files takes hours.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::types::Bytes;
+
+use super::disk::Disk;
+use super::tree::{self, Weight};
+use super::{Pool, Work};
+
+impl Pool {
+    /// Measures the quarantined trees whose space is not known, until the disk or the pool goes.
+    pub(super) fn measure_quarantined(&self, disk: &Arc<Disk>) {
+        let work = self.begin_own();
+        loop {
+            let Some(path) = self.lock().index.unmeasured() else {
+                return;
+            };
+            let bytes = match self.occupied(&work, disk, &path) {
+                Ok(bytes) => bytes,
+                // Another look at the pool comes, and finds the reason if it lasts.
+                Err(Errno::CANCELED) => return,
+                Err(errno) => {
+                    tracing::warn!(
+                        pool = %self.options.name,
+                        path = %path.display(),
+                        %errno,
+                        "cannot measure a quarantined tree; all used space stays reserved for it"
+                    );
+                    return;
+                }
+            };
+            let mut state = self.lock();
+            if !state.serves(disk) {
+                return;
+            }
+            state.index.measured(&path, bytes);
+            drop(state);
+            tracing::info!(
+                pool = %self.options.name,
+                path = %path.display(),
+                reserved = %Bytes(bytes),
+                "measured a quarantined tree"
+            );
+        }
+    }
+
+    /// The bytes that a tree occupies, as far as it can be read; none if somebody removed it.
+    fn occupied(&self, work: &Work<'_>, disk: &Arc<Disk>, path: &Path) -> Result<u64, Errno> {
+        let top = match disk.open_below(path) {
+            Ok(top) => top,
+            Err(Errno::NOENT) => return Ok(0),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(disk.status_below(path)?.allocated),
+            Err(errno) => return Err(errno),
+        };
+        let weighed = tree::weigh(top, &mut |_| {
+            work.advance();
+            if self.trash.is_stopped() || !self.serves(disk) {
+                return Err(Errno::CANCELED);
+            }
+            Ok(())
+        });
+        let Weight { bytes, unseen, .. } = weighed?;
+        if let Some(errno) = unseen {
+            let (pool, path) = (&self.options.name, path.display());
+            tracing::warn!(%pool, %path, %errno, "a part of a quarantined tree cannot be read");
+        }
+        Ok(bytes)
+    }
+}

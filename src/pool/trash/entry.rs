@@ -1,0 +1,67 @@
+//! The entries of a pool's trash: deleted volumes and snapshots, and copies that were given up.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::os;
+use crate::pool::fault::{During, Fault};
+use crate::pool::index::Kept;
+use crate::pool::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
+use crate::types::VolumeId;
+
+/// What the record of a trash entry says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TrashEntry {
+    /// The bytes that were reserved for it.
+    pub(crate) promised: u64,
+    /// The quota id that it is charged to.
+    pub(crate) number: Option<u32>,
+    /// The charges that it retains until it is reclaimed.
+    pub(crate) pins: Vec<Pin>,
+    /// The volume that it was, if it was one.
+    pub(crate) volume: Option<VolumeId>,
+    /// The file of its record, if it has one.
+    pub(super) file: Option<&'static str>,
+}
+
+impl TrashEntry {
+    pub(crate) fn new<R: Kept>(record: &R) -> Self {
+        Self {
+            promised: record.promised(),
+            number: record.number(),
+            pins: record.pins().to_vec(),
+            volume: R::volume(record.id()),
+            file: Some(R::FILE),
+        }
+    }
+
+    /// Reads the record in a directory of the trash. A copy that was given up has none.
+    pub(super) fn read(dir: &OwnedFd) -> Result<Self, Fault> {
+        match record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
+            Ok(record) => return Ok(Self::new(&record)),
+            Err(Unreadable::Fault(fault)) => return Err(fault),
+            Err(Unreadable::Damaged(_)) => {}
+        }
+        match record::read::<SnapshotRecord>(dir, SnapshotRecord::FILE) {
+            Ok(record) => Ok(Self::new(&record)),
+            Err(Unreadable::Fault(fault)) => Err(fault),
+            Err(Unreadable::Damaged(_)) => Ok(Self::default()),
+        }
+    }
+}
+
+/// The entries of a trash, by their names.
+pub(crate) fn entries(trash: &OwnedFd) -> Result<Vec<(OsString, TrashEntry)>, Fault> {
+    let names = os::entry_names(trash.as_fd()).during("list the trash")?;
+    let entry = |name: OsString| {
+        let entry = match os::open_dir(trash, &name) {
+            Ok(dir) => TrashEntry::read(&dir)?,
+            Err(errno) => match Unreadable::new("open a trash entry", errno, String::new) {
+                Unreadable::Fault(fault) => return Err(fault),
+                Unreadable::Damaged(_) => TrashEntry::default(),
+            },
+        };
+        Ok((name, entry))
+    };
+    names.into_iter().map(entry).collect()
+}

@@ -1,0 +1,354 @@
+//! One pass over the trash.
+//!
+//! The content of an entry goes first, then the quota id that it was charged to, the record last,
+//! so that a restart in between still finds the quota id. A btrfs frees blocks in the background,
+//! and copies may reference them, so a quota id can stay charged after its entry is empty. Such
+//! entries wait together: one commit of the filesystem per pass serves all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::os;
+use crate::pool::disk::Disk;
+use crate::pool::fault::{During, Fault};
+use crate::pool::tree::{self, Manner, Watch};
+use crate::pool::{Pool, Work, layout};
+use crate::types::VolumeId;
+
+use super::entry::TrashEntry;
+use super::{LAST_RETRY, lock};
+
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// How often long work is reported.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// The number of removed files between two looks at the clock.
+const REPORT_LOOK: u64 = 64;
+
+/// The entries that passes have left in the trash.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers {
+    /// The entries that could not be removed.
+    resisting: BTreeMap<OsString, Retry>,
+    /// The empty entries whose quota ids are still charged.
+    emptied: BTreeMap<OsString, Emptied>,
+    /// When the quota ids of the empty entries are released, if there are any.
+    release: Option<Retry>,
+}
+
+/// An empty entry whose quota id is still charged.
+#[derive(Debug, Clone, Copy)]
+struct Emptied {
+    quota_id: u32,
+    /// The volume that it was, if it was one.
+    volume: Option<VolumeId>,
+}
+
+/// The time of the next attempt.
+#[derive(Debug, Clone, Copy)]
+struct Retry {
+    at: Instant,
+    delay: Duration,
+}
+
+impl Retry {
+    /// The attempt after a failed one, each time twice as late.
+    fn after(before: Option<&Self>) -> Self {
+        let delay = before.map_or(FIRST_RETRY, |retry| {
+            retry.delay.saturating_mul(2).min(LAST_RETRY)
+        });
+        Self {
+            at: Instant::now() + delay,
+            delay,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.at <= Instant::now()
+    }
+}
+
+impl Leftovers {
+    /// When the next attempt is due, if any entry is left.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let retries = self.resisting.values().chain(&self.release);
+        retries.map(|retry| retry.at).min()
+    }
+
+    /// Tries every entry that is due; returns the number of reclaimed ones.
+    pub(super) fn pass(&mut self, work: &Work<'_>, disk: &Arc<Disk>) -> Result<usize, Fault> {
+        let names = os::entry_names(disk.trash().as_fd()).during("list the trash")?;
+        let names: BTreeSet<OsString> = names.into_iter().collect();
+        self.resisting.retain(|name, _| names.contains(name));
+        self.emptied.retain(|name, _| names.contains(name));
+        let mut pass = Pass {
+            work,
+            disk,
+            left: self,
+            destroyed: false,
+            reclaimed: 0,
+        };
+        pass.all(&names);
+        let reclaimed = pass.reclaimed;
+        let resisting = self.resisting.len();
+        let trash = &work.pool().trash;
+        trash.resisting.store(resisting, Ordering::Relaxed);
+        Ok(reclaimed)
+    }
+
+    /// Has the quota ids released soon, because something changed that may have kept them charged.
+    fn release_soon(&mut self) {
+        let soon = Retry::after(None);
+        self.release = Some(match self.release {
+            Some(release) if release.at < soon.at => Retry {
+                at: release.at,
+                ..soon
+            },
+            _ => soon,
+        });
+    }
+}
+
+struct Pass<'a> {
+    work: &'a Work<'a>,
+    disk: &'a Arc<Disk>,
+    left: &'a mut Leftovers,
+    /// Whether a subvolume was destroyed, whose space is free after a commit.
+    destroyed: bool,
+    reclaimed: usize,
+}
+
+impl Pass<'_> {
+    fn pool(&self) -> &Pool {
+        self.work.pool()
+    }
+
+    fn all(&mut self, names: &BTreeSet<OsString>) {
+        for name in names {
+            let retry = self.left.resisting.get(name);
+            if self.left.emptied.contains_key(name) || retry.is_some_and(|retry| !retry.is_due()) {
+                continue;
+            }
+            if !self.attempt(name, Self::reclaim) {
+                return;
+            }
+        }
+        self.release();
+        if self.reclaimed > 0 && !self.left.emptied.is_empty() {
+            self.left.release_soon();
+        }
+    }
+
+    /// Tries one entry; false if the pass is to end.
+    fn attempt(
+        &mut self,
+        name: &OsStr,
+        step: fn(&mut Self, &OsStr) -> Result<bool, Fault>,
+    ) -> bool {
+        if self.pool().trash.is_stopped() || !self.pool().serves(self.disk) {
+            return false;
+        }
+        self.work.advance();
+        match step(self, name) {
+            Ok(true) => {
+                self.left.resisting.remove(name);
+                self.left.emptied.remove(name);
+                let pool = self.pool();
+                pool.lock().index.forget_trash(name);
+                tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
+                self.reclaimed += 1;
+            }
+            Ok(false) => {
+                self.left.resisting.remove(name);
+            }
+            Err(fault) if fault.errno == Errno::CANCELED => return false,
+            Err(fault) => self.postpone(name, fault),
+        }
+        true
+    }
+
+    fn postpone(&mut self, name: &OsStr, fault: Fault) {
+        let retry = Retry::after(self.left.resisting.get(name));
+        tracing::warn!(
+            pool = %self.pool().options.name,
+            entry = %name.display(),
+            %fault,
+            retry_in = ?retry.delay,
+            "something in the trash resists"
+        );
+        self.left.emptied.remove(name);
+        self.left.resisting.insert(name.to_owned(), retry);
+    }
+
+    /// Releases the quota ids of empty entries, when that is due. The blocks of an entry that an
+    /// existing copy references stay charged as long as the copy is there.
+    fn release(&mut self) {
+        self.left.release = self.left.release.filter(|_| !self.left.emptied.is_empty());
+        let due = self.left.release.is_some_and(|release| release.is_due());
+        let candidates = if due { self.candidates() } else { Vec::new() };
+        if self.destroyed || !candidates.is_empty() {
+            let pool = self.pool();
+            if let Err(errno) = self.disk.quota.settle(&pool.context.os) {
+                tracing::warn!(pool = %pool.options.name, %errno, "cannot commit the disk");
+            }
+            self.work.advance();
+        }
+        for name in candidates {
+            if !self.attempt(&name, Self::finish) {
+                return;
+            }
+        }
+        if due {
+            self.left.release = Some(Retry::after(self.left.release.as_ref()));
+        }
+    }
+
+    fn candidates(&self) -> Vec<OsString> {
+        let referenced = {
+            let state = self.pool().lock();
+            let pending = state.pinning.iter().map(|pin| pin.volume);
+            let mut referenced = state.index.referenced();
+            referenced.extend(pending);
+            referenced
+        };
+        let emptied = self.left.emptied.iter();
+        let free = emptied.filter(|(_, emptied)| {
+            let volume = emptied.volume.as_ref();
+            volume.is_none_or(|volume| !referenced.contains(volume))
+        });
+        free.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Removes the content of an entry, and the rest if its quota id can be released at once.
+    fn reclaim(&mut self, name: &OsStr) -> Result<bool, Fault> {
+        let (pool, disk) = (self.work.pool(), self.disk);
+        let os = &pool.context.os;
+        let dir = match os::open_dir(disk.trash(), name) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(true),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let removed = os.unlink(disk.trash(), name);
+                removed.during("remove a file in the trash")?;
+                return Ok(true);
+            }
+            Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
+        };
+        let progress = Progress::new(self.work, name);
+        let entry = TrashEntry::read(&dir)?;
+        // A copy that was given up has no record, only the charge of its data.
+        let quota_id = entry.number.or_else(|| charged_to(disk, &dir));
+        match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
+            Ok(true) => {
+                self.destroyed = true;
+                progress.removed();
+            }
+            Ok(false) => {}
+            Err(errno) => {
+                tracing::debug!(entry = %name.display(), %errno, "cannot be destroyed at once");
+            }
+        }
+        let manner = Manner::of(&disk.filesystem.name);
+        tree::empty(os, &dir, entry.file, manner, &progress)?;
+        if let Some(quota_id) = quota_id {
+            let volume = entry.volume;
+            let emptied = Emptied { quota_id, volume };
+            self.left.emptied.insert(name.to_owned(), emptied);
+        }
+        let finished = self.finish(name)?;
+        if !finished {
+            self.left.release_soon();
+        }
+        Ok(finished)
+    }
+
+    /// Removes an empty entry, unless its quota id is still charged.
+    fn finish(&mut self, name: &OsStr) -> Result<bool, Fault> {
+        let (pool, disk) = (self.work.pool(), self.disk);
+        let os = &pool.context.os;
+        if let Some(Emptied { quota_id, .. }) = self.left.emptied.get(name) {
+            match disk.quota.release(os, *quota_id) {
+                Err(Errno::BUSY) => return Ok(false),
+                released => released.during("release a quota id")?,
+            }
+        }
+        let dir = os::open_dir(disk.trash(), name).during("open a directory in the trash")?;
+        let entry = TrashEntry::read(&dir)?;
+        if !entry.pins.is_empty() {
+            pool.lock().index.forget_trash(name);
+            for pin in &entry.pins {
+                let lowered = pool.refresh_limit(disk, pin.volume);
+                lowered.during("lower a volume's limit")?;
+            }
+        }
+        if let Some(file) = entry.file {
+            match os.unlink(&dir, file) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                // Not a file, or a protected one: then it is no record, and goes like the rest.
+                Err(_) => {
+                    let manner = Manner::of(&disk.filesystem.name);
+                    let progress = Progress::new(self.work, name);
+                    tree::empty(os, &dir, None, manner, &progress)?;
+                }
+            }
+        }
+        os.rmdir(disk.trash(), name)
+            .during("remove a directory in the trash")?;
+        Ok(true)
+    }
+}
+
+/// The quota id that the data of an entry is charged to.
+fn charged_to(disk: &Disk, dir: &OwnedFd) -> Option<u32> {
+    let data = os::open_dir(dir, layout::DATA).ok()?;
+    disk.quota.charged_to(data.as_fd()).ok()?
+}
+
+struct Progress<'a> {
+    work: &'a Work<'a>,
+    name: &'a OsStr,
+    count: AtomicU64,
+    reported: Mutex<Instant>,
+}
+
+impl<'a> Progress<'a> {
+    fn new(work: &'a Work<'a>, name: &'a OsStr) -> Self {
+        Self {
+            work,
+            name,
+            count: AtomicU64::new(0),
+            reported: Mutex::new(Instant::now()),
+        }
+    }
+}
+
+impl Watch for Progress<'_> {
+    fn removed(&self) {
+        self.work.advance();
+        let pool = self.work.pool();
+        let entries = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        pool.trash.removed.fetch_add(1, Ordering::Relaxed);
+        if !entries.is_multiple_of(REPORT_LOOK) {
+            return;
+        }
+        let mut reported = lock(&self.reported);
+        if reported.elapsed() >= REPORT_EVERY {
+            *reported = Instant::now();
+            tracing::info!(
+                pool = %pool.options.name,
+                entry = %self.name.display(),
+                entries,
+                "reclaiming"
+            );
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        let pool = self.work.pool();
+        pool.trash.is_stopped() || pool.is_sick()
+    }
+}
