@@ -1,8 +1,11 @@
-//! Generates the CSI types and services from the vendored proto, without a `protoc` binary.
+//! Generates the types and services of CSI and of the driver itself from their protos, without a `protoc` binary.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto/csi.proto");
-    let descriptors = protox::compile(["proto/csi.proto"], ["proto"])?;
+    let protos = ["proto/csi.proto", "proto/rootcellar.proto"];
+    for proto in protos {
+        println!("cargo:rerun-if-changed={proto}");
+    }
+    let descriptors = protox::compile(protos, ["proto"])?;
     tonic_prost_build::configure()
         .generate_default_stubs(true)
         .compile_fds(descriptors)?;

@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod delete;
 mod demo;
+mod enforce;
 mod look;
 mod pool;
 mod serve;
@@ -46,7 +47,7 @@ enum Command {
     /// Make, list, take over and retire pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
-    /// List, show and delete volumes
+    /// List, show, enforce and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
     /// List, show and delete snapshots

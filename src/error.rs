@@ -110,6 +110,18 @@ pub enum Error {
         /// The pool named by its id.
         pool: PoolId,
     },
+    /// The size of a volume cannot be enforced as the volume and its pool are now.
+    #[error("{0}")]
+    NotEnforceable(String),
+    /// The size of a volume is being enforced, or was when the driver ended.
+    #[error(
+        "the size of volume {id} is not enforced throughout yet, and renames in it would fail; run \
+         `rootcellar volume enforce {id}` to its end"
+    )]
+    HalfEnforced {
+        /// The volume.
+        id: String,
+    },
     /// What is to be copied cannot be, as it is.
     #[error("{0}")]
     CannotCopy(String),
@@ -370,6 +382,8 @@ impl Error {
             | Self::Io { .. } => Code::Unavailable,
             Self::Published { .. }
             | Self::CannotCopy(_)
+            | Self::NotEnforceable(_)
+            | Self::HalfEnforced { .. }
             | Self::Quarantined { .. }
             | Self::PoolHere { .. }
             | Self::PoolRefused { .. }

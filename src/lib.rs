@@ -5,6 +5,7 @@
 //! Nothing below `rpc` knows gRPC or Kubernetes; everything below `rpc` is synchronous.
 //! `docs/architecture.md` tells the invariants.
 
+pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod csi;

@@ -203,13 +203,14 @@ impl Os {
     /// Renames, replacing what is there.
     pub fn replace(
         &self,
-        (from_dir, from): (impl AsFd, &str),
-        (to_dir, to): (impl AsFd, &str),
+        (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
+        (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
     ) -> Outcome {
-        let (from_dir, to_dir) = (from_dir.as_fd(), to_dir.as_fd());
+        let (from_dir, from) = (from_dir.as_fd(), from.as_ref());
+        let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
         let object = Object::Moved {
-            from: (from_dir, OsStr::new(from)),
-            to: (to_dir, OsStr::new(to)),
+            from: (from_dir, from),
+            to: (to_dir, to),
         };
         self.step(Step::Rename, object, || {
             rustix::fs::renameat(from_dir, from, to_dir, to)
@@ -307,11 +308,11 @@ impl Os {
         })
     }
 
-    /// Gives a directory a project number that what is made in it inherits.
-    pub fn set_project(&self, dir: impl AsFd, id: u32) -> Outcome {
-        let dir = dir.as_fd();
-        self.step(Step::SetProject, Object::Open(dir), || {
-            sys::set_project(dir, id)
+    /// Gives a file or directory a project number; `inherited`: what is made in it has it too.
+    pub fn set_project(&self, file: impl AsFd, id: u32, inherited: bool) -> Outcome {
+        let file = file.as_fd();
+        self.step(Step::SetProject, Object::Open(file), || {
+            sys::set_project(file, id, inherited)
         })
     }
 

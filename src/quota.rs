@@ -212,6 +212,22 @@ pub trait Quota: Send + Sync + fmt::Debug {
     /// what is above it, 0 where it is charged to nothing.
     fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
 
+    /// Takes a free number for a tree that exists already.
+    fn take(&self) -> Result<u32, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Has a file or directory of an existing tree charged to a number, or to none.
+    fn set_tag(
+        &self,
+        _os: &Os,
+        _file: BorrowedFd<'_>,
+        _id: Option<u32>,
+        _is_dir: bool,
+    ) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Takes a number for in use, as records that were read say.
     fn note(&self, id: u32);
 

@@ -3,6 +3,7 @@
 //! Every call that touches the domain goes through [`Edge::run`]: the work, once begun, goes on
 //! to its end on the blocking pool whether or not the client is still there.
 
+mod admin;
 mod controller;
 mod identity;
 mod node;
@@ -10,6 +11,7 @@ mod request;
 mod status;
 mod topology;
 
+pub(crate) use admin::AdminService;
 pub(crate) use controller::ControllerService;
 pub(crate) use identity::IdentityService;
 pub(crate) use node::NodeService;

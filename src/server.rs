@@ -19,6 +19,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::Server;
 
+use crate::admin::admin_server::{self, AdminServer};
 use crate::config::Config;
 use crate::csi::controller_server::{self, ControllerServer};
 use crate::csi::identity_server::{self, IdentityServer};
@@ -27,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
 use crate::pool::{CALLS_AT_ONCE, Pool};
-use crate::rpc::{ControllerService, Edge, IdentityService, NodeService, Plugin};
+use crate::rpc::{AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin};
 use crate::volume::{PATIENCE, Settings, Volumes};
 
 use socket::Endpoint;
@@ -159,6 +160,10 @@ fn services(edge: &Arc<Edge>) -> Router {
         .route_service(
             &path(node_server::SERVICE_NAME),
             NodeServer::new(NodeService(edge())),
+        )
+        .route_service(
+            &path(admin_server::SERVICE_NAME),
+            AdminServer::new(AdminService(edge())),
         )
         .fallback(async || Status::unimplemented("unknown service").into_http::<Body>())
 }

@@ -211,16 +211,20 @@ pub fn project_of(file: BorrowedFd<'_>) -> Result<(u32, bool), Errno> {
     Ok((attributes.project, inherited))
 }
 
-/// Gives a directory a project number that everything made in it inherits:
-/// `FS_IOC_FSSETXATTR`.
-pub fn set_project(dir: BorrowedFd<'_>, id: u32) -> Result<(), Errno> {
-    let mut attributes = extended_attributes(dir)?;
+/// Gives a file or directory a project number; `inherited`: everything made in the directory has it
+/// too. `FS_IOC_FSSETXATTR`.
+pub fn set_project(file: BorrowedFd<'_>, id: u32, inherited: bool) -> Result<(), Errno> {
+    let mut attributes = extended_attributes(file)?;
     attributes.project = id;
-    attributes.flags |= PROJECT_INHERITED;
+    if inherited {
+        attributes.flags |= PROJECT_INHERITED;
+    } else {
+        attributes.flags &= !PROJECT_INHERITED;
+    }
     // SAFETY: the opcode is that of an ioctl which reads one `struct fsxattr` and writes nothing.
     unsafe {
         ioctl(
-            dir,
+            file,
             Setter::<{ opcode::write::<ExtendedAttributes>(b'X', 32) }, _>::new(attributes),
         )
     }

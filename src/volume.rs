@@ -5,6 +5,7 @@ mod busy;
 mod capability;
 mod class;
 mod create;
+mod enforce;
 mod expand;
 mod find;
 mod publications;
@@ -313,13 +314,19 @@ impl Volumes {
         }
         let (pool, entry) = self.volume(parsed)?;
         let _work = pool.begin()?;
-        if let Some((target, _)) = self.published(&entry)?.into_iter().next() {
-            return Err(Error::Published {
-                id: id.to_owned(),
-                target,
-            });
-        }
+        self.check_unpublished(&entry)?;
         pool.delete(&entry)
+    }
+
+    /// Refuses a volume that is published.
+    fn check_unpublished(&self, entry: &Entry) -> Result<()> {
+        match self.published(entry)?.into_iter().next() {
+            Some((target, _)) => Err(Error::Published {
+                id: entry.record.id.to_string(),
+                target,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The volume with an id.

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use tonic::transport::{Channel, Endpoint};
 
+use crate::admin::admin_client::AdminClient;
 use crate::csi::controller_client::ControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
 use crate::error::{Error, Result};
 
-/// Clients of the three services over one connection, which is made anew after a restart.
+/// Clients of all services over one connection, which is made anew after a restart.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     /// The identity service.
@@ -19,6 +20,8 @@ pub(super) struct Clients {
     pub(super) controller: ControllerClient<Channel>,
     /// The node service.
     pub(super) node: NodeClient<Channel>,
+    /// The driver's own service.
+    pub(super) admin: AdminClient<Channel>,
 }
 
 impl Clients {
@@ -30,7 +33,8 @@ impl Clients {
         Ok(Self {
             identity: IdentityClient::new(channel.clone()),
             controller: ControllerClient::new(channel.clone()),
-            node: NodeClient::new(channel),
+            node: NodeClient::new(channel.clone()),
+            admin: AdminClient::new(channel),
         })
     }
 

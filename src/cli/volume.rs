@@ -6,6 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
+use super::enforce::{self, EnforceArgs};
 use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or_dash, when};
 use crate::error::Result;
 use crate::pool::{Held, Holdings, Record, Source, VolumeRecord};
@@ -24,6 +25,12 @@ pub(super) enum VolumeCommand {
     /// Kubernetes keeps an object without data. A volume that is published is refused.
     #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
     Delete(DeleteArgs),
+    /// Enforce the sizes of volumes that were made before their pool could, through the server
+    ///
+    /// It works on XFS and ext4 with project quota. A volume that is published, or that uses more
+    /// than its size, is refused and stays as it is. It takes 50 microseconds per file; the log of
+    /// the server reports progress, and the command may be repeated.
+    Enforce(EnforceArgs),
 }
 
 /// Runs one of the commands.
@@ -32,6 +39,7 @@ pub(super) fn run(command: &VolumeCommand) -> Result<ExitCode> {
         VolumeCommand::List(args) => look::list::<VolumeRecord>(args),
         VolumeCommand::Show(args) => look::show::<VolumeRecord>(args),
         VolumeCommand::Delete(args) => delete::volume(args),
+        VolumeCommand::Enforce(args) => enforce::run(args),
     }
 }
 

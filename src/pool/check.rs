@@ -18,7 +18,7 @@ use crate::types::NodeName;
 
 use super::fault::{During, Fault};
 use super::inspect::{Inspection, Looked, look};
-use super::{Claims, Memory, PoolOptions, Sickness};
+use super::{Claims, Memory, PoolOptions, Sickness, counted_by};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -380,7 +380,16 @@ impl Examination<'_> {
                  class says so",
                 entry.record.size_bytes
             );
-            let remedy = "copy what is in it to a new volume".to_owned();
+            let record = &entry.record;
+            let remedy = match counted_by(record) {
+                None if enforcement == Enforcement::Squota => {
+                    "copy what is in it to a new volume".to_owned()
+                }
+                _ => format!(
+                    "delete the pods that use it, then rootcellar volume enforce {}",
+                    record.id
+                ),
+            };
             self.find_of((Level::Note, About::Sizes), &entry.path(), what, remedy);
         }
     }

@@ -229,7 +229,7 @@ impl Pool {
     }
 
     /// A `data/` that is not what was made is a matter of that volume, not of the pool.
-    fn judge_data(&self, entry: &Entry, fault: Fault) -> Error {
+    pub(super) fn judge_data(&self, entry: &Entry, fault: Fault) -> Error {
         match fault.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
                 path: self

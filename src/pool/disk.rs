@@ -190,6 +190,11 @@ impl Disk {
         self.quota.enforcement() != Enforcement::None
     }
 
+    /// Why the kernel enforces no sizes here, as far as it can be found out.
+    pub(crate) fn lack(&self) -> Option<quota::Lack> {
+        quota::lack(&self.filesystem.name, self.root.as_fd()).ok()?
+    }
+
     pub(crate) fn homes(&self) -> &Homes {
         &self.homes
     }

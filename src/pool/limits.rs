@@ -218,7 +218,7 @@ pub(super) fn examine<R: Kept>(
     entry: &Entry<R>,
     ledger: &Ledger,
 ) -> Result<Finding, Fault> {
-    let Some(id) = entry.record.number() else {
+    let Some(id) = entry.record.number().filter(|_| entry.record.is_limited()) else {
         return Ok(Finding::AsRecorded);
     };
     if ledger.recorded.get(&id).is_some_and(|count| *count > 1) {

@@ -53,6 +53,9 @@ pub struct VolumeRecord {
     /// The project or qgroup number that holds its size, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
+    /// Whether its tree is being tagged with its quota id, or was when the driver ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub enforcing: bool,
     /// What it was made a copy of, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -155,6 +158,10 @@ pub trait Record: Serialize + DeserializeOwned {
     fn promised(&self) -> u64;
     /// The number of ours that it is charged to, if it is to one.
     fn number(&self) -> Option<u32>;
+    /// Whether its quota id limits it or counts it by now, and not only once its tree is tagged.
+    fn is_limited(&self) -> bool {
+        true
+    }
     /// How much of its data others may be charged for by simple quota, in bytes.
     fn inherited(&self) -> u64;
     /// What it keeps of what volumes stay charged for.
@@ -192,6 +199,10 @@ impl Record for VolumeRecord {
 
     fn number(&self) -> Option<u32> {
         self.quota_id.filter(|id| OURS.contains(id))
+    }
+
+    fn is_limited(&self) -> bool {
+        !self.enforcing
     }
 
     fn inherited(&self) -> u64 {

@@ -3,6 +3,7 @@
 
 mod copy;
 mod crew;
+mod tag;
 mod weigh;
 
 use std::ffi::{CStr, OsStr};
@@ -22,6 +23,7 @@ use super::fault::{During, Fault};
 use crew::{Crew, Entry, Job, Over, next_entries};
 
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
+pub(crate) use tag::Tagging;
 pub(crate) use weigh::{Seen, Weight, weigh};
 
 /// How many levels a thread holds open at once; what is deeper is moved up first, so depth costs

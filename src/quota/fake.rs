@@ -59,10 +59,8 @@ impl Quota for FakeQuota {
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
         let id = {
-            let mut kernel = self.lock();
-            let last = kernel.limits.last_key_value().map(|(last, _)| last + 1);
-            let id = last.unwrap_or(OURS.start);
-            kernel.limits.insert(id, size);
+            let id = self.take()?;
+            self.lock().limits.insert(id, size);
             id
         };
         os.mkdir(dir, name, 0o700).inspect_err(|_| {
@@ -107,6 +105,30 @@ impl Quota for FakeQuota {
 
     fn tag(&self, _file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
         Ok(None)
+    }
+
+    fn take(&self) -> Result<u32, Errno> {
+        let mut kernel = self.lock();
+        let last = kernel.limits.last_key_value().map(|(last, _)| last + 1);
+        let id = last.unwrap_or(OURS.start);
+        kernel.limits.insert(id, Bytes::ZERO);
+        Ok(id)
+    }
+
+    fn set_tag(
+        &self,
+        _os: &Os,
+        file: BorrowedFd<'_>,
+        id: Option<u32>,
+        _is_dir: bool,
+    ) -> Result<(), Errno> {
+        let file = os::status(file)?.id;
+        let charged = &mut self.lock().charged;
+        match id {
+            Some(id) => charged.insert(file, id),
+            None => charged.remove(&file),
+        };
+        Ok(())
     }
 
     fn note(&self, _id: u32) {}

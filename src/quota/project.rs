@@ -120,10 +120,7 @@ impl Quota for ProjectQuota {
         name: &str,
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
-        let id = self.numbers.take(|id| {
-            let charge = self.charge(id)?;
-            Ok(charge.is_empty() && !charge.is_limited())
-        })?;
+        let id = self.take()?;
         let limited = match size {
             Bytes::ZERO => Ok(()),
             size => self.limit(os, id, size),
@@ -188,6 +185,27 @@ impl Quota for ProjectQuota {
         sys::project_of(file).map(|(id, _)| Some(id))
     }
 
+    fn take(&self) -> Result<u32, Errno> {
+        self.numbers.take(|id| {
+            let charge = self.charge(id)?;
+            Ok(charge.is_empty() && !charge.is_limited())
+        })
+    }
+
+    fn set_tag(
+        &self,
+        os: &Os,
+        file: BorrowedFd<'_>,
+        id: Option<u32>,
+        is_dir: bool,
+    ) -> Result<(), Errno> {
+        let wanted = (id.unwrap_or_default(), is_dir && id.is_some());
+        if sys::project_of(file)? == wanted {
+            return Ok(());
+        }
+        os.set_project(file, wanted.0, wanted.1)
+    }
+
     fn note(&self, id: u32) {
         self.numbers.note(id);
     }
@@ -219,5 +237,5 @@ impl From<sys::DiskQuota> for Charge {
 /// Makes a directory charged to a number.
 fn make(os: &Os, dir: BorrowedFd<'_>, name: &str, id: u32) -> Result<(), Errno> {
     os.mkdir(dir, name, 0o700)?;
-    os.set_project(os::open_dir(dir, name)?, id)
+    os.set_project(os::open_dir(dir, name)?, id, true)
 }

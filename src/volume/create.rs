@@ -315,6 +315,7 @@ fn record(
             (Hold::Auto | Hold::Required, _) => held_by,
         },
         quota_id: None,
+        enforcing: false,
         source: None,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),

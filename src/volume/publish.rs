@@ -31,6 +31,10 @@ impl Volumes {
         let _id = self.busy.hold_id(&request.id)?;
         let publishing = self.busy.begin_publishing(target.path())?;
         let (pool, entry) = self.volume(id)?;
+        if entry.record.enforcing {
+            let id = request.id.clone();
+            return Err(Error::HalfEnforced { id });
+        }
         check_publishable(&entry, &pool.filesystem()?, request)?;
         let mode = request.capability.access_mode;
         let mut options = request.capability.options;

@@ -139,7 +139,7 @@ impl Cellar {
     }
 
     /// Writes down something else of a volume, as no driver does.
-    pub fn rewrite(&self, volume: &str, field: &str, value: u64) {
+    pub fn rewrite(&self, volume: &str, field: &str, value: impl Into<serde_json::Value>) {
         let mut record = self.record(volume);
         record[field] = value.into();
         let text = serde_json::to_vec_pretty(&record).unwrap();

@@ -71,7 +71,7 @@ async fn volumes_that_claim_one_number_are_quarantined() {
         let project = cellar.project("one");
         let before = kernel::quota(cellar.at(), project);
         kernel::set_project(&cellar.directory("two").join("data"), project);
-        cellar.rewrite("two", "quota_id", project.into());
+        cellar.rewrite("two", "quota_id", project);
 
         let mut served = cellar.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 2);

@@ -432,6 +432,37 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     assert_eq!(new.enforcement, Enforcement::Squota);
     assert_eq!(driver.get(&old.id.to_string()).unwrap(), old);
     assert_eq!(driver.pools()[0].status().unheld, 1);
+    let error = driver.enforce(&old.id.to_string(), false).unwrap_err();
+    assert_eq!(error.code(Operation::Volume), Code::FailedPrecondition);
+    assert!(error.to_string().contains("create a new claim"), "{error}");
+}
+
+/// A volume that is counted and not limited, because its class asked for that, is limited at once.
+#[test]
+fn a_volume_whose_class_asked_for_no_enforcement_is_enforced_only_by_its_id() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let rig = Rig::new();
+    let mut request = create("pvc", SIZE.0);
+    request.class.enforcement = Hold::None;
+    let volume = rig.driver().create(&request).unwrap();
+    let (id, data) = (volume.id.to_string(), rig.data("pvc"));
+    let target = rig.node.target("pod");
+    rig.driver().publish(&publish(&id, &target)).unwrap();
+    rig.driver().unpublish(&id, &target).unwrap();
+    assert!(!rig.driver().enforce(&id, true).unwrap());
+    assert_eq!(
+        rig.driver().get(&id).unwrap().enforcement,
+        Enforcement::None
+    );
+    assert!(rig.driver().enforce(&id, false).unwrap());
+    assert!(!rig.driver().enforce(&id, false).unwrap(), "it is enforced");
+    assert_eq!(
+        rig.driver().get(&id).unwrap().enforcement,
+        Enforcement::Squota
+    );
+    assert!(fill(&data.join("file")) < SIZE.0 + LEEWAY);
 }
 
 /// Reading charges takes time for each volume, so it is done only where the answer needs it.

@@ -3,6 +3,7 @@
 
 mod background;
 mod copies;
+mod enforce;
 mod stage;
 
 use std::ffi::OsStr;

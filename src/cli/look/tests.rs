@@ -48,6 +48,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         access_modes: vec![AccessMode::SingleNodeWriter],
         enforcement: Enforcement::Squota,
         quota_id: Some(1 << 30),
+        enforcing: false,
         source,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),

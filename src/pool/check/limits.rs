@@ -65,6 +65,17 @@ impl Examination<'_> {
             return Ok(None);
         };
         let path = entry.path();
+        if !entry.record.is_limited() {
+            let what = "enforcing its size was cut short, and it cannot be published";
+            let remedy = format!("rootcellar volume enforce {}", entry.record.id());
+            self.find_of(
+                (Level::Wrong, About::Limits),
+                &path,
+                what.to_owned(),
+                remedy,
+            );
+            return Ok(None);
+        }
         self.tell(looked, &path, finding);
         let number = match finding {
             limits::Finding::Doubtful(_) => None,

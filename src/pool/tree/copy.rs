@@ -1,7 +1,7 @@
 //! Copies a tree that a pod owns, with everything that can be kept of it, while the pod may go on
 //! changing it. Each file is as it was at one instant, the tree is not.
 
-mod attributes;
+pub(super) mod attributes;
 mod content;
 mod fault;
 mod inode;

@@ -86,7 +86,7 @@ pub(crate) fn weigh(top: OwnedFd, visit: Visit<'_>) -> Result<Weight, Errno> {
             walk.levels.pop();
             continue;
         };
-        match os::open_dir(&level.dir, &name) {
+        match os::open_source_dir(&level.dir, &name) {
             Ok(dir) if walk.levels.len() < MAX_LEVELS => walk.enter(dir, name)?,
             Ok(_) => walk.weight.miss(Errno::NAMETOOLONG),
             Err(errno) => walk.weight.miss(errno),

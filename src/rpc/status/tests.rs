@@ -48,6 +48,8 @@ table! {
     SourceElsewhere {}, Error::SourceElsewhere { id: text(), pool: id() }
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
     CannotCopy {}, Error::CannotCopy(text())                 => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    NotEnforceable {}, Error::NotEnforceable(text())         => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    HalfEnforced {}, Error::HalfEnforced { id: text() }      => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Stopped {}, Error::Stopped(text())                       => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     TopologyExcludesNode {}, excluded()                      => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
     PoolAbsent {}, Error::PoolAbsent(text())                 => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];

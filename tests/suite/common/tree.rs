@@ -294,31 +294,12 @@ fn add_flags(path: &Path, flags: IFlags) {
 /// compared too. Reading leaves no trace in what is read.
 pub fn compare(a: &Path, b: &Path) -> Vec<String> {
     let (before, after) = (Walked::new(a), Walked::new(b));
-    let mut differences = Vec::new();
-    let paths: BTreeSet<&PathBuf> = before.entries.keys().chain(after.entries.keys()).collect();
-    for path in paths {
-        let name = path.display();
-        let (one, other) = (before.entries.get(path), after.entries.get(path));
-        let (Some(one), Some(other)) = (one, other) else {
-            let only = if one.is_some() { a } else { b };
-            differences.push(format!("{name} is only in {}", only.display()));
-            continue;
-        };
-        for (what, one) in one {
-            let other = other.get(what).map_or("nothing", String::as_str);
-            if one != other {
-                differences.push(format!("{what} of {name}: {one} became {other}"));
-            }
+    let mut differences = before.differences(&after);
+    for (path, seen) in &before.entries {
+        let is_in_both = after.entries.contains_key(path);
+        if is_in_both && !same_content(&a.join(path), &b.join(path), &seen["kind"]) {
+            differences.push(format!("the content of {} is another", path.display()));
         }
-        if one.len() != other.len() {
-            differences.push(format!("{name} has {other:?} instead of {one:?}"));
-        }
-        if !same_content(&a.join(path), &b.join(path), &one["kind"]) {
-            differences.push(format!("the content of {name} is another"));
-        }
-    }
-    if before.groups() != after.groups() {
-        differences.push("the names of a file are not together".into());
     }
     differences
 }
@@ -326,14 +307,15 @@ pub fn compare(a: &Path, b: &Path) -> Vec<String> {
 /// What there is to see of an entry, by what it is.
 type Seen = BTreeMap<String, String>;
 
+/// A tree as it was at one time, without the content of its files.
 #[derive(Default)]
-struct Walked {
+pub struct Walked {
     entries: BTreeMap<PathBuf, Seen>,
     names: BTreeMap<u64, BTreeSet<PathBuf>>,
 }
 
 impl Walked {
-    fn new(top: &Path) -> Self {
+    pub fn new(top: &Path) -> Self {
         let mut walked = Self::default();
         let mut todo = vec![PathBuf::new()];
         while let Some(path) = todo.pop() {
@@ -357,6 +339,34 @@ impl Walked {
             walked.entries.insert(path, describe(&at, kind, &statx));
         }
         walked
+    }
+
+    /// What tells one tree from another, each difference in a line.
+    pub fn differences(&self, after: &Self) -> Vec<String> {
+        let mut differences = Vec::new();
+        let paths: BTreeSet<&PathBuf> = self.entries.keys().chain(after.entries.keys()).collect();
+        for path in paths {
+            let name = path.display();
+            let (one, other) = (self.entries.get(path), after.entries.get(path));
+            let (Some(one), Some(other)) = (one, other) else {
+                let which = if one.is_some() { "first" } else { "second" };
+                differences.push(format!("{name} is only in the {which} tree"));
+                continue;
+            };
+            for (what, one) in one {
+                let other = other.get(what).map_or("nothing", String::as_str);
+                if one != other {
+                    differences.push(format!("{what} of {name}: {one} became {other}"));
+                }
+            }
+            if one.len() != other.len() {
+                differences.push(format!("{name} has {other:?} instead of {one:?}"));
+            }
+        }
+        if self.groups() != after.groups() {
+            differences.push("the names of a file are not together".into());
+        }
+        differences
     }
 
     fn groups(&self) -> BTreeSet<&BTreeSet<PathBuf>> {

@@ -189,7 +189,7 @@ fn what_a_copy_inherits_is_kept() {
     let (os, count) = (Os::default(), Count::default());
     let source = os::open_dir(place.guarded(), "source").unwrap();
     let target = os::open_dir(place.guarded(), "target").unwrap();
-    os.set_project(&target, 77).unwrap();
+    os.set_project(&target, 77, true).unwrap();
     copying(&os, Transfer::Share, &count)
         .copy(&source, &target)
         .unwrap();

@@ -1,0 +1,223 @@
+//! `rootcellar volume enforce`: volumes that were made before their pool could enforce sizes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tonic::Code;
+
+use crate::cellar::{Cellar, MIB, Served, append, obstacle};
+use crate::common::messages::{publish, refused};
+use crate::common::tree::{Extent, Walked, nasty};
+use crate::skip;
+use crate::variant::{EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
+
+/// A filesystem mounted as it enforces nothing, and then as it does.
+const PAIRS: [(&Variant, &Variant); 2] = [(&XFS_PLAIN, &XFS), (&EXT4_COUNTING, &EXT4)];
+
+const SIZE: u64 = 64 * MIB;
+
+fn enforce(cellar: &Cellar, which: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rootcellar"))
+        .args(["volume", "enforce", which])
+        .arg(format!(
+            "--endpoint=unix://{}",
+            cellar.node.path("run/csi.sock").display()
+        ))
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn succeeds(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn fails(output: &Output, says: &[&str]) {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for word in says {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+}
+
+/// A published volume that nothing enforces.
+async fn unenforced(cellar: &Cellar, served: &mut Served, name: &str, fill: impl FnOnce(&Path)) {
+    let id = served.make(name, SIZE).await;
+    assert_eq!(served.enforcement(name, SIZE).await, "none");
+    let target = cellar.publish(served, &id, name).await;
+    fill(&target);
+    served.clients.unpublish(&id, &target).await.unwrap();
+}
+
+async fn id_of(served: &mut Served, name: &str) -> String {
+    served.make(name, SIZE).await
+}
+
+#[tokio::test]
+async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_they_are() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for (before, after) in PAIRS {
+        let mut cellar = Cellar::new(before);
+        let mut served = cellar.serve().await;
+        unenforced(&cellar, &mut served, "pvc", |at| {
+            nasty(at, Extent::default())
+        })
+        .await;
+        fails(
+            &enforce(&cellar, &id_of(&mut served, "pvc").await),
+            &["prjquota"],
+        );
+        served.stop();
+        cellar.mount_as(after);
+
+        let mut served = cellar.serve().await;
+        let id = id_of(&mut served, "pvc").await;
+        let data = cellar.directory("pvc").join("data");
+        let tree = Walked::new(&data);
+        let said = succeeds(&enforce(&cellar, &id));
+        assert!(said.contains(&format!("{id} is enforced now")), "{said}");
+        assert_eq!(tree.differences(&Walked::new(&data)), <Vec<String>>::new());
+        cellar.assert_limited("pvc", SIZE);
+        let said = succeeds(&enforce(&cellar, &id));
+        assert!(said.contains("was enforced already"), "{said}");
+        assert_eq!(
+            succeeds(&enforce(&cellar, "--all")),
+            "every volume with a size is enforced\n"
+        );
+
+        let target = cellar.publish(&mut served, &id, "again").await;
+        for kind in ["fifo", "link"] {
+            let (old, new) = (target.join(kind), target.join(format!("wide/{kind}")));
+            if kind == "fifo" {
+                crate::common::loops::run(Command::new("mkfifo").arg(&old));
+            } else {
+                std::os::unix::fs::symlink("nowhere", &old).unwrap();
+            }
+            fs::rename(&old, &new).unwrap();
+        }
+        let (written, error) = append(&target.join("too much"), 2 * SIZE);
+        assert_eq!(error, Some(cellar.full()));
+        assert!(written < SIZE, "{written}");
+        served.stop();
+        cellar.serve().await.stop();
+        cellar.assert_limited("pvc", SIZE);
+    }
+}
+
+#[tokio::test]
+async fn old_links_and_nodes_can_be_renamed_afterwards() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for (before, after) in PAIRS {
+        let mut cellar = Cellar::new(before);
+        let mut served = cellar.serve().await;
+        unenforced(&cellar, &mut served, "pvc", |at| {
+            fs::create_dir(at.join("dir")).unwrap();
+            for dir in [at, &at.join("dir")] {
+                std::os::unix::fs::symlink("nowhere", dir.join("link")).unwrap();
+                fs::hard_link(dir.join("link"), dir.join("other")).unwrap();
+                crate::common::loops::run(Command::new("mkfifo").arg(dir.join("fifo")));
+            }
+        })
+        .await;
+        served.stop();
+        cellar.mount_as(after);
+        let mut served = cellar.serve().await;
+        let id = id_of(&mut served, "pvc").await;
+        succeeds(&enforce(&cellar, "--all"));
+        let target = cellar.publish(&mut served, &id, "again").await;
+        for name in ["link", "other", "fifo"] {
+            fs::rename(target.join(name), target.join(format!("dir/top-{name}"))).unwrap();
+            fs::rename(target.join("dir").join(name), target.join(name)).unwrap();
+        }
+        served.stop();
+    }
+}
+
+#[tokio::test]
+async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_unchanged() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for (before, after) in PAIRS {
+        let mut cellar = Cellar::new(before);
+        let mut served = cellar.serve().await;
+        unenforced(&cellar, &mut served, "large", |at| {
+            let (written, error) = append(&at.join("file"), SIZE + MIB);
+            assert_eq!((written, error), (SIZE + MIB, None));
+        })
+        .await;
+        unenforced(&cellar, &mut served, "used", |_| ()).await;
+        let unsized_volume = served.make("unsized", 0).await;
+        served.stop();
+        cellar.mount_as(after);
+        let mut served = cellar.serve().await;
+        let (large, used) = (
+            id_of(&mut served, "large").await,
+            id_of(&mut served, "used").await,
+        );
+        let target = cellar.publish(&mut served, &used, "used").await;
+        let record = cellar.record("large");
+        let size = SIZE.to_string();
+        fails(
+            &enforce(&cellar, &large),
+            &[&large, &size, "more than its size"],
+        );
+        fails(&enforce(&cellar, &used), &[&used, "published"]);
+        fails(&enforce(&cellar, &unsized_volume), &["no size"]);
+        fails(
+            &enforce(&cellar, "--all"),
+            &["2 of 2 volumes are not enforced"],
+        );
+        assert_eq!(cellar.record("large"), record);
+        served.clients.unpublish(&used, &target).await.unwrap();
+        let output = enforce(&cellar, "--all");
+        fails(&output, &["1 of 2 volumes are not enforced"]);
+        cellar.assert_limited("used", SIZE);
+        served.stop();
+    }
+}
+
+/// A driver that was killed in between has left a record with a quota id and a tree without it.
+#[tokio::test]
+async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_repeated() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    for (before, after) in PAIRS {
+        let mut cellar = Cellar::new(before);
+        let mut served = cellar.serve().await;
+        unenforced(&cellar, &mut served, "pvc", |at| {
+            append(&at.join("file"), MIB);
+        })
+        .await;
+        served.stop();
+        cellar.mount_as(after);
+        let id = u64::from(crate::cellar::OURS.start);
+        cellar.rewrite("pvc", "quota_id", id);
+        cellar.rewrite("pvc", "enforcing", true);
+        fs::create_dir(cellar.directory("pvc").join("enforcing")).unwrap();
+
+        let mut served = cellar.serve().await;
+        assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
+        let volume = id_of(&mut served, "pvc").await;
+        let other = served.make("other", SIZE).await;
+        assert_ne!(u64::from(cellar.project("other")), id);
+        let target = cellar.node.target("pod");
+        let answer = served.clients.publish(publish(&volume, &target)).await;
+        refused("half", answer, Code::FailedPrecondition, "volume enforce");
+        succeeds(&enforce(&cellar, &volume));
+        cellar.assert_limited("pvc", SIZE);
+        assert_eq!(u64::from(cellar.project("pvc")), id);
+        assert!(!cellar.directory("pvc").join("enforcing").exists());
+        cellar.publish(&mut served, &volume, "again").await;
+        served.clients.delete(&other).await.unwrap();
+        served.stop();
+    }
+}
