@@ -21,21 +21,25 @@ use common::Phase;
 /// The fewest calls that tell what a call costs that does nothing.
 const PROBES: usize = 1000;
 
+/// How many calls that nobody times are kept going.
+const UNTIMED_IN_FLIGHT: u16 = 8;
+
 /// Drive a CSI driver through its socket and tell how long its calls take
 ///
 /// Calls are made as the provisioner and the kubelet make them: Probe, which shows what a call
-/// costs that does nothing, then CreateVolume, NodePublishVolume, NodeGetVolumeStats,
+/// costs that does nothing, GetCapacity, then CreateVolume, NodePublishVolume, NodeGetVolumeStats,
 /// NodeUnpublishVolume and DeleteVolume (and NodeStageVolume and NodeUnstageVolume, if the driver
 /// has them), with --in-flight of them at once over one connection.
 ///
-/// Without --measure, all of --volumes go through each call. With it, --volumes are made first and
-/// stay while so many more are timed. A call that fails is counted under its code, not tried
+/// Without --measure, all of --volumes go through each call. With it, --volumes are made first,
+/// eight at once, and stay while so many more are timed. A call that fails is counted under its code, not tried
 /// again, and makes the exit status 1.
 ///
 /// The directory for targets must be one that the driver, its process and this one see alike.
 #[derive(Debug, Parser)]
 #[command(name = "load", version)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 struct Args {
     /// Call the driver at this Unix socket, as unix:///csi/csi.sock
     #[arg(long, value_name = "URL")]
@@ -71,6 +75,10 @@ struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     files: usize,
 
+    /// Write a block into each volume that is not timed and make a snapshot of it, which stays
+    #[arg(long, requires = "measure")]
+    snapshots: bool,
+
     /// Leave the volumes that are not timed where they are
     #[arg(long, requires = "measure")]
     keep: bool,
@@ -87,7 +95,11 @@ struct Args {
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "files")]
     lasts: Option<Duration>,
 
-    /// Report so often while --for lasts
+    /// Call nothing for so long at the end, and tell the CPU time of the driver in each --interval
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "lasts")]
+    rest: Option<Duration>,
+
+    /// Report so often while --for or --rest lasts
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     interval: Duration,
 
@@ -145,6 +157,7 @@ struct Facts {
     volumes: usize,
     files: usize,
     server: Process,
+    rest_cpu_ms: Vec<u128>,
 }
 
 /// Runs what was asked for; whether nothing failed.
@@ -167,10 +180,7 @@ async fn run(args: Args) -> Result<bool, String> {
         (measure, _) => (args.volumes, measure.unwrap_or(0)),
     };
     let fill = driver.volumes(present);
-    let mut phases = Vec::new();
-    if present > 0 {
-        phases.push(client::phase(&driver, "fill", Call::Create, &fill, args.in_flight).await);
-    }
+    let mut phases = filled(&driver, &fill, &args).await;
     let mut good = true;
     if let Some(lasts) = args.lasts {
         let (interval, in_flight, json) = (args.interval, args.in_flight, args.json);
@@ -183,24 +193,71 @@ async fn run(args: Args) -> Result<bool, String> {
         };
         good = steady::run(&driver, plan).await?;
     } else {
-        let nobody = driver.volumes(timed.max(PROBES));
-        phases.push(client::phase(&driver, "probe", Call::Probe, &nobody, args.in_flight).await);
+        phases.extend(questions(&driver, timed, args.in_flight).await);
         phases.extend(lives(&driver, timed, &args).await?);
+    }
+    let server = Process::look(pid)?;
+    if !args.keep && present > 0 {
+        phases.push(untimed(&driver, "clear", Call::Delete, &made(&fill)).await);
     }
     let facts = Facts {
         in_flight: args.in_flight,
         volumes: present,
         files: args.files,
-        server: Process::look(pid)?,
+        server,
+        rest_cpu_ms: rest(pid, &args).await?,
     };
-    if !args.keep && present > 0 {
-        let made = made(&fill);
-        phases.push(client::phase(&driver, "clear", Call::Delete, &made, args.in_flight).await);
-    }
     if !phases.is_empty() {
         common::print(args.json, &facts, &phases).map_err(|error| error.to_string())?;
     }
     Ok(good && phases.iter().all(Phase::is_good))
+}
+
+/// Makes the volumes that are not timed.
+async fn filled(driver: &Arc<Driver>, fill: &[Arc<Volume>], args: &Args) -> Vec<Phase> {
+    let mut phases = Vec::new();
+    if !fill.is_empty() {
+        phases.push(untimed(driver, "fill", Call::Create, fill).await);
+    }
+    if args.snapshots {
+        for call in [Call::Pod, Call::Snapshot] {
+            phases.push(untimed(driver, call.name(), call, &made(fill)).await);
+        }
+    }
+    phases
+}
+
+/// One call on every volume that is not timed.
+async fn untimed(driver: &Arc<Driver>, name: &str, call: Call, on: &[Arc<Volume>]) -> Phase {
+    client::phase(driver, name, call, on, UNTIMED_IN_FLIGHT).await
+}
+
+/// The calls that are on no volume.
+async fn questions(driver: &Arc<Driver>, timed: usize, in_flight: u16) -> Vec<Phase> {
+    let mut asked = vec![(Call::Probe, timed.max(PROBES))];
+    if timed > 0 && driver.tells_capacity() {
+        asked.push((Call::Capacity, timed));
+    }
+    let mut phases = Vec::new();
+    for (call, times) in asked {
+        let nobody = driver.volumes(times);
+        phases.push(client::phase(driver, call.name(), call, &nobody, in_flight).await);
+    }
+    phases
+}
+
+/// Calls nothing for --rest; the CPU time of the server in each --interval, in milliseconds.
+async fn rest(pid: i32, args: &Args) -> Result<Vec<u128>, String> {
+    let mut left = args.rest.unwrap_or_default();
+    let mut taken = Vec::new();
+    while !left.is_zero() {
+        let interval = args.interval.min(left);
+        let before = Process::look(pid)?.cpu_ms;
+        tokio::time::sleep(interval).await;
+        taken.push(Process::look(pid)?.cpu_ms.saturating_sub(before));
+        left -= interval;
+    }
+    Ok(taken)
 }
 
 /// All calls of a volume's life, each on every volume before the next one.

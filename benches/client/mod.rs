@@ -23,6 +23,9 @@ use uuid::Uuid;
 use super::common::targets;
 use super::common::{Phase, Times};
 
+/// Too large for btrfs to keep it beside the inode, so that a copy references a block.
+const BLOCK: [u8; 4096] = [b'x'; 4096];
+
 /// What the volumes are to be like and where they are mounted.
 #[derive(Debug)]
 pub(crate) struct Wanted {
@@ -36,26 +39,33 @@ pub(crate) struct Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Probe,
+    Capacity,
     Create,
+    Snapshot,
     Stage,
     Publish,
     Stats,
     Unpublish,
     Unstage,
     Delete,
+    /// No call of its own: a pod mounts the volume, writes into it and ends.
+    Pod,
 }
 
 impl Call {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Probe => "probe",
+            Self::Capacity => "capacity",
             Self::Create => "create",
+            Self::Snapshot => "snapshot",
             Self::Stage => "stage",
             Self::Publish => "publish",
             Self::Stats => "stats",
             Self::Unpublish => "unpublish",
             Self::Unstage => "unstage",
             Self::Delete => "delete",
+            Self::Pod => "pod",
         }
     }
 }
@@ -100,6 +110,7 @@ pub(crate) struct Driver {
     topology: Option<csi::Topology>,
     stages: bool,
     tells_stats: bool,
+    tells_capacity: bool,
 }
 
 impl Driver {
@@ -125,18 +136,17 @@ impl Driver {
                 matches!(&one.r#type, Some(node_can::Type::Rpc(rpc)) if rpc.r#type() == wanted)
             })
         };
-        let attaches = controller
+        let controls = controller
             .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
             .await
             .map_err(asked)?
-            .into_inner()
-            .capabilities
-            .iter()
-            .any(|one| {
-                let attach = controller_can::rpc::Type::PublishUnpublishVolume;
-                matches!(&one.r#type, Some(controller_can::Type::Rpc(rpc)) if rpc.r#type() == attach)
-            });
-        if attaches {
+            .into_inner();
+        let controller_has = |wanted: controller_can::rpc::Type| {
+            controls.capabilities.iter().any(|one| {
+                matches!(&one.r#type, Some(controller_can::Type::Rpc(rpc)) if rpc.r#type() == wanted)
+            })
+        };
+        if controller_has(controller_can::rpc::Type::PublishUnpublishVolume) {
             return Err(
                 "the driver wants its volumes attached, which this client does not do".into(),
             );
@@ -151,6 +161,7 @@ impl Driver {
             topology: info.accessible_topology,
             stages: node_has(node_can::rpc::Type::StageUnstageVolume),
             tells_stats: node_has(node_can::rpc::Type::GetVolumeStats),
+            tells_capacity: controller_has(controller_can::rpc::Type::GetCapacity),
             channel,
         })
     }
@@ -165,6 +176,11 @@ impl Driver {
         calls.extend(self.stages.then_some(Call::Unstage));
         calls.push(Call::Delete);
         calls
+    }
+
+    /// Whether the driver knows `GetCapacity`.
+    pub(crate) fn tells_capacity(&self) -> bool {
+        self.tells_capacity
     }
 
     /// Volumes that are not made yet.
@@ -208,7 +224,10 @@ impl Driver {
                 let mut identity = IdentityClient::new(self.channel.clone());
                 identity.probe(csi::ProbeRequest {}).await.map(drop)
             }
+            Call::Capacity => self.capacity().await,
             Call::Create => self.create(volume).await,
+            Call::Snapshot => self.snapshot(volume).await,
+            Call::Pod => self.pod(volume).await,
             Call::Delete => {
                 let mut controller = ControllerClient::new(self.channel.clone());
                 let request = csi::DeleteVolumeRequest {
@@ -246,6 +265,43 @@ impl Driver {
         // A volume is made once in its life.
         let _ = volume.made.set(made);
         Ok(())
+    }
+
+    /// The provisioner's request for each class and segment.
+    async fn capacity(&self) -> Result<(), Status> {
+        let request = csi::GetCapacityRequest {
+            volume_capabilities: vec![capability()],
+            parameters: self.wanted.parameters.clone().into_iter().collect(),
+            accessible_topology: self.topology.clone(),
+        };
+        let mut controller = ControllerClient::new(self.channel.clone());
+        controller.get_capacity(request).await.map(drop)
+    }
+
+    /// The snapshotter's request.
+    async fn snapshot(&self, volume: &Volume) -> Result<(), Status> {
+        let request = csi::CreateSnapshotRequest {
+            source_volume_id: made(volume)?.volume_id.clone(),
+            name: format!("snapshot-of-{}", volume.name),
+            ..Default::default()
+        };
+        let mut controller = ControllerClient::new(self.channel.clone());
+        controller.create_snapshot(request).await.map(drop)
+    }
+
+    /// The kubelet's requests for a pod that writes one block.
+    async fn pod(&self, volume: &Volume) -> Result<(), Status> {
+        volume.make_places()?;
+        let node_calls = [Call::Stage, Call::Publish, Call::Unpublish, Call::Unstage];
+        for call in self.life() {
+            if call == Call::Unpublish {
+                std::fs::write(volume.target().join("block"), BLOCK)?;
+            }
+            if node_calls.contains(&call) {
+                self.on_node(call, volume).await?;
+            }
+        }
+        Ok(volume.remove_places()?)
     }
 
     /// What the kubelet sends.

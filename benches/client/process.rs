@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use serde::Serialize;
 
 /// What a process takes.
@@ -11,6 +14,8 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) rss_kib: u64,
     pub(crate) peak_rss_kib: u64,
+    /// Since it began, in user mode and in the kernel.
+    pub(crate) cpu_ms: u128,
     pub(crate) threads: u64,
     pub(crate) descriptors: usize,
 }
@@ -26,10 +31,15 @@ impl Process {
             let digits = value.and_then(|value| value.split_ascii_whitespace().next());
             digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
         };
+        // To the nanosecond; /proc/PID/stat counts in steps of 10 ms.
+        let cpu = ClockId::pid_cpu_clock_id(Pid::from_raw(pid))
+            .and_then(ClockId::now)
+            .map_err(|errno| told(errno.into()))?;
         Ok(Self {
             pid,
             rss_kib: number("VmRSS:"),
             peak_rss_kib: number("VmHWM:"),
+            cpu_ms: Duration::from(cpu).as_millis(),
             threads: number("Threads:"),
             descriptors: fs::read_dir(format!("/proc/{pid}/fd"))
                 .map_err(told)?
