@@ -1,0 +1,98 @@
+//! The space that quota ids leave on an XFS with project quota, which never gives the block of a
+//! quota id back: takes and releases ids one after the other, each with a directory, as volumes
+//! that come and go do.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use rootcellar::os::Os;
+use rootcellar::quota::{Enforcement, KernelQuotas, Quota, Quotas};
+use rootcellar::types::Bytes;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The limit of every directory.
+const SIZE: Bytes = Bytes(1 << 20);
+
+/// The time between two looks at the space in use.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Tell the space that quota ids leave on an XFS, as one JSON object in one line
+#[derive(Debug, Parser)]
+#[command(name = "ids", version)]
+#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
+struct Args {
+    /// Make the directories in this one, on an XFS with prjquota that nobody else uses
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+
+    /// Take so many quota ids
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    ids: usize,
+
+    /// Do nothing: `cargo bench` passes it to every program
+    #[arg(long = "bench", hide = true)]
+    _by_cargo: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(errno) => {
+            eprintln!("ids: {errno}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(&args.dir, flags, Mode::empty())?;
+    let quota = KernelQuotas.find("xfs", dir.as_fd())?;
+    if quota.enforcement() == Enforcement::None {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let before = used_kib(&dir)?;
+    let mut different = BTreeSet::new();
+    for _ in 0..args.ids {
+        different.extend(come_and_go(quota.as_ref(), &dir)?);
+    }
+    let line = serde_json::json!({
+        "ids": args.ids,
+        "different": different.len(),
+        "kib": used_kib(&dir)?.saturating_sub(before),
+    });
+    writeln!(std::io::stdout(), "{line}").map_err(|_| Errno::PIPE)
+}
+
+/// A directory that is made under a quota id and removed; the quota id.
+fn come_and_go(quota: &dyn Quota, dir: &OwnedFd) -> Result<Option<u32>, Errno> {
+    let os = Os::default();
+    let id = quota.create_dir(&os, dir.as_fd(), "data", SIZE)?;
+    os.rmdir(dir, "data")?;
+    if let Some(id) = id {
+        quota.release(&os, id)?;
+    }
+    Ok(id)
+}
+
+/// The space in use once it stays the same, because the kernel frees the inodes of removed
+/// directories in the background.
+fn used_kib(dir: &OwnedFd) -> Result<u64, Errno> {
+    let mut before = None;
+    loop {
+        rustix::fs::syncfs(dir)?;
+        let room = rustix::fs::fstatvfs(dir)?;
+        let used = (room.f_blocks - room.f_bfree) * room.f_frsize / 1024;
+        if before == Some(used) {
+            return Ok(used);
+        }
+        before = Some(used);
+        std::thread::sleep(PAUSE);
+    }
+}
