@@ -1,12 +1,17 @@
 #!/bin/sh
-# The inside of run.sh enforcement: a btrfs without quota beside one with simple quota; writes the table.
+# The inside of run.sh enforcement: a btrfs without quota beside one with simple quota; then, with simple quota, calls
+# beside many volumes and snapshots, and the CPU time of the driver after the volumes are deleted; then the space that
+# quota ids leave on an XFS, in the guest of hack/uml.sh. Writes the tables.
 #
-# Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR, PAGE, ROUNDS, MEASURE
-#      VOLUMES  how many volumes are there when the driver starts, default: 10000
+# Env: LOAD, FLOOR, IDS, ROOTCELLAR as run.sh sets them; BENCH_DIR, PAGE, ROUNDS, MEASURE
+#      VOLUMES  how many volumes are there when the driver starts, and how many have snapshots, default: 10000
+#      DELETED  how many volumes with snapshots are deleted for the first minute after, default: 1000
+#      QUOTA_IDS  how many quota ids are taken on the XFS, default: 5000
 set -eu
 . benches/inside.sh
 page=${PAGE:-docs/performance.md}
 rounds=${ROUNDS:-5} measure=${MEASURE:-200} volumes=${VOLUMES:-10000}
+deleted=${DELETED:-1000} ids=${QUOTA_IDS:-5000} calls=$((rounds * measure))
 results=$work/results
 
 keep() { # PROGRAM [argument...]
@@ -15,8 +20,32 @@ keep() { # PROGRAM [argument...]
     jq -c --arg fs "$fs" --arg program "$program" '. + {$fs, $program}' "$work/line" >>"$results"
 }
 
+# Ends the server and the filesystem it is on.
+displace() {
+    stop
+    umount "$work/$fs"
+    rmdir "$work/$fs"
+    rm -r "$work/$fs.image" "$work/state-$fs"
+}
+
+# Fails unless so many deleted volumes wait in the trash: without them the CPU time is of an idle driver.
+waiting() { # HOW-MANY
+    [ "$(find "$work/$fs/pool/.rootcellar/trash" -mindepth 1 -maxdepth 1 | wc -l)" -eq "$1" ] && return
+    echo "bench: the trash does not hold $1 volumes" >&2
+    return 1
+}
+
 # When the driver said something, in milliseconds.
 at() { date -d "$(grep -m 1 "$1" "$work/server.log" | cut -d ' ' -f 1)" +%s%3N; }
+
+echo "bench: quota ids on xfs" >&2
+# shellcheck disable=SC2016 # for the inner shell
+run hack/uml.sh sh -euc '
+    truncate -s 1G "$TMPDIR/image"
+    mkfs.xfs -q "$TMPDIR/image"
+    mkdir "$TMPDIR/xfs"
+    mount -o loop,prjquota "$TMPDIR/image" "$TMPDIR/xfs"
+    exec "$IDS" --dir "$TMPDIR/xfs" --ids "$0"' "$ids" >"$work/ids"
 
 for fs in btrfs btrfs-squota; do
     place "$fs"
@@ -37,8 +66,22 @@ for fs in btrfs btrfs-squota; do
         opening=$(($(at "pool is open") - $(at "rootcellar starts")))
         jq -nc --arg fs "$fs" --argjson opening "$opening" '{$fs, program: "start", $opening}' >>"$results"
     done
-    stop
+    displace
 done
+
+echo "bench: snapshots on $fs" >&2
+place "$fs"
+serve
+load --volumes 0 --measure "$calls" >"$work/alone"
+reclaimed
+load --volumes "$volumes" --snapshots --measure "$calls" --rest 3m >"$work/beside"
+waiting "$volumes"
+displace
+place "$fs"
+serve
+load --volumes "$deleted" --snapshots --measure 0 --rest 1m >"$work/deleted"
+waiting "$deleted"
+displace
 
 jq -rs --argjson volumes "$volumes" --arg commit "$(git describe --always --dirty --exclude='*')" '
     . as $all
@@ -55,5 +98,28 @@ jq -rs --argjson volumes "$volumes" --arg commit "$(git describe --always --dirt
       row("NodeGetVolumeStats, µs"; p50("btrfs"; "load"; "stats"); p50("btrfs-squota"; "load"; "stats")),
       row("start with \($volumes) volumes, to the open pool, ms"; opening("btrfs"); opening("btrfs-squota"))
     ' "$results" >"$work/table"
+jq -nr --slurpfile alone "$work/alone" --slurpfile beside "$work/beside" --slurpfile deleted "$work/deleted" \
+    --rawfile ids "$work/ids" --argjson volumes "$volumes" --argjson count "$deleted" '
+    def whole: (. + 0.5) | floor;
+      def verdict($target): if . <= $target then "yes" else "**no**" end;
+      def of($run; $phase): $run[0].phases[] | select(.phase == $phase);
+      def row($what; $value; $target): "| \($what) | \($value) | \($target) | \($value | verdict($target)) |";
+      def free($what; $alone; $beside): "| \($what) | \($alone | whole) | \($beside | whole) | | |";
+      def held($what; $alone; $beside; $target):
+        "| \($what) | \($alone | whole) | \($beside | whole) | \($target | whole) | \($beside | verdict($target)) |";
+      of($alone; "capacity") as $asked | of($beside; "capacity") as $capacity
+    | of($alone; "create").p50_us as $made | of($beside; "create").p50_us as $create
+    | "", "| with simple quota, 1 in flight | empty | beside \($volumes) volumes, \($volumes) snapshots | at most | holds |",
+      "| --- | --- | --- | --- | --- |",
+      held("GetCapacity p50, µs"; $asked.p50_us; $capacity.p50_us; 1000),
+      free("GetCapacity p99, µs"; $asked.p99_us; $capacity.p99_us),
+      free("GetCapacity, the longest, µs"; $asked.max_us; $capacity.max_us),
+      held("CreateVolume p50, µs"; $made; $create; $made + 20000),
+      "", "| | measured | at most | holds |", "| --- | --- | --- | --- |",
+      row("CPU of the first minute after \($count) volumes with snapshots are deleted, ms"; $deleted[0].facts.rest_cpu_ms[0]; 100),
+      row("CPU of the third minute, \($volumes) such volumes in the trash, ms"; $beside[0].facts.rest_cpu_ms[2]; 20),
+      ([$ids | fromjson?][0] as $xfs | if $xfs then row("space left on XFS by \($xfs.ids) quota ids, KiB"; $xfs.kib; 100)
+        else "", "XFS is not measured: \($ids | split("\n")[0])." end)
+    ' >>"$work/table"
 write_between "$page" "benches/run.sh enforcement" "$work/table"
 cat "$work/table"

@@ -3,7 +3,8 @@
 # and writes the tables into docs/performance.md. Mounts only in a private mount namespace, and removes what it made.
 #
 # Usage: run.sh              measure everything, at most ten minutes
-#        run.sh enforcement  measure what it costs that sizes are held, on btrfs, which this kernel can
+#        run.sh enforcement  measure what it costs that sizes are held, on btrfs, which this kernel can; also calls beside
+#                            snapshots, the CPU time after deletions, and the space that quota ids leave on an XFS
 #        run.sh steady       let volumes live and die for DURATION, and compare the first interval with the last
 # Needs: what hack/setup.sh installs; root, for the mounts.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -19,9 +20,9 @@ case $goal in tables | enforcement | steady) ;; *) echo "usage: run.sh [enforcem
 hack/setup.sh
 hack/musl.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}
-programs=$(cargo build --locked --profile bench --bench load --bench floor --message-format json-render-diagnostics)
+programs=$(cargo build --locked --profile bench --bench load --bench floor --bench ids --message-format json-render-diagnostics)
 program() { echo "$programs" | jq -r --arg name "$1" 'select(.executable and .target.name == $name) | .executable'; }
-LOAD=$(program load) FLOOR=$(program floor)
+LOAD=$(program load) FLOOR=$(program floor) IDS=$(program ids)
 ROOTCELLAR=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
-export LOAD FLOOR ROOTCELLAR
+export LOAD FLOOR IDS ROOTCELLAR
 exec hack/private-ns.sh "benches/$goal.sh"
