@@ -1,9 +1,8 @@
 #!/bin/sh
 # The disks of a node of the test cluster, each an image of its own: the pool `default` on both nodes, `fast` on
 # node2 alone, `held` on both, where node2 alone can hold sizes, `reflink` on both, and `late` on node1, whose disk is made
-# and not mounted.
+# and not mounted. The driver switches simple quota on when it makes the pool on `held`, which is an empty btrfs.
 #
-# Needs: perl, which every Debian has: btrfs-progs know simple quota from 6.7 on, and Debian 12 has 6.2.
 # Env:   NODE NODE_ROOT  as node.sh sets them
 set -eu
 pools=/var/lib/rootcellar/pools
@@ -25,6 +24,9 @@ node1)
     disk default 6G xfs
     disk fast 8G btrfs
     mount -o loop "$NODE_ROOT/fast.img" "$pools/fast"
+    # Other data, so that one btrfs stays without quota.
+    mkdir "$pools/fast/lost+found"
+    : >"$pools/fast/lost+found/other"
     disk held 2G btrfs
     ;;
 esac
@@ -33,9 +35,3 @@ disk reflink 2G xfs
 mount -o loop "$NODE_ROOT/reflink.img" "$pools/reflink"
 mount -o loop "$NODE_ROOT/default.img" "$pools/default"
 mount -o loop "$NODE_ROOT/held.img" "$pools/held"
-if [ "$NODE" != node1 ]; then
-    # As `btrfs quota enable --simple`: BTRFS_IOC_QUOTA_CTL with BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA.
-    # shellcheck disable=SC2016 # the variables are perl's
-    perl -e 'open my $dir, "<", $ARGV[0] or die "$!"; ioctl $dir, 0xC0109428, my $args = pack "Q2", 4 or die "$!"' \
-        "$pools/held"
-fi

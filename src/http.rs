@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use crate::metrics::{self, Metrics};
 use crate::pool::{Pool, PoolStatus, Sickness};
+use crate::quota::Enforcement;
 use crate::types::PoolName;
 use crate::volume::Volumes;
 
@@ -93,7 +94,11 @@ impl Asked {
 async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
     // What is known of the pools, for a dead disk would not answer, and many volumes not soon.
     let pools = page.volumes.pools().iter();
-    let pools = pools.map(|pool| (pool.name().clone(), pool.sickness(), pool.silence()));
+    let pools = pools.map(|pool| {
+        let unenforced = pool.enforcement() == Enforcement::None;
+        let name = pool.name().clone();
+        (name, pool.sickness(), pool.silence(), unenforced)
+    });
     readiness(page.volumes.is_loaded(), &pools.collect::<Vec<_>>())
 }
 
@@ -112,8 +117,8 @@ async fn metrics_text(State(page): State<Page>) -> Response {
     }
 }
 
-/// Why a pool cannot be used, and how long its disk has not answered.
-type Health = (PoolName, Option<Sickness>, Option<Duration>);
+/// Why a pool cannot be used, how long its disk has not answered, and whether it enforces no sizes.
+type Health = (PoolName, Option<Sickness>, Option<Duration>, bool);
 
 /// Ready is a driver that has loaded its records. A sick pool is named and does not make it
 /// unready: one dead disk would otherwise hold up the rollout of a whole cluster.
@@ -122,7 +127,7 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
     if !loaded {
         text.push_str("loading\n");
     }
-    for (name, sickness, silence) in pools {
+    for (name, sickness, silence, unenforced) in pools {
         // Writing to a string does not fail.
         let _ = match (sickness, silence) {
             (Some(reason), _) => writeln!(text, "pool {name}: sick: {reason}"),
@@ -134,6 +139,12 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
             ),
             (None, None) => writeln!(text, "pool {name}: healthy"),
         };
+        if *unenforced && sickness.is_none() && silence.is_none() {
+            let _ = writeln!(
+                text,
+                "pool {name}: sizes are not enforced; `rootcellar check` says why"
+            );
+        }
     }
     if pools.is_empty() {
         text.push_str("no pool is configured\n");
@@ -153,9 +164,12 @@ mod tests {
 
     #[test]
     fn readyz_tells_the_pools_apart() {
-        let healthy = || ("fast".parse().unwrap(), None, None);
-        let sick = || ("slow".parse().unwrap(), Some(Sickness::ReadOnly), None);
-        let silent = || ("hung".parse().unwrap(), None, Some(Duration::from_secs(31)));
+        let healthy = || ("fast".parse().unwrap(), None, None, false);
+        let unenforced = || ("big".parse().unwrap(), None, None, true);
+        let read_only = Some(Sickness::ReadOnly);
+        let sick = || ("slow".parse().unwrap(), read_only.clone(), None, true);
+        let long = Some(Duration::from_secs(31));
+        let silent = || ("hung".parse().unwrap(), None, long, true);
         let cases = [
             // loaded, pools, code, text
             (true, vec![], 200, "no pool is configured\n"),
@@ -167,6 +181,12 @@ mod tests {
                 vec![healthy(), sick()],
                 200,
                 "pool fast: healthy\npool slow: sick: its filesystem is read-only\n",
+            ),
+            (
+                true,
+                vec![unenforced()],
+                200,
+                "pool big: healthy\npool big: sizes are not enforced; `rootcellar check` says why\n",
             ),
             (
                 true,
@@ -203,7 +223,9 @@ mod tests {
         // As a visitor does whom a dead disk keeps.
         let kept = Arc::clone(&page.pools[0].turn).lock_owned().await;
         let answer = readyz(State(page)).await;
-        assert_eq!(answer, (StatusCode::OK, "pool fast: healthy\n".to_owned()));
+        let (code, text) = answer;
+        assert_eq!(code, StatusCode::OK);
+        assert!(text.starts_with("pool fast: healthy\n"), "{text}");
         drop(kept);
     }
 }

@@ -87,6 +87,25 @@ impl Charge {
 pub trait Quotas: Send + Sync + fmt::Debug {
     /// What holds sizes on the filesystem of this type, as in `ext4`, that `root` is on.
     fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
+
+    /// Switches quota on for the new pool in `root`, on a filesystem of this type that holds nothing
+    /// else and needs no mount option for it.
+    fn enable_for_new_pool(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> AtInit {
+        AtInit::Unchanged
+    }
+}
+
+/// The state of quota after a pool was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtInit {
+    /// As it was: on already, or a matter of mount options.
+    Unchanged,
+    /// Switched on.
+    Enabled,
+    /// Still off, because the filesystem holds other data, which would stay uncounted.
+    OtherData,
+    /// Still off, because the kernel refused with this error.
+    Refused(Errno),
 }
 
 /// The quotas of the kernel.
@@ -104,6 +123,13 @@ impl Quotas for KernelQuotas {
             _ => Ok(Arc::new(NoQuota)),
         }
     }
+
+    fn enable_for_new_pool(&self, filesystem: &str, root: BorrowedFd<'_>) -> AtInit {
+        match filesystem {
+            "btrfs" => btrfs::enable_for_new_pool(root).unwrap_or_else(AtInit::Refused),
+            _ => AtInit::Unchanged,
+        }
+    }
 }
 
 /// Why the kernel holds no sizes on a filesystem.
@@ -119,6 +145,28 @@ pub enum Lack {
     Off,
     /// It is a btrfs with full qgroups.
     Full,
+    /// The kernel does not let this process use the quota that is there.
+    Permission,
+}
+
+impl Lack {
+    /// The reason, as part of a sentence about the filesystem of this type.
+    pub fn on(self, filesystem: &str) -> String {
+        match self {
+            Self::Unknown => format!("the driver knows no quota of {filesystem}"),
+            Self::MountOption => {
+                format!("the kernel says that {filesystem} was not mounted with prjquota")
+            }
+            Self::Features => "the ext4 has not the features project and quota".to_owned(),
+            Self::Off => "quota is off on the btrfs".to_owned(),
+            Self::Full => {
+                "the btrfs has full qgroups, which leave out subvolumes of pods".to_owned()
+            }
+            Self::Permission => {
+                format!("the kernel lets this process set no limits on {filesystem}")
+            }
+        }
+    }
 }
 
 /// Why nothing holds sizes on the filesystem of this type that `root` is on; nothing if they are

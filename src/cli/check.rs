@@ -169,6 +169,8 @@ mod tests {
                 snapshots: 2,
                 reserved: Bytes(1),
                 quarantined: Vec::new(),
+                enforcement: None,
+                unenforced: None,
                 problem: None,
             },
             enforcement: Enforcement::Project,

@@ -13,7 +13,8 @@ use super::{cannot_print, environment, table};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::{Error, Result};
 use crate::os::Os;
-use crate::pool::{self, Adopted, Inspection, Memory, Sickness, Wanted};
+use crate::pool::{self, Adopted, Inspection, Memory, Sickness, Unenforced, Wanted};
+use crate::quota::AtInit;
 use crate::types::{NodeName, PoolId, VolumeId};
 
 /// How long the disks of pools may take to be listed.
@@ -136,8 +137,11 @@ impl StateArgs {
 
 fn init(args: &InitArgs) -> Result<ExitCode> {
     let (path, node, wanted) = args.place.parse()?;
-    let id = pool::init(&Os::default(), &path, &node, wanted)?;
-    print_made(&mut io::stdout().lock(), &path, node.as_str(), id).map_err(cannot_print)?;
+    let made = pool::init(&Os::default(), &path, &node, wanted)?;
+    let mut out = io::stdout().lock();
+    print_made(&mut out, &path, node.as_str(), made.id)
+        .and_then(|()| print_enforcement(&mut out, made.quota, pool::why_unenforced(&path)))
+        .map_err(cannot_print)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -234,6 +238,23 @@ fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::
     )
 }
 
+/// Says before any data is written whether sizes will be enforced.
+fn print_enforcement(
+    out: &mut impl Write,
+    quota: AtInit,
+    unenforced: Option<Unenforced>,
+) -> io::Result<()> {
+    if let Some(said) = pool::said_at_init(quota) {
+        writeln!(out, "{said}")?;
+    }
+    match unenforced {
+        Some(Unenforced { reason, remedy }) => {
+            writeln!(out, "sizes are NOT enforced: {reason}; {remedy}")
+        }
+        None => writeln!(out, "sizes are enforced"),
+    }
+}
+
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let options = parse_pools(&args.pools, environment(POOLS_ENV)?.as_deref())?;
     let mut pools = pool::inspect_all(&options, PATIENCE).map_err(|source| Error::Io {
@@ -280,6 +301,7 @@ fn to_json(pool: &Inspection) -> Value {
         "id": pool.id,
         "node": pool.node,
         "filesystem": pool.filesystem,
+        "enforcement": pool.enforcement,
         "volumes": pool.volumes,
         "snapshots": pool.snapshots,
         "reserved_bytes": pool.reserved,
@@ -288,13 +310,14 @@ fn to_json(pool: &Inspection) -> Value {
     })
 }
 
-const HEADS: [&str; 9] = [
+const HEADS: [&str; 10] = [
     "NAME",
     "STATE",
     "VOLUMES",
     "SNAPSHOTS",
     "RESERVED",
     "FILESYSTEM",
+    "ENFORCEMENT",
     "NODE",
     "ID",
     "PATH",
@@ -310,6 +333,13 @@ fn print_table(out: &mut impl Write, pools: &[Inspection]) -> io::Result<()> {
     for pool in pools {
         if let Some(problem) = &pool.problem {
             writeln!(out, "pool {}: {problem}", pool.name)?;
+        }
+        if let Some(Unenforced { reason, remedy }) = &pool.unenforced {
+            writeln!(
+                out,
+                "pool {}: sizes are not enforced: {reason}; {remedy}",
+                pool.name
+            )?;
         }
         for quarantined in &pool.quarantined {
             print_quarantined(out, pool, quarantined)?;
@@ -333,6 +363,7 @@ fn row(pool: &Inspection) -> Vec<String> {
         pool.snapshots.to_string(),
         pool.reserved.rounded(),
         or_dash(Some(pool.filesystem.clone()).filter(|text| !text.is_empty())),
+        or_dash(pool.enforcement.map(|by| by.as_str().to_owned())),
         or_dash(pool.node.as_ref().map(ToString::to_string)),
         or_dash(pool.id.map(|id| id.to_string())),
         pool.path.display().to_string(),
@@ -340,129 +371,4 @@ fn row(pool: &Inspection) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::types::Bytes;
-
-    fn pools() -> Vec<Inspection> {
-        let healthy = Inspection {
-            name: "fast".parse().unwrap(),
-            path: "/srv/fast".into(),
-            id: Some(PoolId(Uuid::nil())),
-            node: Some("node1".parse().unwrap()),
-            filesystem: "xfs".into(),
-            volumes: 12,
-            snapshots: 3,
-            reserved: Bytes(10 << 30),
-            quarantined: Vec::new(),
-            problem: None,
-        };
-        let damaged = Inspection {
-            name: "old".parse().unwrap(),
-            quarantined: vec![("volumes/x".into(), "no volume.json".into())],
-            ..healthy.clone()
-        };
-        let sick = Inspection {
-            name: "bulk".parse().unwrap(),
-            path: "/srv/b".into(),
-            id: None,
-            node: None,
-            filesystem: String::new(),
-            volumes: 0,
-            snapshots: 0,
-            reserved: Bytes::ZERO,
-            quarantined: Vec::new(),
-            problem: Some(Sickness::Absent),
-        };
-        vec![healthy, damaged, sick]
-    }
-
-    fn text(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
-        let mut out = Vec::new();
-        print(&mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn the_table_is_aligned_and_says_what_is_wrong() {
-        let expected = "\
-NAME  STATE          VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  NODE   ID                                    PATH
-fast  ok             12       3          10 GiB    xfs         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-old   1 quarantined  12       3          10 GiB    xfs         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-bulk  sick           0        0          0 B       -           -      -                                     /srv/b
-pool old: quarantined, not touched: volumes/x: no volume.json
-pool bulk: nothing is at its path; make the directory or mount the disk
-";
-        assert_eq!(text(|out| print_table(out, &pools())), expected);
-        assert!(text(|out| print_table(out, &[])).contains("ROOTCELLAR_POOLS"));
-    }
-
-    #[test]
-    fn the_json_has_stable_keys() {
-        let [_, damaged, sick] = pools().try_into().unwrap();
-        let expected = json!({
-            "name": "old",
-            "path": "/srv/fast",
-            "id": "00000000-0000-0000-0000-000000000000",
-            "node": "node1",
-            "filesystem": "xfs",
-            "volumes": 12,
-            "snapshots": 3,
-            "reserved_bytes": 10_u64 << 30,
-            "quarantined": [{ "path": "volumes/x", "reason": "no volume.json" }],
-            "problem": null,
-        });
-        assert_eq!(to_json(&damaged), expected);
-        let sick = to_json(&sick);
-        assert_eq!(sick["id"], Value::Null);
-        assert_eq!(sick["problem"], Sickness::Absent.to_string());
-    }
-
-    #[test]
-    fn what_was_taken_over_or_given_up_is_told_with_what_follows() {
-        let id = PoolId(Uuid::nil());
-        let node: NodeName = "n1".parse().unwrap();
-        for (from, follows) in [("n1", false), ("n2", true)] {
-            let adopted = Adopted {
-                id,
-                from: from.parse().unwrap(),
-                volumes: 3,
-            };
-            let told = text(|out| print_adopted(out, Path::new("/srv/a"), &node, &adopted));
-            assert!(told.contains("of node n1, with 3 volumes\n"), "{told}");
-            assert_eq!(told.contains("PersistentVolumes"), follows, "{told}");
-        }
-        let told = text(|out| print_retired(out, id, &["/srv/a".into()]));
-        assert!(told.contains("/srv/a may hold another pool now"), "{told}");
-    }
-
-    #[test]
-    fn a_pool_is_named_by_its_id_or_by_a_volumes() {
-        let id = PoolId(Uuid::from_u128(7));
-        let simple = id.0.simple();
-        let texts = [
-            id.to_string(),
-            simple.to_string(),
-            format!("v1-{simple}-{simple}"),
-        ];
-        for text in texts {
-            assert_eq!(parse_pool_id(&text).unwrap(), id, "{text}");
-        }
-        for text in ["", "default", "v1-7", "7"] {
-            assert!(parse_pool_id(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_new_pool_is_told_with_the_next_step() {
-        let id = PoolId(Uuid::nil());
-        let told = text(|out| print_made(out, Path::new("/srv/a"), "node1", id));
-        assert!(
-            told.starts_with("00000000-0000-0000-0000-000000000000\n"),
-            "{told}"
-        );
-        assert!(told.contains("--pool NAME=/srv/a\n"), "{told}");
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Whether pools are as they should be, and the way out of what is not. Nothing is changed, no lock
 //! is taken, and a server may be at work on them.
 
-mod advice;
+pub(super) mod advice;
 mod limits;
 mod space;
 mod usage;
@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::mount::{MountTable, Place};
-use crate::quota::{self, Enforcement, Lack};
+use crate::quota::{self, Enforcement};
 use crate::types::NodeName;
 
+use super::enforcement::Unenforced;
 use super::fault::{During, Fault};
 use super::inspect::{Inspection, Looked, look};
 use super::{Claims, Memory, PoolOptions, Sickness, counted_by};
@@ -298,24 +299,20 @@ impl Examination<'_> {
     }
 
     fn not_enforced(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
-        let filesystem = self.report.pool.filesystem.clone();
-        let lack = quota::lack(&filesystem, looked.root.as_fd());
-        // Switched on a moment ago.
-        let lack = lack.during(super::limits::LOOK)?.unwrap_or(Lack::Unknown);
+        let (filesystem, root) = (&self.report.pool.filesystem, looked.root.as_fd());
+        let place = (&*self.options.path, place);
+        let found = Unenforced::find(&*looked.quota, filesystem, root, place);
+        let Some(unenforced) = found.during(super::limits::LOOK)? else {
+            return Ok(());
+        };
+        let Unenforced {
+            reason: why,
+            remedy,
+        } = unenforced;
         let held = looked
             .index
             .volumes()
             .filter(|entry| entry.record.enforcement != Enforcement::None);
-        let why = match lack {
-            Lack::Unknown => format!("the driver knows no quota of {filesystem}"),
-            Lack::MountOption => {
-                format!("the kernel says that {filesystem} was not mounted with prjquota")
-            }
-            Lack::Features => "the ext4 has not the features project and quota".to_owned(),
-            Lack::Off => "quota is off on the btrfs".to_owned(),
-            Lack::Full => "the btrfs has full qgroups, which leave out subvolumes of pods".into(),
-        };
-        let remedy = advice::enforcement(lack, &self.options.path, place);
         match held.count() {
             0 => {
                 let what = format!("sizes are not held: {why}");

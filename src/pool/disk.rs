@@ -19,6 +19,7 @@ use crate::quota::{self, Enforcement, Quota};
 use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::capacity::Space;
+use super::enforcement::Unenforced;
 use super::fault::{During, Fault};
 use super::filesystem::{self, Filesystem};
 use super::index::{Entry, Homes};
@@ -117,8 +118,9 @@ impl Disk {
         let seen = Seen::from(os::status(&at).during("look at the pool's directory")?);
         let root = mount::open_guarded(&at).during("clone the pool's mount")?;
         drop(at);
-        let quota = find_quota(context, &filesystem, &root)?;
         let marker = find_marker(options, context, &root)?;
+        // A new pool may have switched it on.
+        let quota = find_quota(context, &filesystem, &root)?;
         let meta = open_own(&root, layout::META)?;
         let lock = take_lock(&meta, deadline)?;
         let disk = Self {
@@ -190,9 +192,10 @@ impl Disk {
         self.quota.enforcement() != Enforcement::None
     }
 
-    /// Why the kernel enforces no sizes here, as far as it can be found out.
-    pub(crate) fn lack(&self) -> Option<quota::Lack> {
-        quota::lack(&self.filesystem.name, self.root.as_fd()).ok()?
+    /// Why the disk enforces no sizes; nothing if it does.
+    pub(crate) fn unenforced(&self, path: &Path) -> Result<Option<Unenforced>, Errno> {
+        let (name, root) = (&self.filesystem.name, self.root.as_fd());
+        Unenforced::find(&*self.quota, name, root, (path, &self.place))
     }
 
     pub(crate) fn homes(&self) -> &Homes {

@@ -13,10 +13,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::os;
-use crate::quota::{Enforcement, Lack};
+use crate::quota::Enforcement;
 use crate::types::Bytes;
 
 use super::disk::Disk;
+use super::enforcement::Unenforced;
 use super::fault::{During, Fault};
 use super::record::Record;
 use super::tree::{self, Tagging, Weight};
@@ -148,14 +149,11 @@ impl Pool {
             Enforcement::Squota => {
                 "on btrfs the size of an existing directory cannot be enforced; create a new claim \
                  and copy the data there"
+                    .to_owned()
             }
-            Enforcement::None => match disk.lack() {
-                Some(Lack::MountOption) => "mount its filesystem with prjquota, then repeat this",
-                Some(Lack::Features) => {
-                    "unmount it, run `tune2fs -O project,quota -Q prjquota` on its device and \
-                     mount it with prjquota, then repeat this"
-                }
-                _ => "its filesystem cannot; use XFS, ext4 or btrfs",
+            Enforcement::None => match disk.unenforced(self.path()) {
+                Ok(Some(Unenforced { reason, remedy })) => format!("{reason}; {remedy}"),
+                Ok(None) | Err(_) => "`rootcellar check` says why".to_owned(),
             },
         };
         Err(Error::NotEnforceable(format!(

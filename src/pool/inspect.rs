@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::mount::{self, GuardedDir};
+use crate::mount::{self, GuardedDir, MountTable};
 use crate::os::{self, Os};
-use crate::quota::{self, KernelQuotas, Quota, Quotas};
+use crate::quota::{self, Enforcement, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 use super::fault::{During, Fault};
 use super::index::{Homes, Index};
-use super::marker::{self, Marker};
+use super::marker::{self, Made, Marker};
 use super::path::{open_mounted, suitable_filesystem};
-use super::{PoolOptions, Sickness, layout};
+use super::{PoolOptions, Sickness, Unenforced, layout};
 
 /// What there is to see of a pool on its disk.
 #[derive(Debug, Clone)]
@@ -41,6 +41,10 @@ pub struct Inspection {
     pub reserved: Bytes,
     /// What is quarantined, and why.
     pub quarantined: Vec<(PathBuf, String)>,
+    /// How it enforces sizes, once that is known.
+    pub enforcement: Option<Enforcement>,
+    /// Why it enforces no sizes, if it enforces none.
+    pub unenforced: Option<Unenforced>,
     /// Why it could not be looked at, if it could not.
     pub problem: Option<Sickness>,
 }
@@ -55,14 +59,14 @@ pub struct Wanted {
 }
 
 /// Makes a pool of an empty directory, which is made if only its parent exists.
-pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId> {
+pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made> {
     make(os, path, node, wanted).map_err(|reason| Error::PoolRefused {
         path: path.to_owned(),
         reason,
     })
 }
 
-fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId, Sickness> {
+fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made, Sickness> {
     marker::make_directory(os, path)?;
     let root = open_root(path, wanted)?.1;
     if let Some(marker) = Marker::read(&root)? {
@@ -71,7 +75,7 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<PoolId,
             node: marker.node,
         });
     }
-    marker::init(os, &root, node)
+    marker::init(os, &KernelQuotas, &root, node)
 }
 
 /// Switches on what holds sizes on the btrfs below a path; false if it was on. On other
@@ -155,6 +159,8 @@ impl Inspection {
             snapshots: 0,
             reserved: Bytes::ZERO,
             quarantined: Vec::new(),
+            enforcement: None,
+            unenforced: None,
             problem: None,
         }
     }
@@ -163,8 +169,24 @@ impl Inspection {
 /// Looks at a pool on its disk, changing nothing; a server may be serving it.
 pub fn inspect(options: &PoolOptions) -> Inspection {
     let mut inspection = Inspection::nothing_yet(options);
-    inspection.problem = look(options, &mut inspection).err();
+    match look(options, &mut inspection) {
+        Ok(_) => inspection.unenforced = why_unenforced(&options.path),
+        Err(sickness) => inspection.problem = Some(sickness),
+    }
     inspection
+}
+
+/// Why the pool at a path enforces no sizes; nothing if it does, or if that cannot be found out.
+pub fn why_unenforced(path: &Path) -> Option<Unenforced> {
+    let wanted = Wanted {
+        require_mount: false,
+        any_filesystem: true,
+    };
+    let (filesystem, root) = open_root(path, wanted).ok()?;
+    let quota = KernelQuotas.find(&filesystem, root.as_fd()).ok()?;
+    let place = MountTable::read().ok()?.place_at(path).ok()?;
+    let found = Unenforced::find(&*quota, &filesystem, root.as_fd(), (path, &place));
+    found.unwrap_or_default()
 }
 
 /// Looks at pools as [`inspect`] does, at each in a thread of its own. A disk that does not answer
@@ -203,6 +225,7 @@ pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result
     let quota = KernelQuotas.find(&filesystem, root.as_fd());
     let quota = quota.during("ask what holds sizes on the disk")?;
     inspection.filesystem = filesystem;
+    inspection.enforcement = Some(quota.enforcement());
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     inspection.id = Some(marker.id);
     inspection.node = Some(marker.node.clone());

@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::types::Bytes;
 
 use super::disk::Disk;
+use super::enforcement::Unenforced;
 use super::index::Index;
 use super::{Learn, Pool, Sickness};
 
@@ -73,6 +74,7 @@ impl Pool {
                 "quarantined, not touched"
             );
         }
+        self.warn_if_unenforced(&disk);
         let mut state = self.lock();
         state.id = Some(disk.id);
         state.index = index;
@@ -83,6 +85,21 @@ impl Pool {
         drop(state);
         drop(before);
         self.trash.notify();
+    }
+
+    fn warn_if_unenforced(&self, disk: &Disk) {
+        let (pool, path) = (&self.options.name, &self.options.path);
+        match disk.unenforced(path) {
+            Ok(None) => {}
+            Ok(Some(Unenforced { reason, remedy })) => tracing::warn!(
+                %pool, path = %path.display(), reason, remedy,
+                "pool enforces no sizes: a pod can fill the disk"
+            ),
+            Err(errno) => tracing::warn!(
+                %pool, path = %path.display(), %errno,
+                "pool enforces no sizes, and the reason cannot be found"
+            ),
+        }
     }
 
     /// Looks at the pool: one that is open may fall sick, a sick one is opened if it can be. A look

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mount::GuardedDir;
 use crate::os::{self, Os};
+use crate::quota::{AtInit, Quotas};
 use crate::types::{Bytes, NodeName, PoolId};
 
 use super::fault::{During, Fault};
@@ -26,6 +27,15 @@ pub(crate) struct Marker {
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub(crate) unknown: record::Unknown,
+}
+
+/// A pool that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made {
+    /// Its identity.
+    pub id: PoolId,
+    /// Whether quota was switched on for it.
+    pub quota: AtInit,
 }
 
 impl Marker {
@@ -57,9 +67,17 @@ pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Sickness> {
 }
 
 /// Makes a pool in a directory that is empty but for `lost+found` and the beginnings of a pool:
-/// everything is built first, and one rename makes it a pool.
-pub(crate) fn init(os: &Os, root: &GuardedDir, node: &NodeName) -> Result<PoolId, Sickness> {
+/// everything is built first, and one rename makes it a pool. Quota comes before everything, because
+/// it counts only the data that is written after it was switched on.
+pub(crate) fn init(
+    os: &Os,
+    quotas: &dyn Quotas,
+    root: &GuardedDir,
+    node: &NodeName,
+) -> Result<Made, Sickness> {
     check_empty(root)?;
+    let filesystem = filesystem::kind(root).during("ask for the filesystem's type")?;
+    let quota = quotas.enable_for_new_pool(&filesystem.name, root.as_fd());
     match tree::remove(os, root.as_fd(), layout::META_BUILDING) {
         Ok(())
         | Err(Fault {
@@ -76,12 +94,13 @@ pub(crate) fn init(os: &Os, root: &GuardedDir, node: &NodeName) -> Result<PoolId
         Err(Errno::EXIST) => {
             tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
             let other = Marker::read(root)?.ok_or(Sickness::Unmarked)?;
-            return Ok(other.id);
+            let id = other.id;
+            return Ok(Made { id, quota });
         }
         Err(errno) => return Err(Fault::new("rename the marker's directory", errno).into()),
     }
     os.fsync(root).during_sync("fsync the pool's directory")?;
-    Ok(id)
+    Ok(Made { id, quota })
 }
 
 fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), Fault> {

@@ -11,6 +11,7 @@ use crate::mount::{GuardedDir, MountTable, Place};
 use crate::os;
 use crate::types::PoolId;
 
+use super::enforcement::said_at_init;
 use super::fault::{During, Fault};
 use super::filesystem::{self, Filesystem};
 use super::marker::{self, Marker};
@@ -86,8 +87,9 @@ pub(super) fn find_marker(
         (Some(marker), _) => marker,
         (None, Some(remembered)) => return Err(Sickness::MarkerLost { remembered }),
         (None, None) if options.init => {
-            let id = marker::init(&context.os, root, &context.node)?;
-            tracing::info!(pool = %options.name, path = %options.path.display(), %id, "made a pool");
+            let made = marker::init(&context.os, &*context.quotas, root, &context.node)?;
+            let (id, quota) = (made.id, said_at_init(made.quota).unwrap_or_default());
+            tracing::info!(pool = %options.name, path = %options.path.display(), %id, quota, "made a pool");
             Marker::read(root)?.ok_or(Sickness::Unmarked)?
         }
         (None, None) => return Err(Sickness::Unmarked),

@@ -14,12 +14,14 @@ use crate::sys::{self, TreeKey};
 use crate::types::Bytes;
 
 use super::numbers::Numbers;
-use super::{Charge, Enforcement, OURS, Quota};
+use super::{AtInit, Charge, Enforcement, OURS, Quota};
 
 const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;
 
 const ROOT_TREE: u64 = 1;
+/// The tree of the top-level subvolume.
+const FS_TREE: u64 = 5;
 const QUOTA_TREE: u64 = 8;
 const ROOT_ITEM: u32 = 132;
 const ROOT_REF: u32 = 156;
@@ -65,6 +67,36 @@ pub fn mode(root: BorrowedFd<'_>) -> Result<Mode, Errno> {
 /// Switches simple quota on. What was written before stays uncounted.
 pub fn enable(root: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::enable_simple_quota(root)
+}
+
+/// Switches simple quota on for a new pool that is the top-level subvolume of a btrfs without other
+/// data. Every subvolume is somewhere below the top level, so an empty one says that there is none.
+pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno> {
+    if mode(root)? != Mode::Off {
+        return Ok(AtInit::Unchanged);
+    }
+    let is_top_level = os::is_subvolume(root)? && sys::subvolume_of(root)? == FS_TREE;
+    if !is_top_level || !holds_only_directories(root)? {
+        return Ok(AtInit::OtherData);
+    }
+    match enable(root) {
+        Ok(()) => Ok(AtInit::Enabled),
+        Err(errno) => Ok(AtInit::Refused(errno)),
+    }
+}
+
+/// Whether there is nothing in a directory but empty directories, such as `lost+found` and the
+/// beginnings of a pool.
+fn holds_only_directories(root: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let dir = os::open_dir(root, ".")?;
+    for name in os::entry_names(dir.as_fd())? {
+        match os::open_dir(&dir, &name) {
+            Ok(below) if os::is_empty(below.as_fd())? => {}
+            Ok(_) | Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
 }
 
 /// The mode and the directory in which sysfs shows the qgroups of a btrfs that has any.

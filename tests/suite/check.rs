@@ -79,6 +79,7 @@ fn pool_on(filesystem: &str, options: &[&str]) -> (NodeDir, LoopMount) {
     let node = NodeDir::new();
     let disk = LoopMount::format(filesystem, options, &node.path("image"), &node.pool());
     disk.mount(&[]);
+    disk.hold_other_data();
     let option = format!("default={},init,reserve=0", node.pool().display());
     drop(node.volumes_of(&[option], &Fakes::default()));
     (node, disk)
@@ -154,7 +155,8 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
     }
     for is_full in [false, true] {
         let node = NodeDir::new();
-        let _disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+        let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+        disk.hold_other_data();
         if is_full {
             run(Command::new("btrfs")
                 .args(["quota", "enable"])

@@ -211,7 +211,8 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     };
     let test_node = "test-node".parse().unwrap();
     let os = Os::default();
-    let id = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere).unwrap();
+    let made = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere).unwrap();
+    let id = made.id;
     assert_eq!(
         node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(),
         Some(id)

@@ -1,5 +1,6 @@
 //! `docs/semantics.md`, "Sizes", on btrfs with simple quota; XFS and ext4 are in `tests/quota`.
 
+mod new_pools;
 mod promises;
 
 use std::fs::File;
@@ -369,7 +370,8 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     }
     let rig = Rig::new();
     let plain = NodeDir::new();
-    let _disk = LoopMount::make("btrfs", &plain.path("image"), &plain.pool());
+    let disk = LoopMount::make("btrfs", &plain.path("image"), &plain.pool());
+    disk.hold_other_data();
     let option = format!("default={},init,reserve=0", plain.pool().display());
     let cannot = plain.volumes_of(&[option], &Fakes::default());
     let ask = |driver: &Running, hold: Hold, size: Bytes| {
@@ -416,6 +418,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     }
     let node = NodeDir::new();
     let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+    disk.hold_other_data();
     let option = format!("default={},init,reserve=0", node.pool().display());
     let driver = node.volumes_of(&[option], &Fakes::default());
     let old = driver.create(&create("old", SIZE.0)).unwrap();

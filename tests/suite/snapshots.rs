@@ -52,8 +52,10 @@ impl Rig {
             Kind::Ext4 => "ext4",
         };
         let disk = LoopMount::make_sized(filesystem, 1 << 30, &node.path("image"), &node.pool());
-        if kind == Kind::BtrfsSquota {
-            assert!(enable_quota(disk.path()).unwrap(), "it was off");
+        match kind {
+            Kind::BtrfsSquota => assert!(enable_quota(disk.path()).unwrap(), "it was off"),
+            Kind::Btrfs => disk.hold_other_data(),
+            Kind::Xfs | Kind::Ext4 => {}
         }
         let mut rig = Self {
             running: None,

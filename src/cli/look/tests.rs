@@ -101,6 +101,8 @@ fn pool() -> Inspection {
                 "damaged".into(),
             ),
         ],
+        enforcement: None,
+        unenforced: None,
         problem: None,
     }
 }

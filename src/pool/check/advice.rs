@@ -30,10 +30,13 @@ pub(super) fn of_sickness(sickness: &Sickness) -> (String, Option<String>) {
 }
 
 /// How a filesystem comes to hold sizes.
-pub(super) fn enforcement(lack: Lack, path: &Path, place: &Place) -> String {
+pub(in crate::pool) fn enforcement(lack: Lack, path: &Path, place: &Place) -> String {
     let pool = quoted(path);
     match lack {
         Lack::Unknown => "use XFS, ext4 or btrfs where sizes must be held".to_owned(),
+        Lack::Permission => {
+            "run it as root of the host, outside of a user namespace, with CAP_SYS_ADMIN".to_owned()
+        }
         Lack::Off => format!("rootcellar pool enable-quota {pool}"),
         Lack::Full => {
             format!("btrfs quota disable {pool} && rootcellar pool enable-quota {pool}")
@@ -203,6 +206,7 @@ mod tests {
                 "btrfs quota disable /srv/pool && rootcellar pool enable-quota /srv/pool",
             ),
             (Lack::Unknown, &own, "use XFS"),
+            (Lack::Permission, &own, "run it as root"),
         ];
         for (lack, place, start) in cases {
             let advice = enforcement(lack, Path::new("/srv/pool"), place);

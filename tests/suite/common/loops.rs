@@ -86,6 +86,12 @@ impl LoopMount {
         }
     }
 
+    /// Puts other data on it, so that a btrfs stays without quota when a pool is made on it.
+    pub fn hold_other_data(&self) {
+        std::fs::create_dir_all(self.at.join("lost+found")).unwrap();
+        std::fs::write(self.at.join("lost+found/other"), "other").unwrap();
+    }
+
     /// Mounts the image again, with options.
     pub fn mount(&self, options: &[&str]) {
         let options = [&["loop"], options].concat().join(",");

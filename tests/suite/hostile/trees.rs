@@ -39,6 +39,8 @@ impl Place {
     async fn new(filesystem: &str) -> Self {
         let node = NodeDir::new();
         let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+        // Without quota, so that a directory may take the place of a subvolume.
+        disk.hold_other_data();
         let outside = node.path("outside");
         fs::create_dir_all(outside.join("directory")).unwrap();
         for name in ["file", "precious", "directory/file"] {

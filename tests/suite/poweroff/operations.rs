@@ -72,9 +72,8 @@ pub const OPERATIONS: &[Operation] = &[
         act: |scene| {
             let node = NODE.parse().unwrap();
             // A pool that is there already is one that was made.
-            scene.id = pool::init(scene.os(), &scene.pool(), &node, ANYWHERE)
-                .ok()
-                .or(scene.id);
+            let made = pool::init(scene.os(), &scene.pool(), &node, ANYWHERE);
+            scene.id = made.ok().map(|made| made.id).or(scene.id);
             if scene.running.is_some() {
                 scene.start();
             }

@@ -1,0 +1,136 @@
+use uuid::Uuid;
+
+use super::*;
+use crate::quota::Enforcement;
+use crate::types::Bytes;
+
+fn pools() -> Vec<Inspection> {
+    let healthy = Inspection {
+        name: "fast".parse().unwrap(),
+        path: "/srv/fast".into(),
+        id: Some(PoolId(Uuid::nil())),
+        node: Some("node1".parse().unwrap()),
+        filesystem: "xfs".into(),
+        volumes: 12,
+        snapshots: 3,
+        reserved: Bytes(10 << 30),
+        quarantined: Vec::new(),
+        enforcement: Some(Enforcement::Project),
+        unenforced: None,
+        problem: None,
+    };
+    let damaged = Inspection {
+        name: "old".parse().unwrap(),
+        quarantined: vec![("volumes/x".into(), "no volume.json".into())],
+        enforcement: Some(Enforcement::None),
+        unenforced: Some(Unenforced {
+            reason: "it was not".into(),
+            remedy: "do it".into(),
+        }),
+        ..healthy.clone()
+    };
+    let sick = Inspection {
+        name: "bulk".parse().unwrap(),
+        path: "/srv/b".into(),
+        id: None,
+        node: None,
+        filesystem: String::new(),
+        volumes: 0,
+        snapshots: 0,
+        reserved: Bytes::ZERO,
+        quarantined: Vec::new(),
+        enforcement: None,
+        unenforced: None,
+        problem: Some(Sickness::Absent),
+    };
+    vec![healthy, damaged, sick]
+}
+
+fn text(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+    let mut out = Vec::new();
+    print(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn the_table_is_aligned_and_says_what_is_wrong() {
+    let expected = "\
+NAME  STATE          VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  ENFORCEMENT  NODE   ID                                    PATH
+fast  ok             12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
+old   1 quarantined  12       3          10 GiB    xfs         none         node1  00000000-0000-0000-0000-000000000000  /srv/fast
+bulk  sick           0        0          0 B       -           -            -      -                                     /srv/b
+pool old: sizes are not enforced: it was not; do it
+pool old: quarantined, not touched: volumes/x: no volume.json
+pool bulk: nothing is at its path; make the directory or mount the disk
+";
+    assert_eq!(text(|out| print_table(out, &pools())), expected);
+    assert!(text(|out| print_table(out, &[])).contains("ROOTCELLAR_POOLS"));
+}
+
+#[test]
+fn the_json_has_stable_keys() {
+    let [_, damaged, sick] = pools().try_into().unwrap();
+    let expected = json!({
+        "name": "old",
+        "path": "/srv/fast",
+        "id": "00000000-0000-0000-0000-000000000000",
+        "node": "node1",
+        "filesystem": "xfs",
+        "enforcement": "none",
+        "volumes": 12,
+        "snapshots": 3,
+        "reserved_bytes": 10_u64 << 30,
+        "quarantined": [{ "path": "volumes/x", "reason": "no volume.json" }],
+        "problem": null,
+    });
+    assert_eq!(to_json(&damaged), expected);
+    let sick = to_json(&sick);
+    assert_eq!(sick["id"], Value::Null);
+    assert_eq!(sick["problem"], Sickness::Absent.to_string());
+}
+
+#[test]
+fn what_was_taken_over_or_given_up_is_told_with_what_follows() {
+    let id = PoolId(Uuid::nil());
+    let node: NodeName = "n1".parse().unwrap();
+    for (from, follows) in [("n1", false), ("n2", true)] {
+        let adopted = Adopted {
+            id,
+            from: from.parse().unwrap(),
+            volumes: 3,
+        };
+        let told = text(|out| print_adopted(out, Path::new("/srv/a"), &node, &adopted));
+        assert!(told.contains("of node n1, with 3 volumes\n"), "{told}");
+        assert_eq!(told.contains("PersistentVolumes"), follows, "{told}");
+    }
+    let told = text(|out| print_retired(out, id, &["/srv/a".into()]));
+    assert!(told.contains("/srv/a may hold another pool now"), "{told}");
+}
+
+#[test]
+fn a_pool_is_named_by_its_id_or_by_a_volumes() {
+    let id = PoolId(Uuid::from_u128(7));
+    let simple = id.0.simple();
+    let texts = [
+        id.to_string(),
+        simple.to_string(),
+        format!("v1-{simple}-{simple}"),
+    ];
+    for text in texts {
+        assert_eq!(parse_pool_id(&text).unwrap(), id, "{text}");
+    }
+    for text in ["", "default", "v1-7", "7"] {
+        assert!(parse_pool_id(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_new_pool_is_told_with_the_next_step() {
+    let id = PoolId(Uuid::nil());
+    let told = text(|out| print_made(out, Path::new("/srv/a"), "node1", id));
+    assert!(
+        told.starts_with("00000000-0000-0000-0000-000000000000\n"),
+        "{told}"
+    );
+    assert!(told.contains("--pool NAME=/srv/a\n"), "{told}");
+}

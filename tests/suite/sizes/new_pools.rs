@@ -1,0 +1,176 @@
+//! Quota of a pool that is made: switched on where the btrfs is empty, and reported where it is not.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rootcellar::os::Os;
+use rootcellar::pool::{self, Wanted};
+use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode};
+use rustix::io::Errno;
+
+use super::SIZE;
+use crate::common::loops::{LoopMount, obstacle, run};
+use crate::common::page::{free_address, page};
+use crate::common::server::Server;
+use crate::common::{Fakes, NodeDir, create};
+use crate::skip;
+
+const ANYWHERE: Wanted = Wanted {
+    require_mount: false,
+    any_filesystem: false,
+};
+
+fn mode_of(path: &Path) -> Mode {
+    mode(File::open(path).unwrap().as_fd()).unwrap()
+}
+
+/// Both ways to make a pool switch on simple quota on an empty btrfs, before anything is written.
+#[test]
+fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    for by_hand in [false, true] {
+        let node = NodeDir::new();
+        let _disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+        assert_eq!(mode_of(&node.pool()), Mode::Off);
+        if by_hand {
+            let name = "test-node".parse().unwrap();
+            let made = pool::init(&Os::default(), &node.pool(), &name, ANYWHERE).unwrap();
+            assert_eq!(made.quota, AtInit::Enabled);
+            assert_eq!(pool::why_unenforced(&node.pool()), None);
+        }
+        let option = format!("default={},init,reserve=0", node.pool().display());
+        let driver = node.volumes_of(&[option], &Fakes::default());
+        assert_eq!(mode_of(&node.pool()), Mode::Simple);
+        let volume = driver.create(&create("pvc", SIZE.0)).unwrap();
+        assert_eq!(volume.enforcement, Enforcement::Squota);
+    }
+}
+
+fn make_directory(at: &Path) {
+    std::fs::create_dir(at.join("pool")).unwrap();
+}
+
+fn make_subvolume(at: &Path) {
+    run(Command::new("btrfs")
+        .args(["subvolume", "create"])
+        .arg(at.join("pool")));
+}
+
+fn write_other_data(at: &Path) {
+    std::fs::create_dir(at.join("lost+found")).unwrap();
+    std::fs::write(at.join("lost+found/file"), "data").unwrap();
+}
+
+/// A btrfs with other data is left as it is, wherever that data is.
+#[test]
+fn a_btrfs_with_other_data_is_left_as_it_is() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    for (place, prepare) in [
+        ("pool", make_directory as fn(&Path)),
+        ("pool", make_subvolume),
+        (".", write_other_data),
+    ] {
+        let node = NodeDir::new();
+        let disk = LoopMount::make("btrfs", &node.path("image"), &node.path("disk"));
+        prepare(disk.path());
+        let at = disk.path().join(place).canonicalize().unwrap();
+        let name = "test-node".parse().unwrap();
+        let made = pool::init(&Os::default(), &at, &name, ANYWHERE).unwrap();
+        assert_eq!(made.quota, AtInit::OtherData, "{place}");
+        assert_eq!(mode_of(&at), Mode::Off, "{place}");
+        let unenforced = pool::why_unenforced(&at).unwrap();
+        assert!(unenforced.reason.contains("quota is off"), "{unenforced:?}");
+        assert!(unenforced.remedy.contains("enable-quota"), "{unenforced:?}");
+    }
+}
+
+/// A kernel before Linux 6.7.
+#[derive(Debug)]
+struct OldKernel;
+
+impl Quotas for OldKernel {
+    fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+        NoQuota.find(filesystem, root)
+    }
+
+    fn enable_for_new_pool(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> AtInit {
+        AtInit::Refused(Errno::INVAL)
+    }
+}
+
+/// Where the kernel refuses, the pool is made without.
+#[test]
+fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
+    let fakes = Fakes {
+        quotas: Arc::new(OldKernel),
+        ..Fakes::default()
+    };
+    let node = NodeDir::new();
+    let driver = node.volumes(&fakes);
+    let volume = driver.create(&create("pvc", SIZE.0)).unwrap();
+    assert_eq!(volume.enforcement, Enforcement::None);
+    let said = pool::said_at_init(AtInit::Refused(Errno::INVAL)).unwrap();
+    assert!(said.contains("needs Linux 6.7"), "{said}");
+}
+
+/// `pool init`, the log, `/readyz`, the metrics, `pool list` and `check` report a pool that enforces
+/// no sizes, before its first volume exists.
+#[tokio::test]
+async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let node = NodeDir::new();
+    let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
+    let program = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
+        command.args(arguments).env_remove("NODE_NAME");
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let path = node.pool();
+    let path = path.to_str().unwrap();
+    let reason = "the ext4 has not the features project and quota";
+    let remedy = format!("umount {path} && tune2fs -O project,quota -Q prjquota");
+
+    let made = program(&["pool", "init", "--node=test-node", path]);
+    let said = format!("sizes are NOT enforced: {reason}; {remedy}");
+    assert!(made.contains(&said), "{made}");
+
+    let address = free_address();
+    let option = format!("default={path},reserve=0");
+    let mut command = Server::command(&node, std::slice::from_ref(&option));
+    command.arg("--http").arg(address.to_string());
+    let server = Server::spawn(&node, &mut command);
+    server.wait_ready().await;
+    let (code, ready) = page(address, "/readyz").unwrap();
+    assert_eq!(code, 200, "{ready}");
+    let line = "pool default: sizes are not enforced; `rootcellar check` says why\n";
+    assert!(ready.contains(line), "{ready}");
+    let (_, metrics) = page(address, "/metrics").unwrap();
+    let line = "rootcellar_pool_enforces{pool=\"default\"} 0\n";
+    assert!(metrics.contains(line), "{metrics}");
+    let log = server.log();
+    let warning = log.lines().find(|line| line.contains("enforces no sizes"));
+    let warning = warning.unwrap_or_else(|| panic!("{log}"));
+    for part in ["WARN", reason, &remedy] {
+        assert!(warning.contains(part), "{part}: {warning}");
+    }
+
+    let state = format!("--state-dir={}", node.path("state").display());
+    let pool = format!("--pool={option}");
+    let listed = program(&["pool", "list", &pool, &state]);
+    let said = format!("pool default: sizes are not enforced: {reason}; {remedy}");
+    assert!(listed.contains(&said), "{listed}");
+    let found = program(&["check", &pool, &state]);
+    let said = format!("sizes are not held: {reason}");
+    assert!(found.contains(&said) && found.contains(&remedy), "{found}");
+    assert_eq!(server.stop(), Some(0));
+}
