@@ -20,6 +20,7 @@ mod classes;
 mod common;
 mod copies;
 mod detection;
+mod documents;
 mod enforce;
 mod escapes;
 mod expansion;

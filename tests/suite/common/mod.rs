@@ -3,6 +3,7 @@
 
 pub mod fuse;
 pub mod loops;
+pub mod manual;
 pub mod memory;
 pub mod messages;
 pub mod page;

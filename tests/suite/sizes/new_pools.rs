@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::SIZE;
 use crate::common::loops::{LoopMount, obstacle, run};
+use crate::common::manual::assert_enforced;
 use crate::common::page::{free_address, page};
 use crate::common::server::Server;
 use crate::common::{Fakes, NodeDir, create};
@@ -173,4 +174,14 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     let said = format!("sizes are not held: {reason}");
     assert!(found.contains(&said) && found.contains(&remedy), "{found}");
     assert_eq!(server.stop(), Some(0));
+}
+
+/// The documented blocks for btrfs, with the `pool init` that follows them, make a pool that enforces
+/// sizes.
+#[test]
+fn the_documented_btrfs_enforces_sizes() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    assert_enforced("btrfs", "squota");
 }
