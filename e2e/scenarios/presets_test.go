@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -14,11 +15,12 @@ func (s *scenario) kustomized(verb, preset string) {
 	s.must(err)
 }
 
-// bareMetal does what docs/install.md says for disks of their own: mount them, install, make each a pool.
+// bareMetal does what docs/install.md says for disks of their own: mount them, install, make each a pool. Its classes
+// require that sizes are enforced, which this kernel does on btrfs alone.
 func bareMetal(s *scenario) {
 	disk := filepath.Join(os.Getenv("RUN"), node1.name, "bulk.img")
 	for _, line := range []string{
-		"truncate -s 1G " + disk, "mkfs.xfs -q " + disk,
+		"truncate -s 1G " + disk, "mkfs.btrfs -q " + disk,
 		"mkdir -p " + poolPath("bulk"), "mount -o loop " + disk + " " + poolPath("bulk"),
 	} {
 		_, err := s.on(node1, "sh", "-c", line)
@@ -31,15 +33,18 @@ func bareMetal(s *scenario) {
 	s.unscheduled("writer", "did not have enough free storage")
 
 	exec := []string{"--namespace", system, "exec", s.driverPod(node1).Name, "-c", "driver", "--", "/rootcellar", "pool"}
-	_, err := s.shell("kubectl", append(exec, "init", poolPath("bulk"))...)
+	made, err := s.shell("kubectl", append(exec, "init", poolPath("bulk"))...)
 	s.must(err)
+	if !strings.Contains(made, "\nsizes are enforced") {
+		s.Errorf("pool init: %s", made)
+	}
 	if home := s.runningOn("writer"); home != node1 {
 		s.Fatalf("the pod is on %s, the disk on %s", home.name, node1.name)
 	}
 	s.directory(node1, "bulk", s.volume("data").Name)
 	// The pool `fast` has no disk here, and the list says so with its exit code too.
 	listed, err := s.shell("kubectl", append(exec, "list")...)
-	if err == nil || !holdsAll(listed, []string{"bulk  ok", "pool fast: nothing is mounted at its path"}) {
+	if err == nil || !holdsAll(listed, []string{"bulk  ok", "squota", "pool fast: nothing is mounted at its path"}) {
 		s.Errorf("pool list: %v: %s", err, listed)
 	}
 	if out, err := s.shell("kubectl", append(exec, "init", poolPath("fast"))...); err == nil {

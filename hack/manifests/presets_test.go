@@ -365,3 +365,16 @@ func TestMachineConfig(t *testing.T) {
 		}
 	}
 }
+
+// The disks of bare-metal are prepared to enforce sizes, and a class there takes no disk that does not.
+func TestBareMetalRequiresEnforcement(t *testing.T) {
+	found := objects(t, presetValues("bare-metal"))
+	classes := 0
+	for _, object := range found {
+		if class, is := object.(*storagev1.StorageClass); is {
+			classes++
+			same(t, class.Parameters["enforcement"], "required")
+		}
+	}
+	same(t, classes, 4)
+}
