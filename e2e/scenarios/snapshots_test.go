@@ -18,6 +18,7 @@ import (
 var snapshots = []entry{
 	{"a snapshot of a running pod's volume holds what was written before it, and the pod writes on", snapshotOfRunning},
 	{"a restore or a clone on the wrong node waits and says why, and works where its source is", copiesAreSteered},
+	{"a restore whose claim names the node of the snapshot is made there, without an affinity in its pod", claimIsSteered},
 	{"a source is deleted, then restored from its snapshot, and then the snapshot is deleted too", sourceDeletedFirst},
 	{"a snapshot is deleted while the volume restored from it is written to", snapshotDeletedUnderRestore},
 	{"a restore may be larger than its snapshot and not smaller", restoresToOtherSizes},
@@ -240,6 +241,42 @@ func copiesAreSteered(s *scenario) {
 		s.deleteClaim(name)
 	}
 	s.deleteSnapshot("taken")
+	s.nothingLeft()
+}
+
+// claimIsSteered has either node able to hold the copy, and nothing but the claim's annotation to say which makes it.
+func claimIsSteered(s *scenario) {
+	class := s.class(map[string]string{"pool": "reflink"})
+	for _, n := range nodes() {
+		s.room(n, class)
+	}
+	for _, home := range nodes() {
+		source, early, late := "source-"+home.name, "early-"+home.name, "late-"+home.name
+		s.claim(source, class, "64Mi")
+		s.pod(source, with(source, "/data"), at(home))
+		s.running(source)
+		s.says(source, "echo kept > /data/file && sync && cat /data/file", "kept")
+		s.snapshot(source, source)
+		s.taken(source)
+		// One is bound before its pod exists, the other claim and its pod are there at once.
+		s.claim(early, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
+		if got := s.home(s.volume(early)); got != home {
+			s.Fatalf("the copy is on %s, its snapshot on %s", got.name, home.name)
+		}
+		s.claim(late, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
+		for _, name := range []string{early, late} {
+			s.pod(name, with(name, "/data"))
+			if got := s.runningOn(name); got != home {
+				s.Fatalf("the pod is on %s, its snapshot on %s", got.name, home.name)
+			}
+			s.says(name, "cat /data/file", "kept")
+		}
+		for _, name := range []string{source, early, late} {
+			s.deletePod(name)
+			s.deleteClaim(name)
+		}
+		s.deleteSnapshot(source)
+	}
 	s.nothingLeft()
 }
 
