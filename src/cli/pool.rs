@@ -242,16 +242,20 @@ fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::
 fn print_enforcement(
     out: &mut impl Write,
     quota: AtInit,
-    unenforced: Option<Unenforced>,
+    unenforced: Result<Option<Unenforced>, Sickness>,
 ) -> io::Result<()> {
     if let Some(said) = pool::said_at_init(quota) {
         writeln!(out, "{said}")?;
     }
     match unenforced {
-        Some(Unenforced { reason, remedy }) => {
+        Ok(Some(Unenforced { reason, remedy })) => {
             writeln!(out, "sizes are NOT enforced: {reason}; {remedy}")
         }
-        None => writeln!(out, "sizes are enforced"),
+        Ok(None) => writeln!(out, "sizes are enforced"),
+        Err(sickness) => writeln!(
+            out,
+            "it is not known whether sizes are enforced: {sickness}"
+        ),
     }
 }
 

@@ -20,6 +20,8 @@ use super::marker::{self, Made, Marker};
 use super::path::{open_mounted, suitable_filesystem};
 use super::{PoolOptions, Sickness, Unenforced, layout};
 
+const ASK: &str = "ask what holds sizes on the disk";
+
 /// What there is to see of a pool on its disk.
 #[derive(Debug, Clone)]
 pub struct Inspection {
@@ -170,23 +172,29 @@ impl Inspection {
 pub fn inspect(options: &PoolOptions) -> Inspection {
     let mut inspection = Inspection::nothing_yet(options);
     match look(options, &mut inspection) {
-        Ok(_) => inspection.unenforced = why_unenforced(&options.path),
+        // The column says in any case that nothing enforces sizes.
+        Ok(_) => inspection.unenforced = why_unenforced(&options.path).unwrap_or_default(),
         Err(sickness) => inspection.problem = Some(sickness),
     }
     inspection
 }
 
-/// Why the pool at a path enforces no sizes; nothing if it does, or if that cannot be found out.
-pub fn why_unenforced(path: &Path) -> Option<Unenforced> {
+/// Why the pool at a path enforces no sizes; nothing if it does.
+pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Sickness> {
     let wanted = Wanted {
         require_mount: false,
         any_filesystem: true,
     };
-    let (filesystem, root) = open_root(path, wanted).ok()?;
-    let quota = KernelQuotas.find(&filesystem, root.as_fd()).ok()?;
-    let place = MountTable::read().ok()?.place_at(path).ok()?;
+    let (filesystem, root) = open_root(path, wanted)?;
+    let quota = KernelQuotas.find(&filesystem, root.as_fd());
+    let quota = quota.during(ASK)?;
+    let place = MountTable::read().and_then(|table| table.place_at(path));
+    let place = place.map_err(|error| Sickness::Io {
+        what: "find the pool's mount".into(),
+        error: error.to_string(),
+    })?;
     let found = Unenforced::find(&*quota, &filesystem, root.as_fd(), (path, &place));
-    found.unwrap_or_default()
+    Ok(found.during(ASK)?)
 }
 
 /// Looks at pools as [`inspect`] does, at each in a thread of its own. A disk that does not answer
@@ -223,7 +231,7 @@ pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result
     };
     let (filesystem, root) = open_root(&options.path, wanted)?;
     let quota = KernelQuotas.find(&filesystem, root.as_fd());
-    let quota = quota.during("ask what holds sizes on the disk")?;
+    let quota = quota.during(ASK)?;
     inspection.filesystem = filesystem;
     inspection.enforcement = Some(quota.enforcement());
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;

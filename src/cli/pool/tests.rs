@@ -134,3 +134,31 @@ fn a_new_pool_is_told_with_the_next_step() {
     );
     assert!(told.contains("--pool NAME=/srv/a\n"), "{told}");
 }
+
+#[test]
+fn sizes_are_said_to_be_enforced_only_where_that_is_known() {
+    let unenforced = Unenforced {
+        reason: "it was not".into(),
+        remedy: "do it".into(),
+    };
+    let refused = AtInit::Refused(rustix::io::Errno::INVAL);
+    for (quota, found, said) in [
+        (AtInit::Unchanged, Ok(None), "sizes are enforced\n"),
+        (
+            AtInit::OtherData,
+            Ok(Some(unenforced.clone())),
+            "sizes are NOT enforced: it was not; do it\n",
+        ),
+        (refused, Ok(Some(unenforced)), "NOT enforced: it was not"),
+        (
+            AtInit::Unchanged,
+            Err(Sickness::Absent),
+            "it is not known whether sizes are enforced: nothing is at its path",
+        ),
+    ] {
+        let printed = text(|out| print_enforcement(out, quota, found));
+        assert!(printed.contains(said), "{printed}");
+        let is_about_quota = printed.contains("simple quota");
+        assert_eq!(is_about_quota, quota != AtInit::Unchanged, "{printed}");
+    }
+}

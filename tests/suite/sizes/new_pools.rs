@@ -42,7 +42,7 @@ fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
             let name = "test-node".parse().unwrap();
             let made = pool::init(&Os::default(), &node.pool(), &name, ANYWHERE).unwrap();
             assert_eq!(made.quota, AtInit::Enabled);
-            assert_eq!(pool::why_unenforced(&node.pool()), None);
+            assert_eq!(pool::why_unenforced(&node.pool()).unwrap(), None);
         }
         let option = format!("default={},init,reserve=0", node.pool().display());
         let driver = node.volumes_of(&[option], &Fakes::default());
@@ -86,7 +86,7 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
         let made = pool::init(&Os::default(), &at, &name, ANYWHERE).unwrap();
         assert_eq!(made.quota, AtInit::OtherData, "{place}");
         assert_eq!(mode_of(&at), Mode::Off, "{place}");
-        let unenforced = pool::why_unenforced(&at).unwrap();
+        let unenforced = pool::why_unenforced(&at).unwrap().unwrap();
         assert!(unenforced.reason.contains("quota is off"), "{unenforced:?}");
         assert!(unenforced.remedy.contains("enable-quota"), "{unenforced:?}");
     }
