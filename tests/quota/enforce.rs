@@ -12,8 +12,10 @@ use crate::common::tree::{Extent, Walked, nasty};
 use crate::skip;
 use crate::variant::{EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
 
+type Pair = (&'static Variant, &'static Variant);
+
 /// A filesystem mounted as it enforces nothing, and then as it does.
-const PAIRS: [(&Variant, &Variant); 2] = [(&XFS_PLAIN, &XFS), (&EXT4_COUNTING, &EXT4)];
+const PAIRS: [Pair; 2] = [(&XFS_PLAIN, &XFS), (&EXT4_COUNTING, &EXT4)];
 
 const SIZE: u64 = 64 * MIB;
 
@@ -56,6 +58,16 @@ async fn id_of(served: &mut Served, name: &str) -> String {
     served.make(name, SIZE).await
 }
 
+/// The volume `pvc`, which nothing enforced when it was filled, on a disk that enforces sizes now.
+async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> Cellar {
+    let mut cellar = Cellar::new(before);
+    let mut served = cellar.serve().await;
+    unenforced(&cellar, &mut served, "pvc", fill).await;
+    served.stop();
+    cellar.mount_as(after);
+    cellar
+}
+
 #[tokio::test]
 async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_they_are() {
     if let Some(reason) = obstacle() {
@@ -65,7 +77,7 @@ async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_t
         let mut cellar = Cellar::new(before);
         let mut served = cellar.serve().await;
         unenforced(&cellar, &mut served, "pvc", |at| {
-            nasty(at, Extent::default())
+            nasty(at, Extent::default());
         })
         .await;
         fails(
@@ -114,10 +126,8 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    for (before, after) in PAIRS {
-        let mut cellar = Cellar::new(before);
-        let mut served = cellar.serve().await;
-        unenforced(&cellar, &mut served, "pvc", |at| {
+    for pair in PAIRS {
+        let cellar = moved(pair, |at| {
             fs::create_dir(at.join("dir")).unwrap();
             for dir in [at, &at.join("dir")] {
                 std::os::unix::fs::symlink("nowhere", dir.join("link")).unwrap();
@@ -126,8 +136,6 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
             }
         })
         .await;
-        served.stop();
-        cellar.mount_as(after);
         let mut served = cellar.serve().await;
         let id = id_of(&mut served, "pvc").await;
         succeeds(&enforce(&cellar, "--all"));
@@ -190,15 +198,11 @@ async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_r
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    for (before, after) in PAIRS {
-        let mut cellar = Cellar::new(before);
-        let mut served = cellar.serve().await;
-        unenforced(&cellar, &mut served, "pvc", |at| {
+    for pair in PAIRS {
+        let cellar = moved(pair, |at| {
             append(&at.join("file"), MIB);
         })
         .await;
-        served.stop();
-        cellar.mount_as(after);
         let id = u64::from(crate::cellar::OURS.start);
         cellar.rewrite("pvc", "quota_id", id);
         cellar.rewrite("pvc", "enforcing", true);
