@@ -88,11 +88,11 @@ impl Trash {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Waits for news, at most as long as given.
-    fn wait(&self, at_most: Duration) {
+    /// Waits for news, at most as long as given; returns whether there are any.
+    fn wait(&self, at_most: Duration) -> bool {
         let news = lock(&self.news);
         let waited = self.wake.wait_timeout_while(news, at_most, |news| !*news);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 
@@ -105,6 +105,8 @@ fn run(pool: &Pool) {
         let mut measuring: Option<ScopedJoinHandle<'_, ()>> = None;
         let mut left = Leftovers::default();
         let mut last_reclaimed = None;
+        // Whether the trash may hold entries that no pass has seen.
+        let mut news = true;
         while !pool.trash.is_stopped() {
             // A pool that is sick says so when it is open again.
             let mut wait = LAST_RETRY;
@@ -113,7 +115,7 @@ fn run(pool: &Pool) {
                     measuring = measure_quarantined(scope, pool, &disk);
                 }
                 let work = pool.begin_own();
-                match left.pass(&work, &disk) {
+                match left.pass(&work, &disk, std::mem::take(&mut news)) {
                     Ok(0) => {}
                     Ok(_) => last_reclaimed = Some(Instant::now()),
                     Err(fault) => pool.fall_sick(fault.into()),
@@ -128,7 +130,7 @@ fn run(pool: &Pool) {
                 let next = left.next();
                 wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
             }
-            pool.trash.wait(wait);
+            news |= pool.trash.wait(wait);
         }
     });
 }

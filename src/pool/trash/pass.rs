@@ -80,12 +80,21 @@ impl Leftovers {
         retries.map(|retry| retry.at).min()
     }
 
-    /// Tries every entry that is due; returns the number of reclaimed ones.
-    pub(super) fn pass(&mut self, work: &Work<'_>, disk: &Arc<Disk>) -> Result<usize, Fault> {
-        let names = os::entry_names(disk.trash().as_fd()).during("list the trash")?;
-        let names: BTreeSet<OsString> = names.into_iter().collect();
-        self.resisting.retain(|name, _| names.contains(name));
-        self.emptied.retain(|name, _| names.contains(name));
+    /// Tries every entry that is due; returns the number of reclaimed ones. The trash is listed only
+    /// for news and for entries that resist: thousands of empty entries may wait for long.
+    pub(super) fn pass(
+        &mut self,
+        work: &Work<'_>,
+        disk: &Arc<Disk>,
+        news: bool,
+    ) -> Result<usize, Fault> {
+        let mut names = BTreeSet::new();
+        if news || self.resisting.values().any(Retry::is_due) {
+            let listed = os::entry_names(disk.trash().as_fd()).during("list the trash")?;
+            names.extend(listed);
+            self.resisting.retain(|name, _| names.contains(name));
+            self.emptied.retain(|name, _| names.contains(name));
+        }
         let mut pass = Pass {
             work,
             disk,
