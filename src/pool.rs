@@ -50,7 +50,7 @@ pub use claims::Claims;
 pub(crate) use copies::Origin;
 pub use copies::{CopyStatus, Terms, Unfinished};
 pub use disk::Site;
-pub(crate) use enforce::counted_by;
+pub use enforce::Enforced;
 pub use enforcement::{Unenforced, said_at_init};
 pub use fault::Fault;
 pub use holdings::{Held, Holdings, holdings};

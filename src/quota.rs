@@ -238,6 +238,11 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Ok(self.charge(id)?.bytes)
     }
 
+    /// The number of files and directories that a volume of a size may hold; nothing: not limited.
+    fn inode_limit(&self, _size: Bytes) -> Option<u64> {
+        None
+    }
+
     /// Whether a number has the limit it is to have for `size` (zero: none).
     fn has_limit(&self, charge: &Charge, size: Bytes) -> bool;
 

@@ -9,6 +9,7 @@ use tonic::Status;
 use super::client::Clients;
 use super::{cannot_print, runtime};
 use crate::admin::EnforceVolumeRequest;
+use crate::admin::enforce_volume_response::Outcome;
 use crate::config::parse_endpoint;
 use crate::csi;
 use crate::error::{Error, Result};
@@ -43,59 +44,68 @@ pub(super) fn run(args: &EnforceArgs) -> Result<ExitCode> {
     }
     runtime()?.block_on(async {
         let mut clients = Clients::of_server(&socket)?;
-        let ids = match &args.id {
-            Some(id) => vec![id.clone()],
-            None => match unenforced(&mut clients).await {
-                Ok(ids) => ids,
-                Err(status) => return Ok(failed(&status)),
-            },
-        };
-        if ids.is_empty() {
-            say("every volume with a size is enforced")?;
+        match &args.id {
+            Some(id) => one(&mut clients, id).await,
+            None => all(&mut clients).await,
         }
-        let mut refused = 0;
-        for id in &ids {
-            match enforce(&mut clients, id, args.all).await {
-                Ok(true) => say(&format!("the size of volume {id} is enforced now"))?,
-                Ok(false) if args.all => say(&format!(
-                    "the class of volume {id} asked for no enforcement; name the volume to enforce its size"
-                ))?,
-                Ok(false) => say(&format!("the size of volume {id} was enforced already"))?,
-                Err(status) => {
-                    failed(&status);
-                    refused += 1;
-                }
-            }
-        }
-        if args.all && refused > 0 {
-            eprintln!(
-                "rootcellar: {refused} of {} volumes are not enforced",
-                ids.len()
-            );
-        }
-        Ok(if refused == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
     })
 }
 
-async fn enforce(
-    clients: &mut Clients,
-    id: &str,
-    keep_class: bool,
-) -> std::result::Result<bool, Status> {
-    let request = EnforceVolumeRequest {
-        volume_id: id.to_owned(),
-        keep_class,
+async fn one(clients: &mut Clients, id: &str) -> Result<ExitCode> {
+    let (line, code) = match enforce(clients, id).await {
+        Ok(Outcome::Now | Outcome::Unknown) => ("is enforced now", ExitCode::SUCCESS),
+        Ok(Outcome::Before) => ("was enforced already", ExitCode::SUCCESS),
+        Ok(Outcome::Declined) => (
+            "is not enforced, because its class asked for that; copy the data to a claim of another \
+             class",
+            ExitCode::FAILURE,
+        ),
+        Err(status) => return Ok(failed(&status)),
     };
-    let answer = clients.admin.enforce_volume(request).await?;
-    Ok(answer.into_inner().changed)
+    say(&format!("the size of volume {id} {line}"))?;
+    Ok(code)
 }
 
-/// The ids of the volumes that have a size and are not enforced.
-async fn unenforced(clients: &mut Clients) -> std::result::Result<Vec<String>, Status> {
+async fn all(clients: &mut Clients) -> Result<ExitCode> {
+    let ids = match with_sizes(clients).await {
+        Ok(ids) => ids,
+        Err(status) => return Ok(failed(&status)),
+    };
+    let (mut now, mut before, mut declined, mut refused) = (0, 0, 0, 0);
+    for id in &ids {
+        match enforce(clients, id).await {
+            Ok(Outcome::Now | Outcome::Unknown) => {
+                say(&format!("the size of volume {id} is enforced now"))?;
+                now += 1;
+            }
+            Ok(Outcome::Before) => before += 1,
+            Ok(Outcome::Declined) => declined += 1,
+            Err(status) => {
+                failed(&status);
+                refused += 1;
+            }
+        }
+    }
+    say(&format!(
+        "{now} enforced now, {before} enforced before, {declined} not enforced because their class \
+         asked for that, {refused} refused"
+    ))?;
+    Ok(if refused == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+async fn enforce(clients: &mut Clients, id: &str) -> std::result::Result<Outcome, Status> {
+    let volume_id = id.to_owned();
+    let request = EnforceVolumeRequest { volume_id };
+    let answer = clients.admin.enforce_volume(request).await?;
+    Ok(answer.into_inner().outcome())
+}
+
+/// The ids of the volumes that have a size.
+async fn with_sizes(clients: &mut Clients) -> std::result::Result<Vec<String>, Status> {
     let mut ids = Vec::new();
     let mut starting_token = String::new();
     loop {
@@ -105,11 +115,8 @@ async fn unenforced(clients: &mut Clients) -> std::result::Result<Vec<String>, S
         };
         let page = clients.controller.list_volumes(request).await?.into_inner();
         let volumes = page.entries.into_iter().filter_map(|entry| entry.volume);
-        let unenforced = volumes.filter(|volume| {
-            let enforcement = volume.volume_context.get("enforcement");
-            volume.capacity_bytes > 0 && enforcement.is_some_and(|word| word == "none")
-        });
-        ids.extend(unenforced.map(|volume| volume.volume_id));
+        let sized = volumes.filter(|volume| volume.capacity_bytes > 0);
+        ids.extend(sized.map(|volume| volume.volume_id));
         if page.next_token.is_empty() {
             return Ok(ids);
         }

@@ -19,7 +19,7 @@ use crate::types::NodeName;
 use super::enforcement::Unenforced;
 use super::fault::{During, Fault};
 use super::inspect::{Inspection, Looked, look};
-use super::{Claims, Memory, PoolOptions, Sickness, counted_by};
+use super::{Claims, Memory, PoolOptions, Sickness};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -367,10 +367,21 @@ impl Examination<'_> {
     /// Volumes whose sizes nothing holds, in a pool that holds sizes.
     fn sizes(&mut self, looked: &Looked) {
         let enforcement = looked.quota.enforcement();
+        let entries: Vec<_> = looked.index.volumes().cloned().collect();
+        for entry in entries.iter().filter(|entry| entry.record.enforcing) {
+            let what = "its size is being enforced, or that was cut short; it cannot be published \
+                        before that has ended";
+            let remedy = format!("rootcellar volume enforce {}", entry.record.id);
+            self.find_of(
+                (Level::Wrong, About::Sizes),
+                &entry.path(),
+                what.to_owned(),
+                remedy,
+            );
+        }
         if enforcement == Enforcement::None {
             return;
         }
-        let entries: Vec<_> = looked.index.volumes().cloned().collect();
         for entry in entries.iter().filter(|entry| entry.is_unheld(enforcement)) {
             let what = format!(
                 "nothing holds its size, {}: it was made when sizes were not held here, or its \
@@ -378,14 +389,11 @@ impl Examination<'_> {
                 entry.record.size_bytes
             );
             let record = &entry.record;
-            let remedy = match counted_by(record) {
-                None if enforcement == Enforcement::Squota => {
-                    "copy what is in it to a new volume".to_owned()
-                }
-                _ => format!(
-                    "delete the pods that use it, then rootcellar volume enforce {}",
-                    record.id
-                ),
+            let remedy = if enforcement == Enforcement::Project && !record.declines_enforcement() {
+                let id = record.id;
+                format!("delete the pods that use it, then rootcellar volume enforce {id}")
+            } else {
+                "copy what is in it to a new volume".to_owned()
             };
             self.find_of((Level::Note, About::Sizes), &entry.path(), what, remedy);
         }

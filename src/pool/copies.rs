@@ -444,7 +444,7 @@ fn needs(order: &Order<'_>, promised: u64, held: u64, pins: &[Pin]) -> u64 {
 }
 
 /// Whether a step of a copy failed for the sake of what is copied, and not of the disk.
-fn is_of_the_tree(fault: Fault) -> bool {
+pub(super) fn is_of_the_tree(fault: Fault) -> bool {
     let of_the_disk = matches!(
         fault.errno,
         Errno::CANCELED

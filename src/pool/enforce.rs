@@ -4,9 +4,8 @@
 //! until its record says that its size is enforced: in a half-tagged tree renames fail. A repeated
 //! request goes on with the same quota id.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -16,11 +15,11 @@ use crate::os;
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
+use super::copies::is_of_the_tree;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::fault::{During, Fault};
-use super::record::Record;
-use super::tree::{self, Tagging, Weight};
+use super::tree::{self, LinkCount, Tagging, Weight};
 use super::{Entry, Pool, VolumeRecord, Work, layout};
 
 /// How often long work is reported.
@@ -29,111 +28,133 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// The directory, in a volume's directory, where links and nodes are made anew.
 const SCRATCH: &str = "enforcing";
 
+/// The outcome of a request to enforce a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforced {
+    /// The size is enforced from now on.
+    Now,
+    /// It was enforced before.
+    Before,
+    /// The class of the volume asked for no enforcement, and the volume stays as it is.
+    Declined,
+}
+
+/// A volume whose size is being enforced.
+struct Job<'a> {
+    work: &'a Work<'a>,
+    disk: &'a Disk,
+    entry: &'a Entry,
+    data: OwnedFd,
+}
+
 impl Pool {
-    /// Has the kernel enforce the size of a volume that nobody uses; returns whether it did not
-    /// before. On failure the volume is as it was, or the request can be repeated.
-    pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<bool> {
+    /// Has the kernel enforce the size of a volume that nobody uses. On failure the volume is as it
+    /// was, or the request can be repeated.
+    pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Entry) -> Result<()> {
         let (disk, _) = self
             .attached()
             .map_err(|sickness| self.home_sick(sickness))?;
         let record = &entry.record;
-        if record.enforcement != Enforcement::None {
-            return Ok(false);
-        }
         self.check_enforceable(&disk, record)?;
-        if let Some(id) = counted_by(record) {
-            return self.limit_counted(&disk, entry, id);
-        }
         let path = [&entry.directory, layout::DATA].join("/");
         let data = os::open_dir(&disk.homes().volumes, path).during("open a volume's data");
-        let data = data.map_err(|fault| self.judge_data(entry, fault))?;
-        self.check_fits(work, record, &data)?;
-        let begun = self.begin_enforcing(&disk, entry)?;
-        let id = begun.quota_id.unwrap_or_default();
-        let outcome = self
-            .tag(work, &disk, entry, &data, id)
-            .map_err(|fault| self.judge_enforcing(record, fault))
-            .and_then(|()| self.limit_tagged(&disk, &begun, id));
-        match outcome {
-            Ok(()) => {}
-            // The driver ends: a repeated request goes on.
+        let job = Job {
+            work,
+            disk: &disk,
+            entry,
+            data: data.map_err(|fault| self.judge_data(entry, fault))?,
+        };
+        let begun = self
+            .check_fits(&job)
+            .and_then(|()| self.begin_enforcing(&job));
+        let tagged = begun.and_then(|begun| {
+            let id = begun.quota_id.unwrap_or_default();
+            let tagged = self.tag(&job, id);
+            tagged.map_err(|fault| self.judge_enforcing(&job, fault))?;
+            self.limit_tagged(&job, id)?;
+            Ok(begun)
+        });
+        let begun = match tagged {
+            Ok(begun) => begun,
+            // A repeated request goes on.
             Err(stopped @ Error::Stopped(_)) => return Err(stopped),
             Err(error) => {
-                if let Err(left) = self.give_up(work, &disk, entry, &data, id) {
-                    tracing::warn!(pool = %self.name(), fault = %left, "left a tree half tagged");
-                }
+                self.give_up(&job);
                 return Err(error);
             }
-        }
+        };
         let enforced = VolumeRecord {
             enforcement: disk.quota.enforcement(),
             enforcing: false,
             ..begun
         };
         self.change(&disk, entry, enforced)?;
-        tracing::info!(pool = %self.name(), volume = %record.id, quota_id = id, "size enforced");
-        Ok(true)
+        tracing::info!(pool = %self.name(), volume = %record.id, "size enforced");
+        Ok(())
     }
 
-    /// Limits a volume whose tree has a quota id since it was made, because its class asked for no
-    /// enforcement.
-    fn limit_counted(&self, disk: &Disk, entry: &Entry, id: u32) -> Result<bool> {
-        if let Err(error) = self.limit_tagged(disk, &entry.record, id) {
-            let lifted = disk.quota.limit(&self.context.os, id, Bytes::ZERO);
-            if let Err(errno) = lifted {
-                tracing::warn!(pool = %self.name(), id, %errno, "left a limit");
-            }
-            return Err(error);
+    /// The outcome of a request that has nothing to do.
+    pub(crate) fn is_enforced(&self, record: &VolumeRecord) -> Option<Enforced> {
+        if record.declines_enforcement() {
+            return Some(Enforced::Declined);
         }
-        let enforced = VolumeRecord {
-            enforcement: disk.quota.enforcement(),
-            ..entry.record.clone()
-        };
-        self.change(disk, entry, enforced)?;
-        Ok(true)
+        let enforced = record.enforcement != Enforcement::None;
+        (enforced && record.enforcement == self.enforcement()).then_some(Enforced::Before)
+    }
+
+    /// The record of a volume as it is now.
+    fn current_record(&self, entry: &Entry) -> VolumeRecord {
+        let state = self.lock();
+        let current = state.index.get::<VolumeRecord>(entry.record.id);
+        current.map_or_else(|| entry.record.clone(), |current| current.record.clone())
+    }
+
+    /// Writes the record durably, without a change of limits.
+    fn write_record(&self, job: &Job<'_>, record: &VolumeRecord) -> Result<(), Fault> {
+        let directory = &job.entry.directory;
+        job.disk.amend(directory, record)?;
+        let (directory, record) = (directory.clone(), record.clone());
+        self.lock().index.insert(Entry { record, directory });
+        Ok(())
     }
 
     /// Names the quota id in the record, so that the volume is not published any more.
-    fn begin_enforcing(&self, disk: &Disk, entry: &Entry) -> Result<VolumeRecord> {
+    fn begin_enforcing(&self, job: &Job<'_>) -> Result<VolumeRecord> {
+        let (record, quota) = (&job.entry.record, &job.disk.quota);
+        if record.enforcing {
+            return Ok(record.clone());
+        }
         let judge = |fault| self.judge(fault, Self::home_sick);
-        let id = match entry.record.number() {
-            Some(id) => id,
-            None => disk.quota.take().during("take a quota id").map_err(judge)?,
-        };
+        let id = quota.take().during("take a quota id").map_err(judge)?;
         let begun = VolumeRecord {
             quota_id: Some(id),
             enforcing: true,
-            ..entry.record.clone()
+            ..record.clone()
         };
-        if let Err(fault) = disk.amend(&entry.directory, &begun) {
+        if let Err(fault) = self.write_record(job, &begun) {
             // A record that names it all the same is read again, because the pool is opened anew.
-            if disk.quota.release(&self.context.os, id).is_err() {
+            if quota.release(&self.context.os, id).is_err() {
                 tracing::warn!(pool = %self.name(), id, "left a quota id");
             }
             return Err(judge(fault));
         }
-        let (directory, record) = (entry.directory.clone(), begun.clone());
-        self.lock().index.insert(Entry { record, directory });
         Ok(begun)
     }
 
     /// Limits a tagged tree, unless it holds more than the limits allow.
-    fn limit_tagged(&self, disk: &Disk, record: &VolumeRecord, id: u32) -> Result<()> {
+    fn limit_tagged(&self, job: &Job<'_>, id: u32) -> Result<()> {
         let judge = |fault| self.judge(fault, Self::home_sick);
-        let limited = disk.quota.limit(&self.context.os, id, record.size_bytes);
-        limited.during("limit a volume").map_err(judge)?;
-        let charge = disk.quota.charge(id).during("ask what a volume uses");
+        let (record, quota) = (&job.entry.record, &job.disk.quota);
+        let charge = quota.charge(id).during("ask what a volume uses");
         let charge = charge.map_err(judge)?;
-        if charge.bytes > record.size_bytes.0 {
-            return Err(too_much(record, Bytes(charge.bytes)));
-        }
-        if charge.exceeds() {
-            return Err(Error::NotEnforceable(format!(
-                "volume {} has {} files, and its size, {}, allows {}; delete files, then repeat this",
-                record.id, charge.inodes, record.size_bytes, charge.inode_limit
-            )));
-        }
-        Ok(())
+        refuse_if_larger(
+            record,
+            quota.inode_limit(record.size_bytes),
+            charge.bytes,
+            charge.inodes,
+        )?;
+        let limited = quota.limit(&self.context.os, id, record.size_bytes);
+        limited.during("limit a volume").map_err(judge)
     }
 
     fn check_enforceable(&self, disk: &Disk, record: &VolumeRecord) -> Result<()> {
@@ -145,7 +166,6 @@ impl Pool {
         }
         let problem = match disk.quota.enforcement() {
             Enforcement::Project => return Ok(()),
-            Enforcement::Squota if counted_by(record).is_some() => return Ok(()),
             Enforcement::Squota => {
                 "on btrfs the size of an existing directory cannot be enforced; create a new claim \
                  and copy the data there"
@@ -162,129 +182,140 @@ impl Pool {
     }
 
     /// Refuses a tree that uses more than its size, before anything is changed.
-    fn check_fits(&self, work: &Work<'_>, record: &VolumeRecord, data: &OwnedFd) -> Result<()> {
-        let judge = |fault| self.judge(fault, Self::home_sick);
-        let top = os::open_source_dir(data, ".").during("open a volume's data");
-        let weighed = tree::weigh(top.map_err(judge)?, &mut |_| {
-            work.advance();
-            if self.trash.is_stopped() || self.is_sick() {
-                return Err(Errno::CANCELED);
-            }
-            Ok(())
-        });
-        let Weight { bytes, unseen, .. } = weighed
-            .during("measure a volume")
-            .map_err(|fault| self.judge_enforcing(record, fault))?;
+    fn check_fits(&self, job: &Job<'_>) -> Result<()> {
+        let record = &job.entry.record;
+        let weighed = os::open_source_dir(&job.data, ".")
+            .and_then(|top| tree::weigh(top, LinkCount::InParts, &mut |_| self.go_on(job)))
+            .during("measure a volume");
+        let Weight {
+            bytes,
+            inodes,
+            unseen,
+        } = weighed.map_err(|fault| self.judge_enforcing(job, fault))?;
         if let Some(errno) = unseen {
             return Err(Error::NotEnforceable(format!(
                 "a part of volume {} cannot be read: {errno}",
                 record.id
             )));
         }
-        if bytes > record.size_bytes.0 {
-            return Err(too_much(record, Bytes(bytes)));
+        let limit = job.disk.quota.inode_limit(record.size_bytes);
+        refuse_if_larger(record, limit, bytes, inodes)
+    }
+
+    /// Ends the work when the driver or the pool does.
+    fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
+        job.work.advance();
+        if self.copies.is_stopped() || self.is_sick() {
+            return Err(Errno::CANCELED);
         }
         Ok(())
     }
 
-    fn judge_enforcing(&self, record: &VolumeRecord, fault: Fault) -> Error {
-        match fault.errno {
-            Errno::CANCELED => Error::Stopped(format!("enforcing the size of {}", record.id)),
+    fn judge_enforcing(&self, job: &Job<'_>, fault: Fault) -> Error {
+        let id = job.entry.record.id;
+        match (fault.errno, self.sickness()) {
+            (Errno::CANCELED, Some(sickness)) => self.home_sick(sickness),
+            (Errno::CANCELED, None) => Error::Stopped(format!("enforcing the size of volume {id}")),
+            _ if is_of_the_tree(fault) => {
+                Error::NotEnforceable(format!("the size of volume {id} is not enforced: {fault}"))
+            }
             _ => self.judge(fault, Self::home_sick),
         }
     }
 
     /// Tags the tree durably.
-    fn tag(
-        &self,
-        work: &Work<'_>,
-        disk: &Disk,
-        entry: &Entry,
-        data: &OwnedFd,
-        id: u32,
-    ) -> Result<(), Fault> {
+    fn tag(&self, job: &Job<'_>, id: u32) -> Result<(), Fault> {
         let os = &self.context.os;
-        let dir = os::open_dir(&disk.homes().volumes, &entry.directory);
-        let dir = dir.during("open a volume's directory")?;
+        let dir = volume_dir(job)?;
         remove_scratch(os, &dir)?;
         os.mkdir(&dir, SCRATCH, 0o700).during("make a directory")?;
         let scratch = os::open_dir(&dir, SCRATCH).during("open a directory")?;
-        let set = disk.quota.set_tag(os, scratch.as_fd(), Some(id), true);
+        let set = job.disk.quota.set_tag(os, scratch.as_fd(), Some(id), true);
         set.during("tag a directory")?;
-        self.tagging(work, disk, entry, Some(id), Some(&scratch), data)?;
+        self.tag_all(job, Some((id, &scratch)))?;
         remove_scratch(os, &dir)?;
-        disk.sync()
+        job.disk.sync()
     }
 
-    /// Takes the tags and the quota id away again. Links and nodes made anew keep theirs.
-    fn give_up(
-        &self,
-        work: &Work<'_>,
-        disk: &Disk,
-        entry: &Entry,
-        data: &OwnedFd,
-        id: u32,
-    ) -> Result<(), Fault> {
-        self.tagging(work, disk, entry, None, None, data)?;
-        disk.sync()?;
-        let record = VolumeRecord {
-            quota_id: None,
-            enforcing: false,
-            ..entry.record.clone()
+    /// Takes the tags and the quota id away again. Links and nodes made anew keep theirs. A volume
+    /// that cannot be restored stays unpublished, and the request can be repeated.
+    fn give_up(&self, job: &Job<'_>) {
+        let record = self.current_record(job.entry);
+        let Some(id) = record.quota_id.filter(|_| record.enforcing) else {
+            return;
         };
-        disk.amend(&entry.directory, &record)?;
-        let directory = entry.directory.clone();
-        self.lock().index.insert(Entry { record, directory });
-        let released = disk.quota.release(&self.context.os, id);
-        released.during("release a quota id")
+        let restored = volume_dir(job)
+            .and_then(|dir| remove_scratch(&self.context.os, &dir))
+            .and_then(|()| self.tag_all(job, None))
+            .and_then(|()| job.disk.sync())
+            .and_then(|()| {
+                let record = VolumeRecord {
+                    quota_id: None,
+                    enforcing: false,
+                    ..record
+                };
+                self.write_record(job, &record)
+            })
+            .and_then(|()| {
+                let released = job.disk.quota.release(&self.context.os, id);
+                released.during("release a quota id")
+            });
+        if let Err(fault) = restored {
+            let error = self.judge_enforcing(job, fault);
+            let (pool, volume) = (self.name(), job.entry.record.id);
+            tracing::warn!(%pool, %volume, %error, "left a volume half enforced");
+        }
     }
 
-    fn tagging(
-        &self,
-        work: &Work<'_>,
-        disk: &Disk,
-        entry: &Entry,
-        id: Option<u32>,
-        scratch: Option<&OwnedFd>,
-        data: &OwnedFd,
-    ) -> Result<(), Fault> {
-        let (count, started) = (AtomicU64::new(0), Instant::now());
-        let reported = AtomicU64::new(0);
+    fn tag_all(&self, job: &Job<'_>, tag: Option<(u32, &OwnedFd)>) -> Result<(), Fault> {
+        let (count, reported) = (Cell::new(0_u64), Cell::new(Instant::now()));
         let watch = || {
-            work.advance();
-            let entries = count.fetch_add(1, Ordering::Relaxed) + 1;
-            let periods = started.elapsed().as_secs() / REPORT_EVERY.as_secs();
-            if periods > reported.swap(periods, Ordering::Relaxed) {
-                let (pool, volume) = (self.name(), entry.record.id);
-                tracing::info!(%pool, %volume, entries, "enforcing a volume's size");
+            count.set(count.get() + 1);
+            if reported.get().elapsed() >= REPORT_EVERY {
+                reported.set(Instant::now());
+                let (pool, volume, entries) = (self.name(), job.entry.record.id, count.get());
+                let undoes = tag.is_none();
+                tracing::info!(%pool, %volume, entries, undoes, "enforcing a volume's size");
             }
-            if self.trash.is_stopped() || self.is_sick() {
-                return Err(Errno::CANCELED);
-            }
-            Ok(())
+            self.go_on(job)
         };
         let tagging = Tagging {
             os: &self.context.os,
-            quota: &*disk.quota,
-            id,
-            scratch,
+            quota: &*job.disk.quota,
+            id: tag.map(|(id, _)| id),
+            scratch: tag.map(|(_, scratch)| scratch),
             watch: &watch,
         };
-        tagging.tag(data)
+        tagging.tag(&job.data)
     }
 }
 
-/// The quota id that a volume has had since it was made.
-pub(crate) fn counted_by(record: &VolumeRecord) -> Option<u32> {
-    record.number().filter(|_| !record.enforcing)
+fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
+    let dir = os::open_dir(&job.disk.homes().volumes, &job.entry.directory);
+    dir.during("open a volume's directory")
 }
 
-fn too_much(record: &VolumeRecord, used: Bytes) -> Error {
-    Error::NotEnforceable(format!(
-        "volume {} uses {used}, which is more than its size, {}; delete files or expand its claim, then \
-         repeat this",
-        record.id, record.size_bytes
-    ))
+fn refuse_if_larger(
+    record: &VolumeRecord,
+    inode_limit: Option<u64>,
+    bytes: u64,
+    inodes: u64,
+) -> Result<()> {
+    let (id, size) = (record.id, record.size_bytes);
+    if bytes > size.0 {
+        return Err(Error::NotEnforceable(format!(
+            "volume {id} uses {}, which is more than its size, {size}; delete files or expand its \
+             claim, then repeat this",
+            Bytes(bytes)
+        )));
+    }
+    match inode_limit {
+        Some(limit) if inodes > limit => Err(Error::NotEnforceable(format!(
+            "volume {id} has {inodes} files and directories, and its size, {size}, allows {limit}; \
+             delete files or expand its claim, then repeat this"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn remove_scratch(os: &os::Os, dir: &OwnedFd) -> Result<(), Fault> {

@@ -46,8 +46,8 @@ pub fn said_at_init(quota: AtInit) -> Option<String> {
         AtInit::Unchanged => None,
         AtInit::Enabled => Some("simple quota was switched on for the new pool".to_owned()),
         AtInit::OtherData => Some(
-            "simple quota was not switched on, because the btrfs holds other data, which would stay \
-             uncounted"
+            "simple quota was not switched on, because the pool is not the top directory of an empty \
+             btrfs; data that was written before would stay uncounted"
                 .to_owned(),
         ),
         AtInit::Refused(errno) => Some(format!(

@@ -15,7 +15,7 @@ use crate::types::{Bytes, NameHash, PoolId, SnapshotId, VolumeId};
 
 use super::fault::{During, Fault};
 use super::layout;
-use super::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
+use super::record::{self, Pin, Record, SnapshotRecord, Source, Unreadable, VolumeRecord};
 use super::retained::Retained;
 use super::trash::{self, TrashEntry};
 
@@ -163,6 +163,10 @@ impl Index {
         for (name, entry) in trash::entries(&homes.trash)? {
             index.bin(name, entry);
         }
+        // A volume may have been quarantined after its copies were read.
+        let held = index.retained.iter().filter(|(id, _)| index.holds(*id));
+        let retained = held.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes));
+        index.sums.retained = retained;
         Ok(index)
     }
 
@@ -349,12 +353,21 @@ impl Index {
         &self.retained
     }
 
-    /// The volumes whose blocks a volume or snapshot that is there keeps.
+    /// The volumes whose blocks a volume or snapshot that is there may keep.
     pub(crate) fn referenced(&self) -> BTreeSet<VolumeId> {
-        let volumes = self.volumes.values().flat_map(|entry| &entry.record.pins);
-        let snapshots = self.snapshots.values();
-        let pins = volumes.chain(snapshots.flat_map(|entry| &entry.record.pins));
-        pins.map(|pin| pin.volume).collect()
+        let (volumes, snapshots) = (self.volumes.values(), self.snapshots.values());
+        let sources = volumes.clone().filter_map(|entry| entry.record.source);
+        let mut referenced: BTreeSet<VolumeId> = sources
+            .filter_map(|source| match source {
+                Source::Volume(id) => Some(id),
+                Source::Snapshot(_) => None,
+            })
+            .collect();
+        referenced.extend(snapshots.clone().map(|entry| entry.record.source_volume_id));
+        let pins = volumes.flat_map(|entry| &entry.record.pins);
+        let pins = pins.chain(snapshots.flat_map(|entry| &entry.record.pins));
+        referenced.extend(pins.map(|pin| pin.volume));
+        referenced
     }
 
     /// The bytes reserved on a disk of which so many are used. All of them are reserved for the

@@ -76,8 +76,6 @@ pub(crate) fn init(
     node: &NodeName,
 ) -> Result<Made, Sickness> {
     check_empty(root)?;
-    let filesystem = filesystem::kind(root).during("ask for the filesystem's type")?;
-    let quota = quotas.enable_for_new_pool(&filesystem.name, root.as_fd());
     match tree::remove(os, root.as_fd(), layout::META_BUILDING) {
         Ok(())
         | Err(Fault {
@@ -86,6 +84,8 @@ pub(crate) fn init(
         }) => {}
         Err(fault) => return Err(fault.into()),
     }
+    let filesystem = filesystem::kind(root).during("ask for the filesystem's type")?;
+    let quota = quotas.enable_for_new_pool(&filesystem.name, root.as_fd());
     let id = PoolId::random();
     build(os, root, node, id)?;
     match os.rename((root, layout::META_BUILDING), (root, layout::META)) {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::types::Bytes;
 
 use super::disk::Disk;
-use super::tree::{self, Weight};
+use super::tree::{self, LinkCount, Weight};
 use super::{Pool, Work};
 
 impl Pool {
@@ -56,7 +56,7 @@ impl Pool {
             Err(Errno::NOTDIR | Errno::LOOP) => return Ok(disk.status_below(path)?.allocated),
             Err(errno) => return Err(errno),
         };
-        let weighed = tree::weigh(top, &mut |_| {
+        let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
             work.advance();
             if self.trash.is_stopped() || !self.serves(disk) {
                 return Err(Errno::CANCELED);

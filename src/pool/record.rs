@@ -56,6 +56,9 @@ pub struct VolumeRecord {
     /// Whether its tree is being tagged with its quota id, or was when the driver ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enforcing: bool,
+    /// Whether its class asked for no enforcement.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub enforcement_declined: bool,
     /// What it was made a copy of, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -113,6 +116,13 @@ impl VolumeRecord {
             Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(pinned)),
             _ => size,
         }
+    }
+
+    /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
+    /// a volume a quota id where they could enforce.
+    pub(crate) fn declines_enforcement(&self) -> bool {
+        let is_counted = self.number().is_some() && !self.enforcing;
+        self.enforcement_declined || self.enforcement == Enforcement::None && is_counted
     }
 
     /// What it uses, of its size, when so much is charged to its number. By simple quota it is not

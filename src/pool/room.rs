@@ -103,6 +103,10 @@ fn own(state: &State, charged: &[Charged]) -> u64 {
     let index = &state.index;
     let own = charged.iter().filter_map(|volume| {
         let record = &index.get::<VolumeRecord>(volume.entry.record.id)?.record;
+        // A name can be used again meanwhile.
+        if record.number() != Some(volume.number) {
+            return None;
+        }
         Some(record.own(volume.bytes, index.retained().of(record.id)))
     });
     own.fold(index.copied(), u64::saturating_add)

@@ -24,7 +24,7 @@ use crew::{Crew, Entry, Job, Over, next_entries};
 
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
 pub(crate) use tag::Tagging;
-pub(crate) use weigh::{Seen, Weight, weigh};
+pub(crate) use weigh::{LinkCount, Seen, Weight, weigh};
 
 /// How many levels a thread holds open at once; what is deeper is moved up first, so depth costs
 /// neither descriptors nor stack.

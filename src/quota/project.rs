@@ -156,6 +156,10 @@ impl Quota for ProjectQuota {
         }
     }
 
+    fn inode_limit(&self, size: Bytes) -> Option<u64> {
+        Some(self.limits(size).1).filter(|inodes| *inodes > 0)
+    }
+
     fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
         (charge.byte_limit, charge.inode_limit) == self.limits(size)
     }

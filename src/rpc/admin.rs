@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tonic::Request;
 
 use crate::admin::admin_server::Admin;
+use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::{EnforceVolumeRequest, EnforceVolumeResponse};
 use crate::error::Operation;
+use crate::pool::Enforced;
 
 use super::{Answer, Edge, Rpc, request};
 
@@ -22,14 +24,17 @@ impl Admin for AdminService {
         &self,
         request: Request<EnforceVolumeRequest>,
     ) -> Answer<EnforceVolumeResponse> {
-        let EnforceVolumeRequest {
-            volume_id: id,
-            keep_class,
-        } = request.into_inner();
+        let id = request.into_inner().volume_id;
         let subject = id.clone();
         let work = move |edge: &Edge| {
-            let changed = edge.volumes.enforce(&request::volume_id(id)?, keep_class)?;
-            Ok(EnforceVolumeResponse { changed })
+            let outcome = match edge.volumes.enforce(&request::volume_id(id)?)? {
+                Enforced::Now => Outcome::Now,
+                Enforced::Before => Outcome::Before,
+                Enforced::Declined => Outcome::Declined,
+            };
+            Ok(EnforceVolumeResponse {
+                outcome: outcome.into(),
+            })
         };
         self.0.run(ENFORCE, subject, work).await
     }

@@ -316,6 +316,7 @@ fn record(
         },
         quota_id: None,
         enforcing: false,
+        enforcement_declined: request.class.enforcement == Hold::None,
         source: None,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::enable_quota;
+use rootcellar::pool::{Enforced, enable_quota};
 use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
@@ -435,14 +435,13 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     assert_eq!(new.enforcement, Enforcement::Squota);
     assert_eq!(driver.get(&old.id.to_string()).unwrap(), old);
     assert_eq!(driver.pools()[0].status().unheld, 1);
-    let error = driver.enforce(&old.id.to_string(), false).unwrap_err();
+    let error = driver.enforce(&old.id.to_string()).unwrap_err();
     assert_eq!(error.code(Operation::Volume), Code::FailedPrecondition);
     assert!(error.to_string().contains("create a new claim"), "{error}");
 }
 
-/// A volume that is counted and not limited, because its class asked for that, is limited at once.
 #[test]
-fn a_volume_whose_class_asked_for_no_enforcement_is_enforced_only_by_its_id() {
+fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
     if let Some(obstacle) = obstacle() {
         skip!("{obstacle}");
     }
@@ -450,22 +449,11 @@ fn a_volume_whose_class_asked_for_no_enforcement_is_enforced_only_by_its_id() {
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;
     let volume = rig.driver().create(&request).unwrap();
-    let (id, data) = (volume.id.to_string(), rig.data("pvc"));
-    let target = rig.node.target("pod");
-    rig.driver().publish(&publish(&id, &target)).unwrap();
-    rig.driver().unpublish(&id, &target).unwrap();
-    assert!(!rig.driver().enforce(&id, true).unwrap());
-    assert_eq!(
-        rig.driver().get(&id).unwrap().enforcement,
-        Enforcement::None
-    );
-    assert!(rig.driver().enforce(&id, false).unwrap());
-    assert!(!rig.driver().enforce(&id, false).unwrap(), "it is enforced");
-    assert_eq!(
-        rig.driver().get(&id).unwrap().enforcement,
-        Enforcement::Squota
-    );
-    assert!(fill(&data.join("file")) < SIZE.0 + LEEWAY);
+    let id = volume.id.to_string();
+    assert_eq!(rig.driver().enforce(&id).unwrap(), Enforced::Declined);
+    assert_eq!(rig.driver().get(&id).unwrap(), volume);
+    let enforced = rig.make("enforced", SIZE).id.to_string();
+    assert_eq!(rig.driver().enforce(&enforced).unwrap(), Enforced::Before);
 }
 
 /// Reading charges takes time for each volume, so it is done only where the answer needs it.

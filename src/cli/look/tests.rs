@@ -49,6 +49,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         enforcement: Enforcement::Squota,
         quota_id: Some(1 << 30),
         enforcing: false,
+        enforcement_declined: false,
         source,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),

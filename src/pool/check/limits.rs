@@ -66,14 +66,6 @@ impl Examination<'_> {
         };
         let path = entry.path();
         if !entry.record.is_limited() {
-            let what = "enforcing its size was cut short, and it cannot be published";
-            let remedy = format!("rootcellar volume enforce {}", entry.record.id());
-            self.find_of(
-                (Level::Wrong, About::Limits),
-                &path,
-                what.to_owned(),
-                remedy,
-            );
             return Ok(None);
         }
         self.tell(looked, &path, finding);

@@ -114,7 +114,8 @@ fn room(
     } else {
         Others::Stood(looked.marker.other_bytes.0)
     };
-    let reserved = looked.index.promised(counted, space.used);
+    // Quarantined trees are findings of their own, and only a server measures them.
+    let reserved = looked.index.promised(counted, 0);
     Ok(Room {
         space,
         others,

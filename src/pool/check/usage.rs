@@ -13,7 +13,7 @@ use crate::os;
 use crate::pool::fault::{During, Fault};
 use crate::pool::inspect::Looked;
 use crate::pool::layout;
-use crate::pool::tree::{Seen, Weight, weigh};
+use crate::pool::tree::{LinkCount, Seen, Weight, weigh};
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::types::Bytes;
 
@@ -91,7 +91,7 @@ impl Examination<'_> {
         let first = charge()?;
         let mut strays = BTreeMap::new();
         let mut inline: u64 = 0;
-        let mut weight = weigh(open()?, &mut |seen| {
+        let mut weight = weigh(open()?, LinkCount::Once, &mut |seen| {
             if on_btrfs && seen.status.file_type == FileType::Directory {
                 note_stray(quota, id, seen, &mut strays);
             } else if on_btrfs && seen.status.allocated <= INLINE {
@@ -106,7 +106,7 @@ impl Examination<'_> {
         let charges = Charges::new(&first, &charge()?);
         let is_light = charges.are_less_than(&weight, quota);
         if is_light && !on_btrfs {
-            weigh(open()?, &mut |seen| {
+            weigh(open()?, LinkCount::Once, &mut |seen| {
                 note_stray(quota, id, seen, &mut strays);
                 Ok(())
             })

@@ -63,6 +63,11 @@ impl Copies {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the driver ends.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
     /// How many are being made.
     pub(crate) fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
@@ -283,9 +288,7 @@ impl CopyWatch for Progress<'_> {
     fn stopped(&self) -> bool {
         self.room.advance();
         self.tell();
-        self.refused.load(Ordering::Relaxed)
-            || self.pool.copies.stopped.load(Ordering::Relaxed)
-            || self.pool.is_sick()
+        self.refused.load(Ordering::Relaxed) || self.pool.copies.is_stopped() || self.pool.is_sick()
     }
 }
 

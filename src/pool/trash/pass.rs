@@ -34,7 +34,7 @@ const REPORT_LOOK: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
     /// The entries that could not be removed.
-    resisting: BTreeMap<OsString, Retry>,
+    resisting: BTreeMap<OsString, Resisting>,
     /// The empty entries whose quota ids are still charged.
     emptied: BTreeMap<OsString, Emptied>,
     /// When the quota ids of the empty entries are released, if there are any.
@@ -47,6 +47,14 @@ struct Emptied {
     quota_id: u32,
     /// The volume that it was, if it was one.
     volume: Option<VolumeId>,
+}
+
+/// An entry that could not be removed.
+#[derive(Debug, Clone, Copy)]
+struct Resisting {
+    retry: Retry,
+    /// Its quota id, which nothing else may name once the content is gone.
+    emptied: Option<Emptied>,
 }
 
 /// The time of the next attempt.
@@ -76,8 +84,8 @@ impl Retry {
 impl Leftovers {
     /// When the next attempt is due, if any entry is left.
     pub(super) fn next(&self) -> Option<Instant> {
-        let retries = self.resisting.values().chain(&self.release);
-        retries.map(|retry| retry.at).min()
+        let retries = self.resisting.values().map(|resisting| resisting.retry);
+        retries.chain(self.release).map(|retry| retry.at).min()
     }
 
     /// Tries every entry that is due; returns the number of reclaimed ones. The trash is listed only
@@ -89,7 +97,7 @@ impl Leftovers {
         news: bool,
     ) -> Result<usize, Fault> {
         let mut names = BTreeSet::new();
-        if news || self.resisting.values().any(Retry::is_due) {
+        if news || self.resisting.values().any(|it| it.retry.is_due()) {
             let listed = os::entry_names(disk.trash().as_fd()).during("list the trash")?;
             names.extend(listed);
             self.resisting.retain(|name, _| names.contains(name));
@@ -139,8 +147,9 @@ impl Pass<'_> {
 
     fn all(&mut self, names: &BTreeSet<OsString>) {
         for name in names {
-            let retry = self.left.resisting.get(name);
-            if self.left.emptied.contains_key(name) || retry.is_some_and(|retry| !retry.is_due()) {
+            let resisting = self.left.resisting.get(name);
+            let waits = resisting.is_some_and(|resisting| !resisting.retry.is_due());
+            if self.left.emptied.contains_key(name) || waits {
                 continue;
             }
             if !self.attempt(name, Self::reclaim) {
@@ -182,7 +191,8 @@ impl Pass<'_> {
     }
 
     fn postpone(&mut self, name: &OsStr, fault: Fault) {
-        let retry = Retry::after(self.left.resisting.get(name));
+        let before = self.left.resisting.get(name).copied();
+        let retry = Retry::after(before.as_ref().map(|before| &before.retry));
         tracing::warn!(
             pool = %self.pool().options.name,
             entry = %name.display(),
@@ -190,8 +200,10 @@ impl Pass<'_> {
             retry_in = ?retry.delay,
             "something in the trash resists"
         );
-        self.left.emptied.remove(name);
-        self.left.resisting.insert(name.to_owned(), retry);
+        let emptied = self.left.emptied.remove(name);
+        let emptied = emptied.or(before.and_then(|before| before.emptied));
+        let resisting = Resisting { retry, emptied };
+        self.left.resisting.insert(name.to_owned(), resisting);
     }
 
     /// Releases the quota ids of empty entries, when that is due. The blocks of an entry that an
@@ -250,7 +262,14 @@ impl Pass<'_> {
         let progress = Progress::new(self.work, name);
         let entry = TrashEntry::read(&dir)?;
         // A copy that was given up has no record, only the charge of its data.
-        let quota_id = entry.number.or_else(|| charged_to(disk, &dir));
+        let known = self.left.resisting.get(name);
+        let known = known.and_then(|resisting| resisting.emptied);
+        let number = entry.number.or_else(|| charged_to(disk, &dir));
+        let volume = entry.volume;
+        let emptied = number.map(|quota_id| Emptied { quota_id, volume });
+        if let Some(emptied) = known.or(emptied) {
+            self.left.emptied.insert(name.to_owned(), emptied);
+        }
         match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
             Ok(true) => {
                 self.destroyed = true;
@@ -263,11 +282,6 @@ impl Pass<'_> {
         }
         let manner = Manner::of(&disk.filesystem.name);
         tree::empty(os, &dir, entry.file, manner, &progress)?;
-        if let Some(quota_id) = quota_id {
-            let volume = entry.volume;
-            let emptied = Emptied { quota_id, volume };
-            self.left.emptied.insert(name.to_owned(), emptied);
-        }
         let finished = self.finish(name)?;
         if !finished {
             self.left.release_soon();

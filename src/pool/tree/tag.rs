@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
@@ -16,6 +17,7 @@ use crate::pool::fault::{During, Fault};
 use crate::quota::Quota;
 
 use super::copy::attributes;
+use super::crew::next_entries;
 
 /// The name of a node under construction, in the scratch directory.
 const NODE: &str = "node";
@@ -62,8 +64,8 @@ impl Tagging<'_> {
                 // The top is tagged last: until then any start finds that its charge is not as
                 // recorded.
                 if depth == 1 {
-                    self.set(&level.dir, true)?;
                     self.renew_all(&level.dir, &nodes_of_top, &mut linked)?;
+                    self.set(&level.dir, true)?;
                 }
                 levels.pop();
                 continue;
@@ -84,18 +86,21 @@ impl Tagging<'_> {
     /// links and nodes.
     fn enter(&self, dir: &OwnedFd, nodes: &mut Vec<OsString>) -> Result<Vec<OsString>, Fault> {
         let mut below = Vec::new();
-        for name in os::entry_names(dir.as_fd()).during("list a directory to tag")? {
-            (self.watch)().during("go on tagging")?;
-            let status = os::status_at(dir, &name).during("look at an entry to tag")?;
-            match status.file_type {
-                FileType::Directory => below.push(name),
-                FileType::RegularFile => {
-                    let file = os::open_protected(dir, &name).during("open a file to tag")?;
-                    if let Some(file) = file {
-                        self.set(&file, false)?;
+        while let Some(entries) = next_entries(dir.as_fd()).during("list a directory to tag")? {
+            for entry in entries {
+                (self.watch)().during("go on tagging")?;
+                let name = OsStr::from_bytes(entry.name.to_bytes());
+                let status = os::status_at(dir, name).during("look at an entry to tag")?;
+                match status.file_type {
+                    FileType::Directory => below.push(name.to_owned()),
+                    FileType::RegularFile => {
+                        let file = os::open_protected(dir, name).during("open a file to tag")?;
+                        if let Some(file) = file {
+                            self.set(&file, false)?;
+                        }
                     }
+                    _ => nodes.push(name.to_owned()),
                 }
-                _ => nodes.push(name),
             }
         }
         Ok(below)
@@ -140,6 +145,7 @@ impl Tagging<'_> {
         self.unprotected(dir, || {
             let before = os::statx(dir).during("look at a directory to tag")?;
             for name in nodes {
+                (self.watch)().during("go on tagging")?;
                 self.renew(scratch, dir, name, linked)?;
             }
             let dir = os::open_source_dir(dir, ".").during("open a directory to tag")?;
@@ -158,16 +164,14 @@ impl Tagging<'_> {
     ) -> Result<(), Fault> {
         let source = Inode::place(dir, name).during("look at an entry to tag")?;
         let original = os::statx(&source).during("look at an entry to tag")?;
-        let has_others = original.stx_nlink > 1;
         let kept = linked.get(&original.stx_ino);
-        match kept {
-            Some(kept) => {
-                let linked = self.os.link((scratch, kept.as_str()), (scratch, NODE));
-                linked.during("link a node")?;
-            }
-            None => self.make(scratch, &source, &original)?,
+        let link = kept.map(|kept| self.os.link((scratch, kept.as_str()), (scratch, NODE)));
+        match link {
+            // An inode can have as many names as its file system allows, and this is one more.
+            None | Some(Err(Errno::MLINK)) => self.make(scratch, &source, &original)?,
+            Some(link) => link.during("link a node")?,
         }
-        if has_others && kept.is_none() {
+        if original.stx_nlink > 1 && kept.is_none() {
             let kept = format!("linked-{}", original.stx_ino);
             let link = self.os.link((scratch, NODE), (scratch, kept.as_str()));
             link.during("link a node")?;

@@ -58,12 +58,26 @@ struct Level {
     below: Vec<OsString>,
 }
 
+/// The way to count files of several names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkCount {
+    /// Each file once, which takes memory for each.
+    Once,
+    /// Each name as its part of the file, which is right if no name is elsewhere.
+    InParts,
+}
+
+/// Inodes are counted in parts of so many.
+const PARTS: u64 = 1 << 20;
+
 /// A tree that is being weighed.
 struct Walk<'v> {
     /// From the top to where it is.
     levels: Vec<Level>,
     weight: Weight,
-    linked: HashSet<FileId>,
+    linked: Option<HashSet<FileId>>,
+    /// The inodes, in [`PARTS`].
+    parts: u64,
     visit: Visit<'v>,
 }
 
@@ -72,14 +86,16 @@ pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Seen<'_>) -> Result<(), Errno>;
 
 /// Weighs the tree below a directory, the directory included, and shows everything below it to
 /// `visit`. What changes meanwhile may be seen or not.
-pub(crate) fn weigh(top: OwnedFd, visit: Visit<'_>) -> Result<Weight, Errno> {
+pub(crate) fn weigh(top: OwnedFd, links: LinkCount, visit: Visit<'_>) -> Result<Weight, Errno> {
     let mut walk = Walk {
         levels: Vec::new(),
         weight: Weight::default(),
-        linked: HashSet::new(),
+        linked: (links == LinkCount::Once).then(HashSet::new),
+        parts: 0,
         visit,
     };
-    walk.weight.add(&os::status(&top)?, &mut walk.linked);
+    let status = os::status(&top)?;
+    walk.weight.add(&status, &mut walk.linked, &mut walk.parts);
     walk.enter(top, OsString::new())?;
     while let Some(level) = walk.levels.last_mut() {
         let Some(name) = level.below.pop() else {
@@ -92,6 +108,7 @@ pub(crate) fn weigh(top: OwnedFd, visit: Visit<'_>) -> Result<Weight, Errno> {
             Err(errno) => walk.weight.miss(errno),
         }
     }
+    walk.weight.inodes = walk.parts.div_ceil(PARTS);
     Ok(walk.weight)
 }
 
@@ -104,6 +121,7 @@ impl Walk<'_> {
             levels,
             weight,
             linked,
+            parts,
             visit,
         } = self;
         let Some(level) = levels.last() else {
@@ -121,7 +139,7 @@ impl Walk<'_> {
                     return Ok(());
                 }
             };
-            if weight.add(&status, linked) {
+            if weight.add(&status, linked, parts) {
                 ended = visit(&Seen {
                     dir,
                     name,
@@ -158,13 +176,25 @@ impl fmt::Display for Weight {
 
 impl Weight {
     /// Adds a file; false if it was met before under another name.
-    fn add(&mut self, status: &Status, linked: &mut HashSet<FileId>) -> bool {
-        let is_linked = status.file_type != FileType::Directory && status.links > 1;
-        if is_linked && !linked.insert(status.id) {
-            return false;
+    fn add(
+        &mut self,
+        status: &Status,
+        linked: &mut Option<HashSet<FileId>>,
+        parts: &mut u64,
+    ) -> bool {
+        let mut names: u64 = 1;
+        if status.file_type != FileType::Directory && status.links > 1 {
+            match linked {
+                Some(linked) => {
+                    if !linked.insert(status.id) {
+                        return false;
+                    }
+                }
+                None => names = status.links.into(),
+            }
         }
-        self.bytes = self.bytes.saturating_add(status.allocated);
-        self.inodes += 1;
+        self.bytes = self.bytes.saturating_add(status.allocated / names);
+        *parts = parts.saturating_add(PARTS / names);
         true
     }
 
@@ -187,7 +217,7 @@ mod tests {
         let mut seen = Vec::new();
         let top = os::open_path(top).unwrap();
         let top = os::open_dir(top, ".").unwrap();
-        let weight = weigh(top, &mut |entry| {
+        let weight = weigh(top, LinkCount::Once, &mut |entry| {
             seen.push(entry.path());
             Ok(())
         });
@@ -210,6 +240,9 @@ mod tests {
         let occupied = |name: &&str| top.join(name).symlink_metadata().unwrap().blocks() * 512;
         assert_eq!(weight.bytes, each.iter().map(occupied).sum::<u64>());
         assert_eq!((weight.inodes, weight.unseen), (5, None));
+        let again = os::open_dir(os::open_path(&top).unwrap(), ".").unwrap();
+        let parts = weigh(again, LinkCount::InParts, &mut |_| Ok(())).unwrap();
+        assert_eq!((parts.bytes, parts.inodes), (weight.bytes, weight.inodes));
         assert_eq!(seen.len(), 4, "{seen:?}");
         assert!(seen.contains(&"a/b".into()), "{seen:?}");
     }

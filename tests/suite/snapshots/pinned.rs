@@ -343,6 +343,30 @@ fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
 }
 
 #[test]
+fn a_quarantined_source_keeps_its_retained_charge_reserved() {
+    if let Some(obstacle) = obstacle() {
+        skip!("{obstacle}");
+    }
+    let (mut rig, source) = rig_with_a_file();
+    let other = rig.make("other", SIZE);
+    write(&rig.volume_data("other").join("file"), 1, mib(20)).unwrap();
+    rig.snapshot("kept", &other).unwrap();
+    // Its directory is read before that of the source.
+    let clone = rig.clone_of("a-clone", SIZE, &source).unwrap();
+    let record = rig.volume_data("source").with_file_name("volume.json");
+    std::fs::remove_file(&record).unwrap();
+    let class = rootcellar::volume::Class::default();
+    let room = |rig: &Rig| rig.driver().capacity(&class, &[]).unwrap().0;
+    rig.start();
+    let before = room(&rig);
+    rig.delete(&clone);
+    rig.wait_for_trash();
+    eventually("the charge is not reserved any more", || {
+        room(&rig).abs_diff(before + SIZE + mib(40)) <= LEEWAY
+    });
+}
+
+#[test]
 fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised() {
     if let Some(obstacle) = obstacle() {
         skip!("{obstacle}");

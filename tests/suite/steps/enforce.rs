@@ -35,7 +35,7 @@ fn enforcing_can_be_repeated_whichever_step_failed() {
             let mut stage = unenforced(&quota);
             let id = stage.id("pvc");
             stage.script.start(Some(trouble(at)));
-            let outcome = stage.driver().enforce(&id, false);
+            let outcome = stage.driver().enforce(&id);
             let steps = stage.script.end().len();
             if outcome.is_ok() {
                 assert!(steps > 10 && at >= steps, "{at} of {steps}");
@@ -50,7 +50,7 @@ fn enforcing_can_be_repeated_whichever_step_failed() {
                 Ok(()) => stage.driver().unpublish(&id, &target).unwrap(),
                 Err(error) => assert!(matches!(error, Error::HalfEnforced { .. }), "{error}"),
             }
-            stage.driver().enforce(&id, false).unwrap();
+            stage.driver().enforce(&id).unwrap();
             assert_limits(&stage, &quota);
             assert!(stage.has("pvc"));
             let data = stage.directory("pvc").unwrap().join("data");

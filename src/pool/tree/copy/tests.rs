@@ -27,7 +27,7 @@ use tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
-use crate::pool::tree::{remove, weigh};
+use crate::pool::tree::{LinkCount, remove, weigh};
 
 /// What `loops` waits by.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -170,7 +170,7 @@ fn everything_in_a_tree_is_kept() {
             assert_eq!((copied.vanished, copied.attributes_lost), (0, 0), "{case}");
             assert_eq!(copied.entries, count.entries.into_inner(), "{case}");
             let target = os::open_dir(place.guarded(), "target").unwrap();
-            let weight = weigh(target, &mut |_| Ok(())).unwrap();
+            let weight = weigh(target, LinkCount::Once, &mut |_| Ok(())).unwrap();
             assert_eq!(copied.bytes, weight.bytes, "{case}");
             place.remove("target");
         }
