@@ -115,6 +115,10 @@ jq -nr --slurpfile alone "$work/alone" --slurpfile beside "$work/beside" --slurp
       free("GetCapacity p99, µs"; $asked.p99_us; $capacity.p99_us),
       free("GetCapacity, the longest, µs"; $asked.max_us; $capacity.max_us),
       held("CreateVolume p50, µs"; $made; $create; $made + 20000),
+      (("publish", "stats", "unpublish", "delete") as $call
+        | of($alone; $call).p50_us as $first | of($beside; $call).p50_us as $last
+        | held("\($call) p50, µs"; $first; $last; $first * 1.25)),
+      held("resident, KiB"; $alone[0].facts.server.rss_kib; $beside[0].facts.server.rss_kib; 30 * 1024),
       "", "| | measured | at most | holds |", "| --- | --- | --- | --- |",
       row("CPU of the first minute after \($count) volumes with snapshots are deleted, ms"; $deleted[0].facts.rest_cpu_ms[0]; 100),
       row("CPU of the third minute, \($volumes) such volumes in the trash, ms"; $beside[0].facts.rest_cpu_ms[2]; 20),
