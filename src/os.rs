@@ -308,7 +308,7 @@ impl Os {
         })
     }
 
-    /// Gives a file or directory a project number; `inherited`: what is made in it has it too.
+    /// Gives a file or directory a project number; `inherited`: everything made in it has it too.
     pub fn set_project(&self, file: impl AsFd, id: u32, inherited: bool) -> Outcome {
         let file = file.as_fd();
         self.step(Step::SetProject, Object::Open(file), || {

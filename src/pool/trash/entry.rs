@@ -9,7 +9,7 @@ use crate::pool::index::Kept;
 use crate::pool::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
 use crate::types::VolumeId;
 
-/// What the record of a trash entry says.
+/// An entry of the trash, by its record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TrashEntry {
     /// The bytes that were reserved for it.
