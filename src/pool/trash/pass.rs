@@ -39,6 +39,8 @@ pub(super) struct Leftovers {
     emptied: BTreeMap<OsString, Emptied>,
     /// When the quota ids of the empty entries are released, if there are any.
     release: Option<Retry>,
+    /// The removals from the index when all empty entries were referenced last.
+    all_referenced: Option<u64>,
 }
 
 /// An empty entry whose quota id is still charged.
@@ -97,6 +99,9 @@ impl Leftovers {
         news: bool,
     ) -> Result<usize, Fault> {
         let mut names = BTreeSet::new();
+        if news {
+            self.all_referenced = None;
+        }
         if news || self.resisting.values().any(|it| it.retry.is_due()) {
             let listed = os::entry_names(disk.trash().as_fd()).during("list the trash")?;
             names.extend(listed);
@@ -229,20 +234,30 @@ impl Pass<'_> {
         }
     }
 
-    fn candidates(&self) -> Vec<OsString> {
-        let referenced = {
-            let state = self.pool().lock();
+    /// The empty entries that no existing copy references. As long as nothing is removed from the
+    /// index, a reference stays.
+    fn candidates(&mut self) -> Vec<OsString> {
+        let (referenced, removals) = {
+            let state = self.work.pool().lock();
+            let removals = state.index.removals();
+            if self.left.all_referenced == Some(removals) {
+                return Vec::new();
+            }
             let pending = state.pinning.iter().map(|pin| pin.volume);
             let mut referenced = state.index.referenced();
             referenced.extend(pending);
-            referenced
+            // A copy under construction may end without a trace.
+            let removals = state.pinning.is_empty().then_some(removals);
+            (referenced, removals)
         };
         let emptied = self.left.emptied.iter();
         let free = emptied.filter(|(_, emptied)| {
             let volume = emptied.volume.as_ref();
             volume.is_none_or(|volume| !referenced.contains(volume))
         });
-        free.map(|(name, _)| name.clone()).collect()
+        let free: Vec<OsString> = free.map(|(name, _)| name.clone()).collect();
+        self.left.all_referenced = removals.filter(|_| free.is_empty());
+        free
     }
 
     /// Removes the content of an entry, and the rest if its quota id can be released at once.
@@ -269,6 +284,7 @@ impl Pass<'_> {
         let emptied = number.map(|quota_id| Emptied { quota_id, volume });
         if let Some(emptied) = known.or(emptied) {
             self.left.emptied.insert(name.to_owned(), emptied);
+            self.left.all_referenced = None;
         }
         match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
             Ok(true) => {
