@@ -1,15 +1,51 @@
 //! The way to a server: its socket.
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
+use clap::Args;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::admin::admin_client::AdminClient;
+use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
 use crate::error::{Error, Result};
+
+/// The flag of commands that need a server.
+#[derive(Debug, Args)]
+pub(super) struct ServerArgs {
+    /// Ask the server at this Unix socket
+    #[arg(
+        long,
+        env = "CSI_ENDPOINT",
+        value_name = "URL",
+        default_value = "unix:///csi/csi.sock"
+    )]
+    endpoint: String,
+}
+
+impl ServerArgs {
+    /// The path of the socket.
+    pub(super) fn socket(&self) -> Result<PathBuf> {
+        parse_endpoint(&self.endpoint)
+    }
+}
+
+/// Says why a server refused.
+pub(super) fn refused(status: &Status) -> ExitCode {
+    eprintln!("rootcellar: {}", status.message());
+    ExitCode::FAILURE
+}
+
+/// The error of a text that is no id.
+pub(super) fn no_id(what: &str, id: &str) -> Error {
+    let problem = format!("{id:?} is not the id of a {what}; rootcellar {what} show tells it");
+    Error::invalid("ID", problem)
+}
 
 /// Clients of all services over one connection, which is made anew after a restart.
 #[derive(Debug, Clone)]

@@ -6,11 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use tonic::Status;
 
-use super::client::Clients;
+use super::client::{Clients, ServerArgs, no_id, refused};
 use super::{cannot_print, runtime};
-use crate::config::parse_endpoint;
 use crate::csi;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::types::{SnapshotId, VolumeId};
 
 #[derive(Debug, Args)]
@@ -18,14 +17,8 @@ pub(super) struct DeleteArgs {
     /// Delete the one with this id, as show tells it
     id: String,
 
-    /// Ask the server at this Unix socket
-    #[arg(
-        long,
-        env = "CSI_ENDPOINT",
-        value_name = "URL",
-        default_value = "unix:///csi/csi.sock"
-    )]
-    endpoint: String,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// Deletes a volume.
@@ -70,11 +63,9 @@ impl DeleteArgs {
         is_id: bool,
         delete: impl AsyncFnOnce(&mut Clients, String) -> std::result::Result<(), Status>,
     ) -> Result<ExitCode> {
-        let (id, socket) = (&self.id, parse_endpoint(&self.endpoint)?);
+        let (id, socket) = (&self.id, self.server.socket()?);
         if !is_id {
-            let problem =
-                format!("{id:?} is not the id of a {what}; rootcellar {what} show tells it");
-            return Err(Error::invalid("ID", problem));
+            return Err(no_id(what, id));
         }
         let deleted = runtime()?.block_on(async {
             let mut clients = Clients::of_server(&socket)?;
@@ -90,10 +81,7 @@ impl DeleteArgs {
                 .map_err(cannot_print)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Err(status) => {
-                eprintln!("rootcellar: {}", status.message());
-                Ok(ExitCode::FAILURE)
-            }
+            Err(status) => Ok(refused(&status)),
         }
     }
 }

@@ -6,13 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 use tonic::Status;
 
-use super::client::Clients;
+use super::client::{Clients, ServerArgs, no_id, refused};
 use super::{cannot_print, runtime};
 use crate::admin::EnforceVolumeRequest;
 use crate::admin::enforce_volume_response::Outcome;
-use crate::config::parse_endpoint;
 use crate::csi;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::types::VolumeId;
 
 #[derive(Debug, Args)]
@@ -25,22 +24,15 @@ pub(super) struct EnforceArgs {
     #[arg(long)]
     all: bool,
 
-    /// Ask the server at this Unix socket
-    #[arg(
-        long,
-        env = "CSI_ENDPOINT",
-        value_name = "URL",
-        default_value = "unix:///csi/csi.sock"
-    )]
-    endpoint: String,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// Enforces the size of one volume, or of all.
 pub(super) fn run(args: &EnforceArgs) -> Result<ExitCode> {
-    let socket = parse_endpoint(&args.endpoint)?;
+    let socket = args.server.socket()?;
     if let Some(id) = args.id.as_ref().filter(|id| VolumeId::parse(id).is_none()) {
-        let problem = format!("{id:?} is not the id of a volume; rootcellar volume show tells it");
-        return Err(Error::invalid("ID", problem));
+        return Err(no_id("volume", id));
     }
     runtime()?.block_on(async {
         let mut clients = Clients::of_server(&socket)?;
@@ -60,7 +52,7 @@ async fn one(clients: &mut Clients, id: &str) -> Result<ExitCode> {
              class",
             ExitCode::FAILURE,
         ),
-        Err(status) => return Ok(failed(&status)),
+        Err(status) => return Ok(refused(&status)),
     };
     say(&format!("the size of volume {id} {line}"))?;
     Ok(code)
@@ -69,9 +61,9 @@ async fn one(clients: &mut Clients, id: &str) -> Result<ExitCode> {
 async fn all(clients: &mut Clients) -> Result<ExitCode> {
     let ids = match with_sizes(clients).await {
         Ok(ids) => ids,
-        Err(status) => return Ok(failed(&status)),
+        Err(status) => return Ok(refused(&status)),
     };
-    let (mut now, mut before, mut declined, mut refused) = (0, 0, 0, 0);
+    let (mut now, mut before, mut declined, mut left) = (0, 0, 0, 0);
     for id in &ids {
         match enforce(clients, id).await {
             Ok(Outcome::Now | Outcome::Unknown) => {
@@ -81,16 +73,16 @@ async fn all(clients: &mut Clients) -> Result<ExitCode> {
             Ok(Outcome::Before) => before += 1,
             Ok(Outcome::Declined) => declined += 1,
             Err(status) => {
-                failed(&status);
-                refused += 1;
+                refused(&status);
+                left += 1;
             }
         }
     }
     say(&format!(
         "{now} enforced now, {before} enforced before, {declined} not enforced because their class \
-         asked for that, {refused} refused"
+         asked for that, {left} refused"
     ))?;
-    Ok(if refused == 0 {
+    Ok(if left == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -126,9 +118,4 @@ async fn with_sizes(clients: &mut Clients) -> std::result::Result<Vec<String>, S
 
 fn say(line: &str) -> Result<()> {
     writeln!(io::stdout().lock(), "{line}").map_err(cannot_print)
-}
-
-fn failed(status: &Status) -> ExitCode {
-    eprintln!("rootcellar: {}", status.message());
-    ExitCode::FAILURE
 }

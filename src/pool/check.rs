@@ -305,10 +305,7 @@ impl Examination<'_> {
         let Some(unenforced) = found.during(super::limits::LOOK)? else {
             return Ok(());
         };
-        let Unenforced {
-            reason: why,
-            remedy,
-        } = unenforced;
+        let (why, remedy) = (unenforced.reason, unenforced.remedy);
         let held = looked
             .index
             .volumes()

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -43,14 +44,14 @@ pub enum Enforced {
 struct Job<'a> {
     work: &'a Work<'a>,
     disk: &'a Disk,
-    entry: &'a Entry,
+    entry: &'a Arc<Entry>,
     data: OwnedFd,
 }
 
 impl Pool {
     /// Has the kernel enforce the size of a volume that nobody uses. On failure the volume is as it
     /// was, or the request can be repeated.
-    pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Entry) -> Result<()> {
+    pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
         let (disk, _) = self
             .attached()
             .map_err(|sickness| self.home_sick(sickness))?;
@@ -100,13 +101,6 @@ impl Pool {
         }
         let enforced = record.enforcement != Enforcement::None;
         (enforced && record.enforcement == self.enforcement()).then_some(Enforced::Before)
-    }
-
-    /// The record of a volume as it is now.
-    fn current_record(&self, entry: &Entry) -> VolumeRecord {
-        let state = self.lock();
-        let current = state.index.get::<VolumeRecord>(entry.record.id);
-        current.map_or_else(|| entry.record.clone(), |current| current.record.clone())
     }
 
     /// Writes the record durably, without a change of limits.
@@ -240,7 +234,7 @@ impl Pool {
     /// Takes the tags and the quota id away again. Links and nodes made anew keep theirs. A volume
     /// that cannot be restored stays unpublished, and the request can be repeated.
     fn give_up(&self, job: &Job<'_>) {
-        let record = self.current_record(job.entry);
+        let record = self.current(job.entry).record.clone();
         let Some(id) = record.quota_id.filter(|_| record.enforcing) else {
             return;
         };

@@ -163,10 +163,6 @@ impl Index {
         for (name, entry) in trash::entries(&homes.trash)? {
             index.bin(name, entry);
         }
-        // A volume may have been quarantined after its copies were read.
-        let held = index.retained.iter().filter(|(id, _)| index.holds(*id));
-        let retained = held.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes));
-        index.sums.retained = retained;
         Ok(index)
     }
 
@@ -201,7 +197,9 @@ impl Index {
                 Err(Unreadable::Fault(fault)) => return Err(fault),
                 Err(Unreadable::Damaged(reason)) => {
                     let space = counted(home, name, quota);
-                    self.quarantine::<R>(name, hash, reason, space);
+                    let volume = hash.filter(|_| R::HOME == layout::VOLUMES);
+                    let volume = volume.map(|hash| VolumeId::from_hash(pool, hash));
+                    self.quarantine::<R>((name, hash, volume), reason, space);
                 }
             }
         }
@@ -214,20 +212,20 @@ impl Index {
         self.remove::<R>(id);
         let hash = layout::hash_of(&entry.directory);
         let space = Some(entry.record.promised());
-        self.quarantine::<R>(OsStr::new(&entry.directory), hash, reason, space);
-        // A quarantined volume keeps its data, and with it the charges that copies retain.
-        let retained = R::volume(id).map_or(0, |volume| self.retained.of(volume));
-        self.sums.retained = self.sums.retained.saturating_add(retained);
+        let name = OsStr::new(&entry.directory);
+        self.quarantine::<R>((name, hash, R::volume(id)), reason, space);
     }
 
     fn quarantine<R: Record>(
         &mut self,
-        name: &OsStr,
-        hash: Option<NameHash>,
+        (name, hash, volume): (&OsStr, Option<NameHash>, Option<VolumeId>),
         reason: String,
         space: Option<u64>,
     ) {
         let path = PathBuf::from(R::HOME).join(name);
+        // A quarantined volume keeps its data, and with it the charges that copies retain.
+        let retained = volume.map_or(0, |volume| self.retained_of_new(volume));
+        self.sums.retained = self.sums.retained.saturating_add(retained);
         self.sums.sizes = self.sums.sizes.saturating_add(space.unwrap_or_default());
         self.quarantine.push(Quarantined {
             path,
@@ -243,7 +241,7 @@ impl Index {
         self.remove::<R>(id);
         self.retain(entry.record.pins());
         let record = &entry.record;
-        let retained = self.retained_of_new::<R>(id);
+        let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
         sums.sizes = sums.sizes.saturating_add(record.promised());
         sums.covered = sums.covered.saturating_add(record.covered());
@@ -259,7 +257,7 @@ impl Index {
             return;
         };
         let record = &entry.record;
-        let retained = self.retained_of_new::<R>(id);
+        let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
         sums.sizes = sums.sizes.saturating_sub(record.promised());
         sums.covered = sums.covered.saturating_sub(record.covered());
@@ -269,10 +267,13 @@ impl Index {
         self.release(record.pins());
     }
 
-    /// The retained charges of a volume that is not there.
-    fn retained_of_new<R: Kept>(&self, id: R::Id) -> u64 {
-        let volume = R::volume(id).filter(|volume| !self.holds(*volume));
-        volume.map_or(0, |volume| self.retained.of(volume))
+    /// The retained charges of a volume that is not there; none of one that is.
+    fn retained_of_new(&self, volume: VolumeId) -> u64 {
+        if self.holds(volume) {
+            0
+        } else {
+            self.retained.of(volume)
+        }
     }
 
     /// Counts an entry of the trash.

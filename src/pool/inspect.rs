@@ -150,7 +150,7 @@ impl Looked {
 }
 
 impl Inspection {
-    pub(super) fn nothing_yet(options: &PoolOptions) -> Self {
+    pub(crate) fn nothing_yet(options: &PoolOptions) -> Self {
         Self {
             name: options.name.clone(),
             path: options.path.clone(),
@@ -173,7 +173,11 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
     let mut inspection = Inspection::nothing_yet(options);
     match look(options, &mut inspection) {
         // The column says in any case that nothing enforces sizes.
-        Ok(_) => inspection.unenforced = why_unenforced(&options.path).unwrap_or_default(),
+        Ok(looked) => {
+            let (filesystem, quota) = (&inspection.filesystem, &*looked.quota);
+            let found = unenforced(&options.path, filesystem, &looked.root, quota);
+            inspection.unenforced = found.unwrap_or_default();
+        }
         Err(sickness) => inspection.problem = Some(sickness),
     }
     inspection
@@ -187,13 +191,21 @@ pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Sickness> {
     };
     let (filesystem, root) = open_root(path, wanted)?;
     let quota = KernelQuotas.find(&filesystem, root.as_fd());
-    let quota = quota.during(ASK)?;
+    unenforced(path, &filesystem, &root, &*quota.during(ASK)?)
+}
+
+fn unenforced(
+    path: &Path,
+    filesystem: &str,
+    root: &GuardedDir,
+    quota: &dyn Quota,
+) -> Result<Option<Unenforced>, Sickness> {
     let place = MountTable::read().and_then(|table| table.place_at(path));
     let place = place.map_err(|error| Sickness::Io {
         what: "find the pool's mount".into(),
         error: error.to_string(),
     })?;
-    let found = Unenforced::find(&*quota, &filesystem, root.as_fd(), (path, &place));
+    let found = Unenforced::find(quota, filesystem, root.as_fd(), (path, &place));
     Ok(found.during(ASK)?)
 }
 

@@ -21,6 +21,7 @@ const EMPTY_LOOK: Duration = Duration::from_secs(10);
 /// How long the reclaimer may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
+
 /// The part of the reclaimer that its pool sees.
 #[derive(Debug, Default)]
 pub(crate) struct Trash {

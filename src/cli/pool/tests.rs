@@ -29,19 +29,10 @@ fn pools() -> Vec<Inspection> {
         }),
         ..healthy.clone()
     };
+    let options = "bulk=/srv/b".parse().unwrap();
     let sick = Inspection {
-        name: "bulk".parse().unwrap(),
-        path: "/srv/b".into(),
-        id: None,
-        node: None,
-        filesystem: String::new(),
-        volumes: 0,
-        snapshots: 0,
-        reserved: Bytes::ZERO,
-        quarantined: Vec::new(),
-        enforcement: None,
-        unenforced: None,
         problem: Some(Sickness::Absent),
+        ..Inspection::nothing_yet(&options)
     };
     vec![healthy, damaged, sick]
 }

@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// A volume as it is now: it may have grown meanwhile.
-    fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
+    pub(in crate::pool) fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
         let state = self.lock();
         let current = state.index.get::<VolumeRecord>(entry.record.id);
         Arc::clone(current.unwrap_or(entry))

@@ -298,25 +298,40 @@ impl Pass<'_> {
         }
         let manner = Manner::of(&disk.filesystem.name);
         tree::empty(os, &dir, entry.file, manner, &progress)?;
-        let finished = self.finish(name)?;
-        if !finished {
+        if !self.release_id(name)? {
             self.left.release_soon();
+            return Ok(false);
         }
-        Ok(finished)
+        self.remove(name, &dir, &entry)
     }
 
-    /// Removes an empty entry, unless its quota id is still charged.
+    /// Removes an entry that waits, unless its quota id is still charged.
     fn finish(&mut self, name: &OsStr) -> Result<bool, Fault> {
+        if !self.release_id(name)? {
+            return Ok(false);
+        }
+        let dir = os::open_dir(self.disk.trash(), name);
+        let dir = dir.during("open a directory in the trash")?;
+        let entry = TrashEntry::read(&dir)?;
+        self.remove(name, &dir, &entry)
+    }
+
+    /// Releases the quota id of an empty entry; false if it is still charged.
+    fn release_id(&self, name: &OsStr) -> Result<bool, Fault> {
+        let Some(Emptied { quota_id, .. }) = self.left.emptied.get(name) else {
+            return Ok(true);
+        };
+        let os = &self.pool().context.os;
+        match self.disk.quota.release(os, *quota_id) {
+            Err(Errno::BUSY) => Ok(false),
+            released => released.during("release a quota id").map(|()| true),
+        }
+    }
+
+    /// Removes an empty entry.
+    fn remove(&self, name: &OsStr, dir: &OwnedFd, entry: &TrashEntry) -> Result<bool, Fault> {
         let (pool, disk) = (self.work.pool(), self.disk);
         let os = &pool.context.os;
-        if let Some(Emptied { quota_id, .. }) = self.left.emptied.get(name) {
-            match disk.quota.release(os, *quota_id) {
-                Err(Errno::BUSY) => return Ok(false),
-                released => released.during("release a quota id")?,
-            }
-        }
-        let dir = os::open_dir(disk.trash(), name).during("open a directory in the trash")?;
-        let entry = TrashEntry::read(&dir)?;
         if !entry.pins.is_empty() {
             pool.lock().index.forget_trash(name);
             for pin in &entry.pins {
@@ -325,13 +340,13 @@ impl Pass<'_> {
             }
         }
         if let Some(file) = entry.file {
-            match os.unlink(&dir, file) {
+            match os.unlink(dir, file) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 // Not a file, or a protected one: then it is no record, and goes like the rest.
                 Err(_) => {
                     let manner = Manner::of(&disk.filesystem.name);
                     let progress = Progress::new(self.work, name);
-                    tree::empty(os, &dir, None, manner, &progress)?;
+                    tree::empty(os, dir, None, manner, &progress)?;
                 }
             }
         }

@@ -4,7 +4,7 @@
 pub(super) mod attributes;
 mod content;
 mod fault;
-mod inode;
+pub(super) mod inode;
 mod links;
 mod sharing;
 #[cfg(test)]

@@ -17,13 +17,12 @@ use crate::pool::fault::{During, Fault};
 use crate::quota::Quota;
 
 use super::copy::attributes;
+use super::copy::inode::make_node;
 use super::crew::next_entries;
+use super::weigh::MAX_LEVELS;
 
 /// The name of a node under construction, in the scratch directory.
 const NODE: &str = "node";
-
-/// The levels of directories that can be tagged: each holds a descriptor open.
-const MAX_LEVELS: usize = 200;
 
 /// A tree that is being tagged, while nobody else uses it.
 pub(crate) struct Tagging<'a> {
@@ -187,16 +186,10 @@ impl Tagging<'_> {
     }
 
     fn make(&self, scratch: &OwnedFd, source: &Inode, original: &Statx) -> Result<(), Fault> {
-        let kind = FileType::from_raw_mode(original.stx_mode.into());
-        let made = if kind == FileType::Symlink {
-            let link = source.link_target().during("read a link")?;
-            self.os.symlink(&link, scratch, NODE)
-        } else {
-            let device = (original.stx_rdev_major, original.stx_rdev_minor);
-            self.os.mknod(scratch, NODE, kind, device)
+        let made = make_node(self.os, scratch, OsStr::new(NODE), (source, original))?;
+        let Some(target) = made else {
+            return Err(Fault::new("make an entry", Errno::EXIST));
         };
-        made.during("make a node")?;
-        let target = Inode::place(scratch, NODE).during("look at a new node")?;
         attributes::give(self.os, source, original, &target)?;
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::os::{self, FileId, Status};
 use crate::types::Bytes;
 
 /// How many levels are looked into: each holds a descriptor open.
-const MAX_LEVELS: usize = 200;
+pub(super) const MAX_LEVELS: usize = 200;
 
 /// What a tree occupies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,11 +74,17 @@ const PARTS: u64 = 1 << 20;
 struct Walk<'v> {
     /// From the top to where it is.
     levels: Vec<Level>,
+    tally: Tally,
+    visit: Visit<'v>,
+}
+
+/// The files that were met.
+struct Tally {
     weight: Weight,
+    /// The files of several names that were met, if each is to count once.
     linked: Option<HashSet<FileId>>,
     /// The inodes, in [`PARTS`].
     parts: u64,
-    visit: Visit<'v>,
 }
 
 /// Sees an entry; an error ends the walk.
@@ -89,13 +95,14 @@ pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Seen<'_>) -> Result<(), Errno>;
 pub(crate) fn weigh(top: OwnedFd, links: LinkCount, visit: Visit<'_>) -> Result<Weight, Errno> {
     let mut walk = Walk {
         levels: Vec::new(),
-        weight: Weight::default(),
-        linked: (links == LinkCount::Once).then(HashSet::new),
-        parts: 0,
+        tally: Tally {
+            weight: Weight::default(),
+            linked: (links == LinkCount::Once).then(HashSet::new),
+            parts: 0,
+        },
         visit,
     };
-    let status = os::status(&top)?;
-    walk.weight.add(&status, &mut walk.linked, &mut walk.parts);
+    walk.tally.add(&os::status(&top)?);
     walk.enter(top, OsString::new())?;
     while let Some(level) = walk.levels.last_mut() {
         let Some(name) = level.below.pop() else {
@@ -104,12 +111,36 @@ pub(crate) fn weigh(top: OwnedFd, links: LinkCount, visit: Visit<'_>) -> Result<
         };
         match os::open_source_dir(&level.dir, &name) {
             Ok(dir) if walk.levels.len() < MAX_LEVELS => walk.enter(dir, name)?,
-            Ok(_) => walk.weight.miss(Errno::NAMETOOLONG),
-            Err(errno) => walk.weight.miss(errno),
+            Ok(_) => walk.tally.weight.miss(Errno::NAMETOOLONG),
+            Err(errno) => walk.tally.weight.miss(errno),
         }
     }
-    walk.weight.inodes = walk.parts.div_ceil(PARTS);
-    Ok(walk.weight)
+    let inodes = walk.tally.parts.div_ceil(PARTS);
+    Ok(Weight {
+        inodes,
+        ..walk.tally.weight
+    })
+}
+
+impl Tally {
+    /// Adds a file; false if it was met before under another name.
+    fn add(&mut self, status: &Status) -> bool {
+        let mut names: u64 = 1;
+        if status.file_type != FileType::Directory && status.links > 1 {
+            match &mut self.linked {
+                Some(linked) => {
+                    if !linked.insert(status.id) {
+                        return false;
+                    }
+                }
+                None => names = status.links.into(),
+            }
+        }
+        let bytes = &mut self.weight.bytes;
+        *bytes = bytes.saturating_add(status.allocated / names);
+        self.parts = self.parts.saturating_add(PARTS / names);
+        true
+    }
 }
 
 impl Walk<'_> {
@@ -119,9 +150,7 @@ impl Walk<'_> {
         self.levels.push(Level { name, dir, below });
         let Self {
             levels,
-            weight,
-            linked,
-            parts,
+            tally,
             visit,
         } = self;
         let Some(level) = levels.last() else {
@@ -135,11 +164,11 @@ impl Walk<'_> {
             let status = match os::status_at(dir, name) {
                 Ok(status) => status,
                 Err(errno) => {
-                    weight.miss(errno);
+                    tally.weight.miss(errno);
                     return Ok(());
                 }
             };
-            if weight.add(&status, linked, parts) {
+            if tally.add(&status) {
                 ended = visit(&Seen {
                     dir,
                     name,
@@ -155,7 +184,7 @@ impl Walk<'_> {
         });
         ended?;
         if let Err(errno) = listed {
-            weight.miss(errno);
+            tally.weight.miss(errno);
         }
         if let Some(level) = levels.last_mut() {
             level.below = below;
@@ -175,29 +204,6 @@ impl fmt::Display for Weight {
 }
 
 impl Weight {
-    /// Adds a file; false if it was met before under another name.
-    fn add(
-        &mut self,
-        status: &Status,
-        linked: &mut Option<HashSet<FileId>>,
-        parts: &mut u64,
-    ) -> bool {
-        let mut names: u64 = 1;
-        if status.file_type != FileType::Directory && status.links > 1 {
-            match linked {
-                Some(linked) => {
-                    if !linked.insert(status.id) {
-                        return false;
-                    }
-                }
-                None => names = status.links.into(),
-            }
-        }
-        self.bytes = self.bytes.saturating_add(status.allocated / names);
-        *parts = parts.saturating_add(PARTS / names);
-        true
-    }
-
     /// What was removed or replaced meanwhile is not missed.
     fn miss(&mut self, errno: Errno) {
         if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, IFlags, Statx};
 use rustix::io::Errno;
 
-use crate::os::{self, Inode};
+use crate::os::{self, Inode, Os};
 use crate::pool::fault::{During, Fault};
 
 use super::attributes;
@@ -137,22 +137,30 @@ impl Hand<'_, '_> {
         Ok(Some(target))
     }
 
-    /// Makes a link, or a node for root alone.
-    fn make_node(self, dir: &Dir, name: &OsStr, found: &Found) -> Result<Option<Inode>, Reason> {
+    fn make_node(self, dir: &Dir, name: &OsStr, found: &Found) -> Result<Option<Inode>, Fault> {
         let Found { source, original } = found;
-        let os = self.work.copying.os;
-        let made = if kind_of(original) == FileType::Symlink {
-            let link = source.link_target().during("read a link")?;
-            os.symlink(&link, &dir.target, name)
-        } else {
-            let device = (original.stx_rdev_major, original.stx_rdev_minor);
-            os.mknod(&dir.target, name, kind_of(original), device)
-        };
-        match made {
-            Err(Errno::EXIST) => return Ok(None),
-            made => made.during("make an entry")?,
-        }
-        let target = Inode::place(&dir.target, name).during("look at a copied entry")?;
-        Ok(Some(target))
+        make_node(self.work.copying.os, &dir.target, name, (source, original))
     }
+}
+
+/// Makes a link like another, or a node for root alone; nothing if the name is taken.
+pub(in crate::pool::tree) fn make_node(
+    os: &Os,
+    dir: impl AsFd,
+    name: &OsStr,
+    (source, original): (&Inode, &Statx),
+) -> Result<Option<Inode>, Fault> {
+    let made = if kind_of(original) == FileType::Symlink {
+        let link = source.link_target().during("read a link")?;
+        os.symlink(&link, &dir, name)
+    } else {
+        let device = (original.stx_rdev_major, original.stx_rdev_minor);
+        os.mknod(&dir, name, kind_of(original), device)
+    };
+    match made {
+        Err(Errno::EXIST) => return Ok(None),
+        made => made.during("make an entry")?,
+    }
+    let target = Inode::place(dir, name).during("look at a new entry")?;
+    Ok(Some(target))
 }
