@@ -25,12 +25,12 @@ displace() {
     stop
     umount "$work/$fs"
     rmdir "$work/$fs"
-    rm -r "$work/$fs.image" "$work/state-$fs"
+    rm -r "$work/$fs.image" "$work/state-$fs-pool"
 }
 
 # Fails unless so many deleted volumes wait in the trash: without them the CPU time is of an idle driver.
 waiting() { # HOW-MANY
-    [ "$(find "$work/$fs/pool/.rootcellar/trash" -mindepth 1 -maxdepth 1 | wc -l)" -eq "$1" ] && return
+    [ "$(find "$pool/.rootcellar/trash" -mindepth 1 -maxdepth 1 | wc -l)" -eq "$1" ] && return
     echo "bench: the trash does not hold $1 volumes" >&2
     return 1
 }

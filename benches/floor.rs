@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use nix::libc;
@@ -81,6 +82,9 @@ enum Data {
     Limited,
 }
 
+/// About as long as the client needs between two calls, in which the threads of the driver sleep.
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// The limit of a volume, in bytes.
 const LIMIT: u64 = 1 << 20;
 
@@ -119,6 +123,7 @@ fn run(args: &Args) -> Result<bool, String> {
         targets::make_parent(&volume.target)
             .map_err(told("make the directory above", &volume.target))?;
     }
+    phases.push(hand_over(timed));
     phases.push(floor.phase("create", &volumes, Floor::create));
     phases.push(floor.phase("publish", &volumes, Floor::publish));
     phases.push(floor.phase("stats", &volumes, Floor::stats));
@@ -339,6 +344,30 @@ impl Floor {
         }
         Ok(())
     }
+}
+
+/// Times the hand-over to a thread that sleeps, and back: each call that may wait for a disk needs one.
+fn hand_over(count: usize) -> Phase {
+    let mut times = Times::default();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let (call, calls) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        scope.spawn(move || {
+            for () in calls {
+                // An error says that nobody waits any more.
+                let _ = answer.send(());
+            }
+        });
+        for _ in 0..count {
+            // Between two calls the thread falls asleep, as the driver's threads do.
+            std::thread::sleep(PAUSE);
+            let begun = Instant::now();
+            let done = call.send(()).is_ok() && answers.recv().is_ok();
+            times.add(begun.elapsed(), (!done).then(|| "no answer".to_owned()));
+        }
+    });
+    times.phase("hand-over", started.elapsed())
 }
 
 fn open_dir(dir: impl AsFd, path: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {

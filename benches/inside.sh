@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Sourced by tables.sh, enforcement.sh and steady.sh, which run.sh starts in a private mount namespace: a directory to work in, a
+# Sourced by tables.sh, enforcement.sh, compare.sh and steady.sh, which run.sh starts in a private mount namespace: a directory to work in, a
 # server in it, and the end of both however the script ends.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
@@ -42,7 +42,8 @@ place() { # ext4|xfs|btrfs|btrfs-squota
         mount -o loop "$work/$fs.image" "$work/$fs"
     fi
     [ "$fs" != btrfs-squota ] || "$ROOTCELLAR" pool enable-quota "$work/$fs" >&2
-    mkdir "$work/$fs/pool" "$work/$fs/floor"
+    pool=$work/$fs/pool
+    mkdir "$pool" "$work/$fs/floor"
 }
 
 # Puts a file between the marks of a page that name what writes there.
@@ -60,7 +61,7 @@ write_between() { # PAGE NAME FILE
 
 serve() {
     setpriv --pdeathsig KILL "$ROOTCELLAR" serve --endpoint "unix://$socket" --node bench-node \
-        --pool "default=$work/$fs/pool,init" --state-dir "$work/state-$fs" --kubelet-dir "$work/kubelet" \
+        --pool "default=$pool,init" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \
         >"$work/server.log" 2>&1 &
     server=$!
     for _ in $(seq 200); do
@@ -83,7 +84,7 @@ floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --js
 # Until what was deleted is gone: what reclaims it takes time and disk from whatever is measured next.
 reclaimed() {
     tries=0
-    until [ -z "$(ls -A "$work/$fs/pool/.rootcellar/trash")" ]; do
+    until [ -z "$(ls -A "$pool/.rootcellar/trash")" ]; do
         tries=$((tries + 1))
         if [ "$tries" -gt 6000 ] || ! kill -0 "$server"; then
             echo "bench: what was deleted is not reclaimed" >&2

@@ -5,6 +5,7 @@
 # Usage: run.sh              measure everything, at most ten minutes
 #        run.sh enforcement  measure what it costs that sizes are held, on btrfs, which this kernel can; also calls beside
 #                            snapshots, the CPU time after deletions, and the space that quota ids leave on an XFS
+#        run.sh compare REVISION  measure this version and another one in turns, and print the ratios
 #        run.sh steady       let volumes live and die for DURATION, and compare the first interval with the last
 # Needs: what hack/setup.sh installs; root, for the mounts.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -15,7 +16,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-tables}
-case $goal in tables | enforcement | steady) ;; *) echo "usage: run.sh [enforcement|steady]" >&2 && exit 64 ;; esac
+revision=${2:-}
+case $goal:$# in
+tables:0 | enforcement:1 | steady:1 | compare:2) ;;
+*) echo "usage: run.sh [enforcement|steady|compare REVISION]" >&2 && exit 64 ;;
+esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 hack/setup.sh
 hack/musl.sh
@@ -25,4 +30,12 @@ program() { echo "$programs" | jq -r --arg name "$1" 'select(.executable and .ta
 LOAD=$(program load) FLOOR=$(program floor) IDS=$(program ids)
 ROOTCELLAR=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
 export LOAD FLOOR IDS ROOTCELLAR
+if [ "$goal" = compare ]; then
+    sources=$target/compare/sources OTHER=$target/compare/target/$(uname -m)-unknown-linux-musl/release/rootcellar
+    rm -rf "$sources"
+    mkdir -p "$sources"
+    git archive "$revision" | tar -x -C "$sources"
+    CARGO_TARGET_DIR=$target/compare/target "$sources/hack/musl.sh"
+    export OTHER
+fi
 exec hack/private-ns.sh "benches/$goal.sh"
