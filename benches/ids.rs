@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use rootcellar::filesystem::Filesystem;
 use rootcellar::os::Os;
 use rootcellar::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use rootcellar::types::Bytes;
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(&args.dir, flags, Mode::empty())?;
-    let quota = KernelQuotas.find("xfs", dir.as_fd())?;
+    let quota = KernelQuotas.find(Filesystem::Xfs, dir.as_fd())?;
     if quota.enforcement() == Enforcement::None {
         return Err(Errno::OPNOTSUPP);
     }

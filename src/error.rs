@@ -7,7 +7,9 @@
 use std::error::Error as _;
 use std::path::PathBuf;
 
-use crate::pool::{Fault, Sickness};
+use crate::fault::Fault;
+use crate::filesystem::Filesystem;
+use crate::pool::Sickness;
 use crate::types::{Bytes, PoolId, PoolName};
 
 /// The result of a domain function.
@@ -228,7 +230,7 @@ pub enum Error {
         /// The pool.
         pool: PoolName,
         /// The pool's filesystem.
-        has: String,
+        has: Filesystem,
         /// What was asked for.
         wants: String,
     },

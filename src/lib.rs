@@ -1,15 +1,27 @@
 //! rootcellar: a CSI driver for volumes that are directories on a node's own disks.
 //!
-//! The modules in reading order, arrows pointing down only: `cli` and `server` use `rpc`, `rpc`
-//! uses [`volume`], which uses [`pool`], [`quota`] and [`mount`], which use [`os`] and [`sys`].
-//! Nothing below `rpc` knows gRPC or Kubernetes; everything below `rpc` is synchronous.
-//! `docs/architecture.md` tells the invariants.
+//! Modules import only modules of the lines below their own:
+//!
+//! ```text
+//! cli, server, http     the command line; the server and its pages
+//! rpc, metrics          the CSI services; nothing below knows gRPC or Kubernetes
+//! check, volume         reading pools without a server; volumes and snapshots over all pools
+//! pool                  one pool: records, free space, limits, copies, trash
+//! tree, mount, quota    trees of pods, bind mounts, limits of the kernel
+//! filesystem, fault     facts about filesystems; a step that failed
+//! os, sys, types        system calls; names, ids and sizes
+//! ```
+//!
+//! Everything below `rpc` is synchronous. `docs/architecture.md` has the invariants.
 
 pub mod admin;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod csi;
 pub mod error;
+pub mod fault;
+pub mod filesystem;
 pub mod http;
 pub mod metrics;
 pub mod mount;
@@ -19,5 +31,6 @@ pub mod quota;
 pub mod rpc;
 pub mod server;
 pub mod sys;
+mod tree;
 pub mod types;
 pub mod volume;

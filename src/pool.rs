@@ -5,33 +5,28 @@
 //! known in memory and is never held while the disk is asked or written.
 
 mod adopt;
-mod capacity;
-mod check;
+pub(crate) mod capacity;
 mod claims;
 mod contents;
-mod copies;
+pub(crate) mod copies;
 mod disk;
 mod enforce;
-mod enforcement;
-mod fault;
-mod filesystem;
-mod holdings;
-mod index;
-mod inspect;
-mod layout;
+pub(crate) mod enforcement;
+pub(crate) mod index;
+pub(crate) mod init;
+pub(crate) mod layout;
 mod life;
-mod limits;
-mod marker;
+pub(crate) mod limits;
+pub(crate) mod marker;
 mod memory;
 mod options;
-mod path;
+pub(crate) mod path;
 mod quarantine;
-mod record;
+pub(crate) mod record;
 mod retained;
 mod room;
 mod sickness;
 mod trash;
-mod tree;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -40,23 +35,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
+use crate::fault::Fault;
+use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::quota::{Enforcement, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 pub use adopt::{Adopted, adopt, retire};
-pub use check::{About, Finding, Level, Report, Surroundings, check};
 pub use claims::Claims;
 pub(crate) use copies::Origin;
 pub use copies::{CopyStatus, Terms, Unfinished};
 pub use disk::Site;
 pub use enforce::Enforced;
 pub use enforcement::{Unenforced, said_at_init};
-pub use fault::Fault;
-pub use holdings::{Held, Holdings, holdings};
 pub(crate) use index::Kept;
 pub use index::{Entry, Quarantined, SnapshotEntry};
-pub use inspect::{Inspection, Wanted, enable_quota, init, inspect, inspect_all, why_unenforced};
+pub use init::{Wanted, enable_quota, init};
 pub use marker::Made;
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
@@ -346,9 +340,9 @@ impl Pool {
     }
 
     /// The type of the filesystem the pool is on.
-    pub fn filesystem(&self) -> Result<String> {
+    pub fn filesystem(&self) -> Result<Filesystem> {
         let disk = self.disk().map_err(|sickness| self.sick(sickness))?;
-        Ok(disk.filesystem.name.clone())
+        Ok(disk.filesystem)
     }
 
     /// How the pool holds sizes; not at all while it is sick.

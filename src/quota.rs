@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::types::Bytes;
 
@@ -85,12 +86,12 @@ impl Charge {
 
 /// Finds out what holds sizes on a filesystem.
 pub trait Quotas: Send + Sync + fmt::Debug {
-    /// What holds sizes on the filesystem of this type, as in `ext4`, that `root` is on.
-    fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
+    /// What holds sizes on the filesystem of this type that `root` is on.
+    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
 
     /// Switches quota on for the new pool in `root`, on a filesystem of this type that holds nothing
     /// else and needs no mount option for it.
-    fn enable_for_new_pool(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> AtInit {
+    fn enable_for_new_pool(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> AtInit {
         AtInit::Unchanged
     }
 }
@@ -113,20 +114,22 @@ pub enum AtInit {
 pub struct KernelQuotas;
 
 impl Quotas for KernelQuotas {
-    fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
         match filesystem {
-            "btrfs" => Ok(Arc::new(btrfs::BtrfsQuota::find(root)?)),
-            "xfs" | "ext4" => match project::ProjectQuota::find(filesystem, root)? {
-                Some(quota) => Ok(Arc::new(quota)),
-                None => Ok(Arc::new(NoQuota)),
-            },
+            Filesystem::Btrfs => Ok(Arc::new(btrfs::BtrfsQuota::find(root)?)),
+            Filesystem::Xfs | Filesystem::Ext4 => {
+                match project::ProjectQuota::find(filesystem, root)? {
+                    Some(quota) => Ok(Arc::new(quota)),
+                    None => Ok(Arc::new(NoQuota)),
+                }
+            }
             _ => Ok(Arc::new(NoQuota)),
         }
     }
 
-    fn enable_for_new_pool(&self, filesystem: &str, root: BorrowedFd<'_>) -> AtInit {
+    fn enable_for_new_pool(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> AtInit {
         match filesystem {
-            "btrfs" => btrfs::enable_for_new_pool(root).unwrap_or_else(AtInit::Refused),
+            Filesystem::Btrfs => btrfs::enable_for_new_pool(root).unwrap_or_else(AtInit::Refused),
             _ => AtInit::Unchanged,
         }
     }
@@ -151,7 +154,7 @@ pub enum Lack {
 
 impl Lack {
     /// The reason, as part of a sentence about the filesystem of this type.
-    pub fn on(self, filesystem: &str) -> String {
+    pub fn on(self, filesystem: Filesystem) -> String {
         match self {
             Self::Unknown => format!("the driver knows no quota of {filesystem}"),
             Self::MountOption => {
@@ -171,26 +174,15 @@ impl Lack {
 
 /// Why nothing holds sizes on the filesystem of this type that `root` is on; nothing if they are
 /// held.
-pub fn lack(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
+pub fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
     match filesystem {
-        "btrfs" => Ok(match mode(root)? {
+        Filesystem::Btrfs => Ok(match mode(root)? {
             Mode::Off => Some(Lack::Off),
             Mode::Full => Some(Lack::Full),
             Mode::Simple => None,
         }),
-        "xfs" | "ext4" => project::lack(filesystem, root),
+        Filesystem::Xfs | Filesystem::Ext4 => project::lack(filesystem, root),
         _ => Ok(Some(Lack::Unknown)),
-    }
-}
-
-/// Whether a copy on the filesystem of this type that `root` is on can share the blocks of what it
-/// is a copy of; nothing where that is not known.
-pub fn shares_blocks(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<bool>, Errno> {
-    match filesystem {
-        "btrfs" => Ok(Some(true)),
-        "xfs" => crate::sys::has_reflinks(root).map(Some),
-        "ext4" => Ok(Some(false)),
-        _ => Ok(None),
     }
 }
 

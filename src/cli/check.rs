@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 
 use super::look::NO_POOL;
 use super::{cannot_print, environment};
+use crate::check::{self, Finding, Report, Surroundings};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::Result;
 use crate::os::Os;
-use crate::pool::{self, Finding, Memory, PoolOptions, Report, Surroundings};
+use crate::pool::{Memory, PoolOptions};
 
 #[derive(Debug, Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
@@ -50,7 +51,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let memory = state_dir.is_dir();
     let memory = memory.then(|| Memory::open(Os::default(), &state_dir));
     let memory = memory.transpose()?;
-    let reports = pool::check(
+    let reports = check::check(
         &pools,
         Surroundings {
             node: node.as_ref(),
@@ -146,7 +147,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::pool::{About, Inspection, Level};
+    use crate::check::{About, Inspection, Level};
     use crate::quota::Enforcement;
     use crate::types::{Bytes, PoolId};
 

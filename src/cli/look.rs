@@ -10,9 +10,10 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::{cannot_print, environment, table};
+use crate::check::{self, Held, Holdings, Inspection};
 use crate::config::{POOLS_ENV, parse_pools};
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Held, Holdings, Inspection, Pin, Record, Source, Unfinished};
+use crate::pool::{Entry, Pin, Record, Source, Unfinished};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, PoolId};
 
@@ -43,7 +44,7 @@ pub(super) struct ShowArgs {
 impl LookArgs {
     fn holdings(&self) -> Result<Vec<Holdings>> {
         let options = parse_pools(&self.pools, environment(POOLS_ENV)?.as_deref())?;
-        Ok(options.iter().map(pool::holdings).collect())
+        Ok(options.iter().map(check::holdings).collect())
     }
 }
 

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 
 use super::look::{NO_POOL, print_quarantined};
 use super::{cannot_print, environment, table};
+use crate::check::{self, Inspection};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::{Error, Result};
 use crate::os::Os;
-use crate::pool::{self, Adopted, Inspection, Memory, Sickness, Unenforced, Wanted};
+use crate::pool::{self, Adopted, Memory, Sickness, Unenforced, Wanted};
 use crate::quota::AtInit;
 use crate::types::{NodeName, PoolId, VolumeId};
 
@@ -140,7 +141,7 @@ fn init(args: &InitArgs) -> Result<ExitCode> {
     let made = pool::init(&Os::default(), &path, &node, wanted)?;
     let mut out = io::stdout().lock();
     print_made(&mut out, &path, node.as_str(), made.id)
-        .and_then(|()| print_enforcement(&mut out, made.quota, pool::why_unenforced(&path)))
+        .and_then(|()| print_enforcement(&mut out, made.quota, check::why_unenforced(&path)))
         .map_err(cannot_print)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -261,7 +262,7 @@ fn print_enforcement(
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let options = parse_pools(&args.pools, environment(POOLS_ENV)?.as_deref())?;
-    let mut pools = pool::inspect_all(&options, PATIENCE).map_err(|source| Error::Io {
+    let mut pools = check::inspect_all(&options, PATIENCE).map_err(|source| Error::Io {
         what: "start a thread for",
         path: "pool list".into(),
         source,

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
 use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or_dash, when};
+use crate::check::{Held, Holdings};
 use crate::error::Result;
-use crate::pool::{Held, Holdings, Record, SnapshotRecord, Source};
+use crate::pool::{Record, SnapshotRecord, Source};
 use crate::types::{Bytes, PoolId, SnapshotId, SnapshotName};
 
 /// What to do with snapshots.

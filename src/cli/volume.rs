@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::delete::{self, DeleteArgs};
 use super::enforce::{self, EnforceArgs};
 use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or_dash, when};
+use crate::check::{Held, Holdings};
 use crate::error::Result;
-use crate::pool::{Held, Holdings, Record, Source, VolumeRecord};
+use crate::pool::{Record, Source, VolumeRecord};
 use crate::types::{Bytes, PoolId, VolumeId, VolumeName};
 
 /// What to do with volumes.

@@ -7,12 +7,12 @@ use crate::error::{Error, Result};
 use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
 
-use super::fault::During;
 use super::index::{Homes, Index};
-use super::inspect::{Wanted, open_root};
+use super::init::{Wanted, open_root};
 use super::marker::Marker;
 use super::path::{open_mounted, take_lock};
 use super::{Memory, Sickness, layout, record};
+use crate::fault::During;
 use crate::os;
 
 /// How long a server that ends may still hold the pool.

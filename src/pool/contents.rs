@@ -12,12 +12,12 @@ use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
-use super::fault::{During, Fault};
 use super::record::Record;
 use super::trash::TrashEntry;
 use super::{
     Entry, Kept, Origin, Pool, Reservation, SickError, Sickness, Terms, VolumeRecord, layout,
 };
+use crate::fault::{During, Fault};
 
 impl Pool {
     /// Makes a volume from its record, empty or a copy: built unseen, visible by one rename, durable

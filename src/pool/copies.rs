@@ -19,12 +19,13 @@ use crate::quota::Enforcement;
 use crate::types::Bytes;
 
 use super::disk::{Disk, Staged};
-use super::fault::{During, Fault};
 use super::record::{Method, Pin, Record, Source};
-use super::tree::{CopyFault, CopyReason, Copying, Transfer};
 use super::{Entry, Kept, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
+use crate::fault::{During, Fault};
+use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 
-pub(super) use progress::{Copies, unfinished};
+pub(super) use progress::Copies;
+pub(crate) use progress::unfinished;
 pub use progress::{CopyStatus, Unfinished};
 
 use progress::Progress;
@@ -234,7 +235,7 @@ impl Pool {
         let source = source.map_err(|missing| self.judge_source(order.origin, missing))?;
         let method = disk.method(&source).map_err(fault)?;
         if method == Method::Copy && !order.terms.copy {
-            let (pool, filesystem) = (self.name(), &disk.filesystem.name);
+            let (pool, filesystem) = (self.name(), disk.filesystem);
             let problem = format!(
                 "pool {pool} is on {filesystem}, where files share no blocks: a copy takes the \
                  space of its original again, and the time to write it; give the class the \

@@ -15,18 +15,19 @@ use uuid::Uuid;
 
 use crate::mount::{self, GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
-use crate::quota::{self, Enforcement, Quota};
+use crate::quota::{Enforcement, Quota};
+use crate::tree;
 use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::enforcement::Unenforced;
-use super::fault::{During, Fault};
-use super::filesystem::{self, Filesystem};
 use super::index::{Entry, Homes};
 use super::marker::Marker;
 use super::path::{find_marker, look_at_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
-use super::{Context, PoolOptions, Sickness, layout, tree};
+use super::{Context, PoolOptions, Sickness, layout};
+use crate::fault::{During, Fault};
+use crate::filesystem::{self, Filesystem};
 
 pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
 
@@ -120,7 +121,7 @@ impl Disk {
         drop(at);
         let marker = find_marker(options, context, &root)?;
         // A new pool may have switched it on.
-        let quota = find_quota(context, &filesystem, &root)?;
+        let quota = find_quota(context, filesystem, &root)?;
         let meta = open_own(&root, layout::META)?;
         let lock = take_lock(&meta, deadline)?;
         let disk = Self {
@@ -164,7 +165,7 @@ impl Disk {
         if filesystem::is_read_only(&at).during("ask whether the disk is read-only")? {
             return Err(Sickness::ReadOnly);
         }
-        let quota = find_quota(&self.context, &self.filesystem, &self.root)?;
+        let quota = find_quota(&self.context, self.filesystem, &self.root)?;
         if quota.enforcement() != self.quota.enforcement() {
             return Err(Sickness::EnforcementChanged);
         }
@@ -194,8 +195,8 @@ impl Disk {
 
     /// Why the disk enforces no sizes; nothing if it does.
     pub(crate) fn unenforced(&self, path: &Path) -> Result<Option<Unenforced>, Errno> {
-        let (name, root) = (&self.filesystem.name, self.root.as_fd());
-        Unenforced::find(&*self.quota, name, root, (path, &self.place))
+        let root = self.root.as_fd();
+        Unenforced::find(&*self.quota, self.filesystem, root, (path, &self.place))
     }
 
     pub(crate) fn homes(&self) -> &Homes {
@@ -280,7 +281,10 @@ impl Disk {
         if self.quota.copies(source.as_fd()).during(ASK)? {
             return Ok(Method::Subvolume);
         }
-        let known = quota::shares_blocks(&self.filesystem.name, self.root.as_fd()).during(ASK)?;
+        let known = self
+            .filesystem
+            .shares_blocks(self.root.as_fd())
+            .during(ASK)?;
         let shares = match known.or_else(|| self.shares_blocks.get().copied()) {
             Some(shares) => shares,
             None => self.try_sharing()?,
@@ -320,7 +324,7 @@ impl Disk {
     /// [`Disk::settle`] covers directory, mode and owner, except where the filesystem says no.
     /// What was put into it is to be synced before.
     pub(crate) fn seal<R: Record>(&self, staged: &Staged, record: &R) -> Result<(), Fault> {
-        if self.filesystem.needs_syncfs {
+        if self.filesystem.needs_syncfs() {
             self.sync()?;
         }
         record::write_new(&self.context.os, &staged.dir, R::FILE, record)
@@ -336,7 +340,7 @@ impl Disk {
     pub(crate) fn amend(&self, directory: &str, record: &VolumeRecord) -> Result<(), Fault> {
         let dir = os::open_dir(&self.homes.volumes, directory);
         let dir = dir.during("open a volume's directory")?;
-        if self.filesystem.needs_syncfs {
+        if self.filesystem.needs_syncfs() {
             self.sync()?;
         }
         // In staging, so that what a crash leaves of it is cleared.
@@ -461,10 +465,10 @@ impl Disk {
 
 fn find_quota(
     context: &Context,
-    filesystem: &Filesystem,
+    filesystem: Filesystem,
     root: &GuardedDir,
 ) -> Result<Arc<dyn Quota>, Fault> {
-    let quota = context.quotas.find(&filesystem.name, root.as_fd());
+    let quota = context.quotas.find(filesystem, root.as_fd());
     quota.during("ask what holds sizes on the disk")
 }
 

@@ -19,9 +19,9 @@ use crate::types::Bytes;
 use super::copies::is_of_the_tree;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
-use super::fault::{During, Fault};
-use super::tree::{self, LinkCount, Tagging, Weight};
 use super::{Entry, Pool, VolumeRecord, Work, layout};
+use crate::fault::{During, Fault};
+use crate::tree::{self, LinkCount, Tagging, Weight};
 
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use crate::filesystem::Filesystem;
 use crate::mount::Place;
 use crate::quota::{self, AtInit, Enforcement, Lack, Quota};
-
-use super::check::advice;
 
 /// A pool that enforces no sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +21,9 @@ pub struct Unenforced {
 impl Unenforced {
     /// Asks the kernel why `root`, the directory of a pool, enforces no sizes; nothing if `quota`
     /// does.
-    pub(super) fn find(
+    pub(crate) fn find(
         quota: &dyn Quota,
-        filesystem: &str,
+        filesystem: Filesystem,
         root: BorrowedFd<'_>,
         (path, place): (&Path, &Place),
     ) -> Result<Option<Self>, Errno> {
@@ -35,7 +34,7 @@ impl Unenforced {
         let lack = quota::lack(filesystem, root)?.unwrap_or(Lack::Permission);
         Ok(Some(Self {
             reason: lack.on(filesystem),
-            remedy: advice::enforcement(lack, path, place),
+            remedy: remedy(lack, path, place),
         }))
     }
 }
@@ -53,5 +52,134 @@ pub fn said_at_init(quota: AtInit) -> Option<String> {
         AtInit::Refused(errno) => Some(format!(
             "the kernel refused to switch on simple quota, which needs Linux 6.7 or newer: {errno}"
         )),
+    }
+}
+
+/// A path as a shell takes it.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@=".contains(c);
+    if text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// How a filesystem comes to hold sizes.
+fn remedy(lack: Lack, path: &Path, place: &Place) -> String {
+    let pool = quoted(path);
+    match lack {
+        Lack::Unknown => "use XFS, ext4 or btrfs where sizes must be held".to_owned(),
+        Lack::Permission => {
+            "run it as root of the host, outside of a user namespace, with CAP_SYS_ADMIN".to_owned()
+        }
+        Lack::Off => format!("rootcellar pool enable-quota {pool}"),
+        Lack::Full => {
+            format!("btrfs quota disable {pool} && rootcellar pool enable-quota {pool}")
+        }
+        Lack::MountOption => mount_again(place, None),
+        Lack::Features => mount_again(place, Some("tune2fs -O project,quota -Q prjquota")),
+    }
+}
+
+/// Unmounted and mounted with prjquota, which a remount does not bring about.
+fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
+    let device = quoted(&place.source);
+    let before = meanwhile.map(|command| format!("{command} {device}"));
+    if place.mount_point == Path::new("/") {
+        let from_outside = before.map(|command| format!("boot a rescue system: {command}; then "));
+        let from_outside = from_outside.unwrap_or_default();
+        return format!("{from_outside}boot with rootflags=prjquota, for a remount does not do it");
+    }
+    if !place.mounts_whole_filesystem {
+        let before = before
+            .map(|command| format!("{command}, and "))
+            .unwrap_or_default();
+        return format!(
+            "on the host, unmount what holds the pool; {before}mount {device} with prjquota, or if \
+             it is the root, boot with rootflags=prjquota; a remount does not do it"
+        );
+    }
+    let at = quoted(&place.mount_point);
+    let before = before
+        .map(|command| format!("{command} && "))
+        .unwrap_or_default();
+    format!(
+        "umount {at} && {before}mount -o prjquota {device} {at}, and prjquota in /etc/fstab; a \
+         remount does not do it"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(mount_point: &str, whole: bool) -> Place {
+        Place {
+            device: (8, 16),
+            path: "/".into(),
+            is_mount_root: whole,
+            mounts_whole_filesystem: whole,
+            shared: true,
+            mount_point: mount_point.into(),
+            source: "/dev/sdb".into(),
+        }
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        for (path, word) in [
+            ("/srv/a-b_c.1", "/srv/a-b_c.1"),
+            ("/srv/two words", "'/srv/two words'"),
+            ("/srv/it's", r"'/srv/it'\''s'"),
+            ("/srv/$(x)", "'/srv/$(x)'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), word);
+        }
+    }
+
+    #[test]
+    fn prjquota_is_for_a_mount_and_a_root_needs_the_boot_loader() {
+        let own = place("/srv/a b", true);
+        let cases = [
+            (
+                Lack::MountOption,
+                &own,
+                "umount '/srv/a b' && mount -o prjquota /dev/sdb '/srv/a b'",
+            ),
+            (
+                Lack::Features,
+                &own,
+                "umount '/srv/a b' && tune2fs -O project,quota -Q prjquota /dev/sdb && mount",
+            ),
+            (
+                Lack::MountOption,
+                &place("/", true),
+                "boot with rootflags=prjquota",
+            ),
+            (
+                Lack::Features,
+                &place("/", true),
+                "boot a rescue system: tune2fs -O project,quota -Q prjquota /dev/sdb; then boot",
+            ),
+            (
+                Lack::MountOption,
+                &place("/pools", false),
+                "on the host, unmount",
+            ),
+            (Lack::Off, &own, "rootcellar pool enable-quota /srv/pool"),
+            (
+                Lack::Full,
+                &own,
+                "btrfs quota disable /srv/pool && rootcellar pool enable-quota /srv/pool",
+            ),
+            (Lack::Unknown, &own, "use XFS"),
+            (Lack::Permission, &own, "run it as root"),
+        ];
+        for (lack, place, start) in cases {
+            let advice = remedy(lack, Path::new("/srv/pool"), place);
+            assert!(advice.starts_with(start), "{lack:?}: {advice}");
+        }
     }
 }

@@ -13,11 +13,11 @@ use crate::os;
 use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, PoolId, SnapshotId, VolumeId};
 
-use super::fault::{During, Fault};
 use super::layout;
 use super::record::{self, Pin, Record, SnapshotRecord, Source, Unreadable, VolumeRecord};
 use super::retained::Retained;
 use super::trash::{self, TrashEntry};
+use crate::fault::{During, Fault};
 
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

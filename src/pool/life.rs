@@ -60,7 +60,7 @@ impl Pool {
             pool = %self.options.name,
             path = %self.options.path.display(),
             id = %disk.id,
-            filesystem = disk.filesystem.name,
+            filesystem = %disk.filesystem,
             volumes = index.volumes().len(),
             snapshots = index.snapshots().len(),
             quarantined = index.quarantined().len(),

@@ -12,17 +12,17 @@ use crate::quota::{Charge, Quota};
 use crate::types::{Bytes, VolumeId};
 
 use super::disk::Disk;
-use super::fault::{During, Fault};
 use super::index::{Homes, Index, Kept};
 use super::record::Record;
 use super::retained::Retained;
 use super::{Entry, Pool, VolumeRecord, layout};
+use crate::fault::{During, Fault};
 
-pub(super) const LOOK: &str = "ask what limits the disk has";
+pub(crate) const LOOK: &str = "ask what limits the disk has";
 
 /// What is to be done about one volume's limit.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Finding {
+pub(crate) enum Finding {
     /// Nothing.
     AsRecorded,
     /// It is missing, or another one.
@@ -33,7 +33,7 @@ pub(super) enum Finding {
 
 /// Why it cannot be told whose number a volume's is.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-pub(super) enum Doubt {
+pub(crate) enum Doubt {
     #[error("another is recorded with its quota_id, {0}")]
     Twin(u32),
     #[error(
@@ -44,7 +44,7 @@ pub(super) enum Doubt {
 }
 
 /// A number that something is charged to, if it is one of ours.
-pub(super) fn told(number: Option<u32>) -> String {
+pub(crate) fn told(number: Option<u32>) -> String {
     number.map_or("none of ours".to_owned(), |number| number.to_string())
 }
 
@@ -52,7 +52,7 @@ impl Pool {
     /// Makes the kernel's limits what the records say. A number that may be another's is not
     /// touched: its volume is quarantined. What is limited and neither used nor recorded is left
     /// of a create or a delete that did not end, and is freed.
-    pub(super) fn reconcile(&self, disk: &Disk, index: &mut Index) -> Result<(), Fault> {
+    pub(crate) fn reconcile(&self, disk: &Disk, index: &mut Index) -> Result<(), Fault> {
         if !disk.accounts() {
             return Ok(());
         }
@@ -111,7 +111,7 @@ impl Pool {
 
     /// Limits a volume to what its record says and snapshots pin of it, if the pool can and does.
     /// Whoever calls it holds [`Pool::limiting`], or another might set what was so before.
-    pub(super) fn set_limit(&self, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
+    pub(crate) fn set_limit(&self, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
         let Some(id) = record.number().filter(|_| disk.accounts()) else {
             return Ok(());
         };
@@ -126,7 +126,7 @@ impl Pool {
     }
 
     /// Makes the limit of a volume, if it is there, what it is to be now.
-    pub(super) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
+    pub(crate) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
         let _limiting = self.limiting();
         let entry = self.lock().index.get::<VolumeRecord>(volume).cloned();
         entry.map_or(Ok(()), |entry| self.set_limit(disk, &entry.record))
@@ -190,17 +190,17 @@ impl Pool {
 
 /// What limits are held against.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     /// How many records claim each number.
-    pub(super) recorded: BTreeMap<u32, usize>,
+    pub(crate) recorded: BTreeMap<u32, usize>,
     /// The bytes that stay charged to each volume for its copies.
-    pub(super) retained: Retained,
+    pub(crate) retained: Retained,
     /// What is charged to each number, and what it is limited to.
-    pub(super) charges: BTreeMap<u32, Charge>,
+    pub(crate) charges: BTreeMap<u32, Charge>,
 }
 
 /// How many records claim each number, those of what is served and of what waits in the trash.
-pub(super) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
+pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
     let mut recorded = BTreeMap::new();
     let volumes = index.volumes().filter_map(|entry| entry.record.number());
     let snapshots = index.snapshots().filter_map(|entry| entry.record.number());
@@ -212,7 +212,7 @@ pub(super) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
 }
 
 /// Holds the limit of a volume or snapshot against its record.
-pub(super) fn examine<R: Kept>(
+pub(crate) fn examine<R: Kept>(
     homes: &Homes,
     quota: &dyn Quota,
     entry: &Entry<R>,

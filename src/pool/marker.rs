@@ -6,13 +6,16 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::filesystem::Filesystem;
 use crate::mount::GuardedDir;
 use crate::os::{self, Os};
 use crate::quota::{AtInit, Quotas};
+use crate::tree;
 use crate::types::{Bytes, NodeName, PoolId};
 
-use super::fault::{During, Fault};
-use super::{Sickness, filesystem, layout, now, record, tree};
+use super::capacity::Space;
+use super::{Sickness, layout, now, record};
+use crate::fault::{During, Fault};
 
 /// The marker, `.rootcellar/pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,8 +87,8 @@ pub(crate) fn init(
         }) => {}
         Err(fault) => return Err(fault.into()),
     }
-    let filesystem = filesystem::kind(root).during("ask for the filesystem's type")?;
-    let quota = quotas.enable_for_new_pool(&filesystem.name, root.as_fd());
+    let filesystem = Filesystem::of(root).during("ask for the filesystem's type")?;
+    let quota = quotas.enable_for_new_pool(filesystem, root.as_fd());
     let id = PoolId::random();
     build(os, root, node, id)?;
     match os.rename((root, layout::META_BUILDING), (root, layout::META)) {
@@ -132,11 +135,8 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
     // between, all that was made so far becomes durable, the pool's directory included: it must
     // not come back as nothing after the rename.
     os.syncfs(root).during_sync("sync the disk")?;
-    marker.other_bytes = Bytes(
-        filesystem::space(root)
-            .during("ask for the disk's space")?
-            .used,
-    );
+    let vfs = rustix::fs::fstatvfs(root).during("ask for the disk's space")?;
+    marker.other_bytes = Bytes(Space::from(vfs).used);
     record::write(os, &meta, layout::MARKER, &marker)
 }
 

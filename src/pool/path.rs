@@ -12,15 +12,15 @@ use crate::os;
 use crate::types::PoolId;
 
 use super::enforcement::said_at_init;
-use super::fault::{During, Fault};
-use super::filesystem::{self, Filesystem};
 use super::marker::{self, Marker};
 use super::{Context, PoolOptions, Sickness, layout};
+use crate::fault::{During, Fault};
+use crate::filesystem::{self, Filesystem};
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
 /// The directory at a pool's path, which must be a mount point if that is required.
-pub(super) fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status), Sickness> {
+pub(crate) fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status), Sickness> {
     let at = open_pool_path(path)?;
     let status = os::status(&at).during("look at the pool's directory")?;
     if required && !status.is_mount_root {
@@ -64,10 +64,10 @@ pub(super) fn look_at_path(
 
 /// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
 pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Sickness> {
-    let filesystem = filesystem::kind(at).during("ask for the filesystem's type")?;
-    if !filesystem.suitable && !any {
+    let filesystem = Filesystem::of(at).during("ask for the filesystem's type")?;
+    if !filesystem.is_suitable() && !any {
         return Err(Sickness::RefusedFilesystem {
-            filesystem: filesystem.name,
+            filesystem: filesystem.to_string(),
         });
     }
     if filesystem::is_read_only(at).during("ask whether the disk is read-only")? {

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use crate::types::Bytes;
 
 use super::disk::Disk;
-use super::tree::{self, LinkCount, Weight};
 use super::{Pool, Work};
+use crate::tree::{self, LinkCount, Weight};
 
 impl Pool {
     /// Measures the quarantined trees whose space is not known, until the disk or the pool goes.

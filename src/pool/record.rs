@@ -14,8 +14,8 @@ use crate::os::{self, Os};
 use crate::quota::{Charge, Enforcement, OURS};
 use crate::types::{Bytes, ClaimLabel, NameHash, PoolId, SnapshotId, VolumeId, VolumeName};
 
-use super::fault::{During, Fault};
 use super::layout;
+use crate::fault::{During, Fault};
 
 pub use snapshot::{Method, SnapshotRecord};
 

@@ -10,10 +10,10 @@ use crate::types::Bytes;
 
 use super::capacity::{Others, Room, Space};
 use super::disk::Disk;
-use super::fault::{During, Fault};
 use super::index::Kept;
 use super::record::Record;
 use super::{Entry, Pool, PoolStatus, SickError, Sickness, State, VolumeRecord, Work};
+use crate::fault::{During, Fault};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;
@@ -372,7 +372,7 @@ impl Pool {
             sickness: state.disk.as_ref().err().cloned(),
             silence,
             filesystem: disk
-                .map(|disk| disk.filesystem.name.clone())
+                .map(|disk| disk.filesystem.to_string())
                 .unwrap_or_default(),
             enforcement,
             total: room.map_or(Bytes::ZERO, |room| Bytes(room.space.total)),

@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::types::{NodeName, PoolId, PoolName};
 
-use super::Fault;
 use super::record::Unreadable;
+use crate::fault::Fault;
 
 /// Why a pool cannot be used now, each with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use crate::filesystem::Filesystem;
 use crate::os::{self, FileId, Os};
 use crate::types::Bytes;
 
@@ -41,7 +42,11 @@ impl FakeQuota {
 }
 
 impl Quotas for FakeQuota {
-    fn find(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(
+        &self,
+        _filesystem: Filesystem,
+        _root: BorrowedFd<'_>,
+    ) -> Result<Arc<dyn Quota>, Errno> {
         Ok(Arc::new(self.clone()))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::types::Bytes;
 
@@ -15,7 +16,11 @@ use super::{Charge, Enforcement, Quota, Quotas};
 pub struct NoQuota;
 
 impl Quotas for NoQuota {
-    fn find(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(
+        &self,
+        _filesystem: Filesystem,
+        _root: BorrowedFd<'_>,
+    ) -> Result<Arc<dyn Quota>, Errno> {
         Ok(Arc::new(Self))
     }
 }

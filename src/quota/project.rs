@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::filesystem::Filesystem;
 use crate::os::{self, Os};
 use crate::sys;
 use crate::types::Bytes;
@@ -40,7 +41,10 @@ pub(super) struct ProjectQuota {
 impl ProjectQuota {
     /// The project quota of a filesystem, if the kernel says that it counts and limits; mount
     /// options do not tell.
-    pub(super) fn find(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+    pub(super) fn find(
+        filesystem: Filesystem,
+        root: BorrowedFd<'_>,
+    ) -> Result<Option<Self>, Errno> {
         let may = lack(filesystem, root).and_then(|lack| match lack {
             None => sys::project_quota(root, OURS.start).map(|_| true),
             Some(_) => Ok(false),
@@ -55,7 +59,7 @@ impl ProjectQuota {
             filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
             block: rustix::fs::fstatvfs(root)?.f_frsize.max(1024),
             bytes_per_inode: match filesystem {
-                "xfs" => XFS_BYTES_PER_INODE,
+                Filesystem::Xfs => XFS_BYTES_PER_INODE,
                 _ => EXT4_BYTES_PER_INODE,
             },
             numbers: Numbers::default(),
@@ -90,7 +94,7 @@ impl ProjectQuota {
 }
 
 /// Why project quota does not limit, if it does not, by what the kernel says.
-pub(super) fn lack(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
+pub(super) fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
     let state = match sys::project_quota_state(root) {
         Ok(state) => state,
         // No quota in the filesystem, in the kernel, or no such call.
@@ -100,7 +104,7 @@ pub(super) fn lack(filesystem: &str, root: BorrowedFd<'_>) -> Result<Option<Lack
     let counts = state & sys::PROJECT_ACCOUNTED != 0;
     Ok(if counts && state & sys::PROJECT_ENFORCED != 0 {
         None
-    } else if counts || filesystem == "xfs" {
+    } else if counts || filesystem == Filesystem::Xfs {
         Some(Lack::MountOption)
     } else {
         Some(Lack::Features)

@@ -250,7 +250,7 @@ fn check_filesystem(pool: &Pool, capabilities: &[Capability], class: Option<&Cla
         .chain(class.map(|class| &class.fs_type));
     for wants in asked.flatten() {
         let has = pool.filesystem()?;
-        if *wants != has {
+        if *wants != has.to_string() {
             let (pool, wants) = (pool.name().clone(), wants.clone());
             return Err(Error::OtherFilesystem { pool, has, wants });
         }

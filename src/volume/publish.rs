@@ -7,6 +7,7 @@ use rustix::fs::{FileType, StatVfs};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
 use crate::mount::{Found, MountOptions, Prepared, Target};
 use crate::os::{self, FileId, Os};
 use crate::pool::{Entry, Pool, VolumeRecord};
@@ -35,7 +36,7 @@ impl Volumes {
             let id = request.id.clone();
             return Err(Error::HalfEnforced { id });
         }
-        check_publishable(&entry, &pool.filesystem()?, request)?;
+        check_publishable(&entry, pool.filesystem()?, request)?;
         let mode = request.capability.access_mode;
         let mut options = request.capability.options;
         options.read_only |= request.read_only || mode.is_read_only();
@@ -203,11 +204,15 @@ fn check_alone(
     }
 }
 
-fn check_publishable(entry: &Entry, filesystem: &str, request: &PublishRequest) -> Result<()> {
+fn check_publishable(
+    entry: &Entry,
+    filesystem: Filesystem,
+    request: &PublishRequest,
+) -> Result<()> {
     let sharing = entry.record.parameters.sharing;
     request.capability.check_sharing(sharing)?;
     match &request.capability.fs_type {
-        Some(wants) if wants != filesystem => Err(Error::invalid(
+        Some(wants) if *wants != filesystem.to_string() => Err(Error::invalid(
             "volume_capability",
             format!("the volume is on {filesystem}, not on fs_type {wants:?}"),
         )),

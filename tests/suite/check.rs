@@ -9,9 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rootcellar::pool::{
-    About, Finding, Level, PoolOptions, Report, Surroundings, check, enable_quota,
-};
+use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
+use rootcellar::pool::{PoolOptions, enable_quota};
 use rootcellar::volume::Hold;
 
 use crate::common::loops::{LoopMount, obstacle, run};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::fault::During;
 use crate::pool::disk::Disk;
-use crate::pool::fault::During;
 use crate::pool::record::Pin;
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::quota::Enforcement;
@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// A volume as it is now: it may have grown meanwhile.
-    pub(in crate::pool) fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
+    pub(crate) fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
         let state = self.lock();
         let current = state.index.get::<VolumeRecord>(entry.record.id);
         Arc::clone(current.unwrap_or(entry))

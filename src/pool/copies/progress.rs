@@ -11,12 +11,12 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::fault::{During, Fault};
 use crate::os::{self, Os};
 use crate::pool::disk::Staged;
-use crate::pool::fault::{During, Fault};
 use crate::pool::record::{self, FORMAT, Method, Source};
-use crate::pool::tree::CopyWatch;
 use crate::pool::{Pool, Reservation, now};
+use crate::tree::CopyWatch;
 use crate::types::{Bytes, PoolName};
 
 use super::Order;

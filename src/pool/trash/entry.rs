@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::fault::{During, Fault};
 use crate::os;
-use crate::pool::fault::{During, Fault};
 use crate::pool::index::Kept;
 use crate::pool::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
 use crate::types::VolumeId;

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::fault::{During, Fault};
 use crate::os;
 use crate::pool::disk::Disk;
-use crate::pool::fault::{During, Fault};
-use crate::pool::tree::{self, Manner, Watch};
 use crate::pool::{Pool, Work, layout};
+use crate::tree::{self, Watch};
 use crate::types::VolumeId;
 
 use super::entry::TrashEntry;
@@ -296,7 +296,7 @@ impl Pass<'_> {
                 tracing::debug!(entry = %name.display(), %errno, "cannot be destroyed at once");
             }
         }
-        let manner = Manner::of(&disk.filesystem.name);
+        let manner = disk.filesystem.removal();
         tree::empty(os, &dir, entry.file, manner, &progress)?;
         if !self.release_id(name)? {
             self.left.release_soon();
@@ -344,7 +344,7 @@ impl Pass<'_> {
                 Ok(()) | Err(Errno::NOENT) => {}
                 // Not a file, or a protected one: then it is no record, and goes like the rest.
                 Err(_) => {
-                    let manner = Manner::of(&disk.filesystem.name);
+                    let manner = disk.filesystem.removal();
                     let progress = Progress::new(self.work, name);
                     tree::empty(os, dir, None, manner, &progress)?;
                 }

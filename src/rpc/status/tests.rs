@@ -7,7 +7,8 @@ use crate::error::Code::{
     InvalidArgument as Invalid, NotFound as Absent, Ok as Fine, OutOfRange as Range,
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
-use crate::pool::{Fault, Sickness};
+use crate::fault::Fault;
+use crate::pool::Sickness;
 use crate::types::{Bytes, PoolId, PoolName};
 
 const OPERATIONS: [Operation; 6] = [
@@ -141,7 +142,7 @@ fn no_room() -> Error {
 fn other_filesystem() -> Error {
     Error::OtherFilesystem {
         pool: pool(),
-        has: "ext4".into(),
+        has: crate::filesystem::Filesystem::Ext4,
         wants: "xfs".into(),
     }
 }

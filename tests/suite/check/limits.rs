@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use rootcellar::pool::{About, Level};
+use rootcellar::check::{About, Level};
 use rootcellar::types::Bytes;
 
 use super::{assert_well, below, follow, look_at, of_level, the};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use rootcellar::pool::{About, Level};
+use rootcellar::check::{About, Level};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
 use serde_json::Value;

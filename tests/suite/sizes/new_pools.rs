@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use rootcellar::filesystem::Filesystem;
 use rootcellar::os::Os;
 use rootcellar::pool::{self, Wanted};
 use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode};
@@ -42,7 +43,10 @@ fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
             let name = "test-node".parse().unwrap();
             let made = pool::init(&Os::default(), &node.pool(), &name, ANYWHERE).unwrap();
             assert_eq!(made.quota, AtInit::Enabled);
-            assert_eq!(pool::why_unenforced(&node.pool()).unwrap(), None);
+            assert_eq!(
+                rootcellar::check::why_unenforced(&node.pool()).unwrap(),
+                None
+            );
         }
         let option = format!("default={},init,reserve=0", node.pool().display());
         let driver = node.volumes_of(&[option], &Fakes::default());
@@ -86,7 +90,7 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
         let made = pool::init(&Os::default(), &at, &name, ANYWHERE).unwrap();
         assert_eq!(made.quota, AtInit::OtherData, "{place}");
         assert_eq!(mode_of(&at), Mode::Off, "{place}");
-        let unenforced = pool::why_unenforced(&at).unwrap().unwrap();
+        let unenforced = rootcellar::check::why_unenforced(&at).unwrap().unwrap();
         assert!(unenforced.reason.contains("quota is off"), "{unenforced:?}");
         assert!(unenforced.remedy.contains("enable-quota"), "{unenforced:?}");
     }
@@ -97,11 +101,11 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
 struct OldKernel;
 
 impl Quotas for OldKernel {
-    fn find(&self, filesystem: &str, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
         NoQuota.find(filesystem, root)
     }
 
-    fn enable_for_new_pool(&self, _filesystem: &str, _root: BorrowedFd<'_>) -> AtInit {
+    fn enable_for_new_pool(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> AtInit {
         AtInit::Refused(Errno::INVAL)
     }
 }

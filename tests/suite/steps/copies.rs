@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
+use rootcellar::filesystem::Filesystem;
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::volume::{Snapshot, Volume};
@@ -124,16 +125,12 @@ fn furnish(rig: &Rig) -> Volume {
 
 /// What the kernel counts: use and limit, by number.
 fn charges(rig: &Rig) -> BTreeMap<u32, (u64, u64)> {
-    charges_on(rig.kind, rig.disk.path())
+    charges_on(rig.disk.path())
 }
 
-fn charges_on(kind: Kind, disk: &Path) -> BTreeMap<u32, (u64, u64)> {
-    let filesystem = match kind {
-        Kind::Btrfs | Kind::BtrfsSquota => "btrfs",
-        Kind::Xfs => "xfs",
-        Kind::Ext4 => "ext4",
-    };
+fn charges_on(disk: &Path) -> BTreeMap<u32, (u64, u64)> {
     let root = fs::File::open(disk).unwrap();
+    let filesystem = Filesystem::of(&root).unwrap();
     let quota = KernelQuotas.find(filesystem, root.as_fd()).unwrap();
     let charges = quota.charges().unwrap().into_iter();
     charges
@@ -364,7 +361,7 @@ struct Watch {
 impl Observer for Watch {
     fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
         if matches!(step, Step::SnapshotSubvolume | Step::DestroySubvolume) {
-            let charges = charges_on(Kind::BtrfsSquota, self.disk.get().unwrap());
+            let charges = charges_on(self.disk.get().unwrap());
             self.seen.lock().unwrap().push((step, limits(&charges)));
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! Whether pools are as they should be, and the way out of what is not. Nothing is changed, no lock
 //! is taken, and a server may be at work on them.
 
-pub(super) mod advice;
+mod advice;
+mod holdings;
+mod inspect;
 mod limits;
 mod space;
 mod usage;
@@ -12,14 +14,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::fault::{During, Fault};
 use crate::mount::{MountTable, Place};
-use crate::quota::{self, Enforcement};
+use crate::pool::{Claims, Memory, PoolOptions, Sickness, Unenforced, limits as pool_limits, path};
+use crate::quota::Enforcement;
 use crate::types::NodeName;
 
-use super::enforcement::Unenforced;
-use super::fault::{During, Fault};
-use super::inspect::{Inspection, Looked, look};
-use super::{Claims, Memory, PoolOptions, Sickness};
+pub use holdings::{Held, Holdings, holdings};
+pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
+
+use inspect::{Looked, look};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -299,10 +303,10 @@ impl Examination<'_> {
     }
 
     fn not_enforced(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
-        let (filesystem, root) = (&self.report.pool.filesystem, looked.root.as_fd());
+        let (filesystem, root) = (looked.filesystem, looked.root.as_fd());
         let place = (&*self.options.path, place);
         let found = Unenforced::find(&*looked.quota, filesystem, root, place);
-        let Some(unenforced) = found.during(super::limits::LOOK)? else {
+        let Some(unenforced) = found.during(pool_limits::LOOK)? else {
             return Ok(());
         };
         let (why, remedy) = (unenforced.reason, unenforced.remedy);
@@ -324,8 +328,8 @@ impl Examination<'_> {
     }
 
     fn snapshots(&mut self, looked: &Looked) -> Result<(), Fault> {
-        let filesystem = self.report.pool.filesystem.clone();
-        let shares = quota::shares_blocks(&filesystem, looked.root.as_fd());
+        let filesystem = looked.filesystem;
+        let shares = filesystem.shares_blocks(looked.root.as_fd());
         let shares = shares.during("ask whether files can share blocks")?;
         self.report.shares_blocks = shares;
         let (level, what, remedy) = match shares {
@@ -337,12 +341,12 @@ impl Examination<'_> {
             Some(false) => (
                 Level::Note,
                 format!("a copy on this {filesystem} takes the space of its original again"),
-                Some(advice::snapshots(&filesystem)),
+                Some(advice::snapshots(filesystem)),
             ),
             None => (
                 Level::Note,
                 format!("it is not known whether a copy on {filesystem} shares blocks"),
-                Some(advice::snapshots(&filesystem)),
+                Some(advice::snapshots(filesystem)),
             ),
         };
         self.find(level, About::Snapshots, what, remedy);
@@ -399,7 +403,7 @@ impl Examination<'_> {
 
 /// Where the pool's directory is, which must be what `require-mount` wants.
 fn place(options: &PoolOptions) -> Result<Place, Sickness> {
-    super::path::open_mounted(&options.path, options.require_mount)?;
+    path::open_mounted(&options.path, options.require_mount)?;
     let place = MountTable::read().and_then(|table| table.place_at(&options.path));
     let place = place.map_err(|error| Sickness::Io {
         what: "find the pool's mount".into(),

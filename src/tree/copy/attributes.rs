@@ -6,21 +6,21 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, IFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
+use crate::fault::{During, Fault};
 use crate::os::{self, Inode, Os};
-use crate::pool::fault::{During, Fault};
 
 /// What came of giving attributes.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::pool::tree) struct Given {
+pub(in crate::tree) struct Given {
     /// What the copy occupies, in bytes.
-    pub(in crate::pool::tree) occupied: u64,
+    pub(in crate::tree) occupied: u64,
     /// How many attributes it would not take.
-    pub(in crate::pool::tree) lost: u64,
+    pub(in crate::tree) lost: u64,
 }
 
 /// Gives an inode that has its content all attributes of another, but not its flags, which would
 /// keep the rest from being changed. Most inodes have few, so what is right already is left.
-pub(in crate::pool::tree) fn give(
+pub(in crate::tree) fn give(
     os: &Os,
     source: &Inode,
     original: &Statx,
@@ -79,7 +79,7 @@ fn is_kept(name: &CStr) -> bool {
 }
 
 /// The inode flags that are kept, as statx(2) tells them without the inode being opened.
-pub(in crate::pool::tree) fn flags(original: &Statx) -> IFlags {
+pub(in crate::tree) fn flags(original: &Statx) -> IFlags {
     let kept = [
         (StatxAttributes::IMMUTABLE, IFlags::IMMUTABLE),
         (StatxAttributes::APPEND, IFlags::APPEND),
@@ -100,11 +100,7 @@ pub(in crate::pool::tree) fn flags(original: &Statx) -> IFlags {
 }
 
 /// Sets flags beside those an inode got when it was made; how many were lost.
-pub(in crate::pool::tree) fn protect(
-    os: &Os,
-    target: impl AsFd,
-    flags: IFlags,
-) -> Result<u64, Fault> {
+pub(in crate::tree) fn protect(os: &Os, target: impl AsFd, flags: IFlags) -> Result<u64, Fault> {
     if flags.is_empty() {
         return Ok(0);
     }

@@ -3,22 +3,23 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use crate::check::inspect::Looked;
+use crate::fault::{During, Fault};
 use crate::mount::{MountTable, Place};
 use crate::os;
-use crate::pool::capacity::{Others, Room};
-use crate::pool::fault::{During, Fault};
-use crate::pool::inspect::Looked;
+use crate::pool::capacity::{Others, Room, Space};
+use crate::pool::enforcement::quoted;
+use crate::pool::layout;
 use crate::pool::record::Record;
-use crate::pool::{filesystem, layout};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
-use super::{About, Examination, Level, advice};
+use super::{About, Examination, Level};
 
 impl Examination<'_> {
     pub(super) fn space(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
         let on_root_disk = self.is_needed(place);
-        let path = advice::quoted(&self.options.path);
+        let path = quoted(&self.options.path);
         let own_disk = format!("mount a disk of its own at {path}");
         if on_root_disk {
             let what = "it is on a filesystem that the node itself needs, and pods can fill it";
@@ -97,7 +98,8 @@ fn room(
     options: &crate::pool::PoolOptions,
     on_root_disk: bool,
 ) -> Result<Room, Fault> {
-    let space = filesystem::space(&looked.root).during("ask for the disk's space")?;
+    let vfs = rustix::fs::fstatvfs(&looked.root).during("ask for the disk's space")?;
+    let space = Space::from(vfs);
     let quota = &*looked.quota;
     let counted = quota.enforcement() != Enforcement::None;
     let others = if counted {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
+use crate::fault::During;
 use crate::os::Inode;
-use crate::pool::fault::During;
 use crate::sys;
 
 use super::fault::{Reason, stopped};

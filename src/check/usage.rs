@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use crate::check::inspect::Looked;
+use crate::fault::{During, Fault};
 use crate::mount::Place;
 use crate::os;
-use crate::pool::fault::{During, Fault};
-use crate::pool::inspect::Looked;
+use crate::pool::enforcement::quoted;
 use crate::pool::layout;
-use crate::pool::tree::{LinkCount, Seen, Weight, weigh};
 use crate::quota::{Charge, Enforcement, Quota};
+use crate::tree::{LinkCount, Seen, Weight, weigh};
 use crate::types::Bytes;
 
 use super::{About, Examination, Level, advice};
@@ -123,7 +124,7 @@ impl Examination<'_> {
                  open, or files elsewhere that carry its number, {id}",
                 charges.least, weight
             );
-            let pool = advice::quoted(&self.options.path);
+            let pool = quoted(&self.options.path);
             let remedy = format!(
                 "lsattr -pR {pool} | awk '$1 == {id}' lists what carries it; an open file goes \
                  with its pod"
@@ -193,7 +194,7 @@ impl Examination<'_> {
             let what = format!("{what}: it shares blocks with others, or is compressed");
             self.find_of((Level::Note, About::Usage), &owner.path, what, None);
         } else {
-            let remedy = advice::recount(&self.report.pool.filesystem, place);
+            let remedy = advice::recount(looked.filesystem, place);
             self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
         }
     }

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, IFlags, Statx};
 use rustix::io::Errno;
 
+use crate::fault::{During, Fault};
 use crate::os::{self, Inode, Os};
-use crate::pool::fault::{During, Fault};
 
 use super::attributes;
 use super::fault::Reason;
@@ -144,7 +144,7 @@ impl Hand<'_, '_> {
 }
 
 /// Makes a link like another, or a node for root alone; nothing if the name is taken.
-pub(in crate::pool::tree) fn make_node(
+pub(in crate::tree) fn make_node(
     os: &Os,
     dir: impl AsFd,
     name: &OsStr,

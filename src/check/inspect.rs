@@ -1,4 +1,4 @@
-//! Pools as the command line sees them: made by an explicit act, looked at without a server.
+//! Pools that are read from their disks without a server; nothing is changed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,19 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-
-use crate::error::{Error, Result};
-use crate::mount::{self, GuardedDir, MountTable};
-use crate::os::{self, Os};
-use crate::quota::{self, Enforcement, KernelQuotas, Quota, Quotas};
+use crate::fault::{During, Fault};
+use crate::filesystem::Filesystem;
+use crate::mount::{GuardedDir, MountTable};
+use crate::os;
+use crate::pool::index::{Homes, Index};
+use crate::pool::init::open_root;
+use crate::pool::marker::Marker;
+use crate::pool::{PoolOptions, Sickness, Unenforced, Wanted, layout};
+use crate::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
-
-use super::fault::{During, Fault};
-use super::index::{Homes, Index};
-use super::marker::{self, Made, Marker};
-use super::path::{open_mounted, suitable_filesystem};
-use super::{PoolOptions, Sickness, Unenforced, layout};
 
 const ASK: &str = "ask what holds sizes on the disk";
 
@@ -51,89 +48,9 @@ pub struct Inspection {
     pub problem: Option<Sickness>,
 }
 
-/// What a directory must be to be a pool, or become one.
-#[derive(Debug, Clone, Copy)]
-pub struct Wanted {
-    /// It must be a mount point.
-    pub require_mount: bool,
-    /// It may be on any filesystem.
-    pub any_filesystem: bool,
-}
-
-/// Makes a pool of an empty directory, which is made if only its parent exists.
-pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made> {
-    make(os, path, node, wanted).map_err(|reason| Error::PoolRefused {
-        path: path.to_owned(),
-        reason,
-    })
-}
-
-fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made, Sickness> {
-    marker::make_directory(os, path)?;
-    let root = open_root(path, wanted)?.1;
-    if let Some(marker) = Marker::read(&root)? {
-        return Err(Sickness::IsPool {
-            id: marker.id,
-            node: marker.node,
-        });
-    }
-    marker::init(os, &KernelQuotas, &root, node)
-}
-
-/// Switches on what holds sizes on the btrfs below a path; false if it was on. On other
-/// filesystems only a mount can.
-pub fn enable_quota(path: &Path) -> Result<bool> {
-    let wanted = Wanted {
-        require_mount: false,
-        any_filesystem: true,
-    };
-    let refused = |reason| Error::PoolRefused {
-        path: path.to_owned(),
-        reason,
-    };
-    let (filesystem, root) = open_root(path, wanted).map_err(refused)?;
-    if filesystem != "btrfs" {
-        let shown = path.display();
-        let problem = format!(
-            "{shown} is on {filesystem}, where a mount option switches quota on; `rootcellar \
-             check` says how"
-        );
-        return Err(Error::invalid("PATH", problem));
-    }
-    let failed = |what| {
-        move |errno: Errno| Error::Io {
-            what,
-            path: path.to_owned(),
-            source: errno.into(),
-        }
-    };
-    match quota::mode(root.as_fd()).map_err(failed("ask for the quota mode of"))? {
-        quota::Mode::Simple => Ok(false),
-        quota::Mode::Full => {
-            let shown = path.display();
-            let problem = format!(
-                "full qgroups are on, which do not hold subvolumes that a pod makes; switch them \
-                 off first: btrfs quota disable {shown}"
-            );
-            Err(Error::invalid("PATH", problem))
-        }
-        quota::Mode::Off => {
-            quota::enable(root.as_fd()).map_err(failed("switch on simple quota on"))?;
-            Ok(true)
-        }
-    }
-}
-
-/// Opens a pool's directory through a guarded clone.
-pub(super) fn open_root(path: &Path, wanted: Wanted) -> Result<(String, GuardedDir), Sickness> {
-    let (at, _) = open_mounted(path, wanted.require_mount)?;
-    let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
-    let root = mount::open_guarded(&at).during("clone the directory's mount")?;
-    Ok((filesystem.name, root))
-}
-
 /// A pool that was looked at, still open for reading.
 pub(super) struct Looked {
+    pub(super) filesystem: Filesystem,
     pub(super) root: GuardedDir,
     pub(super) quota: Arc<dyn Quota>,
     pub(super) marker: Marker,
@@ -174,7 +91,7 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
     match look(options, &mut inspection) {
         // The column says in any case that nothing enforces sizes.
         Ok(looked) => {
-            let (filesystem, quota) = (&inspection.filesystem, &*looked.quota);
+            let (filesystem, quota) = (looked.filesystem, &*looked.quota);
             let found = unenforced(&options.path, filesystem, &looked.root, quota);
             inspection.unenforced = found.unwrap_or_default();
         }
@@ -190,13 +107,13 @@ pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Sickness> {
         any_filesystem: true,
     };
     let (filesystem, root) = open_root(path, wanted)?;
-    let quota = KernelQuotas.find(&filesystem, root.as_fd());
-    unenforced(path, &filesystem, &root, &*quota.during(ASK)?)
+    let quota = KernelQuotas.find(filesystem, root.as_fd());
+    unenforced(path, filesystem, &root, &*quota.during(ASK)?)
 }
 
 fn unenforced(
     path: &Path,
-    filesystem: &str,
+    filesystem: Filesystem,
     root: &GuardedDir,
     quota: &dyn Quota,
 ) -> Result<Option<Unenforced>, Sickness> {
@@ -242,9 +159,9 @@ pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result
         any_filesystem: options.any_filesystem,
     };
     let (filesystem, root) = open_root(&options.path, wanted)?;
-    let quota = KernelQuotas.find(&filesystem, root.as_fd());
+    let quota = KernelQuotas.find(filesystem, root.as_fd());
     let quota = quota.during(ASK)?;
-    inspection.filesystem = filesystem;
+    inspection.filesystem = filesystem.to_string();
     inspection.enforcement = Some(quota.enforcement());
     let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
     inspection.id = Some(marker.id);
@@ -260,6 +177,7 @@ pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result
         .map(|q| (q.path.clone(), q.reason.clone()))
         .collect();
     Ok(Looked {
+        filesystem,
         root,
         quota,
         marker,

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
+use crate::fault::{During, Fault};
 use crate::os::{self, Os};
-use crate::pool::fault::{During, Fault};
 
 /// Far more than a filesystem keeps beside a file's name.
 const BYTES: usize = 64 << 10;

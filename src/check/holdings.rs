@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::fault::{During, Fault};
+use crate::pool::copies::unfinished;
+use crate::pool::{
+    Entry, PoolOptions, Record, Sickness, SnapshotRecord, Source, Unfinished, VolumeRecord, layout,
+};
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::types::{Bytes, VolumeId};
 
-use super::copies::{Unfinished, unfinished};
-use super::fault::{During, Fault};
 use super::inspect::{Inspection, look};
-use super::record::{Record, Source};
-use super::{Entry, PoolOptions, Sickness, SnapshotRecord, VolumeRecord, layout};
 
 /// A volume or snapshot, with what is charged to it where that is counted.
 #[derive(Debug, Clone)]

@@ -11,8 +11,8 @@ use rustix::fs::{IFlags, SeekFrom, Statx, seek};
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use crate::fault::{During, Fault};
 use crate::os::{self, Os};
-use crate::pool::fault::{During, Fault};
 
 use super::super::crew::next_entries;
 use super::attributes;

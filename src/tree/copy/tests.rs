@@ -2,14 +2,14 @@
 
 mod changing;
 mod failing;
-#[path = "../../../../tests/suite/common/loops.rs"]
+#[path = "../../../tests/suite/common/loops.rs"]
 #[allow(
     dead_code,
     unreachable_pub,
     reason = "the integration tests use the rest"
 )]
 mod loops;
-#[path = "../../../../tests/suite/common/tree.rs"]
+#[path = "../../../tests/suite/common/tree.rs"]
 #[allow(
     dead_code,
     unreachable_pub,
@@ -27,7 +27,7 @@ use tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
-use crate::pool::tree::{LinkCount, remove, weigh};
+use crate::tree::{LinkCount, remove, weigh};
 
 /// What `loops` waits by.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {

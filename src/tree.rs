@@ -17,9 +17,10 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use crate::fault::{During, Fault};
+use crate::filesystem::Removal;
 use crate::os::{self, Os};
 
-use super::fault::{During, Fault};
 use crew::{Crew, Entry, Job, Over, next_entries};
 
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
@@ -67,49 +68,10 @@ impl Watch for NoWatch {
     }
 }
 
-/// How a filesystem's trees are best removed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
-    threads: usize,
-    /// Whether the last entries go first.
-    backwards: bool,
-    has_subvolumes: bool,
-}
-
-impl Manner {
-    /// One entry after the other.
-    const PLAIN: Self = Self {
-        threads: 1,
-        backwards: false,
-        has_subvolumes: false,
-    };
-
-    /// The manner for a filesystem of this name.
-    ///
-    /// The threads of a btrfs wait for the same few nodes of its tree, so a second one only hurts;
-    /// but it removes what stands last in a node without moving the rest. XFS frees inodes in the
-    /// background, and threads only wait for each other's turn at a directory. Elsewhere freeing an
-    /// inode is most of the work, and is done beside the next.
-    pub(crate) fn of(filesystem: &str) -> Self {
-        match filesystem {
-            "btrfs" => Self {
-                threads: 1,
-                backwards: true,
-                has_subvolumes: true,
-            },
-            "xfs" => Self::PLAIN,
-            _ => Self {
-                threads: 4,
-                ..Self::PLAIN
-            },
-        }
-    }
-}
-
 /// Removes the tree `name` in `dir`.
 pub(crate) fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
     let top = os::open_dir(dir, name).during("open a directory to remove")?;
-    empty(os, &top, None, Manner::PLAIN, &NoWatch)?;
+    empty(os, &top, None, Removal::PLAIN, &NoWatch)?;
     os.rmdir(dir, name).during("remove a directory")
 }
 
@@ -119,7 +81,7 @@ pub(crate) fn empty(
     os: &Os,
     top: &OwnedFd,
     keep: Option<&str>,
-    manner: Manner,
+    manner: Removal,
     watch: &dyn Watch,
 ) -> Result<(), Fault> {
     let top = rustix::io::fcntl_dupfd_cloexec(top, 0).during("hold a directory")?;
@@ -183,7 +145,7 @@ impl AsFd for Emptied {
 struct Sweep<'a> {
     os: &'a Os,
     top: Arc<Dir>,
-    manner: Manner,
+    manner: Removal,
     hoisted: AtomicBool,
     fault: Mutex<Option<Fault>>,
     watch: &'a dyn Watch,

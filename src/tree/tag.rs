@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
+use crate::fault::{During, Fault};
 use crate::os::{self, Inode, Os};
-use crate::pool::fault::{During, Fault};
 use crate::quota::Quota;
 
 use super::copy::attributes;

@@ -22,8 +22,8 @@ use std::time::Duration;
 use rustix::fs::{FileType, IFlags, Statx};
 use rustix::io::Errno;
 
+use crate::fault::{During, Fault};
 use crate::os::{self, Inode, Os};
-use crate::pool::fault::{During, Fault};
 
 use super::crew::{self, Crew, Entry, Job, Over, next_entries};
 use links::Links;

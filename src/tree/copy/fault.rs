@@ -5,7 +5,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-use crate::pool::fault::Fault;
+use crate::fault::Fault;
 
 use super::{Dir, MAX_LEVELS, content};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::check::inspect::Looked;
+use crate::fault::{During, Fault};
 use crate::os;
-use crate::pool::fault::{During, Fault};
 use crate::pool::index::{Index, Kept, read_entry};
-use crate::pool::inspect::Looked;
 use crate::pool::limits::{self, Doubt, LOOK, Ledger, told};
 use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};

@@ -1,0 +1,151 @@
+//! The facts about filesystems that the driver depends on, in one place.
+//!
+//! Other modules ask a [`Filesystem`], and compare no names.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// A type of filesystem, by its magic number (`include/uapi/linux/magic.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filesystem {
+    /// ext4, and ext2 and ext3, which have the same number.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+    /// Another filesystem on a local disk, by its name.
+    Local(&'static str),
+    /// A filesystem that cannot hold a pool, by its name: network, memory, union, FUSE and the like.
+    Unsuitable(&'static str),
+    /// A filesystem that the driver does not know, by its magic number.
+    Unknown(u64),
+}
+
+/// How the trees of a filesystem are best removed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Removal {
+    /// The threads that remove one tree.
+    pub(crate) threads: usize,
+    /// Whether the last entries of a directory go first.
+    pub(crate) backwards: bool,
+    /// Whether a pod can make subvolumes.
+    pub(crate) has_subvolumes: bool,
+}
+
+impl Removal {
+    /// One entry after the other.
+    pub(crate) const PLAIN: Self = Self {
+        threads: 1,
+        backwards: false,
+        has_subvolumes: false,
+    };
+}
+
+const KNOWN: &[(u64, Filesystem)] = &[
+    (0xEF53, Filesystem::Ext4),
+    (0x5846_5342, Filesystem::Xfs),
+    (0x9123_683E, Filesystem::Btrfs),
+    (0xF2F5_2010, Filesystem::Local("f2fs")),
+    (0x2FC1_2FC1, Filesystem::Local("zfs")),
+    (0xCA45_1A4E, Filesystem::Local("bcachefs")),
+    (0x3153_464A, Filesystem::Local("jfs")),
+    (0x3434, Filesystem::Local("nilfs2")),
+    (0x0102_1994, Filesystem::Unsuitable("tmpfs")),
+    (0x8584_58F6, Filesystem::Unsuitable("ramfs")),
+    (0x794C_7630, Filesystem::Unsuitable("overlay")),
+    (0x6969, Filesystem::Unsuitable("nfs")),
+    (0x517B, Filesystem::Unsuitable("smb")),
+    (0xFF53_4D42, Filesystem::Unsuitable("cifs")),
+    (0xFE53_4D42, Filesystem::Unsuitable("smb2")),
+    (0x00C3_6400, Filesystem::Unsuitable("ceph")),
+    (0x0102_1997, Filesystem::Unsuitable("9p")),
+    (0x0BD0_0BD0, Filesystem::Unsuitable("lustre")),
+    (0x6573_5546, Filesystem::Unsuitable("fuse")),
+    (0x0116_1970, Filesystem::Unsuitable("gfs2")),
+    (0x7461_636F, Filesystem::Unsuitable("ocfs2")),
+    (0x4D44, Filesystem::Unsuitable("vfat")),
+];
+
+impl Filesystem {
+    /// The filesystem of a directory.
+    pub fn of(directory: impl AsFd) -> Result<Self, Errno> {
+        // The type's width and sign differ between architectures; the magic numbers are 32 bits.
+        #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+        let magic = rustix::fs::fstatfs(directory)?.f_type as u64 & 0xFFFF_FFFF;
+        let known = KNOWN.iter().find(|(number, _)| *number == magic);
+        Ok(known.map_or(Self::Unknown(magic), |(_, filesystem)| *filesystem))
+    }
+
+    /// Whether it keeps the promises of a pool. An unknown one is not trusted.
+    pub(crate) fn is_suitable(self) -> bool {
+        matches!(self, Self::Ext4 | Self::Xfs | Self::Btrfs | Self::Local(_))
+    }
+
+    /// Whether an fsync of a directory may leave out mode and owner of its entries, as on btrfs, so
+    /// that only a sync of the whole filesystem makes them durable. On XFS and ext4 the log keeps
+    /// the order.
+    pub(crate) fn needs_syncfs(self) -> bool {
+        !matches!(self, Self::Ext4 | Self::Xfs)
+    }
+
+    /// The threads that copy one tree. On btrfs they wait for the same few nodes of its tree.
+    pub(crate) fn copying_threads(self) -> usize {
+        if self == Self::Btrfs { 1 } else { 2 }
+    }
+
+    /// How its trees are best removed.
+    ///
+    /// The threads of a btrfs wait for the same few nodes of its tree, so a second one only hurts;
+    /// but it removes the last entry of a node without moving the rest. XFS frees inodes in the
+    /// background, and threads only wait for each other's turn at a directory. Elsewhere freeing an
+    /// inode is most of the work, and is done beside the next.
+    pub(crate) fn removal(self) -> Removal {
+        match self {
+            Self::Btrfs => Removal {
+                backwards: true,
+                has_subvolumes: true,
+                ..Removal::PLAIN
+            },
+            Self::Xfs => Removal::PLAIN,
+            _ => Removal {
+                threads: 4,
+                ..Removal::PLAIN
+            },
+        }
+    }
+
+    /// Whether files on the one that `root` is on can share blocks; nothing where that is unknown.
+    pub(crate) fn shares_blocks(self, root: BorrowedFd<'_>) -> Result<Option<bool>, Errno> {
+        match self {
+            Self::Btrfs => Ok(Some(true)),
+            Self::Xfs => sys::has_reflinks(root).map(Some),
+            Self::Ext4 => Ok(Some(false)),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The name that mount(8) knows.
+impl fmt::Display for Filesystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ext4 => f.pad("ext4"),
+            Self::Xfs => f.pad("xfs"),
+            Self::Btrfs => f.pad("btrfs"),
+            Self::Local(name) | Self::Unsuitable(name) => f.pad(name),
+            Self::Unknown(magic) => write!(f, "a filesystem of unknown type {magic:#x}"),
+        }
+    }
+}
+
+/// Whether the filesystem of a directory is read-only, or mounted so.
+pub(crate) fn is_read_only(directory: impl AsFd) -> Result<bool, Errno> {
+    let flags = rustix::fs::fstatvfs(directory)?.f_flag;
+    Ok(flags.contains(StatVfsMountFlags::RDONLY))
+}

@@ -1,0 +1,99 @@
+//! Pools made by an explicit act of the command line.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::fault::During;
+use crate::filesystem::Filesystem;
+use crate::mount::{self, GuardedDir};
+use crate::os::Os;
+use crate::quota::{self, KernelQuotas};
+use crate::types::NodeName;
+
+use super::Sickness;
+use super::marker::{self, Made, Marker};
+use super::path::{open_mounted, suitable_filesystem};
+
+/// What a directory must be to be a pool, or become one.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// It must be a mount point.
+    pub require_mount: bool,
+    /// It may be on any filesystem.
+    pub any_filesystem: bool,
+}
+
+/// Makes a pool of an empty directory, which is made if only its parent exists.
+pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made> {
+    make(os, path, node, wanted).map_err(|reason| Error::PoolRefused {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made, Sickness> {
+    marker::make_directory(os, path)?;
+    let root = open_root(path, wanted)?.1;
+    if let Some(marker) = Marker::read(&root)? {
+        return Err(Sickness::IsPool {
+            id: marker.id,
+            node: marker.node,
+        });
+    }
+    marker::init(os, &KernelQuotas, &root, node)
+}
+
+/// Switches on what holds sizes on the btrfs below a path; false if it was on. On other
+/// filesystems only a mount can.
+pub fn enable_quota(path: &Path) -> Result<bool> {
+    let wanted = Wanted {
+        require_mount: false,
+        any_filesystem: true,
+    };
+    let refused = |reason| Error::PoolRefused {
+        path: path.to_owned(),
+        reason,
+    };
+    let (filesystem, root) = open_root(path, wanted).map_err(refused)?;
+    if filesystem != Filesystem::Btrfs {
+        let shown = path.display();
+        let problem = format!(
+            "{shown} is on {filesystem}, where a mount option switches quota on; `rootcellar \
+             check` says how"
+        );
+        return Err(Error::invalid("PATH", problem));
+    }
+    let failed = |what| {
+        move |errno: Errno| Error::Io {
+            what,
+            path: path.to_owned(),
+            source: errno.into(),
+        }
+    };
+    match quota::mode(root.as_fd()).map_err(failed("ask for the quota mode of"))? {
+        quota::Mode::Simple => Ok(false),
+        quota::Mode::Full => {
+            let shown = path.display();
+            let problem = format!(
+                "full qgroups are on, which do not hold subvolumes that a pod makes; switch them \
+                 off first: btrfs quota disable {shown}"
+            );
+            Err(Error::invalid("PATH", problem))
+        }
+        quota::Mode::Off => {
+            quota::enable(root.as_fd()).map_err(failed("switch on simple quota on"))?;
+            Ok(true)
+        }
+    }
+}
+
+/// Opens a pool's directory through a guarded clone.
+pub(crate) fn open_root(path: &Path, wanted: Wanted) -> Result<(Filesystem, GuardedDir), Sickness> {
+    let (at, _) = open_mounted(path, wanted.require_mount)?;
+    let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
+    let root = mount::open_guarded(&at).during("clone the directory's mount")?;
+    Ok((filesystem, root))
+}
