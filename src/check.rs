@@ -239,7 +239,7 @@ impl Examination<'_> {
             memory.map(|memory| memory.recall(&self.options.path)),
         ) {
             (Sickness::Unmarked, Some(Ok(Some(remembered)))) => Sickness::MarkerLost { remembered },
-            (_, Some(Err(error))) => Sickness::Memory(error.chain()),
+            (_, Some(Err(error))) => Sickness::Memory(error.to_string()),
             (sickness, _) => sickness,
         }
     }
@@ -248,7 +248,7 @@ impl Examination<'_> {
     fn identify(&self, looked: &Looked, claims: &Claims) -> Result<(), Sickness> {
         let found = looked.marker.id;
         if let Some(memory) = self.surroundings.memory {
-            let unreadable = |error: crate::error::Error| Sickness::Memory(error.chain());
+            let unreadable = |error: crate::pool::Error| Sickness::Memory(error.to_string());
             let remembered = memory.recall(&self.options.path).map_err(unreadable)?;
             if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
                 return Err(Sickness::Swapped { found, remembered });

@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 
 use crate::config::ServeArgs;
 use crate::error::{Error, Result};
-use crate::pool::Sickness;
+use crate::pool::{Error as PoolError, Sickness};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
@@ -112,14 +112,18 @@ fn sentence(message: &str) -> String {
 
 fn exit_code(error: &Error) -> u8 {
     match error {
-        Error::Invalid { .. } => USAGE,
+        Error::Invalid(_) => USAGE,
         Error::AllLocked
-        | Error::PoolRefused {
-            reason: Sickness::Locked,
-            ..
-        }
-        | Error::NotAdopted {
-            reason: Sickness::Locked,
+        | Error::Pool {
+            error:
+                PoolError::Refused {
+                    reason: Sickness::Locked,
+                    ..
+                }
+                | PoolError::NotAdopted {
+                    reason: Sickness::Locked,
+                    ..
+                },
             ..
         } => TRY_AGAIN,
         _ => 1,
@@ -214,13 +218,13 @@ mod tests {
 
     #[test]
     fn the_exit_code_tells_a_mistake_from_a_held_lock_from_a_failure() {
-        let refused = |reason| Error::PoolRefused {
-            path: "/a".into(),
-            reason,
+        let refused = |reason| {
+            let path = "/a".into();
+            Error::from(PoolError::Refused { path, reason })
         };
-        let not_adopted = |reason| Error::NotAdopted {
-            path: "/a".into(),
-            reason,
+        let not_adopted = |reason| {
+            let path = "/a".into();
+            Error::from(PoolError::NotAdopted { path, reason })
         };
         let cases = [
             (Error::invalid("--pool", "bad"), 64),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::pool::PoolOptions;
-use crate::types::NodeName;
+use crate::types::{Invalid, NodeName};
 
 /// The environment variable that holds the pools when no `--pool` is given.
 pub const POOLS_ENV: &str = "ROOTCELLAR_POOLS";
@@ -174,7 +174,7 @@ pub fn parse_pools(flags: &[String], pools_env: Option<&str>) -> Result<Vec<Pool
 
 /// Parses a node name, reported as `flag`.
 pub fn parse_node(flag: &str, text: &str) -> Result<NodeName> {
-    text.parse().map_err(|error: Error| error.told_of(flag))
+    Ok(text.parse().map_err(|error: Invalid| error.named(flag))?)
 }
 
 /// Parses the path of a directory, reported as `flag`.
@@ -197,7 +197,7 @@ fn collect_pools<'a>(
 ) -> Result<Vec<PoolOptions>> {
     let mut pools: Vec<PoolOptions> = Vec::new();
     for entry in entries {
-        let pool: PoolOptions = entry.parse().map_err(|error: Error| error.told_of(flag))?;
+        let pool: PoolOptions = entry.parse().map_err(|error: Invalid| error.named(flag))?;
         for other in &pools {
             if let Some(problem) = conflict(&pool, other) {
                 return Err(Error::invalid(flag, problem));

@@ -7,10 +7,10 @@
 use std::error::Error as _;
 use std::path::PathBuf;
 
-use crate::fault::Fault;
 use crate::filesystem::Filesystem;
-use crate::pool::Sickness;
-use crate::types::{Bytes, PoolId, PoolName};
+use crate::mount;
+use crate::pool::{self, Sickness};
+use crate::types::{Invalid, PoolId, PoolName};
 
 /// The result of a domain function.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -61,13 +61,19 @@ pub enum Code {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A request or setting that is malformed, unknown or unsupported.
-    #[error("{field}: {problem}")]
-    Invalid {
-        /// The field, parameter or flag.
-        field: String,
-        /// What is wrong with it and what would be right.
-        problem: String,
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// A pool could not do its part.
+    #[error("{}", in_context(.error, *.object))]
+    Pool {
+        /// The failure.
+        error: pool::Error,
+        /// The object of the call.
+        object: Object,
     },
+    /// A mount could not be made, removed or examined.
+    #[error(transparent)]
+    Mount(mount::Error),
     /// A capacity range no volume can satisfy, or one below the source's size.
     #[error("{0}")]
     OutOfRange(String),
@@ -112,9 +118,6 @@ pub enum Error {
         /// The pool named by its id.
         pool: PoolId,
     },
-    /// The size of a volume cannot be enforced as the volume and its pool are now.
-    #[error("{0}")]
-    NotEnforceable(String),
     /// The size of a volume is being enforced, or was when the driver ended.
     #[error(
         "the size of volume {id} is not enforced throughout yet, and renames in it would fail; run \
@@ -123,22 +126,6 @@ pub enum Error {
     HalfEnforced {
         /// The volume.
         id: String,
-    },
-    /// What is to be copied cannot be, as it is.
-    #[error("{0}")]
-    CannotCopy(String),
-    /// The driver stops, and with it long work.
-    #[error("{0} was stopped, for the driver stops; it begins anew when it is asked for again")]
-    Stopped(String),
-    /// The pool is to be declared gone, and is there.
-    #[error(
-        "pool {pool} is not gone: it is at {path:?}; delete its volumes, or take its disk away first"
-    )]
-    PoolHere {
-        /// The pool.
-        pool: PoolId,
-        /// Where it is.
-        path: PathBuf,
     },
     /// The topology asked for does not include this node.
     #[error("this node is {here}, which the requested topology excludes")]
@@ -149,75 +136,6 @@ pub enum Error {
     /// The class asks for a pool this node does not have.
     #[error("{0}")]
     PoolAbsent(String),
-    /// The pool cannot be used now.
-    #[error("pool {pool} is sick: {reason}")]
-    PoolSick {
-        /// The pool.
-        pool: PoolName,
-        /// Why.
-        #[source]
-        reason: Sickness,
-    },
-    /// The pool's records are still to be read: it may hold the volume.
-    #[error(
-        "pool {pool} may hold the volume, and its records cannot be read yet: {reason}; try again"
-    )]
-    PoolUnread {
-        /// The pool.
-        pool: PoolName,
-        /// Why.
-        #[source]
-        reason: Sickness,
-    },
-    /// The pool cannot be used now, and it holds the volume asked for.
-    #[error("pool {pool}, which holds the volume, is sick: {reason}")]
-    HomeSick {
-        /// The pool.
-        pool: PoolName,
-        /// Why.
-        #[source]
-        reason: Sickness,
-    },
-    /// As many calls are at work on the pool's disk as may be.
-    #[error(
-        "pool {pool} has {calls} calls at work on its disk, which is the most at once; try again, \
-         and look at the disk if it does not answer"
-    )]
-    PoolCrowded {
-        /// The pool.
-        pool: PoolName,
-        /// How many calls are at work.
-        calls: usize,
-    },
-    /// The pool has not enough room for the size.
-    #[error(
-        "pool {pool} has room for {available}, not for {size}; free space, delete volumes, or \
-         change the pool's overcommit or reserve"
-    )]
-    NoRoom {
-        /// The pool.
-        pool: PoolName,
-        /// What was asked for.
-        size: Bytes,
-        /// What the pool would accept.
-        available: Bytes,
-    },
-    /// The pool's disk ran full although its capacity said otherwise.
-    #[error("pool {pool} is full: cannot {what}; free space on its disk")]
-    DiskFull {
-        /// The pool.
-        pool: PoolName,
-        /// What could not be done.
-        what: &'static str,
-    },
-    /// A step on the pool's disk failed for a reason that is not the disk's.
-    #[error("pool {pool}: {fault}; try again")]
-    Failed {
-        /// The pool.
-        pool: PoolName,
-        /// The step.
-        fault: Fault,
-    },
     /// The pool cannot hold sizes by force, and the class requires it.
     #[error("pool {pool} cannot enforce sizes, and the class has enforcement=required")]
     CannotEnforce {
@@ -251,47 +169,12 @@ pub enum Error {
     /// The same name or id is being worked on.
     #[error("{0} is being worked on; try again")]
     Busy(String),
-    /// The record or directory cannot be trusted and is left alone.
-    #[error("quarantined, not touched: {path:?}: {reason}")]
-    Quarantined {
-        /// The directory, below the pool's path.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
     /// A page token that this driver did not give.
     #[error("starting_token {0:?} is not one of ours; list again from the beginning")]
     BadToken(String),
     /// The driver is starting.
     #[error("the driver is loading its records; try again")]
     Loading,
-    /// A mount or its directory could not be worked on now.
-    #[error("{what} {path:?}")]
-    Target {
-        /// What was tried, as in "cannot unmount".
-        what: &'static str,
-        /// The target path.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A pool cannot be made or opened at this path.
-    #[error("{path:?} cannot be a pool: {reason}")]
-    PoolRefused {
-        /// The path.
-        path: PathBuf,
-        /// Why, and what to do.
-        reason: Sickness,
-    },
-    /// The pool at this path cannot be taken over.
-    #[error("the pool at {path:?} cannot be adopted: {reason}")]
-    NotAdopted {
-        /// The path.
-        path: PathBuf,
-        /// Why, and what to do.
-        reason: Sickness,
-    },
     /// Another server serves every pool.
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
@@ -311,20 +194,66 @@ pub enum Error {
     Internal(String),
 }
 
+/// The object of a call that a pool failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Object {
+    /// One that does not exist yet, which another node could make as well.
+    New,
+    /// One that exists, or a copy of one: only this node has it.
+    Existing,
+}
+
+/// The message of a pool's failure for an object.
+fn in_context(error: &pool::Error, object: Object) -> String {
+    match (error, object) {
+        (pool::Error::Unavailable { pool, reason }, Object::New) if may_hold(reason) => format!(
+            "pool {pool} may hold the volume, and its records cannot be read yet: {reason}; try again"
+        ),
+        (pool::Error::Unavailable { pool, reason }, Object::Existing)
+        | (pool::Error::CommittedUnsynced { pool, reason }, _) => {
+            format!("pool {pool}, which holds the volume, is sick: {reason}")
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Whether a volume whose creation was not answered may be in a pool that is unavailable for this
+/// reason: then no other node may make it.
+fn may_hold(reason: &Sickness) -> bool {
+    matches!(reason, Sickness::Opening | Sickness::Locked)
+}
+
+/// Most calls are about an object that exists.
+impl From<pool::Error> for Error {
+    fn from(error: pool::Error) -> Self {
+        Self::of(error, Object::Existing)
+    }
+}
+
+impl From<mount::Error> for Error {
+    fn from(error: mount::Error) -> Self {
+        match error {
+            mount::Error::Invalid(invalid) => Self::Invalid(invalid),
+            error => Self::Mount(error),
+        }
+    }
+}
+
 impl Error {
     /// An [`Error::Invalid`] for the field.
     pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self::Invalid {
-            field: field.into(),
-            problem: problem.into(),
-        }
+        Self::Invalid(Invalid::new(field, problem))
     }
 
-    /// The same mistake, told of the field as its sender named it.
-    pub(crate) fn told_of(self, field: impl Into<String>) -> Self {
-        match self {
-            Self::Invalid { problem, .. } => Self::invalid(field, problem),
-            other => other,
+    /// The failure of a pool for an object that does not exist yet.
+    pub(crate) fn of_new(error: pool::Error) -> Self {
+        Self::of(error, Object::New)
+    }
+
+    fn of(error: pool::Error, object: Object) -> Self {
+        match error {
+            pool::Error::Invalid(invalid) => Self::Invalid(invalid),
+            error => Self::Pool { error, object },
         }
     }
 
@@ -332,7 +261,8 @@ impl Error {
     pub fn code(&self, operation: Operation) -> Code {
         use Operation::{CreateSnapshot, CreateVolume, Delete, Expand, Query, Volume};
         match self {
-            Self::Invalid { .. } => Code::InvalidArgument,
+            Self::Invalid(_) | Self::Mount(mount::Error::Invalid(_)) => Code::InvalidArgument,
+            Self::Pool { error, object } => pool_code(error, *object, operation),
             Self::OutOfRange(_) => Code::OutOfRange,
             Self::Incompatible { .. } => Code::AlreadyExists,
             Self::NotFound { .. } => match operation {
@@ -357,42 +287,22 @@ impl Error {
                 CreateSnapshot => Code::FailedPrecondition,
                 Delete | Expand | Volume | Query => Code::Unavailable,
             },
-            Self::PoolAbsent(_)
-            | Self::PoolSick { .. }
-            | Self::CannotEnforce { .. }
-            | Self::OtherFilesystem { .. } => match operation {
-                // The one code that gives the pod back to the scheduler.
-                CreateVolume => Code::ResourceExhausted,
-                CreateSnapshot | Delete | Expand | Volume | Query => Code::Unavailable,
-            },
-            Self::NoRoom { .. } | Self::DiskFull { .. } => match operation {
-                // "Infeasible" to the kubelet: the user may shrink the claim.
-                Expand => Code::OutOfRange,
-                // RESOURCE_EXHAUSTED is not final to the snapshotter: the object could not be deleted.
-                CreateSnapshot => Code::FailedPrecondition,
-                CreateVolume | Delete | Volume | Query => Code::ResourceExhausted,
-            },
-            // Another node would create a second volume while the first is in an unavailable pool;
-            // the others are not final to the kubelet, which keeps calling and cleans up.
-            Self::HomeSick { .. }
-            | Self::PoolUnread { .. }
-            | Self::PoolCrowded { .. }
-            | Self::Failed { .. }
-            | Self::Stopped(_)
-            | Self::Loading
-            | Self::Target { .. }
-            | Self::Io { .. } => Code::Unavailable,
-            Self::Published { .. }
-            | Self::CannotCopy(_)
-            | Self::NotEnforceable(_)
-            | Self::HalfEnforced { .. }
-            | Self::Quarantined { .. }
-            | Self::PoolHere { .. }
-            | Self::PoolRefused { .. }
-            | Self::NotAdopted { .. }
-            | Self::AllLocked => Code::FailedPrecondition,
+            Self::PoolAbsent(_) | Self::CannotEnforce { .. } | Self::OtherFilesystem { .. } => {
+                match operation {
+                    // The one code that gives the pod back to the scheduler.
+                    CreateVolume => Code::ResourceExhausted,
+                    CreateSnapshot | Delete | Expand | Volume | Query => Code::Unavailable,
+                }
+            }
+            // Not final to the kubelet, which keeps calling and cleans up.
+            Self::Loading | Self::Mount(mount::Error::Target { .. }) | Self::Io { .. } => {
+                Code::Unavailable
+            }
+            Self::Published { .. } | Self::HalfEnforced { .. } | Self::AllLocked => {
+                Code::FailedPrecondition
+            }
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
-            Self::Internal(_) => Code::Internal,
+            Self::Internal(_) | Self::Mount(mount::Error::Internal(_)) => Code::Internal,
         }
     }
 
@@ -409,5 +319,41 @@ impl Error {
             source = cause.source();
         }
         text
+    }
+}
+
+/// The gRPC code of a pool's failure.
+fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code {
+    use Operation::{CreateSnapshot, CreateVolume, Delete, Expand, Query, Volume};
+    match error {
+        pool::Error::Invalid(_) => Code::InvalidArgument,
+        pool::Error::OutOfRange(_) => Code::OutOfRange,
+        // The one code that gives the pod back to the scheduler. Another node would create a second
+        // volume while the first is in an unavailable pool.
+        pool::Error::Unavailable { reason, .. }
+            if object == Object::New && operation == CreateVolume && !may_hold(reason) =>
+        {
+            Code::ResourceExhausted
+        }
+        pool::Error::NoRoom { .. } | pool::Error::DiskFull { .. } => match operation {
+            // "Infeasible" to the kubelet: the user may shrink the claim.
+            Expand => Code::OutOfRange,
+            // RESOURCE_EXHAUSTED is not final to the snapshotter: the object could not be deleted.
+            CreateSnapshot => Code::FailedPrecondition,
+            CreateVolume | Delete | Volume | Query => Code::ResourceExhausted,
+        },
+        pool::Error::Unavailable { .. }
+        | pool::Error::CommittedUnsynced { .. }
+        | pool::Error::Crowded { .. }
+        | pool::Error::Retry { .. }
+        | pool::Error::Stopped(_)
+        | pool::Error::Io { .. } => Code::Unavailable,
+        pool::Error::CannotCopy(_)
+        | pool::Error::NotEnforceable(_)
+        | pool::Error::Quarantined { .. }
+        | pool::Error::NotGone { .. }
+        | pool::Error::Refused { .. }
+        | pool::Error::NotAdopted { .. } => Code::FailedPrecondition,
+        pool::Error::Busy(_) => Code::Aborted,
     }
 }

@@ -1,5 +1,6 @@
 //! Bind mounts of a volume's `data/` onto a target, and what is mounted there.
 
+mod error;
 mod fake;
 mod kernel;
 mod options;
@@ -11,8 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::StatVfsMountFlags;
 
-use crate::error::Result;
-
+pub use error::{Error, Result};
 pub use fake::FakeMounter;
 pub use kernel::{GuardedDir, KernelMounter, open_guarded};
 pub use options::{Atime, MountOptions};

@@ -12,6 +12,7 @@ pub(crate) mod copies;
 mod disk;
 mod enforce;
 pub(crate) mod enforcement;
+pub(crate) mod error;
 pub(crate) mod index;
 pub(crate) mod init;
 pub(crate) mod layout;
@@ -34,7 +35,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::filesystem::Filesystem;
 use crate::os::Os;
@@ -48,6 +48,7 @@ pub use copies::{CopyStatus, Terms, Unfinished};
 pub use disk::Site;
 pub use enforce::Enforced;
 pub use enforcement::{Unenforced, said_at_init};
+pub use error::{Error, Result};
 pub(crate) use index::Kept;
 pub use index::{Entry, Quarantined, SnapshotEntry};
 pub use init::{Wanted, enable_quota, init};
@@ -191,9 +192,6 @@ pub enum Known<R = VolumeRecord> {
     Nothing,
 }
 
-/// What a pool that cannot be used is to whoever asked: [`Pool::sick`] or [`Pool::home_sick`].
-pub(crate) type SickError = fn(&Pool, Sickness) -> Error;
-
 impl Pool {
     /// A pool that is not open yet.
     pub fn new(options: PoolOptions, context: Context) -> Result<Self> {
@@ -272,23 +270,12 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error of a pool that cannot be used. A volume whose creation was not answered may be in
-    /// a pool whose records are still to be read, and then no other node must create it.
-    pub fn sick(&self, reason: Sickness) -> Error {
+    /// The error of a pool that cannot be used.
+    pub fn unavailable(&self, reason: Sickness) -> Error {
         let pool = self.options.name.clone();
         match reason {
-            Sickness::Shortage(fault) => Error::Failed { pool, fault },
-            Sickness::Opening | Sickness::Locked => Error::PoolUnread { pool, reason },
-            _ => Error::PoolSick { pool, reason },
-        }
-    }
-
-    /// The error of a pool that cannot be used and holds the volume in question.
-    pub fn home_sick(&self, reason: Sickness) -> Error {
-        let pool = self.options.name.clone();
-        match reason {
-            Sickness::Shortage(fault) => Error::Failed { pool, fault },
-            _ => Error::HomeSick { pool, reason },
+            Sickness::Shortage(fault) => Error::Retry { pool, fault },
+            _ => Error::Unavailable { pool, reason },
         }
     }
 
@@ -297,10 +284,9 @@ impl Pool {
         self.lock().disk.as_ref().err().cloned()
     }
 
-    /// What a fault means. A full disk and a shortage of the process's own are answers; anything
-    /// else makes the pool sick, for what is on the disk is unknown until its records are read
-    /// again. What that means for the caller, `sick` says: [`Pool::sick`] or [`Pool::home_sick`].
-    fn judge(&self, fault: Fault, sick: SickError) -> Error {
+    /// Classifies a fault. A full disk and a shortage of the process's own are answers; any other
+    /// makes the pool sick, because the state of the disk is unknown until its records are read again.
+    fn judge(&self, fault: Fault) -> Error {
         let pool = self.options.name.clone();
         if fault.is_full() {
             return Error::DiskFull {
@@ -309,11 +295,19 @@ impl Pool {
             };
         }
         if fault.is_local() {
-            return Error::Failed { pool, fault };
+            return Error::Retry { pool, fault };
         }
         let sickness = Sickness::from(fault);
         self.fall_sick(sickness.clone());
-        sick(self, sickness)
+        self.unavailable(sickness)
+    }
+
+    /// Classifies a fault of the sync after a change became visible.
+    fn unsynced(&self, fault: Fault) -> Error {
+        match self.judge(fault) {
+            Error::Unavailable { pool, reason } => Error::CommittedUnsynced { pool, reason },
+            other => other,
+        }
     }
 
     /// What the pool knows of an id, and why it cannot be used now, if it cannot; both of one
@@ -341,7 +335,7 @@ impl Pool {
 
     /// The type of the filesystem the pool is on.
     pub fn filesystem(&self) -> Result<Filesystem> {
-        let disk = self.disk().map_err(|sickness| self.sick(sickness))?;
+        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
         Ok(disk.filesystem)
     }
 

@@ -7,8 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::error::{Error, Result};
-
 /// The longest string field the CSI specification allows, in bytes.
 pub const MAX_FIELD_BYTES: usize = 128;
 
@@ -61,6 +59,31 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A value that is malformed, unknown or unsupported.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Invalid {
+    /// The field, parameter or flag.
+    pub field: String,
+    /// What is wrong with it and what would be right.
+    pub problem: String,
+}
+
+impl Invalid {
+    /// The problem of a field.
+    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// The same problem of the field as its sender named it.
+    pub(crate) fn named(self, field: impl Into<String>) -> Self {
+        Self::new(field, self.problem)
+    }
+}
+
 /// Declares a string type whose values were checked by a `check` function when they were made.
 macro_rules! checked_string {
     ($(#[$doc:meta])* $name:ident, $field:literal, $check:expr) => {
@@ -77,21 +100,21 @@ macro_rules! checked_string {
         }
 
         impl FromStr for $name {
-            type Err = Error;
+            type Err = Invalid;
 
-            fn from_str(text: &str) -> Result<Self> {
-                let check: fn(&str) -> std::result::Result<(), String> = $check;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let check: fn(&str) -> Result<(), String> = $check;
                 match check(text) {
                     Ok(()) => Ok(Self(text.to_owned())),
-                    Err(problem) => Err(Error::invalid($field, problem)),
+                    Err(problem) => Err(Invalid::new($field, problem)),
                 }
             }
         }
 
         impl TryFrom<String> for $name {
-            type Error = Error;
+            type Error = Invalid;
 
-            fn try_from(text: String) -> Result<Self> {
+            fn try_from(text: String) -> Result<Self, Invalid> {
                 text.parse()
             }
         }
@@ -128,7 +151,7 @@ checked_string! {
     SnapshotName, "name", |text| check_name("snapshot", text)
 }
 
-fn check_pool_name(text: &str) -> std::result::Result<(), String> {
+fn check_pool_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.is_empty() || text.len() > 63 {
         return Err(format!(
@@ -144,7 +167,7 @@ fn check_pool_name(text: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn check_node_name(text: &str) -> std::result::Result<(), String> {
+fn check_node_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 253 {
         return Err(format!(
@@ -163,7 +186,7 @@ fn check_node_name(text: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn check_name(of: &str, text: &str) -> std::result::Result<(), String> {
+fn check_name(of: &str, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err(format!("the {of} name is missing"));
     }
@@ -298,7 +321,7 @@ macro_rules! id_of_a_name {
         impl TryFrom<String> for $id {
             type Error = String;
 
-            fn try_from(text: String) -> std::result::Result<Self, String> {
+            fn try_from(text: String) -> Result<Self, String> {
                 Self::parse(&text).ok_or_else(|| format!(concat!("{:?} is not ", $what), text))
             }
         }

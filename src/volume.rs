@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::Os;
-use crate::pool::{Context, Entry, Memory, Pool, PoolOptions, Sickness, Site};
+use crate::pool::{self, Context, Entry, Memory, Pool, PoolOptions, Sickness, Site};
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
@@ -218,7 +218,7 @@ impl Volumes {
             .pools
             .iter()
             .map(|options| Pool::new(options.clone(), context.clone()).map(Arc::new))
-            .collect::<Result<_>>()?;
+            .collect::<pool::Result<_>>()?;
         Ok(Self {
             settings,
             mounter: seams.mounter,
@@ -315,7 +315,7 @@ impl Volumes {
         let (pool, entry) = self.volume(parsed)?;
         let _work = pool.begin()?;
         self.check_unpublished(&entry)?;
-        pool.delete(&entry)
+        Ok(pool.delete(&entry)?)
     }
 
     /// Refuses a volume that is published.

@@ -69,7 +69,7 @@ impl DeleteArgs {
         }
         let deleted = runtime()?.block_on(async {
             let mut clients = Clients::of_server(&socket)?;
-            Ok(delete(&mut clients, id.clone()).await)
+            Result::<_>::Ok(delete(&mut clients, id.clone()).await)
         })?;
         match deleted {
             Ok(()) => {

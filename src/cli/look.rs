@@ -13,7 +13,7 @@ use super::{cannot_print, environment, table};
 use crate::check::{self, Held, Holdings, Inspection};
 use crate::config::{POOLS_ENV, parse_pools};
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Pin, Record, Source, Unfinished};
+use crate::pool::{self, Entry, Pin, Record, Source, Unfinished};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, PoolId};
 
@@ -202,10 +202,11 @@ fn find<'a, K: Kind + 'a>(
         let id = holdings.pool.id.and_then(|pool| K::id_in(pool, text));
         let Some(id) = id else { continue };
         if let Some((path, reason)) = holdings.quarantined_as::<K>(id) {
-            return Err(Error::Quarantined {
+            return Err(pool::Error::Quarantined {
                 path: holdings.pool.path.join(path),
                 reason: reason.clone(),
-            });
+            }
+            .into());
         }
         let mut held = K::all(holdings).iter();
         found.extend(

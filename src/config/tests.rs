@@ -295,7 +295,7 @@ fn every_mistake_is_a_sentence_that_names_its_flag() {
 }
 
 fn assert_invalid(result: Result<Config>, expected: &str, fragment: &str) {
-    let Err(Error::Invalid { field, problem }) = result else {
+    let Err(Error::Invalid(Invalid { field, problem })) = result else {
         panic!("expected {fragment:?}, not {result:?}");
     };
     assert_eq!(field, expected, "{problem}");

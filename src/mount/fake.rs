@@ -8,10 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
-use crate::error::Result;
 use crate::os::{self, FileId};
 
-use super::{Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Target, kernel};
+use super::{
+    Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Result, Target, kernel,
+};
 
 /// A stateful fake: what was mounted stays mounted until it is unmounted, over any number of
 /// drivers that share it.

@@ -8,11 +8,10 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
-use crate::error::{Error, Result};
 use crate::os;
 use crate::sys::{self, MountAttributes};
 
-use super::{Atime, MountOptions, MountTable, Mounter, Prepared, Target};
+use super::{Atime, Error, MountOptions, MountTable, Mounter, Prepared, Result, Target};
 
 /// Clones one mount, without what is mounted below it, and keeps it private: nothing that is
 /// mounted in the clone appears elsewhere, nor the other way round.

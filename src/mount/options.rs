@@ -2,7 +2,7 @@
 
 use rustix::fs::StatVfsMountFlags;
 
-use crate::error::{Error, Result};
+use crate::types::Invalid;
 
 /// `ST_NOSYMFOLLOW` (linux 5.10, `include/linux/statfs.h`), which rustix does not name.
 const ST_NOSYMFOLLOW: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
@@ -50,13 +50,13 @@ impl MountOptions {
         "ro, rw, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow";
 
     /// Parses a capability's `mount_flags`; the first unknown or contradictory one is an error.
-    pub fn parse<S: AsRef<str>>(flags: impl IntoIterator<Item = S>) -> Result<Self> {
+    pub fn parse<S: AsRef<str>>(flags: impl IntoIterator<Item = S>) -> Result<Self, Invalid> {
         let mut options = Self::default();
         for flag in flags {
             options.set(flag.as_ref())?;
         }
         if options.read_only && options.read_write {
-            return Err(Error::invalid(
+            return Err(Invalid::new(
                 "mount_flags",
                 "ro and rw contradict each other",
             ));
@@ -64,7 +64,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    fn set(&mut self, flag: &str) -> Result<()> {
+    fn set(&mut self, flag: &str) -> Result<(), Invalid> {
         match flag {
             "ro" => self.read_only = true,
             "rw" => self.read_write = true,
@@ -85,7 +85,7 @@ impl MountOptions {
                     .chars()
                     .take(64)
                     .collect();
-                return Err(Error::invalid(
+                return Err(Invalid::new(
                     "mount_flags",
                     format!(
                         "mount option {name:?} is not supported; supported are {}",
@@ -97,9 +97,9 @@ impl MountOptions {
         Ok(())
     }
 
-    fn set_atime(&mut self, atime: Atime) -> Result<()> {
+    fn set_atime(&mut self, atime: Atime) -> Result<(), Invalid> {
         if self.atime.is_some_and(|before| before != atime) {
-            return Err(Error::invalid(
+            return Err(Invalid::new(
                 "mount_flags",
                 "noatime, relatime and strictatime contradict each other",
             ));

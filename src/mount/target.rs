@@ -7,8 +7,10 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, StatVfs};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
 use crate::os::{self, Status};
+use crate::types::Invalid;
+
+use super::{Error, Result};
 
 /// `PATH_MAX`, less the final NUL.
 const MAX_PATH: usize = 4095;
@@ -42,7 +44,7 @@ pub enum Found {
 impl Target {
     /// Checks a path and opens its parent; `None` if the parent does not exist.
     pub fn open(path: &Path, kubelet_dir: &Path, pools: &[&Path]) -> Result<Option<Self>> {
-        let invalid = |problem: String| Error::invalid("target_path", problem);
+        let invalid = |problem: String| Error::from(Invalid::new("target_path", problem));
         check_form(path).map_err(invalid)?;
         let Some(leaf) = path.file_name() else {
             return Err(invalid(format!("{} names no directory", path.display())));
@@ -121,14 +123,14 @@ impl Target {
     }
 
     /// What statvfs(3) says of what is mounted there.
-    pub fn statvfs(&self) -> std::result::Result<StatVfs, Errno> {
+    pub fn statvfs(&self) -> Result<StatVfs, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
             .and_then(rustix::fs::fstatvfs)
     }
 
     /// Whether it is a file of no bytes, as a target for a block device would be.
-    pub fn is_empty_file(&self) -> std::result::Result<bool, Errno> {
+    pub fn is_empty_file(&self) -> Result<bool, Errno> {
         let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
         let stat = rustix::fs::statat(&self.parent, &self.leaf, flags)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -159,7 +161,7 @@ fn open_parent(path: &Path) -> Result<Option<OwnedFd>> {
 }
 
 /// An absolute path in its one plain spelling, so that it means what it shows.
-fn check_form(path: &Path) -> std::result::Result<(), String> {
+fn check_form(path: &Path) -> Result<(), String> {
     let text = path.as_os_str().as_encoded_bytes();
     if !path.is_absolute() {
         return Err(format!("{} is not an absolute path", path.display()));
@@ -198,8 +200,8 @@ fn resolve(directory: impl AsFd, shown: &Path) -> Result<PathBuf> {
 }
 
 fn real(directory: &Path) -> Result<PathBuf> {
-    let open = os::open_path(directory).map_err(|errno| Error::Io {
-        what: "open",
+    let open = os::open_path(directory).map_err(|errno| Error::Target {
+        what: "cannot open",
         path: directory.to_owned(),
         source: errno.into(),
     })?;

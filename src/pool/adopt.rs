@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::pool::error::{Error, Result};
 use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
 
@@ -76,7 +76,7 @@ pub fn retire(memory: &Memory, id: PoolId) -> Result<Vec<PathBuf>> {
         // What cannot be read cannot be served either.
         let found = open_mounted(&path, false).and_then(|(at, _)| Marker::read(at));
         if matches!(found, Ok(Some(marker)) if marker.id == id) {
-            return Err(Error::PoolHere { pool: id, path });
+            return Err(Error::NotGone { pool: id, path });
         }
     }
     memory.retire(id)

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
 use crate::os::{self, FileId};
+use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
 use super::disk::{self, Disk, Staged};
 use super::record::Record;
 use super::trash::TrashEntry;
-use super::{
-    Entry, Kept, Origin, Pool, Reservation, SickError, Sickness, Terms, VolumeRecord, layout,
-};
+use super::{Entry, Kept, Origin, Pool, Reservation, Sickness, Terms, VolumeRecord, layout};
 use crate::fault::{During, Fault};
 
 impl Pool {
@@ -32,24 +30,21 @@ impl Pool {
         content: Option<(&Origin, Terms)>,
         record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        // Of what is copied, another node would make a copy too.
-        let sick: SickError = match content {
-            Some(_) => Self::home_sick,
-            None => Self::sick,
-        };
-        let (disk, _) = self.attached().map_err(|sickness| sick(self, sickness))?;
+        let (disk, _) = self
+            .attached()
+            .map_err(|sickness| self.unavailable(sickness))?;
         if disk.quota.enforcement() != held_by {
-            return Err(sick(self, Sickness::EnforcementChanged));
+            return Err(self.unavailable(Sickness::EnforcementChanged));
         }
         if let Some(content) = content {
             return self.create_copy(&disk, room, content, record);
         }
         let (staged, record) = self
             .build(&disk, record)
-            .map_err(|fault| self.judge(fault, sick))?;
+            .map_err(|fault| self.judge(fault))?;
         let quota_id = record.quota_id;
         let give_up = || self.abandon(&disk, &staged, quota_id);
-        self.install(&disk, &staged, record, sick, give_up)
+        self.install(&disk, &staged, record, give_up)
     }
 
     /// Makes what was sealed visible, and that durable; gives it up if it cannot be seen.
@@ -58,19 +53,17 @@ impl Pool {
         disk: &Disk,
         staged: &Staged,
         record: R,
-        sick: SickError,
         give_up: impl FnOnce(),
     ) -> Result<Arc<Entry<R>>> {
         let directory = record.directory();
         if let Err(fault) = disk.reveal::<R>(staged, &directory) {
             give_up();
-            return Err(self.judge(fault, sick));
+            return Err(self.judge(fault));
         }
-        // From here on it may be on the disk whatever happens, and another node would make a
-        // second one.
+        // From here on it may be on the disk whatever happens.
         let settled = disk.settle::<R>();
         let entry = self.lock().index.insert(Entry { record, directory });
-        settled.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        settled.map_err(|fault| self.unsynced(fault))?;
         Ok(entry)
     }
 
@@ -82,7 +75,7 @@ impl Pool {
         entry: &Entry,
         size: Bytes,
     ) -> Result<Arc<Entry>> {
-        let home_sick = |sickness| self.home_sick(sickness);
+        let home_sick = |sickness| self.unavailable(sickness);
         let (disk, _) = self.attached().map_err(home_sick)?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
@@ -105,7 +98,7 @@ impl Pool {
             if let Err(errno) = self.set_limit(disk, &entry.record) {
                 tracing::warn!(pool = %self.options.name, %errno, "left a limit raised");
             }
-            return Err(self.judge(fault, Self::home_sick));
+            return Err(self.judge(fault));
         }
         let directory = entry.directory.clone();
         Ok(self.lock().index.insert(Entry { record, directory }))
@@ -113,21 +106,18 @@ impl Pool {
 
     /// What is charged to a volume, where that is counted.
     pub fn charge(&self, entry: &Entry) -> Result<Option<Charge>> {
-        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
         let Some(id) = entry.record.number().filter(|_| disk.accounts()) else {
             return Ok(None);
         };
         let charge = disk.quota.charge(id).during("ask what a volume uses");
-        charge
-            .map(Some)
-            .map_err(|fault| self.judge(fault, Self::home_sick))
+        charge.map(Some).map_err(|fault| self.judge(fault))
     }
 
     /// What the filesystem has.
     pub fn space(&self) -> Result<StatVfs> {
-        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
-        disk.statvfs()
-            .map_err(|fault| self.judge(fault, Self::home_sick))
+        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
+        disk.statvfs().map_err(|fault| self.judge(fault))
     }
 
     /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
@@ -194,7 +184,7 @@ impl Pool {
     pub(crate) fn delete<R: Kept>(&self, entry: &Entry<R>) -> Result<()> {
         let (disk, _) = self
             .attached()
-            .map_err(|sickness| self.home_sick(sickness))?;
+            .map_err(|sickness| self.unavailable(sickness))?;
         // Counted before it is there, for the reclaimer may be done with it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
@@ -203,7 +193,7 @@ impl Pool {
         if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
             self.lock().index.forget_trash(place.as_ref());
         }
-        binned.map_err(|fault| self.judge(fault, Self::home_sick))?;
+        binned.map_err(|fault| self.judge(fault))?;
         self.lock().index.remove::<R>(entry.record.id());
         self.trash.notify();
         Ok(())
@@ -214,7 +204,7 @@ impl Pool {
     pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
         let (_, at) = self
             .attached()
-            .map_err(|sickness| self.home_sick(sickness))?;
+            .map_err(|sickness| self.unavailable(sickness))?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
         os::open_place(at, path)
             .during(disk::LOOK_AT_DATA)
@@ -223,7 +213,7 @@ impl Pool {
 
     /// What a volume's `data/` is identified by.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
-        let disk = self.disk().map_err(|sickness| self.home_sick(sickness))?;
+        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
         disk.data_id(entry)
             .map_err(|fault| self.judge_data(entry, fault))
     }
@@ -242,7 +232,7 @@ impl Pool {
                     fault.errno
                 ),
             },
-            _ => self.judge(fault, Self::home_sick),
+            _ => self.judge(fault),
         }
     }
 }

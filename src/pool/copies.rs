@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
 use crate::os;
+use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
-use crate::types::Bytes;
+use crate::types::{Bytes, Invalid};
 
 use super::disk::{Disk, Staged};
 use super::record::{Method, Pin, Record, Source};
@@ -141,10 +141,10 @@ impl Pool {
         volume: &Arc<Entry>,
         terms: Terms,
         mut record: SnapshotRecord,
-        in_use: &dyn Fn() -> Result<bool>,
+        in_use: &dyn Fn() -> bool,
     ) -> Result<Arc<SnapshotEntry>> {
         let origin = Origin::Volume(Arc::clone(volume));
-        let (disk, _) = self.attached().map_err(|sick| self.home_sick(sick))?;
+        let (disk, _) = self.attached().map_err(|sick| self.unavailable(sick))?;
         let order = Order {
             origin: &origin,
             copy: Source::Snapshot(record.id),
@@ -155,7 +155,7 @@ impl Pool {
         let (staged, made) = self.stage_copy(&disk, &order)?;
         let sealed = (|| {
             room.cover(made.held)?;
-            record.in_use |= in_use()?;
+            record.in_use |= in_use();
             record.held_bytes = Bytes(made.held);
             record.quota_id = made.number;
             record.pins.clone_from(&made.pins);
@@ -204,7 +204,7 @@ impl Pool {
 
     fn seal<R: Record>(&self, disk: &Disk, staged: &Staged, record: &R) -> Result<()> {
         let sealed = disk.seal(staged, record);
-        sealed.map_err(|fault| self.judge(fault, Self::home_sick))
+        sealed.map_err(|fault| self.judge(fault))
     }
 
     /// Shows a copy that was sealed, or gives it up. What it pins is told by its record from then on,
@@ -218,7 +218,7 @@ impl Pool {
     ) -> Result<Arc<Entry<R>>> {
         let give_up = || self.drop_copy(disk, staged);
         let outcome = match sealed {
-            Ok(record) => self.install(disk, staged, record, Self::home_sick, give_up),
+            Ok(record) => self.install(disk, staged, record, give_up),
             Err(error) => {
                 give_up();
                 Err(error)
@@ -230,7 +230,7 @@ impl Pool {
 
     /// Makes a copy in staging; what fails leaves nothing there.
     fn stage_copy(&self, disk: &Disk, order: &Order<'_>) -> Result<(Staged, Made)> {
-        let fault = |fault| self.judge(fault, Self::home_sick);
+        let fault = |fault| self.judge(fault);
         let source = disk.open_below(&order.origin.data()).during(OPEN_SOURCE);
         let source = source.map_err(|missing| self.judge_source(order.origin, missing))?;
         let method = disk.method(&source).map_err(fault)?;
@@ -241,7 +241,7 @@ impl Pool {
                  space of its original again, and the time to write it; give the class the \
                  parameter copy: allowed if that is wanted"
             );
-            return Err(Error::invalid("parameter \"copy\"", problem));
+            return Err(Invalid::new("parameter \"copy\"", problem).into());
         }
         // Before anything is staged: whoever is told to come again comes often.
         let _turn = match method {
@@ -271,7 +271,7 @@ impl Pool {
         source: &OwnedFd,
         order: &Order<'_>,
     ) -> Result<Made> {
-        let fault = |fault| self.judge(fault, Self::home_sick);
+        let fault = |fault| self.judge(fault);
         let promised = order.room.size().0;
         let pins = self.pins_of(order)?;
         order.room.cover(needs(order, promised, 0, &pins))?;
@@ -317,13 +317,13 @@ impl Pool {
     /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
     /// it is copied.
     pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
-        let home_sick = |sickness| self.home_sick(sickness);
+        let home_sick = |sickness| self.unavailable(sickness);
         let disk = self.disk().map_err(home_sick)?;
         let origin = Origin::Volume(Arc::clone(volume));
         let source = disk.open_below(&origin.data()).during(OPEN_SOURCE);
         let source = source.map_err(|missing| self.judge_source(&origin, missing))?;
         let method = disk.method(&source);
-        match method.map_err(|fault| self.judge(fault, Self::home_sick))? {
+        match method.map_err(|fault| self.judge(fault))? {
             Method::Reflink | Method::Copy if !disk.accounts() => Ok(Bytes::ZERO),
             Method::Subvolume | Method::Reflink | Method::Copy => {
                 self.held_by(&disk, &origin).map(Bytes)
@@ -339,7 +339,7 @@ impl Pool {
         order: &Order<'_>,
         method: Method,
     ) -> Result<Made> {
-        let fault = |fault| self.judge(fault, Self::home_sick);
+        let fault = |fault| self.judge(fault);
         let os = &self.context.os;
         let made = disk
             .quota
@@ -398,7 +398,7 @@ impl Pool {
                 path: self.path().join(origin.data()),
                 reason: format!("it is not the directory that was made: {}", fault.errno),
             },
-            _ => self.judge(fault, Self::home_sick),
+            _ => self.judge(fault),
         }
     }
 
@@ -422,14 +422,14 @@ impl Pool {
         if fault.errno == Errno::CANCELED {
             return match (progress.refusal(), self.sickness()) {
                 (Some(refused), _) => refused,
-                (None, Some(sickness)) => self.home_sick(sickness),
+                (None, Some(sickness)) => self.unavailable(sickness),
                 (None, None) => Error::Stopped(format!("copying {}", order.origin.source())),
             };
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, number, order.limit) {
             return does_not_fit(order);
         }
-        self.judge(fault, Self::home_sick)
+        self.judge(fault)
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
 use crate::os;
+use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
@@ -54,7 +54,7 @@ impl Pool {
     pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
         let (disk, _) = self
             .attached()
-            .map_err(|sickness| self.home_sick(sickness))?;
+            .map_err(|sickness| self.unavailable(sickness))?;
         let record = &entry.record;
         self.check_enforceable(&disk, record)?;
         let path = [&entry.directory, layout::DATA].join("/");
@@ -118,7 +118,7 @@ impl Pool {
         if record.enforcing {
             return Ok(record.clone());
         }
-        let judge = |fault| self.judge(fault, Self::home_sick);
+        let judge = |fault| self.judge(fault);
         let id = quota.take().during("take a quota id").map_err(judge)?;
         let begun = VolumeRecord {
             quota_id: Some(id),
@@ -137,7 +137,7 @@ impl Pool {
 
     /// Limits a tagged tree, unless it holds more than the limits allow.
     fn limit_tagged(&self, job: &Job<'_>, id: u32) -> Result<()> {
-        let judge = |fault| self.judge(fault, Self::home_sick);
+        let judge = |fault| self.judge(fault);
         let (record, quota) = (&job.entry.record, &job.disk.quota);
         let charge = quota.charge(id).during("ask what a volume uses");
         let charge = charge.map_err(judge)?;
@@ -208,12 +208,12 @@ impl Pool {
     fn judge_enforcing(&self, job: &Job<'_>, fault: Fault) -> Error {
         let id = job.entry.record.id;
         match (fault.errno, self.sickness()) {
-            (Errno::CANCELED, Some(sickness)) => self.home_sick(sickness),
+            (Errno::CANCELED, Some(sickness)) => self.unavailable(sickness),
             (Errno::CANCELED, None) => Error::Stopped(format!("enforcing the size of volume {id}")),
             _ if is_of_the_tree(fault) => {
                 Error::NotEnforceable(format!("the size of volume {id} is not enforced: {fault}"))
             }
-            _ => self.judge(fault, Self::home_sick),
+            _ => self.judge(fault),
         }
     }
 

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
 use crate::fault::During;
 use crate::filesystem::Filesystem;
 use crate::mount::{self, GuardedDir};
 use crate::os::Os;
+use crate::pool::error::{Error, Result};
 use crate::quota::{self, KernelQuotas};
-use crate::types::NodeName;
+use crate::types::{Invalid, NodeName};
 
 use super::Sickness;
 use super::marker::{self, Made, Marker};
@@ -28,7 +28,7 @@ pub struct Wanted {
 
 /// Makes a pool of an empty directory, which is made if only its parent exists.
 pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made> {
-    make(os, path, node, wanted).map_err(|reason| Error::PoolRefused {
+    make(os, path, node, wanted).map_err(|reason| Error::Refused {
         path: path.to_owned(),
         reason,
     })
@@ -53,7 +53,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
         require_mount: false,
         any_filesystem: true,
     };
-    let refused = |reason| Error::PoolRefused {
+    let refused = |reason| Error::Refused {
         path: path.to_owned(),
         reason,
     };
@@ -64,7 +64,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
             "{shown} is on {filesystem}, where a mount option switches quota on; `rootcellar \
              check` says how"
         );
-        return Err(Error::invalid("PATH", problem));
+        return Err(Invalid::new("PATH", problem).into());
     }
     let failed = |what| {
         move |errno: Errno| Error::Io {
@@ -81,7 +81,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
                 "full qgroups are on, which do not hold subvolumes that a pod makes; switch them \
                  off first: btrfs quota disable {shown}"
             );
-            Err(Error::invalid("PATH", problem))
+            Err(Invalid::new("PATH", problem).into())
         }
         quota::Mode::Off => {
             quota::enable(root.as_fd()).map_err(failed("switch on simple quota on"))?;

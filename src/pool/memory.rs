@@ -10,8 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
 use crate::os::{self, Os};
+use crate::pool::error::{Error, Result};
 use crate::types::PoolId;
 
 use super::record::{self, Unknown, Unreadable};

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
-use crate::types::{Bytes, PoolName};
+use crate::types::{Bytes, Invalid, PoolName};
 
 /// The flag every mistake in a pool's options is reported under.
 const FLAG: &str = "--pool";
@@ -51,7 +50,7 @@ pub struct PoolOptions {
 impl PoolOptions {
     /// Parses an absolute path without `.`, `..` and control characters, other than `/`, dropping
     /// repeated and trailing slashes. The error says what is wrong with the text.
-    pub fn absolute_path(text: &str) -> std::result::Result<PathBuf, String> {
+    pub fn absolute_path(text: &str) -> Result<PathBuf, String> {
         if !text.starts_with('/') {
             return Err(format!(
                 "path {text:?} is not absolute; it must begin with '/'"
@@ -75,14 +74,14 @@ impl PoolOptions {
         }
     }
 
-    fn parse(text: &str) -> std::result::Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let first = parts.next().unwrap_or_default();
         let (name, path) = first
             .split_once('=')
             .ok_or("it has no '='; write NAME=PATH[,OPTION...]")?;
         let mut options = Self {
-            name: name.parse().map_err(problem)?,
+            name: name.parse().map_err(|error: Invalid| error.problem)?,
             path: Self::absolute_path(path)?,
             init: false,
             require_mount: false,
@@ -104,7 +103,7 @@ impl PoolOptions {
         Ok(options)
     }
 
-    fn set(&mut self, key: &str, value: Option<&str>) -> std::result::Result<(), String> {
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
         match (key, value) {
             ("init", None) => self.init = true,
             ("require-mount", None) => self.require_mount = true,
@@ -143,18 +142,11 @@ impl PoolOptions {
 }
 
 impl FromStr for PoolOptions {
-    type Err = Error;
+    type Err = Invalid;
 
     /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]`.
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text).map_err(|problem| Error::invalid(FLAG, format!("{text:?}: {problem}")))
-    }
-}
-
-fn problem(error: Error) -> String {
-    match error {
-        Error::Invalid { problem, .. } => problem,
-        other => other.to_string(),
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }
 }
 
@@ -368,9 +360,7 @@ mod tests {
     fn bad_options_are_refused_in_a_sentence_with_the_bad_text() {
         for (text, fragment) in MISTAKES {
             let error = text.parse::<PoolOptions>().unwrap_err();
-            let Error::Invalid { field, problem } = error else {
-                panic!("{text:?}: {error}")
-            };
+            let Invalid { field, problem } = error;
             assert_eq!(field, "--pool");
             assert!(problem.contains(fragment), "{text:?}: {problem}");
             assert!(

@@ -322,7 +322,7 @@ impl fmt::Display for Mode {
 impl TryFrom<String> for Mode {
     type Error = String;
 
-    fn try_from(text: String) -> std::result::Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, String> {
         Self::parse(&text).ok_or_else(|| format!("{text:?} is not an octal mode up to 3777"))
     }
 }

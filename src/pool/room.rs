@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
@@ -12,7 +12,7 @@ use super::capacity::{Others, Room, Space};
 use super::disk::Disk;
 use super::index::Kept;
 use super::record::Record;
-use super::{Entry, Pool, PoolStatus, SickError, Sickness, State, VolumeRecord, Work};
+use super::{Entry, Pool, PoolStatus, Sickness, State, VolumeRecord, Work};
 use crate::fault::{During, Fault};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
@@ -84,9 +84,7 @@ impl Reservation<'_> {
         }
         let grant = |more| {
             let anything = |_: &State| Ok(());
-            self.work
-                .pool()
-                .grant_room(Bytes(more), Pool::home_sick, &anything)?;
+            self.work.pool().grant_room(Bytes(more), &anything)?;
             self.size.fetch_add(more, Ordering::Relaxed);
             Ok(())
         };
@@ -214,9 +212,8 @@ impl Pool {
         work: &'a Work<'a>,
         id: R::Id,
         size: Bytes,
-        sick: SickError,
     ) -> Result<Reservation<'a>> {
-        self.promise(work, size, sick, |state| {
+        self.promise(work, size, |state| {
             let known = state.index.get::<R>(id).is_some();
             if known || state.index.quarantined_as::<R>(id).is_some() {
                 return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
@@ -237,7 +234,7 @@ impl Pool {
             Some(current) if current.record == entry.record => Ok(()),
             _ => Err(Error::Busy(format!("{id}, whose pool was just opened,"))),
         };
-        self.promise(work, more, Self::home_sick, unchanged)
+        self.promise(work, more, unchanged)
     }
 
     /// Promises room if there is that much, and nothing is amiss with what it is for.
@@ -245,30 +242,24 @@ impl Pool {
         &self,
         work: &'a Work<'a>,
         size: Bytes,
-        sick: SickError,
         look: impl Fn(&State) -> Result<()>,
     ) -> Result<Reservation<'a>> {
-        self.grant_room(size, sick, &look)?;
+        self.grant_room(size, &look)?;
         Ok(Reservation {
             work,
             size: AtomicU64::new(size.0),
         })
     }
 
-    fn grant_room(
-        &self,
-        size: Bytes,
-        sick: SickError,
-        look: &impl Fn(&State) -> Result<()>,
-    ) -> Result<()> {
-        let disk = self.disk().map_err(|sickness| sick(self, sickness))?;
-        let space = disk.space().map_err(|fault| self.judge(fault, sick))?;
+    fn grant_room(&self, size: Bytes, look: &impl Fn(&State) -> Result<()>) -> Result<()> {
+        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
+        let space = disk.space().map_err(|fault| self.judge(fault))?;
         // What is charged only adds room, so it is asked for where there is not enough without.
-        match self.grant(&disk, size, (space, &[]), sick, look) {
+        match self.grant(&disk, size, (space, &[]), look) {
             Err(Error::NoRoom { .. }) if disk.accounts() => {
                 let measured = self.measure(&disk);
-                let (space, charged) = measured.map_err(|fault| self.judge(fault, sick))?;
-                self.grant(&disk, size, (space, &charged), sick, look)
+                let (space, charged) = measured.map_err(|fault| self.judge(fault))?;
+                self.grant(&disk, size, (space, &charged), look)
             }
             granted => granted,
         }
@@ -279,14 +270,13 @@ impl Pool {
         disk: &Disk,
         size: Bytes,
         (space, charged): (Space, &[Charged]),
-        sick: SickError,
         look: &impl Fn(&State) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock();
         if let Err(sickness) = &state.disk {
             let sickness = sickness.clone();
             drop(state);
-            return Err(sick(self, sickness));
+            return Err(self.unavailable(sickness));
         }
         look(&state)?;
         let own = own(&state, charged);

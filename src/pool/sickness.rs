@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::error::Error;
+use crate::pool::error::Error;
 use crate::types::{NodeName, PoolId, PoolName};
 
 use super::record::Unreadable;
@@ -162,7 +162,7 @@ impl From<Error> for Sickness {
         let fault = errno.map(|errno| Fault::new("read or write the state directory", errno));
         match fault.filter(Fault::is_shortage) {
             Some(fault) => Self::Shortage(fault),
-            None => Self::Memory(error.chain()),
+            None => Self::Memory(error.to_string()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::pool::error::{Error, Result};
 
 use super::Pool;
 
@@ -43,7 +43,7 @@ impl Pool {
     pub(crate) fn begin(&self) -> Result<Work<'_>> {
         let mut state = self.works.lock();
         if state.calls >= CALLS_AT_ONCE {
-            return Err(Error::PoolCrowded {
+            return Err(Error::Crowded {
                 pool: self.options.name.clone(),
                 calls: state.calls,
             });

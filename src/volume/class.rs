@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::pool::{Mode, Parameters, Sharing, Terms};
-use crate::types::{ClaimLabel, PoolName, SnapshotLabel};
+use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
 
 /// The prefix of the keys that belong to the sidecars.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
@@ -96,7 +96,7 @@ impl Class {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "pool" => {
-                let named = |error: Error| error.told_of(parameter_field(key));
+                let named = |error: Invalid| error.named(parameter_field(key));
                 self.pool = Some(value.parse().map_err(named)?);
             }
             COPY => self.copies.copy = parse_copy(value)?,

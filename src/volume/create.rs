@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{AccessMode, Entry, FORMAT, Known, Origin, Pool, Sickness, Source, VolumeRecord};
+use crate::pool::{self, AccessMode, Entry, FORMAT, Known, Origin, Pool, Source, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId, VolumeName};
 
@@ -31,13 +31,14 @@ impl Volumes {
                 here: self.settings.topology.clone(),
             });
         }
-        let sick: fn(&Pool, Sickness) -> Error = match origin {
-            Some(_) => Pool::home_sick,
-            None => Pool::sick,
+        // Of a source on this node, no other node can make a copy.
+        let failed: fn(pool::Error) -> Error = match origin {
+            Some(_) => Error::from,
+            None => Error::of_new,
         };
         let size = size_of(request, origin.as_ref())?;
         let id = match (pool.id(), pool.sickness()) {
-            (_, Some(reason)) => return Err(sick(&pool, reason)),
+            (_, Some(reason)) => return Err(failed(pool.unavailable(reason))),
             (Some(id), None) => VolumeId::new(id, &request.name),
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
@@ -46,10 +47,14 @@ impl Volumes {
         let held_by = pool.enforcement();
         check_enforcement(&pool, held_by, &request.class)?;
         let work = pool.begin()?;
-        let reservation = pool.reserve::<VolumeRecord>(&work, id, size, sick)?;
+        let reservation = pool
+            .reserve::<VolumeRecord>(&work, id, size)
+            .map_err(failed)?;
         let content = origin.as_ref().map(|origin| (origin, request.class.copies));
         let record = record(id, size, held_by, request);
-        let entry = pool.create(&reservation, held_by, content, record)?;
+        let entry = pool
+            .create(&reservation, held_by, content, record)
+            .map_err(failed)?;
         Ok(Volume::new(&pool, &entry))
     }
 
@@ -86,9 +91,9 @@ impl Volumes {
                 && check_enforcement(pool, pool.enforcement(), class).is_ok()
         };
         match self.choose_pool(class) {
-            Ok(pool) if fits(pool) => pool.available(),
+            Ok(pool) if fits(pool) => Ok(pool.available()?),
             // The class must name a pool: CreateVolume says so, if it is ever called.
-            Err(Error::Invalid { .. }) => {
+            Err(Error::Invalid(_)) => {
                 let mut pools = self.pools.iter().filter(|pool| fits(pool));
                 pools.try_fold(Bytes::ZERO, |most, pool| Ok(most.max(pool.available()?)))
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Kept, Known, Pool};
+use crate::pool::{self, Entry, Kept, Known, Pool};
 use crate::types::{MAX_FIELD_BYTES, PoolId, VolumeId};
 
 use super::Volumes;
@@ -28,11 +28,12 @@ impl Volumes {
             .find(|pool| pool.sickness().is_none())
             .unwrap_or(first);
         match pool.find::<R>(id) {
-            (Known::Quarantined(quarantined), _) => Err(Error::Quarantined {
+            (Known::Quarantined(quarantined), _) => Err(pool::Error::Quarantined {
                 path: pool.path().join(quarantined.path),
                 reason: quarantined.reason,
-            }),
-            (_, Some(reason)) => Err(pool.home_sick(reason)),
+            }
+            .into()),
+            (_, Some(reason)) => Err(pool.unavailable(reason).into()),
             (Known::Entry(entry), None) => Ok((Arc::clone(pool), entry)),
             (Known::Nothing, None) => Err(Error::NotFound {
                 what,

@@ -52,7 +52,7 @@ impl Volumes {
             Found::Directory(_) | Found::Nothing => {
                 check_alone(&entry, mode, published)?;
                 let prepared = self.mounter.prepare(data.as_fd(), &target, options);
-                prepared.map(Some)
+                prepared.map(Some).map_err(Error::from)
             }
         };
         // Only now: the disk may hang until here, and nobody must wait for it to unpublish.
@@ -116,14 +116,14 @@ impl Volumes {
                 }
                 false
             }
-            Err(errno) => return Err(target.error("cannot make", errno)),
+            Err(errno) => return Err(target.error("cannot make", errno).into()),
         };
         let mounted = self.mounter.attach(prepared, target);
         if mounted.is_err() && made {
             os.rmdir(target.parent(), target.leaf())
                 .map_err(|errno| target.error("cannot mount, and then cannot remove", errno))?;
         }
-        mounted
+        Ok(mounted?)
     }
 
     /// Unmounts whatever is mounted at a target and removes the target. It needs neither the
@@ -157,7 +157,7 @@ impl Volumes {
         let target = match self.target(path) {
             Ok(Some(target)) => target,
             // A path that could not be a target is one where nothing is published.
-            Ok(None) | Err(Error::Invalid { .. }) => return Err(elsewhere()),
+            Ok(None) | Err(Error::Invalid(_)) => return Err(elsewhere()),
             Err(error) => return Err(error),
         };
         let data = pool.data_id(entry)?;
@@ -297,6 +297,6 @@ fn remove_leaf(target: &Target) -> Result<()> {
             target,
             "no directory, and nothing the driver made",
         )),
-        Err(errno) => Err(target.error("cannot remove", errno)),
+        Err(errno) => Err(target.error("cannot remove", errno).into()),
     }
 }

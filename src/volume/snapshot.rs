@@ -123,9 +123,13 @@ impl Volumes {
         }
         let work = pool.begin()?;
         let needs = pool.snapshot_needs(&volume)?;
-        let room = pool.reserve::<SnapshotRecord>(&work, id, needs, Pool::home_sick)?;
+        let room = pool.reserve::<SnapshotRecord>(&work, id, needs)?;
         let record = record(id, &volume, request, in_use.is_some());
-        let still_in_use = || Ok(!self.published(&volume)?.is_empty());
+        // A target that cannot be examined may be in use.
+        let still_in_use = || {
+            self.published(&volume)
+                .map_or(true, |targets| !targets.is_empty())
+        };
         let entry = pool.snapshot(&room, &volume, request.class.copies, record, &still_in_use)?;
         Ok(Snapshot::new(pool.name(), &entry.record))
     }
@@ -140,7 +144,7 @@ impl Volumes {
         }
         let (pool, entry) = self.snapshot_entry(parsed)?;
         let _work = pool.begin()?;
-        pool.delete(&entry)
+        Ok(pool.delete(&entry)?)
     }
 
     /// The snapshot with an id.
@@ -211,7 +215,7 @@ impl Volumes {
                     id: source.to_string(),
                     pool,
                 },
-                Err(unreadable) => unreadable,
+                Err(unreadable) => unreadable.into(),
             },
             other => other,
         }

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use rootcellar::error::{Code, Error, Operation, Result};
+use rootcellar::error::{Code, Operation};
 use rootcellar::os::Os;
-use rootcellar::pool::{self, Memory, Sickness, Wanted};
+use rootcellar::pool::{self, Memory, Result, Sickness, Wanted};
 use rootcellar::types::{Bytes, NodeName, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
@@ -124,7 +124,7 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     let refused = adopt(&node).unwrap_err();
     assert!(matches!(
         refused,
-        Error::NotAdopted {
+        pool::Error::NotAdopted {
             reason: Sickness::Unmarked,
             ..
         }
@@ -143,7 +143,7 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     let refused = pool::adopt(&memory(&node), &node.pool(), &other, ANYWHERE).unwrap_err();
     assert!(matches!(
         refused,
-        Error::NotAdopted {
+        pool::Error::NotAdopted {
             reason: Sickness::Locked,
             ..
         }
@@ -335,7 +335,7 @@ fn a_pool_that_is_here_is_not_retired() {
     let volumes = node.volumes(&Fakes::default());
     let volume = volumes.create(&create("pvc", SIZE)).unwrap();
     let refused = || match retire(&node, volume.id.pool()) {
-        Err(Error::PoolHere { path, .. }) => assert_eq!(path, node.pool()),
+        Err(pool::Error::NotGone { path, .. }) => assert_eq!(path, node.pool()),
         other => panic!("{other:?}"),
     };
     refused();

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::mount::{FakeMounter, Mounter, Target};
 use rootcellar::os::{Observer, Os, Step};
+use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::Sickness;
 use rootcellar::types::Bytes;
 use rootcellar::volume::Volumes;
@@ -40,14 +41,26 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
         loop {
             match volumes.get(&id) {
                 Ok(found) => assert_eq!(found, volume),
-                Err(error) => assert!(matches!(error, Error::HomeSick { .. }), "{error}"),
+                Err(error) => assert!(
+                    matches!(
+                        error,
+                        Error::Pool {
+                            error: PoolError::Unavailable { .. },
+                            ..
+                        }
+                    ),
+                    "{error}"
+                ),
             }
             match volumes.create(&relabelled) {
                 Ok(found) => break assert_eq!(found, volume, "round {round}"),
                 Err(error) => assert!(
                     matches!(
                         error,
-                        Error::PoolUnread { .. } | Error::HomeSick { .. } | Error::Busy(_)
+                        Error::Pool {
+                            error: PoolError::Unavailable { .. } | PoolError::Busy(_),
+                            ..
+                        } | Error::Busy(_)
                     ),
                     "{error}"
                 ),
@@ -146,7 +159,16 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
         (status.trash, status.resisting) == (2, 2)
     });
     let refused = volumes.create(&create("d", size * 3)).unwrap_err();
-    assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            Error::Pool {
+                error: PoolError::NoRoom { .. },
+                ..
+            }
+        ),
+        "{refused}"
+    );
 
     stubborn.off.store(true, Ordering::Relaxed);
     eventually("all is reclaimed", || {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::os::Os;
+use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
@@ -218,7 +219,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
         Some(id)
     );
     let again = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere);
-    let message = again.unwrap_err().chain();
+    let message = again.unwrap_err().to_string();
     assert!(
         message.contains(&format!("it is pool {id} of node test-node already")),
         "{message}"
@@ -401,7 +402,10 @@ fn twins_and_strangers_are_quarantined() {
     assert_eq!((status.volumes, status.quarantined), (0, 3));
     assert!(matches!(
         volumes.delete(&volume.id.to_string()),
-        Err(Error::Quarantined { .. })
+        Err(Error::Pool {
+            error: PoolError::Quarantined { .. },
+            ..
+        })
     ));
     assert_eq!(node.names("volumes").len(), 3);
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rootcellar::error::{Code, Error, Operation};
+use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Enforced, enable_quota};
 use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
@@ -272,7 +273,16 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
     }
     assert_about("the rest", fill(&rig.data("pvc").join("after")), SIZE);
     let refused = rig.expand(&volume, Bytes(1 << 40)).unwrap_err();
-    assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            Error::Pool {
+                error: PoolError::NoRoom { .. },
+                ..
+            }
+        ),
+        "{refused}"
+    );
     assert_eq!(refused.code(Operation::Expand), Code::OutOfRange);
     rig.start();
     assert_eq!(

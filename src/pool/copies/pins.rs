@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
 use crate::fault::During;
 use crate::pool::disk::Disk;
+use crate::pool::error::Result;
 use crate::pool::record::Pin;
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::quota::Enforcement;
@@ -79,7 +79,7 @@ impl Pool {
             let raised = self.refresh_limit(disk, pin.volume);
             if let Err(fault) = raised.during("raise a volume's limit") {
                 self.unpin(disk, pins);
-                return Err(self.judge(fault, Self::home_sick));
+                return Err(self.judge(fault));
             }
         }
         Ok(())

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
 use crate::fault::{During, Fault};
 use crate::os::{self, Os};
 use crate::pool::disk::Staged;
+use crate::pool::error::Error;
 use crate::pool::record::{self, FORMAT, Method, Source};
 use crate::pool::{Pool, Reservation, now};
 use crate::tree::CopyWatch;

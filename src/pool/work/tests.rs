@@ -40,7 +40,7 @@ fn wait_for_silence(pool: &Pool) -> Duration {
 fn so_many_calls_are_at_work_and_no_more() {
     let (_dir, pool) = pool();
     let mut calls: Vec<_> = (0..CALLS_AT_ONCE).map(|_| pool.begin().unwrap()).collect();
-    let Err(Error::PoolCrowded { calls: at_work, .. }) = pool.begin() else {
+    let Err(Error::Crowded { calls: at_work, .. }) = pool.begin() else {
         panic!("one more");
     };
     assert_eq!(at_work, CALLS_AT_ONCE);

@@ -85,5 +85,5 @@ fn options(mount: &MountVolume) -> Result<MountOptions> {
         "mount_flags",
         mount.mount_flags.iter().map(String::len).sum(),
     )?;
-    MountOptions::parse(&mount.mount_flags)
+    Ok(MountOptions::parse(&mount.mount_flags)?)
 }

@@ -7,8 +7,10 @@ use crate::error::Code::{
     InvalidArgument as Invalid, NotFound as Absent, Ok as Fine, OutOfRange as Range,
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
+use crate::error::Object;
 use crate::fault::Fault;
-use crate::pool::Sickness;
+use crate::mount::Error as MountError;
+use crate::pool::{Error as PoolError, Sickness};
 use crate::types::{Bytes, PoolId, PoolName};
 
 const OPERATIONS: [Operation; 6] = [
@@ -20,13 +22,13 @@ const OPERATIONS: [Operation; 6] = [
     Operation::Query,
 ];
 
-/// Makes of the table the samples, and a `row` whose match is exhaustive: a variant of [`Error`]
-/// without a line does not compile.
+/// Turns the table into samples and a `row` whose match is exhaustive: a variant without a line
+/// does not compile.
 macro_rules! table {
-    ($($pattern:ident $fields:tt, $sample:expr => [$($code:expr),*];)*) => {
+    ($($pattern:pat, $sample:expr => [$($code:expr),*];)*) => {
         fn row(error: &Error) -> (&'static str, [Code; 6]) {
             match error {
-                $(table!(@pattern $pattern $fields) => (stringify!($pattern), [$($code),*]),)*
+                $($pattern => (stringify!($pattern), [$($code),*]),)*
             }
         }
 
@@ -34,61 +36,125 @@ macro_rules! table {
             vec![$((stringify!($pattern), $sample)),*]
         }
     };
-    (@pattern $name:ident {}) => { Error::$name { .. } };
+}
+
+/// A failure of a pool, for an object that exists unless the pattern says that it is new.
+macro_rules! pool_error {
+    ($pattern:pat) => {
+        Error::Pool {
+            error: $pattern,
+            ..
+        }
+    };
+    (new $pattern:pat) => {
+        Error::Pool {
+            error: $pattern,
+            object: Object::New,
+        }
+    };
 }
 
 #[rustfmt::skip]
 table! {
     // Variant, sample                                          CreateVolume CreateSnapshot Delete Expand Volume Query
-    Invalid {}, Error::invalid("parameter \"x\"", "unknown") => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
-    OutOfRange {}, Error::OutOfRange(text())                 => [Range,   Range,   Range,   Range,   Range,   Range];
-    Incompatible {}, incompatible()                          => [Exists,  Exists,  Exists,  Exists,  Exists,  Exists];
-    NotFound {}, Error::NotFound { what: "volume", id: text() } => [Absent,  Absent,  Fine,    Absent,  Absent,  Absent];
-    NotPublishedThere {}, not_published()                    => [Absent,  Absent,  Absent,  Absent,  Absent,  Absent];
-    PoolNotHere {}, Error::PoolNotHere { pool: id() }        => [Absent,  Absent,  Precon,  Absent,  Absent,  Absent];
-    SourceElsewhere {}, Error::SourceElsewhere { id: text(), pool: id() }
+    Error::Invalid(_), Error::invalid("parameter \"x\"", "unknown")
+                                                             => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
+    pool_error!(PoolError::Invalid(_)), existing(crate::types::Invalid::new("PATH", "bad").into())
+                                                             => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
+    Error::Mount(MountError::Invalid(_)), Error::Mount(crate::types::Invalid::new("PATH", "bad").into())
+                                                             => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
+    Error::OutOfRange(_), Error::OutOfRange(text())          => [Range,   Range,   Range,   Range,   Range,   Range];
+    pool_error!(PoolError::OutOfRange(_)), existing(PoolError::OutOfRange(text()))
+                                                             => [Range,   Range,   Range,   Range,   Range,   Range];
+    Error::Incompatible { .. }, incompatible()               => [Exists,  Exists,  Exists,  Exists,  Exists,  Exists];
+    Error::NotFound { .. }, Error::NotFound { what: "volume", id: text() }
+                                                             => [Absent,  Absent,  Fine,    Absent,  Absent,  Absent];
+    Error::NotPublishedThere { .. }, not_published()         => [Absent,  Absent,  Absent,  Absent,  Absent,  Absent];
+    Error::PoolNotHere { .. }, Error::PoolNotHere { pool: id() }
+                                                             => [Absent,  Absent,  Precon,  Absent,  Absent,  Absent];
+    Error::SourceElsewhere { .. }, Error::SourceElsewhere { id: text(), pool: id() }
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
-    CannotCopy {}, Error::CannotCopy(text())                 => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    NotEnforceable {}, Error::NotEnforceable(text())         => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    HalfEnforced {}, Error::HalfEnforced { id: text() }      => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Stopped {}, Error::Stopped(text())                       => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    TopologyExcludesNode {}, excluded()                      => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
-    PoolAbsent {}, Error::PoolAbsent(text())                 => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    PoolUnread {}, Error::PoolUnread { pool: pool(), reason: Sickness::Opening }
+    pool_error!(PoolError::CannotCopy(_)), existing(PoolError::CannotCopy(text()))
+                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    pool_error!(PoolError::NotEnforceable(_)), existing(PoolError::NotEnforceable(text()))
+                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    Error::HalfEnforced { .. }, Error::HalfEnforced { id: text() }
+                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(text()))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    PoolSick {}, Error::PoolSick { pool: pool(), reason: Sickness::Absent }
+    Error::TopologyExcludesNode { .. }, excluded()           => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
+    Error::PoolAbsent(_), Error::PoolAbsent(text())          => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    pool_error!(new PoolError::Unavailable { reason: Sickness::Opening | Sickness::Locked, .. }),
+    Error::of_new(unavailable(Sickness::Opening))            => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    pool_error!(new PoolError::Unavailable { .. }), Error::of_new(unavailable(Sickness::Absent))
                                                              => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    HomeSick {}, Error::HomeSick { pool: pool(), reason: Sickness::ReadOnly }
+    pool_error!(PoolError::Unavailable { .. }), existing(unavailable(Sickness::ReadOnly))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    PoolCrowded {}, Error::PoolCrowded { pool: pool(), calls: 128 }
+    pool_error!(PoolError::CommittedUnsynced { .. }),
+    Error::of_new(PoolError::CommittedUnsynced { pool: pool(), reason: Sickness::ReadOnly })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    NoRoom {}, no_room()                                     => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
-    DiskFull {}, Error::DiskFull { pool: pool(), what: "write" }
+    pool_error!(PoolError::Crowded { .. }), existing(PoolError::Crowded { pool: pool(), calls: 128 })
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    pool_error!(PoolError::NoRoom { .. }), Error::of_new(no_room())
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
-    Failed {}, Error::Failed { pool: pool(), fault: Fault::new("chown", rustix::io::Errno::INVAL) }
+    pool_error!(PoolError::DiskFull { .. }), Error::of_new(PoolError::DiskFull { pool: pool(), what: "write" })
+                                                             => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
+    pool_error!(PoolError::Retry { .. }), Error::of_new(PoolError::Retry { pool: pool(), fault: fault() })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    CannotEnforce {}, Error::CannotEnforce { pool: pool() }  => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    OtherFilesystem {}, other_filesystem()                   => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Published {}, Error::Published { id: text(), target: path() }
+    Error::CannotEnforce { .. }, Error::CannotEnforce { pool: pool() }
+                                                             => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::OtherFilesystem { .. }, other_filesystem()        => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::Published { .. }, Error::Published { id: text(), target: path() }
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Busy {}, Error::Busy(text())                             => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
-    Unpublished {}, Error::Unpublished { target: path() }    => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
-    Quarantined {}, Error::Quarantined { path: path(), reason: text() }
+    Error::Busy(_), Error::Busy(text())                      => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    pool_error!(PoolError::Busy(_)), existing(PoolError::Busy(text()))
+                                                             => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    Error::Unpublished { .. }, Error::Unpublished { target: path() }
+                                                             => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    pool_error!(PoolError::Quarantined { .. }), existing(PoolError::Quarantined { path: path(), reason: text() })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    BadToken {}, Error::BadToken(text())                     => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
-    Loading {}, Error::Loading                               => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Target {}, Error::Target { what: "cannot unmount", path: path(), source: eio() }
+    Error::BadToken(_), Error::BadToken(text())              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    Error::Loading, Error::Loading                           => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::Mount(MountError::Target { .. }), Error::Mount(cannot_unmount())
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    PoolRefused {}, Error::PoolRefused { path: path(), reason: Sickness::Locked }
+    pool_error!(PoolError::Refused { .. }), existing(PoolError::Refused { path: path(), reason: Sickness::Locked })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    NotAdopted {}, Error::NotAdopted { path: path(), reason: Sickness::Locked }
+    pool_error!(PoolError::NotAdopted { .. }), existing(PoolError::NotAdopted { path: path(), reason: Sickness::Locked })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    PoolHere {}, Error::PoolHere { pool: id(), path: path() }
+    pool_error!(PoolError::NotGone { .. }), existing(PoolError::NotGone { pool: id(), path: path() })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Io {}, Error::Io { what: "read", path: path(), source: eio() }
+    Error::Io { .. }, Error::Io { what: "read", path: path(), source: eio() }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    AllLocked {}, Error::AllLocked                           => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Internal {}, Error::Internal(text())                     => [Intern,  Intern,  Intern,  Intern,  Intern,  Intern];
+    pool_error!(PoolError::Io { .. }), existing(PoolError::Io { what: "read", path: path(), source: eio() })
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::AllLocked, Error::AllLocked                       => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
+    Error::Internal(_), Error::Internal(text())              => [Intern,  Intern,  Intern,  Intern,  Intern,  Intern];
+    Error::Mount(MountError::Internal(_)), Error::Mount(MountError::Internal(text()))
+                                                             => [Intern,  Intern,  Intern,  Intern,  Intern,  Intern];
+}
+
+fn existing(error: PoolError) -> Error {
+    Error::Pool {
+        error,
+        object: Object::Existing,
+    }
+}
+
+fn unavailable(reason: Sickness) -> PoolError {
+    let pool = pool();
+    PoolError::Unavailable { pool, reason }
+}
+
+fn fault() -> Fault {
+    Fault::new("chown", rustix::io::Errno::INVAL)
+}
+
+fn cannot_unmount() -> MountError {
+    MountError::Target {
+        what: "cannot unmount",
+        path: path(),
+        source: eio(),
+    }
 }
 
 fn text() -> String {
@@ -131,8 +197,8 @@ fn excluded() -> Error {
     }
 }
 
-fn no_room() -> Error {
-    Error::NoRoom {
+fn no_room() -> PoolError {
+    PoolError::NoRoom {
         pool: pool(),
         size: Bytes(2),
         available: Bytes(1),
@@ -177,11 +243,7 @@ fn a_status_has_a_message_and_no_details() {
 
 #[test]
 fn a_message_holds_the_chain_of_sources() {
-    let error = Error::Target {
-        what: "cannot unmount",
-        path: path(),
-        source: eio(),
-    };
+    let error = Error::Mount(cannot_unmount());
     let message = status(&error, Operation::Volume)
         .unwrap_err()
         .message()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 use rootcellar::error::{Code, Error, Operation};
+use rootcellar::pool::Error as PoolError;
 use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 
@@ -194,7 +195,10 @@ fn any_record_is_served_or_quarantined() {
                 );
                 0
             }
-            Err(Error::Quarantined { path, reason }) => {
+            Err(Error::Pool {
+                error: PoolError::Quarantined { path, reason },
+                ..
+            }) => {
                 assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
                 assert!(!reason.is_empty());
                 let deleted = volumes.delete(&scene.ids[0]).unwrap_err();
@@ -229,7 +233,10 @@ fn any_snapshot_record_is_served_or_quarantined() {
                 );
                 0
             }
-            Err(Error::Quarantined { path, reason }) => {
+            Err(Error::Pool {
+                error: PoolError::Quarantined { path, reason },
+                ..
+            }) => {
                 assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
                 assert!(!reason.is_empty());
                 let deleted = volumes.delete_snapshot(&scene.snapshot).unwrap_err();
@@ -292,7 +299,16 @@ fn any_memory_is_believed_or_refused() {
         let volumes = match opened {
             Ok(volumes) => volumes,
             Err(refused) => {
-                assert!(matches!(refused, Error::Quarantined { .. }), "{refused}");
+                assert!(
+                    matches!(
+                        refused,
+                        Error::Pool {
+                            error: PoolError::Quarantined { .. },
+                            ..
+                        }
+                    ),
+                    "{refused}"
+                );
                 return;
             }
         };

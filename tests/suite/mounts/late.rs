@@ -4,8 +4,10 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 
-use rootcellar::error::{Code, Operation, Result};
-use rootcellar::mount::{FakeMounter, Found, MountOptions, MountTable, Mounter, Prepared, Target};
+use rootcellar::error::{Code, Operation};
+use rootcellar::mount::{
+    FakeMounter, Found, MountOptions, MountTable, Mounter, Prepared, Result, Target,
+};
 use rustix::fs::StatVfsMountFlags;
 
 use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};

@@ -1,0 +1,137 @@
+//! The failures of one pool.
+//!
+//! They say nothing of the caller: `crate::error` adds whether the object is a new one, which
+//! another node could make as well, or an existing one, which only this node has.
+
+use std::path::PathBuf;
+
+use crate::fault::Fault;
+use crate::types::{Bytes, Invalid, PoolId, PoolName};
+
+use super::Sickness;
+
+/// The result of an operation on a pool.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The reason why an operation on a pool failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A parameter or option that is malformed, unknown or unsupported.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The pool cannot be used now.
+    #[error("pool {pool} is sick: {reason}")]
+    Unavailable {
+        /// The pool.
+        pool: PoolName,
+        /// Why.
+        reason: Sickness,
+    },
+    /// The change is visible, and may be lost at a power-off.
+    #[error("pool {pool} is sick: {reason}")]
+    CommittedUnsynced {
+        /// The pool.
+        pool: PoolName,
+        /// Why.
+        reason: Sickness,
+    },
+    /// The pool's disk has as many calls in flight as are allowed.
+    #[error(
+        "pool {pool} has {calls} calls at work on its disk, which is the most at once; try again, \
+         and look at the disk if it does not answer"
+    )]
+    Crowded {
+        /// The pool.
+        pool: PoolName,
+        /// The calls in flight.
+        calls: usize,
+    },
+    /// The pool has less free space than the size.
+    #[error(
+        "pool {pool} has room for {available}, not for {size}; free space, delete volumes, or \
+         change the pool's overcommit or reserve"
+    )]
+    NoRoom {
+        /// The pool.
+        pool: PoolName,
+        /// The size asked for.
+        size: Bytes,
+        /// The largest size that the pool would accept.
+        available: Bytes,
+    },
+    /// The pool's disk ran full although its capacity said otherwise.
+    #[error("pool {pool} is full: cannot {what}; free space on its disk")]
+    DiskFull {
+        /// The pool.
+        pool: PoolName,
+        /// The step that failed.
+        what: &'static str,
+    },
+    /// A step failed for a reason that is not the disk's.
+    #[error("pool {pool}: {fault}; try again")]
+    Retry {
+        /// The pool.
+        pool: PoolName,
+        /// The step.
+        fault: Fault,
+    },
+    /// Another call works on the same object.
+    #[error("{0} is being worked on; try again")]
+    Busy(String),
+    /// The driver stops, and with it long work.
+    #[error("{0} was stopped, for the driver stops; it begins anew when it is asked for again")]
+    Stopped(String),
+    /// The size does not suffice.
+    #[error("{0}")]
+    OutOfRange(String),
+    /// The source cannot be copied as it is.
+    #[error("{0}")]
+    CannotCopy(String),
+    /// The size of a volume cannot be enforced as the volume and its pool are now.
+    #[error("{0}")]
+    NotEnforceable(String),
+    /// The record or directory cannot be trusted and is left alone.
+    #[error("quarantined, not touched: {path:?}: {reason}")]
+    Quarantined {
+        /// The directory, below the pool's path.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A pool cannot be made or opened at this path.
+    #[error("{path:?} cannot be a pool: {reason}")]
+    Refused {
+        /// The path.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: Sickness,
+    },
+    /// The pool at this path cannot be taken over.
+    #[error("the pool at {path:?} cannot be adopted: {reason}")]
+    NotAdopted {
+        /// The path.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: Sickness,
+    },
+    /// The pool is to be declared gone, and is there.
+    #[error(
+        "pool {pool} is not gone: it is at {path:?}; delete its volumes, or take its disk away first"
+    )]
+    NotGone {
+        /// The pool.
+        pool: PoolId,
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A file of the state directory, or a pool's path, could not be read or written.
+    #[error("cannot {what} {path:?}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
