@@ -10,6 +10,7 @@ mod claims;
 mod contents;
 pub(crate) mod copies;
 mod disk;
+mod draft;
 mod enforce;
 pub(crate) mod enforcement;
 pub(crate) mod error;

@@ -1,6 +1,6 @@
 //! What is done to a pool's volumes on its disk, and what a failure of it means for the pool.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::StatVfs;
@@ -11,7 +11,8 @@ use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
-use super::disk::{self, Disk, Staged};
+use super::disk::{self, Disk};
+use super::draft::Draft;
 use super::record::Record;
 use super::trash::TrashEntry;
 use super::{Entry, Kept, Origin, Pool, Reservation, Sickness, Terms, VolumeRecord, layout};
@@ -28,7 +29,7 @@ impl Pool {
         room: &Reservation<'_>,
         held_by: Enforcement,
         content: Option<(&Origin, Terms)>,
-        record: VolumeRecord,
+        mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
         let (disk, _) = self
             .attached()
@@ -39,32 +40,9 @@ impl Pool {
         if let Some(content) = content {
             return self.create_copy(&disk, room, content, record);
         }
-        let (staged, record) = self
-            .build(&disk, record)
-            .map_err(|fault| self.judge(fault))?;
-        let quota_id = record.quota_id;
-        let give_up = || self.abandon(&disk, &staged, quota_id);
-        self.install(&disk, &staged, record, give_up)
-    }
-
-    /// Makes what was sealed visible, and that durable; gives it up if it cannot be seen.
-    pub(super) fn install<R: Kept>(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
-        record: R,
-        give_up: impl FnOnce(),
-    ) -> Result<Arc<Entry<R>>> {
-        let directory = record.directory();
-        if let Err(fault) = disk.reveal::<R>(staged, &directory) {
-            give_up();
-            return Err(self.judge(fault));
-        }
-        // From here on it may be on the disk whatever happens.
-        let settled = disk.settle::<R>();
-        let entry = self.lock().index.insert(Entry { record, directory });
-        settled.map_err(|fault| self.unsynced(fault))?;
-        Ok(entry)
+        let mut draft = Draft::begin(self, &disk)?;
+        draft.fill(&mut record)?;
+        draft.commit(record)
     }
 
     /// Makes a volume larger: the limit first, or a record that a crash leaves would promise what
@@ -130,52 +108,6 @@ impl Pool {
                 self.fall_sick(sickness.clone());
                 Err(sickness)
             }
-        }
-    }
-
-    fn build(
-        &self,
-        disk: &Disk,
-        mut record: VolumeRecord,
-    ) -> Result<(Staged, VolumeRecord), Fault> {
-        let staged = disk.stage()?;
-        let outcome = self.fill(disk, &staged, &mut record);
-        match outcome {
-            Ok(()) => Ok((staged, record)),
-            Err(fault) => {
-                self.abandon(disk, &staged, record.quota_id);
-                Err(fault)
-            }
-        }
-    }
-
-    /// Limit, then `data/`, then owner and mode (chown clears mode bits), then the record.
-    fn fill(&self, disk: &Disk, staged: &Staged, record: &mut VolumeRecord) -> Result<(), Fault> {
-        let parameters = record.parameters;
-        let limit = record.enforcement.limit(record.size_bytes);
-        record.quota_id = disk
-            .quota
-            .create_dir(&self.context.os, staged.dir.as_fd(), layout::DATA, limit)
-            .during("make a volume's data")?;
-        let data = os::open_dir(&staged.dir, layout::DATA).during("open a volume's data")?;
-        let os = &self.context.os;
-        os.chown(&data, parameters.uid, parameters.gid)
-            .during("set a volume's owner")?;
-        os.chmod(&data, parameters.mode.bits())
-            .during("set a volume's mode")?;
-        disk.seal(staged, record)
-    }
-
-    /// Gives up what was staged. What cannot be removed now is cleared at the next start, and its
-    /// number freed by then: never twice, or it might be another volume's meanwhile.
-    fn abandon(&self, disk: &Disk, staged: &Staged, quota_id: Option<u32>) {
-        if let Err(fault) = disk.discard(staged) {
-            tracing::warn!(pool = %self.options.name, %fault, "left in staging");
-            return;
-        }
-        let freed = quota_id.map(|id| disk.quota.release(&self.context.os, id));
-        if let Some(Err(errno)) = freed {
-            tracing::warn!(pool = %self.options.name, %errno, "left a limit");
         }
     }
 

@@ -18,9 +18,10 @@ use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, Invalid};
 
-use super::disk::{Disk, Staged};
-use super::record::{Method, Pin, Record, Source};
-use super::{Entry, Kept, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
+use super::disk::Disk;
+use super::draft::Draft;
+use super::record::{Method, Pin, Source};
+use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
 use crate::fault::{During, Fault};
 use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 
@@ -28,6 +29,7 @@ pub(super) use progress::Copies;
 pub(crate) use progress::unfinished;
 pub use progress::{CopyStatus, Unfinished};
 
+use pins::Pinned;
 use progress::Progress;
 
 const OPEN_SOURCE: &str = "open what is to be copied";
@@ -120,7 +122,7 @@ pub(super) struct Order<'a> {
 
 /// A copy that was made.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct Made<'a> {
     pub(super) method: Method,
     /// The number it is charged to.
     pub(super) number: Option<u32>,
@@ -128,7 +130,7 @@ pub(super) struct Made {
     pub(super) held: u64,
     /// How much of that it shares with others.
     pub(super) inherited: u64,
-    pub(super) pins: Vec<Pin>,
+    pub(super) pinned: Pinned<'a>,
 }
 
 impl Pool {
@@ -152,18 +154,14 @@ impl Pool {
             room,
             limit: Bytes::ZERO,
         };
-        let (staged, made) = self.stage_copy(&disk, &order)?;
-        let sealed = (|| {
-            room.cover(made.held)?;
-            record.in_use |= in_use();
-            record.held_bytes = Bytes(made.held);
-            record.quota_id = made.number;
-            record.pins.clone_from(&made.pins);
-            record.method = made.method;
-            self.seal(&disk, &staged, &record)?;
-            Ok(record)
-        })();
-        self.conclude(&disk, &staged, &made, sealed)
+        let (made, draft) = self.draft_copy(&disk, &order)?;
+        room.cover(made.held)?;
+        record.in_use |= in_use();
+        record.held_bytes = Bytes(made.held);
+        record.quota_id = made.number;
+        record.pins.clone_from(&made.pinned.pins);
+        record.method = made.method;
+        draft.commit(record)
     }
 
     /// Makes a volume that is a copy; the record is filled in with what turns out.
@@ -181,55 +179,29 @@ impl Pool {
             room,
             limit: record.limit(0),
         };
-        let (staged, made) = self.stage_copy(disk, &order)?;
-        let sealed = (|| {
-            let fits = origin.fits(made.held, record.size_bytes);
-            if record.enforcement != Enforcement::None && !fits {
-                return Err(Error::OutOfRange(format!(
-                    "{} holds {}, which does not fit into {}; ask for more",
-                    origin.source(),
-                    Bytes(made.held),
-                    record.size_bytes
-                )));
-            }
-            record.quota_id = made.number;
-            record.source = Some(origin.source());
-            record.inherited_bytes = Bytes(made.inherited);
-            record.pins.clone_from(&made.pins);
-            self.seal(disk, &staged, &record)?;
-            Ok(record)
-        })();
-        self.conclude(disk, &staged, &made, sealed)
+        let (made, draft) = self.draft_copy(disk, &order)?;
+        let fits = origin.fits(made.held, record.size_bytes);
+        if record.enforcement != Enforcement::None && !fits {
+            return Err(Error::OutOfRange(format!(
+                "{} holds {}, which does not fit into {}; ask for more",
+                origin.source(),
+                Bytes(made.held),
+                record.size_bytes
+            )));
+        }
+        record.quota_id = made.number;
+        record.source = Some(origin.source());
+        record.inherited_bytes = Bytes(made.inherited);
+        record.pins.clone_from(&made.pinned.pins);
+        draft.commit(record)
     }
 
-    fn seal<R: Record>(&self, disk: &Disk, staged: &Staged, record: &R) -> Result<()> {
-        let sealed = disk.seal(staged, record);
-        sealed.map_err(|fault| self.judge(fault))
-    }
-
-    /// Shows a copy that was sealed, or gives it up. What it pins is told by its record from then on,
-    /// or not pinned.
-    fn conclude<R: Kept>(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
-        made: &Made,
-        sealed: Result<R>,
-    ) -> Result<Arc<Entry<R>>> {
-        let give_up = || self.drop_copy(disk, staged);
-        let outcome = match sealed {
-            Ok(record) => self.install(disk, staged, record, give_up),
-            Err(error) => {
-                give_up();
-                Err(error)
-            }
-        };
-        self.unpin(disk, &made.pins);
-        outcome
-    }
-
-    /// Makes a copy in staging; what fails leaves nothing there.
-    fn stage_copy(&self, disk: &Disk, order: &Order<'_>) -> Result<(Staged, Made)> {
+    /// Makes a copy the content of a draft.
+    fn draft_copy<'a>(
+        &'a self,
+        disk: &'a Disk,
+        order: &Order<'_>,
+    ) -> Result<(Made<'a>, Draft<'a>)> {
         let fault = |fault| self.judge(fault);
         let source = disk.open_below(&order.origin.data()).during(OPEN_SOURCE);
         let source = source.map_err(|missing| self.judge_source(order.origin, missing))?;
@@ -248,35 +220,30 @@ impl Pool {
             Method::Subvolume => None,
             Method::Reflink | Method::Copy => Some(self.copies.begin(self.name())?),
         };
-        let staged = disk.stage().map_err(fault)?;
+        let mut draft = Draft::begin(self, disk)?;
+        let target = draft.for_copy();
         let made = match method {
-            Method::Subvolume => self.copy_subvolume(disk, &staged, &source, order),
-            Method::Reflink | Method::Copy => self.copy_tree(disk, &staged, &source, order, method),
-        };
-        match made {
-            Ok(made) => Ok((staged, made)),
-            Err(error) => {
-                self.drop_copy(disk, &staged);
-                Err(error)
-            }
-        }
+            Method::Subvolume => self.copy_subvolume(disk, target, &source, order),
+            Method::Reflink | Method::Copy => self.copy_tree(disk, target, &source, order, method),
+        }?;
+        Ok((made, draft))
     }
 
     /// Has the filesystem copy a subvolume. What the copy keeps of its original's stays charged to
     /// that, so the original's limit is raised before, or it could not rewrite what it holds.
-    fn copy_subvolume(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
+    fn copy_subvolume<'a>(
+        &'a self,
+        disk: &'a Disk,
+        target: &OwnedFd,
         source: &OwnedFd,
         order: &Order<'_>,
-    ) -> Result<Made> {
+    ) -> Result<Made<'a>> {
         let fault = |fault| self.judge(fault);
         let promised = order.room.size().0;
         let pins = self.pins_of(order)?;
         order.room.cover(needs(order, promised, 0, &pins))?;
-        self.pin(disk, &pins)?;
-        let target = (staged.dir.as_fd(), layout::DATA);
+        let _pinned = self.pin(disk, pins)?;
+        let target = (target.as_fd(), layout::DATA);
         let read_only = matches!(order.copy, Source::Snapshot(_));
         let quota = &disk.quota;
         let copied = quota
@@ -297,21 +264,17 @@ impl Pool {
             }
             _ => fault(step),
         };
-        let made = copied.map_err(refused).and_then(|number| {
-            // What was written before and had no place on the disk yet has one now.
-            let (now, held) = (self.pins_of(order)?, self.held_by(disk, order.origin)?);
-            order.room.cover(needs(order, promised, held, &now))?;
-            self.pin(disk, &now)?;
-            Ok(Made {
-                method: Method::Subvolume,
-                number,
-                held,
-                inherited: held,
-                pins: now,
-            })
-        });
-        self.unpin(disk, &pins);
-        made
+        let number = copied.map_err(refused)?;
+        // Data that was written before and had no place on the disk yet has one now.
+        let (now, held) = (self.pins_of(order)?, self.held_by(disk, order.origin)?);
+        order.room.cover(needs(order, promised, held, &now))?;
+        Ok(Made {
+            method: Method::Subvolume,
+            number,
+            held,
+            inherited: held,
+            pinned: self.pin(disk, now)?,
+        })
     }
 
     /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
@@ -331,23 +294,23 @@ impl Pool {
         }
     }
 
-    fn copy_tree(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
+    fn copy_tree<'a>(
+        &'a self,
+        disk: &'a Disk,
+        target: &OwnedFd,
         source: &OwnedFd,
         order: &Order<'_>,
         method: Method,
-    ) -> Result<Made> {
+    ) -> Result<Made<'a>> {
         let fault = |fault| self.judge(fault);
         let os = &self.context.os;
         let made = disk
             .quota
-            .create_dir(os, staged.dir.as_fd(), layout::DATA, order.limit);
+            .create_dir(os, target.as_fd(), layout::DATA, order.limit);
         let number = made.during("make the copy's data").map_err(fault)?;
-        let data = os::open_dir(&staged.dir, layout::DATA).during("open the copy's data");
+        let data = os::open_dir(target, layout::DATA).during("open the copy's data");
         let data = data.map_err(fault)?;
-        let progress = Progress::begin(self, staged, order, method);
+        let progress = Progress::begin(self, target, order, method);
         let copying = Copying {
             os,
             transfer: match method {
@@ -379,16 +342,8 @@ impl Pool {
             number,
             held,
             inherited: if method == Method::Reflink { held } else { 0 },
-            pins: Vec::new(),
+            pinned: Pinned::none(self, disk),
         })
-    }
-
-    /// Gives up a copy that was begun. What cannot be moved now is cleared at the next start.
-    fn drop_copy(&self, disk: &Disk, staged: &Staged) {
-        match disk.drop_staged(staged) {
-            Ok(()) => self.trash.notify(),
-            Err(fault) => tracing::warn!(pool = %self.name(), %fault, "left in staging"),
-        }
     }
 
     /// What is to be copied and is not what was made is a matter of its own, not of the pool.

@@ -72,31 +72,55 @@ impl Pool {
         pins.iter().filter(lives).copied().collect()
     }
 
-    /// Raises the limits of what is pinned.
-    pub(super) fn pin(&self, disk: &Disk, pins: &[Pin]) -> Result<()> {
-        self.lock().pinning.extend(pins);
-        for pin in pins {
+    /// Raises the limits of volumes for charges that a copy under construction retains.
+    pub(super) fn pin<'a>(&'a self, disk: &'a Disk, pins: Vec<Pin>) -> Result<Pinned<'a>> {
+        self.lock().pinning.extend(&pins);
+        let pinned = Pinned {
+            pool: self,
+            disk,
+            pins,
+        };
+        for pin in &pinned.pins {
             let raised = self.refresh_limit(disk, pin.volume);
-            if let Err(fault) = raised.during("raise a volume's limit") {
-                self.unpin(disk, pins);
-                return Err(self.judge(fault));
-            }
+            raised
+                .during("raise a volume's limit")
+                .map_err(|fault| self.judge(fault))?;
         }
-        Ok(())
+        Ok(pinned)
     }
+}
 
-    /// Makes the limits what they are without so many pins of what is being made.
-    pub(super) fn unpin(&self, disk: &Disk, pins: &[Pin]) {
-        let mut state = self.lock();
-        for pin in pins {
+/// Charges that a copy under construction retains. When this is dropped, its record accounts for
+/// them, or nothing does.
+#[derive(Debug)]
+pub(in crate::pool) struct Pinned<'a> {
+    pool: &'a Pool,
+    disk: &'a Disk,
+    pub(super) pins: Vec<Pin>,
+}
+
+impl<'a> Pinned<'a> {
+    pub(super) fn none(pool: &'a Pool, disk: &'a Disk) -> Self {
+        Self {
+            pool,
+            disk,
+            pins: Vec::new(),
+        }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        for pin in &self.pins {
             if let Some(at) = state.pinning.iter().position(|pinning| pinning == pin) {
                 state.pinning.swap_remove(at);
             }
         }
         drop(state);
-        for pin in pins {
-            if let Err(errno) = self.refresh_limit(disk, pin.volume) {
-                tracing::warn!(pool = %self.name(), volume = %pin.volume, %errno, "left a limit raised");
+        for pin in &self.pins {
+            if let Err(errno) = self.pool.refresh_limit(self.disk, pin.volume) {
+                tracing::warn!(pool = %self.pool.name(), volume = %pin.volume, %errno, "left a limit raised");
             }
         }
     }

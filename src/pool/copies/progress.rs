@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::{During, Fault};
 use crate::os::{self, Os};
-use crate::pool::disk::Staged;
 use crate::pool::error::Error;
 use crate::pool::record::{self, FORMAT, Method, Source};
 use crate::pool::{Pool, Reservation, now};
@@ -130,7 +129,7 @@ pub(crate) fn unfinished(staging: &OwnedFd) -> Result<Vec<Unfinished>, Fault> {
 /// Watches one copy.
 pub(crate) struct Progress<'a> {
     pool: &'a Pool,
-    staged: &'a Staged,
+    staged: &'a OwnedFd,
     room: &'a Reservation<'a>,
     begun: CopyStatus,
     /// More than this cannot be in what is copied; whoever moves files ahead of the copy has it.
@@ -158,7 +157,7 @@ impl fmt::Debug for Progress<'_> {
 impl<'a> Progress<'a> {
     pub(super) fn begin(
         pool: &'a Pool,
-        staged: &'a Staged,
+        staged: &'a OwnedFd,
         order: &Order<'a>,
         method: Method,
     ) -> Self {
@@ -201,7 +200,7 @@ impl<'a> Progress<'a> {
         if !told.is_written {
             return Ok(());
         }
-        match os.unlink(&self.staged.dir, FILE) {
+        match os.unlink(self.staged, FILE) {
             Err(Errno::NOENT) => Ok(()),
             removed => removed.during("remove what tells how far a copy is"),
         }
@@ -262,7 +261,7 @@ impl<'a> Progress<'a> {
     /// Nothing rests on it, so it is not made durable.
     fn write(&self, status: &CopyStatus) -> Result<(), Errno> {
         let os = &self.pool.context.os;
-        let dir = self.staged.dir.as_fd();
+        let dir = self.staged.as_fd();
         let json = serde_json::to_vec(status).map_err(|_| Errno::INVAL)?;
         match os.unlink(dir, TEMPORARY) {
             Ok(()) | Err(Errno::NOENT) => {}

@@ -1,0 +1,123 @@
+//! Volumes and snapshots under construction.
+//!
+//! A draft is built in staging, where nobody sees it. One rename makes it a volume or a snapshot,
+//! durably, and a draft that is dropped before leaves nothing. New volumes, restores, clones and
+//! snapshots are all made so.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::fault::{During, Fault};
+use crate::os;
+
+use super::disk::{Disk, Staged};
+use super::index::Kept;
+use super::{Entry, Pool, Result, VolumeRecord, layout};
+
+/// A volume or snapshot under construction.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    pool: &'a Pool,
+    disk: &'a Disk,
+    staged: Staged,
+    content: Content,
+}
+
+/// The content of a draft, which decides how it is discarded.
+#[derive(Debug)]
+enum Content {
+    /// Next to nothing, charged to a quota id.
+    Empty(Option<u32>),
+    /// A copy, which may hold much.
+    Copy,
+    /// None any more: the draft is a volume or a snapshot now.
+    Committed,
+}
+
+impl<'a> Draft<'a> {
+    /// Begins a draft without content.
+    pub(super) fn begin(pool: &'a Pool, disk: &'a Disk) -> Result<Self> {
+        let staged = disk.stage().map_err(|fault| pool.judge(fault))?;
+        Ok(Self {
+            pool,
+            disk,
+            staged,
+            content: Content::Empty(None),
+        })
+    }
+
+    /// The directory of the draft, for a copy that is to be its content.
+    pub(super) fn for_copy(&mut self) -> &OwnedFd {
+        self.content = Content::Copy;
+        &self.staged.dir
+    }
+
+    /// Makes the data of a new volume, and fills in the record's quota id.
+    pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<()> {
+        let made = self.make_data(record);
+        made.map_err(|fault| self.pool.judge(fault))
+    }
+
+    /// Limit, then `data/`, then owner and mode (chown clears mode bits).
+    fn make_data(&mut self, record: &mut VolumeRecord) -> Result<(), Fault> {
+        let parameters = record.parameters;
+        let (os, dir) = (&self.pool.context.os, self.staged.dir.as_fd());
+        let limit = record.enforcement.limit(record.size_bytes);
+        record.quota_id = self
+            .disk
+            .quota
+            .create_dir(os, dir, layout::DATA, limit)
+            .during("make a volume's data")?;
+        self.content = Content::Empty(record.quota_id);
+        let data = os::open_dir(dir, layout::DATA).during("open a volume's data")?;
+        os.chown(&data, parameters.uid, parameters.gid)
+            .during("set a volume's owner")?;
+        os.chmod(&data, parameters.mode.bits())
+            .during("set a volume's mode")
+    }
+
+    /// Makes the draft a volume or snapshot: the record, one rename, and the sync of the rename.
+    pub(super) fn commit<R: Kept>(mut self, record: R) -> Result<Arc<Entry<R>>> {
+        let (pool, disk) = (self.pool, self.disk);
+        let directory = record.directory();
+        disk.seal(&self.staged, &record)
+            .and_then(|()| disk.reveal::<R>(&self.staged, &directory))
+            .map_err(|fault| pool.judge(fault))?;
+        // From here on it may be on the disk whatever happens.
+        self.content = Content::Committed;
+        let synced = disk.settle::<R>();
+        let entry = pool.lock().index.insert(Entry { record, directory });
+        synced.map_err(|fault| pool.unsynced(fault))?;
+        Ok(entry)
+    }
+
+    /// Removes a draft that holds next to nothing. The next start clears the rest, and frees the
+    /// quota id by then: never twice, or it might be another volume's meanwhile.
+    fn remove(&self, quota_id: Option<u32>) {
+        if let Err(fault) = self.disk.discard(&self.staged) {
+            self.left(fault);
+            return;
+        }
+        let freed = quota_id.map(|id| self.disk.quota.release(&self.pool.context.os, id));
+        if let Some(Err(errno)) = freed {
+            tracing::warn!(pool = %self.pool.name(), %errno, "left a limit");
+        }
+    }
+
+    fn left(&self, fault: Fault) {
+        tracing::warn!(pool = %self.pool.name(), %fault, "left in staging");
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        match self.content {
+            Content::Empty(quota_id) => self.remove(quota_id),
+            Content::Copy => match self.disk.drop_staged(&self.staged) {
+                Ok(()) => self.pool.trash.notify(),
+                Err(fault) => self.left(fault),
+            },
+            Content::Committed => {}
+        }
+    }
+}
