@@ -324,14 +324,17 @@ impl Pool {
         (known, state.disk.as_ref().err().cloned())
     }
 
-    /// At most `count` of a kind whose ids come after one, in order.
+    /// At most `count` entries that are asked for, whose ids come after one, in order.
     pub(crate) fn after<R: Kept + 'static>(
         &self,
         id: Option<R::Id>,
         count: usize,
+        asked_for: impl Fn(&R) -> bool,
     ) -> Vec<Arc<Entry<R>>> {
         let state = self.lock();
-        state.index.after::<R>(id).take(count).cloned().collect()
+        let entries = state.index.after::<R>(id);
+        let asked_for = entries.filter(|entry| asked_for(&entry.record));
+        asked_for.take(count).cloned().collect()
     }
 
     /// The type of the filesystem the pool is on.

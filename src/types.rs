@@ -266,10 +266,27 @@ impl fmt::Display for NameHash {
     }
 }
 
+/// The id of a volume or a snapshot.
+pub trait ObjectId: Copy + Ord + fmt::Debug + fmt::Display {
+    /// The name that the id follows from.
+    type Name;
+    /// The word for an object with such an id.
+    const OBJECT: &'static str;
+
+    /// The id of the object with a name in a pool.
+    fn new(pool: PoolId, name: &Self::Name) -> Self;
+    /// Parses the one canonical spelling.
+    fn parse(text: &str) -> Option<Self>;
+    /// The pool of the object.
+    fn pool(&self) -> PoolId;
+    /// The hash of the object's name.
+    fn hash(&self) -> NameHash;
+}
+
 /// Declares the id of what has a name in a pool: a prefix that tells what it is, the pool's id and
 /// the hash of the name. It is the same for the same name in the same pool, and names its pool.
 macro_rules! id_of_a_name {
-    ($(#[$doc:meta])* $id:ident, $name:ident, $prefix:literal, $what:literal) => {
+    ($(#[$doc:meta])* $id:ident, $name:ident, $prefix:literal, $object:literal) => {
         $(#[$doc])*
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -312,6 +329,27 @@ macro_rules! id_of_a_name {
             }
         }
 
+        impl ObjectId for $id {
+            type Name = $name;
+            const OBJECT: &'static str = $object;
+
+            fn new(pool: PoolId, name: &$name) -> Self {
+                Self::new(pool, name)
+            }
+
+            fn parse(text: &str) -> Option<Self> {
+                Self::parse(text)
+            }
+
+            fn pool(&self) -> PoolId {
+                self.pool
+            }
+
+            fn hash(&self) -> NameHash {
+                self.hash
+            }
+        }
+
         impl fmt::Display for $id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}{}-{}", $prefix, self.pool.0.simple(), self.hash)
@@ -322,7 +360,7 @@ macro_rules! id_of_a_name {
             type Error = String;
 
             fn try_from(text: String) -> Result<Self, String> {
-                Self::parse(&text).ok_or_else(|| format!(concat!("{:?} is not ", $what), text))
+                Self::parse(&text).ok_or_else(|| format!("{text:?} is not a {} id", $object))
             }
         }
 
@@ -336,11 +374,11 @@ macro_rules! id_of_a_name {
 
 id_of_a_name! {
     /// A volume id: `v1-<pool id>-<hash of the name>`, each 32 lower-case hexadecimal digits.
-    VolumeId, VolumeName, "v1-", "a volume id"
+    VolumeId, VolumeName, "v1-", "volume"
 }
 id_of_a_name! {
     /// A snapshot id: `s1-<pool id>-<hash of the name>`, each 32 lower-case hexadecimal digits.
-    SnapshotId, SnapshotName, "s1-", "a snapshot id"
+    SnapshotId, SnapshotName, "s1-", "snapshot"
 }
 
 fn parse_simple(text: &str) -> Option<Uuid> {

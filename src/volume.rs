@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::Os;
-use crate::pool::{self, Context, Entry, Memory, Pool, PoolOptions, Sickness, Site};
+use crate::pool::{self, Context, Entry, Memory, Pool, PoolOptions, Sickness, Site, VolumeRecord};
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
@@ -31,7 +31,7 @@ pub use expand::ExpandRequest;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotPage, SnapshotRequest};
 
 use busy::Busy;
-use find::{after_token, cut, parse_id, shorten, wanted};
+use find::{parse_id, shorten};
 use publications::Publications;
 
 /// How long the server waits for the answer of a disk before it says that there is none.
@@ -307,15 +307,7 @@ impl Volumes {
     /// Deletes a volume that is not published; its space comes back in the background. A volume of
     /// a pool that was declared gone is gone.
     pub fn delete(&self, id: &str) -> Result<()> {
-        let parsed = parse_id(id)?;
-        let _held = self.busy.hold_to_delete(id)?;
-        if self.is_gone_for_good(id, parsed.pool())? {
-            return Ok(());
-        }
-        let (pool, entry) = self.volume(parsed)?;
-        let _work = pool.begin()?;
-        self.check_unpublished(&entry)?;
-        Ok(pool.delete(&entry)?)
+        self.delete_unused(id, |entry| self.check_unpublished(entry))
     }
 
     /// Refuses a volume that is published.
@@ -336,20 +328,12 @@ impl Volumes {
     }
 
     /// At most `max_entries` volumes (0: all) after the one named by `token` (empty: from the
-    /// first). A token is the last id of the page before, so what is made or deleted in between
-    /// shifts nothing.
+    /// first).
     pub fn list(&self, max_entries: usize, token: &str) -> Result<Page> {
-        let after = after_token(token, VolumeId::parse)?;
-        let wanted = wanted(max_entries);
-        let mut volumes: Vec<Volume> = Vec::new();
-        for pool in &self.pools {
-            // One more than is wanted tells whether there is another page.
-            let entries = pool.after(after, wanted.saturating_add(1));
-            volumes.extend(entries.iter().map(|entry| Volume::new(pool, entry)));
-        }
-        let next_token = cut(&mut volumes, wanted, |volume| volume.id);
+        let (found, next_token) = self.page(max_entries, token, |_: &VolumeRecord| true)?;
+        let volumes = found.iter().map(|(pool, entry)| Volume::new(pool, entry));
         Ok(Page {
-            volumes,
+            volumes: volumes.collect(),
             next_token,
         })
     }

@@ -10,7 +10,7 @@ use crate::pool::{
     Entry, PoolOptions, Record, Sickness, SnapshotRecord, Source, Unfinished, VolumeRecord, layout,
 };
 use crate::quota::{Charge, Enforcement, Quota};
-use crate::types::{Bytes, VolumeId};
+use crate::types::{Bytes, ObjectId, VolumeId};
 
 use super::inspect::{Inspection, look};
 
@@ -104,7 +104,7 @@ impl Holdings {
 
     /// What of a kind is quarantined under an id, and why, if anything is.
     pub fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&(PathBuf, String)> {
-        let hash = Some(R::hash(id));
+        let hash = Some(id.hash());
         self.quarantined::<R>().find(|(path, _)| {
             let directory = path.file_name().and_then(|name| name.to_str());
             directory.and_then(layout::hash_of) == hash

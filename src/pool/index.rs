@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::os;
 use crate::quota::{Enforcement, Quota};
-use crate::types::{Bytes, NameHash, PoolId, SnapshotId, VolumeId};
+use crate::types::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
 use super::layout;
 use super::record::{self, Pin, Record, SnapshotRecord, Source, Unreadable, VolumeRecord};
@@ -317,7 +317,7 @@ impl Index {
 
     /// What of a kind is quarantined under an id, if anything is.
     pub(crate) fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
-        let hash = R::hash(id);
+        let hash = id.hash();
         self.quarantine
             .iter()
             .find(|quarantined| quarantined.home == R::HOME && quarantined.hash == Some(hash))
@@ -473,7 +473,8 @@ pub(crate) fn read_entry<R: Record>(
         }
     };
     let record: R = record::read(&dir, R::FILE)?;
-    if !record.is_sound(pool) || R::hash(record.id()) != hash {
+    let id = record.id();
+    if id != R::Id::new(pool, record.name()) || id.hash() != hash {
         return Err(Unreadable::Damaged(format!(
             "{} is damaged: its id, name and directory disagree",
             R::FILE

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::os::{self, Os};
 use crate::quota::{Charge, Enforcement, OURS};
-use crate::types::{Bytes, ClaimLabel, NameHash, PoolId, SnapshotId, VolumeId, VolumeName};
+use crate::types::{Bytes, ClaimLabel, ObjectId, SnapshotId, VolumeId, VolumeName};
 
 use super::layout;
 use crate::fault::{During, Fault};
@@ -152,7 +152,7 @@ impl VolumeRecord {
 /// What a directory of a pool holds besides `data/`: a volume's record or a snapshot's.
 pub trait Record: Serialize + DeserializeOwned {
     /// What identifies it.
-    type Id: Copy + Ord + fmt::Debug + fmt::Display;
+    type Id: ObjectId;
     /// The name of its file.
     const FILE: &'static str;
     /// The directory of the pool that holds those of its kind.
@@ -160,10 +160,8 @@ pub trait Record: Serialize + DeserializeOwned {
 
     /// Its id.
     fn id(&self) -> Self::Id;
-    /// The hash in an id.
-    fn hash(id: Self::Id) -> NameHash;
-    /// Whether its id is the one that follows from the pool and its name.
-    fn is_sound(&self, pool: PoolId) -> bool;
+    /// Its name.
+    fn name(&self) -> &<Self::Id as ObjectId>::Name;
     /// What is promised to it, in bytes.
     fn promised(&self) -> u64;
     /// The number of ours that it is charged to, if it is to one.
@@ -195,12 +193,8 @@ impl Record for VolumeRecord {
         self.id
     }
 
-    fn hash(id: VolumeId) -> NameHash {
-        id.hash()
-    }
-
-    fn is_sound(&self, pool: PoolId) -> bool {
-        self.id == VolumeId::new(pool, &self.name)
+    fn name(&self) -> &VolumeName {
+        &self.name
     }
 
     fn promised(&self) -> u64 {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, AccessMode, Entry, FORMAT, Known, Origin, Pool, Source, VolumeRecord};
+use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeRecord};
 use crate::quota::Enforcement;
-use crate::types::{Bytes, VolumeId, VolumeName};
+use crate::types::{Bytes, VolumeId};
 
 use super::{Capability, Class, CreateRequest, Hold, SourceId, Volume, Volumes};
 
@@ -16,7 +16,7 @@ impl Volumes {
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }
-        if let Some((pool, entry)) = self.find_by_name(&request.name)? {
+        if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
             let _id = self.busy.hold_id(&entry.record.id.to_string())?;
             self.check_same(&pool, &entry, request)?;
             return Ok(Volume::new(&pool, &entry));
@@ -99,22 +99,6 @@ impl Volumes {
             }
             Ok(_) | Err(_) => Ok(Bytes::ZERO),
         }
-    }
-
-    /// Looks a name up in every pool, the sick ones included: what is known to live in one of them
-    /// must not be made again elsewhere.
-    fn find_by_name(&self, name: &VolumeName) -> Result<Option<(Arc<Pool>, Arc<Entry>)>> {
-        for pool in &self.pools {
-            let Some(pool_id) = pool.id() else {
-                continue;
-            };
-            let id = VolumeId::new(pool_id, name);
-            match pool.find::<VolumeRecord>(id) {
-                (Known::Nothing, _) => {}
-                (Known::Entry(_) | Known::Quarantined(_), _) => return self.volume(id).map(Some),
-            }
-        }
-        Ok(None)
     }
 
     /// The pool a class means: the one it names, the only one, or the one called `default`.

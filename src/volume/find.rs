@@ -1,26 +1,25 @@
-//! Where what an id stands for is, and what of a list a page shows.
+//! Volumes and snapshots by their ids and names, page by page, and their deletion.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Kept, Known, Pool};
-use crate::types::{MAX_FIELD_BYTES, PoolId, VolumeId};
+use crate::pool::{self, Entry, Kept, Known, Pool, VolumeRecord};
+use crate::types::{MAX_FIELD_BYTES, ObjectId, PoolId, VolumeId};
 
 use super::Volumes;
 
+/// An entry and its pool.
+pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
+
 impl Volumes {
     /// The pool and entry of a volume.
-    pub(super) fn volume(&self, id: VolumeId) -> Result<(Arc<Pool>, Arc<Entry>)> {
-        self.entry("volume", id, id.pool())
+    pub(super) fn volume(&self, id: VolumeId) -> Result<Located> {
+        self.entry(id)
     }
 
-    /// The pool and entry of what an id in a pool stands for.
-    pub(super) fn entry<R: Kept>(
-        &self,
-        what: &'static str,
-        id: R::Id,
-        pool: PoolId,
-    ) -> Result<(Arc<Pool>, Arc<Entry<R>>)> {
+    /// The pool and entry of an object.
+    pub(super) fn entry<R: Kept>(&self, id: R::Id) -> Result<Located<R>> {
+        let pool = id.pool();
         let mut pools = self.pools.iter().filter(|known| known.id() == Some(pool));
         let first = pools.next().ok_or(Error::PoolNotHere { pool })?;
         // A disk that was moved from one path to another is known at both and open at one.
@@ -35,15 +34,80 @@ impl Volumes {
             .into()),
             (_, Some(reason)) => Err(pool.unavailable(reason).into()),
             (Known::Entry(entry), None) => Ok((Arc::clone(pool), entry)),
-            (Known::Nothing, None) => Err(Error::NotFound {
-                what,
-                id: id.to_string(),
-            }),
+            (Known::Nothing, None) => Err(no_id::<R::Id>(&id.to_string())),
         }
     }
 
-    /// Whether what is to be deleted was in a pool that was declared gone, and is in none.
-    pub(super) fn is_gone_for_good(&self, id: &str, pool: PoolId) -> Result<bool> {
+    /// Looks a name up in every pool, the sick ones included: an object that is known to live in one
+    /// of them must not be made again elsewhere.
+    pub(super) fn find_by_name<R: Kept>(
+        &self,
+        name: &<R::Id as ObjectId>::Name,
+    ) -> Result<Option<Located<R>>> {
+        for pool in &self.pools {
+            let Some(pool_id) = pool.id() else {
+                continue;
+            };
+            let id = R::Id::new(pool_id, name);
+            match pool.find::<R>(id) {
+                (Known::Nothing, _) => {}
+                (Known::Entry(_) | Known::Quarantined(_), _) => return self.entry(id).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// At most `max_entries` objects (0: all) that are asked for, after the one named by `token`
+    /// (empty: from the first), and the token of the next page. A token is the last id of the page
+    /// before, so an object that is made or deleted in between shifts nothing.
+    pub(super) fn page<R: Kept + 'static>(
+        &self,
+        max_entries: usize,
+        token: &str,
+        asked_for: impl Fn(&R) -> bool,
+    ) -> Result<(Vec<Located<R>>, String)> {
+        let after = match token {
+            "" => None,
+            _ => Some(R::Id::parse(token).ok_or_else(|| Error::BadToken(token.to_owned()))?),
+        };
+        let wanted = match max_entries {
+            0 => usize::MAX,
+            wanted => wanted,
+        };
+        let mut found = Vec::new();
+        for pool in &self.pools {
+            // One more than is wanted tells whether there is another page.
+            let entries = pool.after(after, wanted.saturating_add(1), &asked_for);
+            found.extend(entries.into_iter().map(|entry| (Arc::clone(pool), entry)));
+        }
+        found.sort_by_key(|(_, entry)| entry.record.id());
+        let more = found.len() > wanted;
+        found.truncate(wanted);
+        let last = found.last().filter(|_| more);
+        let token = last.map_or(String::new(), |(_, entry)| entry.record.id().to_string());
+        Ok((found, token))
+    }
+
+    /// Deletes an object that nobody uses; its space comes back in the background. An object of a
+    /// pool that was declared gone is gone.
+    pub(super) fn delete_unused<R: Kept>(
+        &self,
+        id: &str,
+        check: impl FnOnce(&Entry<R>) -> Result<()>,
+    ) -> Result<()> {
+        let parsed: R::Id = parse_id(id)?;
+        let _held = self.busy.hold_to_delete(id)?;
+        if self.is_gone_for_good(id, parsed.pool())? {
+            return Ok(());
+        }
+        let (pool, entry) = self.entry::<R>(parsed)?;
+        let _work = pool.begin()?;
+        check(&entry)?;
+        Ok(pool.delete(&entry)?)
+    }
+
+    /// Whether an object that is to be deleted was in a pool that was declared gone, and is in none.
+    fn is_gone_for_good(&self, id: &str, pool: PoolId) -> Result<bool> {
         let is_here = self.pools.iter().any(|known| known.id() == Some(pool));
         if is_here || !self.memory.is_retired(pool)? {
             return Ok(false);
@@ -53,49 +117,17 @@ impl Volumes {
     }
 }
 
-pub(super) fn parse_id(id: &str) -> Result<VolumeId> {
-    VolumeId::parse(id).ok_or_else(|| no_id("volume", id))
+pub(super) fn parse_id<I: ObjectId>(id: &str) -> Result<I> {
+    I::parse(id).ok_or_else(|| no_id::<I>(id))
 }
 
-/// The error of an id that is none of ours.
-pub(super) fn no_id(what: &'static str, id: &str) -> Error {
-    let id = shorten(id);
+/// The error of an id that stands for nothing.
+fn no_id<I: ObjectId>(id: &str) -> Error {
+    let (what, id) = (I::OBJECT, shorten(id));
     Error::NotFound { what, id }
 }
 
-/// What a message shows of an id that is none.
+/// The start of an id that is none, for a message.
 pub(super) fn shorten(id: &str) -> String {
     id.chars().take(MAX_FIELD_BYTES).collect()
-}
-
-/// The id that a page's token stands for; nothing for the first page.
-pub(super) fn after_token<I>(token: &str, parse: fn(&str) -> Option<I>) -> Result<Option<I>> {
-    match token {
-        "" => Ok(None),
-        _ => parse(token)
-            .map(Some)
-            .ok_or_else(|| Error::BadToken(token.to_owned())),
-    }
-}
-
-/// How many entries a page has at the most; 0 asks for all.
-pub(super) fn wanted(max_entries: usize) -> usize {
-    match max_entries {
-        0 => usize::MAX,
-        wanted => wanted,
-    }
-}
-
-/// Cuts what was found to a page in the order of its ids, and returns the token of the next; it is
-/// empty on the last. One more than is wanted tells that there is another.
-pub(super) fn cut<T, I: Ord + ToString>(
-    found: &mut Vec<T>,
-    wanted: usize,
-    id: impl Fn(&T) -> I,
-) -> String {
-    found.sort_by_key(&id);
-    let more = found.len() > wanted;
-    found.truncate(wanted);
-    let last = found.last().filter(|_| more);
-    last.map_or(String::new(), |last| id(last).to_string())
 }

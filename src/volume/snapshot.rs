@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::{
-    Entry, FORMAT, Known, Method, Origin, Pool, SnapshotEntry, SnapshotRecord, VolumeRecord,
+    Entry, FORMAT, Method, Origin, Pool, SnapshotEntry, SnapshotRecord, VolumeRecord,
 };
 use crate::types::{
     Bytes, ClaimLabel, PoolName, SnapshotId, SnapshotLabel, SnapshotName, VolumeId,
 };
 
-use super::find::{after_token, cut, no_id, parse_id, wanted};
+use super::find::parse_id;
 use super::{InUse, SnapshotClass, SourceId, Volumes};
 
 /// One snapshot.
@@ -94,7 +94,7 @@ impl Volumes {
     /// Makes a snapshot of a volume, or finds the one of that name if it is what was asked for.
     pub fn create_snapshot(&self, request: &SnapshotRequest) -> Result<Snapshot> {
         let _name = self.busy.hold_snapshot_name(request.name.as_str())?;
-        if let Some((pool, entry)) = self.find_snapshot_by_name(&request.name)? {
+        if let Some((pool, entry)) = self.find_by_name::<SnapshotRecord>(&request.name)? {
             self.check_same_snapshot(&entry, request)?;
             return Ok(Snapshot::new(pool.name(), &entry.record));
         }
@@ -137,49 +137,36 @@ impl Volumes {
     /// Deletes a snapshot; its space comes back in the background. What was made of it stays. A
     /// snapshot of a pool that was declared gone is gone.
     pub fn delete_snapshot(&self, id: &str) -> Result<()> {
-        let parsed = parse_snapshot_id(id)?;
-        let _held = self.busy.hold_to_delete(id)?;
-        if self.is_gone_for_good(id, parsed.pool())? {
-            return Ok(());
-        }
-        let (pool, entry) = self.snapshot_entry(parsed)?;
-        let _work = pool.begin()?;
-        Ok(pool.delete(&entry)?)
+        self.delete_unused::<SnapshotRecord>(id, |_| Ok(()))
     }
 
     /// The snapshot with an id.
     pub fn get_snapshot(&self, id: &str) -> Result<Snapshot> {
-        let (pool, entry) = self.snapshot_entry(parse_snapshot_id(id)?)?;
+        let (pool, entry) = self.entry::<SnapshotRecord>(parse_id(id)?)?;
         Ok(Snapshot::new(pool.name(), &entry.record))
     }
 
     /// At most `max_entries` snapshots (0: all) of those asked for, after the one named by `token`
-    /// (empty: from the first). A token is the last id of the page before.
+    /// (empty: from the first).
     pub fn list_snapshots(
         &self,
         filter: &SnapshotFilter,
         max_entries: usize,
         token: &str,
     ) -> Result<SnapshotPage> {
-        let after = after_token(token, SnapshotId::parse)?;
-        let wanted = wanted(max_entries);
         let id = filter.id.as_deref().map(SnapshotId::parse);
         let source = filter.source.as_deref().map(VolumeId::parse);
-        let mut snapshots: Vec<Snapshot> = Vec::new();
-        for pool in &self.pools {
-            let entries = pool.after::<SnapshotRecord>(after, usize::MAX);
-            let asked_for = entries.iter().filter(|entry| {
-                let record = &entry.record;
-                // What is no id of ours is nobody's.
-                id.is_none_or(|id| id == Some(record.id))
-                    && source.is_none_or(|source| source == Some(record.source_volume_id))
-            });
-            let page = asked_for.take(wanted.saturating_add(1));
-            snapshots.extend(page.map(|entry| Snapshot::new(pool.name(), &entry.record)));
-        }
-        let next_token = cut(&mut snapshots, wanted, |snapshot| snapshot.id);
+        // A text that is no id of ours is nobody's.
+        let asked_for = |record: &SnapshotRecord| {
+            id.is_none_or(|id| id == Some(record.id))
+                && source.is_none_or(|source| source == Some(record.source_volume_id))
+        };
+        let (found, next_token) = self.page(max_entries, token, asked_for)?;
+        let snapshots = found
+            .iter()
+            .map(|(pool, entry)| Snapshot::new(pool.name(), &entry.record));
         Ok(SnapshotPage {
-            snapshots,
+            snapshots: snapshots.collect(),
             next_token,
         })
     }
@@ -188,8 +175,8 @@ impl Volumes {
     pub(super) fn origin(&self, source: &SourceId) -> Result<(Arc<Pool>, Origin)> {
         match source {
             SourceId::Snapshot(id) => {
-                let id = parse_snapshot_id(id)?;
-                let found = self.snapshot_entry(id);
+                let id: SnapshotId = parse_id(id)?;
+                let found = self.entry(id);
                 let (pool, entry) = found.map_err(|error| self.elsewhere(error, &id))?;
                 Ok((pool, Origin::Snapshot(entry)))
             }
@@ -221,28 +208,6 @@ impl Volumes {
         }
     }
 
-    fn snapshot_entry(&self, id: SnapshotId) -> Result<(Arc<Pool>, Arc<SnapshotEntry>)> {
-        self.entry::<SnapshotRecord>("snapshot", id, id.pool())
-    }
-
-    /// Looks a name up in every pool, the sick ones included.
-    fn find_snapshot_by_name(
-        &self,
-        name: &SnapshotName,
-    ) -> Result<Option<(Arc<Pool>, Arc<SnapshotEntry>)>> {
-        for pool_id in self.pools.iter().filter_map(|pool| pool.id()) {
-            let id = SnapshotId::new(pool_id, name);
-            let known = |pool: &Arc<Pool>| {
-                pool.id() == Some(pool_id)
-                    && !matches!(pool.find::<SnapshotRecord>(id).0, Known::Nothing)
-            };
-            if self.pools.iter().any(known) {
-                return self.snapshot_entry(id).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
     /// Whether a snapshot that exists is the one asked for.
     fn check_same_snapshot(&self, entry: &SnapshotEntry, request: &SnapshotRequest) -> Result<()> {
         let differs = |difference: String| Error::Incompatible {
@@ -261,10 +226,6 @@ impl Volumes {
         }
         Ok(())
     }
-}
-
-fn parse_snapshot_id(id: &str) -> Result<SnapshotId> {
-    SnapshotId::parse(id).ok_or_else(|| no_id("snapshot", id))
 }
 
 /// The record of a snapshot that is to be made, as far as is known beforehand.

@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::layout;
 use crate::quota::{Enforcement, OURS};
-use crate::types::{
-    Bytes, ClaimLabel, NameHash, PoolId, SnapshotId, SnapshotLabel, SnapshotName, VolumeId,
-};
+use crate::types::{Bytes, ClaimLabel, SnapshotId, SnapshotLabel, SnapshotName, VolumeId};
 
 use super::{Pin, Record};
 
@@ -103,12 +101,8 @@ impl Record for SnapshotRecord {
         self.id
     }
 
-    fn hash(id: SnapshotId) -> NameHash {
-        id.hash()
-    }
-
-    fn is_sound(&self, pool: PoolId) -> bool {
-        self.id == SnapshotId::new(pool, &self.name)
+    fn name(&self) -> &SnapshotName {
+        &self.name
     }
 
     fn promised(&self) -> u64 {
