@@ -125,5 +125,5 @@ jq -nr --slurpfile alone "$work/alone" --slurpfile beside "$work/beside" --slurp
       ([$ids | fromjson?][0] as $xfs | if $xfs then row("space left on XFS by \($xfs.ids) quota ids, KiB"; $xfs.kib; 100)
         else "", "XFS is not measured: \($ids | split("\n")[0])." end)
     ' >>"$work/table"
-write_between "$page" "benches/run.sh enforcement" "$work/table"
+hack/write-between.sh "$page" "benches/run.sh enforcement" "$work/table"
 cat "$work/table"

@@ -46,19 +46,6 @@ place() { # ext4|xfs|btrfs|btrfs-squota
     mkdir "$pool" "$work/$fs/floor"
 }
 
-# Puts a file between the marks of a page that name what writes there.
-write_between() { # PAGE NAME FILE
-    for mark in begin end; do
-        grep -qx "<!-- $mark: $2 -->" "$1" || { echo "bench: $1 has no mark $mark: $2" >&2 && return 1; }
-    done
-    awk -v name="$2" -v file="$3" '
-        $0 == "<!-- end: " name " -->" { inside = 0 }
-        !inside { print }
-        $0 == "<!-- begin: " name " -->" { inside = 1; while ((getline line < file) > 0) print line }
-    ' "$1" >"$work/page"
-    cat "$work/page" >"$1"
-}
-
 serve() {
     setpriv --pdeathsig KILL "$ROOTCELLAR" serve --endpoint "unix://$socket" --node bench-node \
         --pool "default=$pool,init" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \

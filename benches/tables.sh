@@ -73,6 +73,6 @@ done
 jq -rs --arg kernel "$(uname -r)" --arg cpus "$(nproc)" --arg cpu "$(sed -n 's/^model name.*: //p;T;q' /proc/cpuinfo)" \
     --arg root "$(stat -f -c %T "${BENCH_DIR:-/var/tmp}")" --arg commit "$(git describe --always --dirty --exclude='*')" \
     --argjson rounds "$rounds" --argjson measure "$measure" -f benches/tables.jq "$results" >"$work/tables"
-write_between "$page" benches/run.sh "$work/tables"
+hack/write-between.sh "$page" benches/run.sh "$work/tables"
 cat "$work/tables"
 jq -se 'all(.failed == 0)' "$results" >/dev/null || { echo "bench: calls failed, see the table" >&2 && exit 1; }
