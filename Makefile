@@ -1,6 +1,6 @@
 # Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance clean
+.PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -61,6 +61,11 @@ e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cl
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh conformance
+
+e2e-startup: ## measure the time from claim to Running on such a cluster, and write docs/performance.md
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@e2e/run.sh startup
 
 clean: ## remove everything that was built
 	cargo clean

@@ -3,10 +3,13 @@
 #
 # Usage: run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
+#        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 # Needs: what check.sh asks for and hack/setup.sh e2e installs.
 # Env:   CARGO_TARGET_DIR  absolute
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
+#        ROUNDS, PAGE      of startup: how often both kinds of pods start, default: 5; where the table goes, default:
+#                          docs/performance.md
 # Last line: N passed, N failed, N skipped.
 set -eu
 # Whoever ends make, however hard, ends this too, and all that it runs: each is a child of its own, and in no pipe.
@@ -17,9 +20,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-scenarios | conformance) shift ;;
+scenarios | conformance | startup) shift ;;
 *)
-    echo "usage: run.sh scenarios|conformance [argument...]" >&2
+    echo "usage: run.sh scenarios|conformance|startup [argument...]" >&2
     exit 64
     ;;
 esac
@@ -56,24 +59,31 @@ cluster() { # COMMAND [argument...]
     clusters=$((clusters + 1))
     setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 9>&- || status=$?
 }
-if [ "$what" = conformance ]; then
-    step suites cluster e2e/conformance/run.sh "$@"
-else
+if [ "$what" != conformance ]; then
     step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./scenarios
+fi
+case $what in
+conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
+startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
+scenarios)
     step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
     # The distributions themselves are not here; where they keep kubelet's directory is tried.
     for preset in k0s microk8s; do
         export PRESET="$preset" RUN="$PARTS/$preset"
         KUBELET_DIR=$(sed -n 's/^kubeletDir: //p' "deploy/presets/$preset.yaml") step "$preset" cluster scenarios -test.run TestPreset
     done
-fi
+    ;;
+esac
 exec 3>&-
 wait
 rm -f "$log.pipe"
 if [ "$(grep -cE '^[1-9][0-9]* passed, ' "$log")" -ne "$clusters" ]; then
     echo "e2e: not every cluster has a test that passed"
     status=1
+fi
+if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
+    hack/write-between.sh "${PAGE:-docs/performance.md}" "e2e/run.sh startup" "$RUN/startup.md"
 fi
 counts=$(awk -v status="$status" -f hack/count.awk "$log")
 echo "$counts" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/' | tee "${SUMMARY:-$PARTS/$what.summary}"
