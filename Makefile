@@ -10,7 +10,7 @@ FS ?= dir
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-setup: ## install what is missing: Debian packages, the Rust toolchain
+setup: ## install what is missing: Debian packages, the Rust toolchain, cargo-deny
 	@hack/setup.sh
 
 build: ## build the release binary
@@ -20,7 +20,7 @@ build: ## build the release binary
 demo: build ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
 	@"$(CARGO_TARGET_DIR)/release/rootcellar" demo
 
-lint: setup ## check formats, lints, shell scripts, mutants, manifests and documents
+lint: setup ## check formats, lints, shell scripts, mutants, manifests, documents and dependencies
 	@hack/test.sh lint
 
 check: setup ## run lint, the unit tests and the fast integration tests: two minutes, and root only for some of them

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Installs what is missing: Debian packages and the Rust toolchain; checks for Rust and, for the tests, Go.
+# Installs what is missing: Debian packages, the Rust toolchain and, for the tests, hack/tools.txt.
+# Checks for Rust and, for the tests, Go.
 #
 # Usage: setup.sh [build|image|test|e2e]   what is to be done with it, default: test; e2e needs what all the others need
 # Nothing is removed for it: where another package is in the way, apt-get says so and fails.
 #
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test and e2e, Go 1.26 or newer.
+# Env:   CARGO_TARGET_DIR  absolute; the tools are in tools/bin below it
 set -eu
 cd "$(dirname "$0")/.."
 fail() {
@@ -19,7 +21,7 @@ case $purpose in
 build) ;;
 image) packages="$packages $image" ;;
 test)
-    packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git"
+    packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git python3-pip"
     # For hack/uml.sh; Debian has it for this architecture alone.
     [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
     ;;
@@ -60,4 +62,10 @@ done
 case $purpose in build | image) exit ;; esac
 command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
 (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
+tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
+    echo "setup: installing the tools of hack/tools.txt"
+    python3 -m pip install --quiet --root-user-action=ignore --require-hashes --upgrade --target "$tools" -r hack/tools.txt
+    cp hack/tools.txt "$tools/"
+fi
 echo "setup: everything is here: $(rustc --version), $(go version)"
