@@ -17,8 +17,10 @@ build: ## build the release binary
 	@hack/setup.sh build
 	cargo build --release --locked
 
-demo: build ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
-	@"$(CARGO_TARGET_DIR)/release/rootcellar" demo
+demo: ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
+	@hack/setup.sh build
+	cargo build --locked --bin rootcellar --example demo
+	@"$(CARGO_TARGET_DIR)/debug/examples/demo" "$(CARGO_TARGET_DIR)/debug/rootcellar"
 
 lint: setup ## check formats, lints, shell scripts, mutants, manifests, documents and dependencies
 	@hack/test.sh lint

@@ -66,7 +66,7 @@ step clippy cargo clippy --all-targets --locked -- -D warnings
 set -- env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --locked --no-fail-fast
 if [ "$goal" = check ]; then
     # These take most of the time: disks that come and go, random work, power-off and kills at every step.
-    step fast "$@" --lib --bins --test suite -- --show-output \
+    step fast "$@" --lib --bins --example demo --test suite -- --show-output \
         --skip disks:: --skip durable:: --skip fuzz:: --skip hostile:: --skip load:: --skip model:: --skip poweroff:: --skip steps::
     finish
 fi
@@ -82,6 +82,6 @@ step quota env UML_TIMEOUT=2400 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hac
     cargo test --locked --test quota -- --show-output
 step poweroff hack/uml-poweroff.sh
 step musl hack/musl.sh
-step demo "$ROOTCELLAR" demo
+step demo cargo run --locked --example demo -- "$ROOTCELLAR"
 for fs in ext4 xfs btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
 finish

@@ -6,7 +6,6 @@
 mod check;
 mod client;
 mod delete;
-mod demo;
 mod enforce;
 mod look;
 mod pool;
@@ -55,8 +54,6 @@ enum Command {
     Snapshot(snapshot::SnapshotCommand),
     /// Tell whether pools are as they should be, and the way out of what is not; changes nothing
     Check(check::CheckArgs),
-    /// Show a real server at work, in a temporary directory and without Kubernetes
-    Demo(demo::DemoArgs),
 }
 
 /// Runs the command that `args` name, the first being the program's own name.
@@ -71,7 +68,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Volume(command) => volume::run(&command),
         Command::Snapshot(command) => snapshot::run(&command),
         Command::Check(args) => check::run(&args),
-        Command::Demo(args) => demo::run(&args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("rootcellar: {}", error.chain());

@@ -11,8 +11,6 @@ use tonic::transport::{Channel, Endpoint};
 use crate::admin::admin_client::AdminClient;
 use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
-use crate::csi::identity_client::IdentityClient;
-use crate::csi::node_client::NodeClient;
 use crate::error::{Error, Result};
 
 /// The flag of commands that need a server.
@@ -47,33 +45,16 @@ pub(super) fn no_id(what: &str, id: &str) -> Error {
     Error::invalid("ID", problem)
 }
 
-/// Clients of all services over one connection, which is made anew after a restart.
+/// Clients of the services that commands use, over one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
-    /// The identity service.
-    pub(super) identity: IdentityClient<Channel>,
     /// The controller service.
     pub(super) controller: ControllerClient<Channel>,
-    /// The node service.
-    pub(super) node: NodeClient<Channel>,
     /// The driver's own service.
     pub(super) admin: AdminClient<Channel>,
 }
 
 impl Clients {
-    /// Clients that connect to the socket when they are first used.
-    pub(super) fn new(socket: &Path) -> Result<Self> {
-        let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
-            .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
-            .connect_lazy();
-        Ok(Self {
-            identity: IdentityClient::new(channel.clone()),
-            controller: ControllerClient::new(channel.clone()),
-            node: NodeClient::new(channel.clone()),
-            admin: AdminClient::new(channel),
-        })
-    }
-
     /// Clients of a server that is there.
     pub(super) fn of_server(socket: &Path) -> Result<Self> {
         // A connection that is tried here tells the system's own reason, and by the path.
@@ -82,6 +63,12 @@ impl Clients {
             path: socket.to_owned(),
             source,
         })?;
-        Self::new(socket)
+        let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
+            .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
+            .connect_lazy();
+        Ok(Self {
+            controller: ControllerClient::new(channel.clone()),
+            admin: AdminClient::new(channel),
+        })
     }
 }

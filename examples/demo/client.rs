@@ -5,16 +5,47 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rootcellar::csi::controller_client::ControllerClient;
+use rootcellar::csi::identity_client::IdentityClient;
+use rootcellar::csi::node_client::NodeClient;
+use rootcellar::csi::volume_capability::access_mode::Mode;
+use rootcellar::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use rootcellar::csi::{
+    CapacityRange, CreateVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
+};
+use rootcellar::error::Error;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 use uuid::Uuid;
 
 use super::report::Failure;
-use crate::csi::volume_capability::access_mode::Mode;
-use crate::csi::volume_capability::{AccessMode, AccessType, MountVolume};
-use crate::csi::{CapacityRange, CreateVolumeRequest, NodePublishVolumeRequest, VolumeCapability};
 
 /// How long a call may take before the demo gives up.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Clients of the services of CSI over one connection, which is made anew after a restart.
+pub(super) struct Clients {
+    /// The identity service.
+    pub(super) identity: IdentityClient<Channel>,
+    /// The controller service.
+    pub(super) controller: ControllerClient<Channel>,
+    /// The node service.
+    pub(super) node: NodeClient<Channel>,
+}
+
+impl Clients {
+    /// Clients that connect to the socket when they are first used.
+    pub(super) fn new(socket: &Path) -> Result<Self, Error> {
+        let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
+            .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
+            .connect_lazy();
+        Ok(Self {
+            identity: IdentityClient::new(channel.clone()),
+            controller: ControllerClient::new(channel.clone()),
+            node: NodeClient::new(channel),
+        })
+    }
+}
 
 /// The answer of a call that must succeed, and how long it took.
 pub(super) async fn call<T>(
@@ -147,8 +178,9 @@ fn capability() -> VolumeCapability {
 
 #[cfg(test)]
 mod tests {
+    use rootcellar::volume::Class;
+
     use super::*;
-    use crate::volume::Class;
 
     #[test]
     fn a_claim_asks_as_the_provisioner_does() {

@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use rootcellar::error::Error;
+
 use super::place::{Namespace, Place};
-use crate::error::Error;
 
 /// A step that went otherwise than it should.
 #[derive(Debug, Clone, PartialEq, Eq)]

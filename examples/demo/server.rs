@@ -2,14 +2,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rootcellar::error::Result;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::Place;
-use crate::error::{Error, Result};
+use super::place::{Place, failed};
 
 /// How long the server may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -23,14 +23,12 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts `rootcellar serve` on the demo's directory.
-    pub(super) fn start(place: &Place) -> Result<Self> {
-        let binary =
-            std::env::current_exe().map_err(|error| failed("find", "/proc/self/exe", error))?;
+    pub(super) fn start(binary: &Path, place: &Place) -> Result<Self> {
         let log = open_log(place).map_err(|error| failed("write", place.log(), error))?;
         let stderr = log
             .try_clone()
             .map_err(|error| failed("write", place.log(), error))?;
-        let mut command = Command::new(&binary);
+        let mut command = Command::new(binary);
         command
             .arg("serve")
             .arg("--node=demo-node")
@@ -96,12 +94,4 @@ fn open_log(place: &Place) -> io::Result<File> {
         .create(true)
         .append(true)
         .open(place.log())
-}
-
-fn failed(what: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Error {
-    Error::Io {
-        what,
-        path: path.into(),
-        source: source.into(),
-    }
 }

@@ -1,5 +1,5 @@
-//! `rootcellar demo`: the real server in a temporary directory, and this process as provisioner
-//! and kubelet. Everything it mounts is in a mount namespace of its own, which ends with it.
+//! `make demo`: the real server in a temporary directory, and this process as provisioner and
+//! kubelet. Everything it mounts is in a mount namespace of its own, which ends with it.
 
 mod client;
 mod place;
@@ -11,48 +11,57 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use rootcellar::error::{Error, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-use place::Place;
+use client::Clients;
+use place::{Place, failed};
 use report::{Failure, Report};
 use server::Server;
 
-use super::client::Clients;
-use super::{cannot_print, runtime};
-use crate::error::Result;
-
-/// What the demo takes.
-#[derive(Debug, clap::Args)]
-pub(super) struct DemoArgs {
-    /// Make the temporary directory in this one [default: $TMPDIR or /tmp]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
+/// `EX_USAGE` of sysexits.h.
+const USAGE: u8 = 64;
 
 /// What every step of the story works with.
 struct Demo {
+    binary: PathBuf,
     place: Place,
     server: Server,
     clients: Clients,
     report: Report<io::Stdout>,
 }
 
-/// Plays the story; a step that goes otherwise than it should is a failure.
-pub(super) fn run(args: &DemoArgs) -> Result<ExitCode> {
-    // Before anything starts a thread: a namespace is entered by the calling thread alone.
-    let namespace = place::enter_namespace()?;
-    let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let place = Place::make(&base)?;
-    let runtime = runtime()?;
-    let mut report = Report::new(io::stdout());
-    report.opening(&place, namespace).map_err(cannot_print)?;
-    runtime.block_on(play(place, report))
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let (Some(binary), None) = (args.next(), args.next()) else {
+        eprintln!("usage: demo BINARY, the rootcellar to start");
+        return ExitCode::from(USAGE);
+    };
+    run(binary.into()).unwrap_or_else(|error| {
+        eprintln!("demo: {}", error.chain());
+        ExitCode::FAILURE
+    })
 }
 
-async fn play(place: Place, report: Report<io::Stdout>) -> Result<ExitCode> {
-    let server = Server::start(&place)?;
+/// Plays the story; a step that goes otherwise than it should is a failure.
+fn run(binary: PathBuf) -> Result<ExitCode> {
+    // Before anything starts a thread: a namespace is entered by the calling thread alone.
+    let namespace = place::enter_namespace()?;
+    let place = Place::make(&std::env::temp_dir())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Internal(format!("cannot start the runtime: {error}")))?;
+    let mut report = Report::new(io::stdout());
+    report.opening(&place, namespace).map_err(cannot_print)?;
+    runtime.block_on(play(binary, place, report))
+}
+
+async fn play(binary: PathBuf, place: Place, report: Report<io::Stdout>) -> Result<ExitCode> {
+    let server = Server::start(&binary, &place)?;
     let clients = Clients::new(&place.socket())?;
     let mut demo = Demo {
+        binary,
         place,
         server,
         clients,
@@ -75,6 +84,11 @@ async fn play(place: Place, report: Report<io::Stdout>) -> Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// The error of a report whose output nobody takes.
+fn cannot_print(source: io::Error) -> Error {
+    failed("write to", "/dev/stdout", source)
 }
 
 /// Ends at SIGINT or SIGTERM; where they cannot be waited for, never.

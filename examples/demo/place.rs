@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use rootcellar::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, FsWord, StatxAttributes, StatxFlags};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use uuid::Uuid;
-
-use crate::error::{Error, Result};
 
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 const OVERLAYFS_SUPER_MAGIC: FsWord = 0x794c_7630;
@@ -186,7 +185,12 @@ impl Place {
     }
 }
 
-fn failed(what: &'static str, path: &Path, source: impl Into<io::Error>) -> Error {
+/// The error of what the demo cannot do itself.
+pub(super) fn failed(
+    what: &'static str,
+    path: impl Into<PathBuf>,
+    source: impl Into<io::Error>,
+) -> Error {
     Error::Io {
         what,
         path: path.into(),

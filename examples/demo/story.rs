@@ -5,19 +5,18 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rootcellar::csi::volume_usage::Unit;
+use rootcellar::csi::{
+    DeleteVolumeRequest, GetCapacityRequest, GetPluginInfoRequest, ListVolumesRequest,
+    NodeGetInfoRequest, NodeGetVolumeStatsRequest, NodeUnpublishVolumeRequest, ProbeRequest,
+};
+use rootcellar::types::Bytes;
 use tonic::Code;
 
 use super::Demo;
 use super::client::{Claim, call, refused};
 use super::report::Failure;
 use super::server::Server;
-
-use crate::csi::volume_usage::Unit;
-use crate::csi::{
-    DeleteVolumeRequest, GetCapacityRequest, GetPluginInfoRequest, ListVolumesRequest,
-    NodeGetInfoRequest, NodeGetVolumeStatsRequest, NodeUnpublishVolumeRequest, ProbeRequest,
-};
-use crate::types::Bytes;
 
 /// How long the server may take until it is ready, and until a deleted volume's space is free.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -278,7 +277,7 @@ impl Demo {
     async fn restart(&mut self, claim: &Claim) -> Result<(), Failure> {
         self.stop().await?;
         self.read(claim, "while no driver runs")?;
-        self.server = Server::start(&self.place)?;
+        self.server = Server::start(&self.binary, &self.place)?;
         let took = self.ready().await?;
         self.report.step(
             "Probe",
