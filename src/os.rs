@@ -102,9 +102,11 @@ impl<'a> Object<'a> {
 /// Sees every step before and after it; an error before stands for the step's own.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Called before a step on an entry (or on an open file, whose name is then empty).
-    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno>;
+    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
+        Ok(())
+    }
     /// Called after a step that succeeded.
-    fn after(&self, step: Step, name: &OsStr);
+    fn after(&self, _step: Step, _name: &OsStr) {}
     /// Called after that with what the step was on, for those who follow what is on the disk.
     fn changed(&self, _step: Step, _object: Object<'_>) {}
 }

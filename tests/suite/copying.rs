@@ -59,8 +59,6 @@ impl Observer for Gate {
         }
         Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// Opens the gate, also when a test fails.
@@ -262,8 +260,6 @@ impl Observer for Slow {
         }
         Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// A copy that takes long and advances from file to file is not taken for a disk that does not

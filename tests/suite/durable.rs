@@ -4,14 +4,12 @@
 mod model;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
-use rustix::io::Errno;
 
 use crate::common::NodeDir;
 use crate::common::loops::{LoopMount, obstacle};
@@ -26,12 +24,6 @@ use model::{Model, World};
 struct Follower(Mutex<(Model, Option<BTreeSet<World>>)>);
 
 impl Observer for Follower {
-    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-
     fn changed(&self, step: Step, object: Object<'_>) {
         let (model, seen) = &mut *self.0.lock().unwrap();
         model.note(step, object);

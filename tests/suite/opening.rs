@@ -122,8 +122,6 @@ impl Observer for Stubborn {
             Ok(())
         }
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// The size of a deleted volume stays promised until its space is free, and what resists, at any

@@ -350,8 +350,6 @@ impl Observer for Limits {
         self.seen.lock().unwrap().push((step, name, limits));
         Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// A volume's limit is in force before its directory exists and until all that was in it is gone.

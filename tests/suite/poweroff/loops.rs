@@ -1,13 +1,11 @@
 //! Real filesystems in images, which are copied after each step that changes a disk and after each
 //! reply.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
 use rootcellar::pool::enable_quota;
-use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::image::Image;
@@ -51,12 +49,6 @@ impl Camera {
 }
 
 impl Observer for Camera {
-    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-
     fn changed(&self, _step: Step, _object: Object<'_>) {
         if let Some(shots) = self.shots.lock().unwrap().as_mut() {
             if self.commits {

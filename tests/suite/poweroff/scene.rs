@@ -421,13 +421,7 @@ fn request(volume: &str) -> CreateRequest {
 #[derive(Debug)]
 struct Nobody;
 
-impl Observer for Nobody {
-    fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-}
+impl Observer for Nobody {}
 
 /// Plays an operation and loses power at every moment of it and after its reply.
 pub fn play(disks: &mut impl Disks, node: &Arc<NodeDir>, operation: &Operation) {

@@ -300,8 +300,6 @@ impl Observer for Commits {
         }
         Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 #[test]

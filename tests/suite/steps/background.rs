@@ -235,8 +235,6 @@ impl Observer for Early {
         }
         Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// A pool is remembered before it is served.

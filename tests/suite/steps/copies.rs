@@ -366,8 +366,6 @@ impl Observer for Watch {
         }
         Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// Before a subvolume is copied the limit of its volume is raised by what it holds, for it stays

@@ -104,8 +104,6 @@ impl Observer for Script {
         }
         if plan.halted { Err(Errno::IO) } else { Ok(()) }
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// A node with one pool, whose steps are scripted.
