@@ -1,5 +1,6 @@
 //! The seam to the operating system: every step that changes a pool's disk goes through [`Os`],
-//! so that a test can watch, fail or stop each one. Reading needs no seam and stands beside it.
+//! so that a test can watch, fail or stop each one, and skip a sync. Reading needs no seam and
+//! stands beside it.
 
 mod copy;
 
@@ -109,6 +110,10 @@ pub trait Observer: Send + Sync + fmt::Debug {
     fn after(&self, _step: Step, _name: &OsStr) {}
     /// Called after that with what the step was on, for those who follow what is on the disk.
     fn changed(&self, _step: Step, _object: Object<'_>) {}
+    /// Whether a sync is skipped. Its caller is told that it succeeded; nothing else is called.
+    fn skips(&self, _sync: Step, _file: BorrowedFd<'_>) -> bool {
+        false
+    }
 }
 
 /// The mutating system calls.
@@ -141,6 +146,14 @@ impl Os {
         observer.after(step, object.name());
         observer.changed(step, object);
         Ok(value)
+    }
+
+    fn sync(&self, step: Step, file: impl AsFd, call: fn(BorrowedFd<'_>) -> Outcome) -> Outcome {
+        let file = file.as_fd();
+        match &self.observer {
+            Some(observer) if observer.skips(step, file) => Ok(()),
+            _ => self.step(step, Object::Open(file), || call(file)),
+        }
     }
 
     /// Makes a directory with a mode, less the umask.
@@ -190,16 +203,12 @@ impl Os {
 
     /// Makes a file or directory durable.
     pub fn fsync(&self, file: impl AsFd) -> Outcome {
-        let file = file.as_fd();
-        self.step(Step::Fsync, Object::Open(file), || rustix::fs::fsync(file))
+        self.sync(Step::Fsync, file, |file| rustix::fs::fsync(file))
     }
 
     /// Makes all of a filesystem durable.
     pub fn syncfs(&self, file: impl AsFd) -> Outcome {
-        let file = file.as_fd();
-        self.step(Step::Syncfs, Object::Open(file), || {
-            rustix::fs::syncfs(file)
-        })
+        self.sync(Step::Syncfs, file, |file| rustix::fs::syncfs(file))
     }
 
     /// Renames, replacing what is there.
@@ -371,10 +380,7 @@ impl Os {
 
     /// Makes all of a btrfs durable, and has the space of destroyed subvolumes freed soon.
     pub fn sync_btrfs(&self, filesystem: impl AsFd) -> Outcome {
-        let filesystem = filesystem.as_fd();
-        self.step(Step::Syncfs, Object::Open(filesystem), || {
-            sys::sync_btrfs(filesystem)
-        })
+        self.sync(Step::Syncfs, filesystem, sys::sync_btrfs)
     }
 
     /// Destroys a btrfs subvolume that holds no other.

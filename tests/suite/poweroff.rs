@@ -3,7 +3,7 @@
 //! the disks would hold had the power failed there.
 
 mod image;
-mod loops;
+pub(crate) mod loops;
 pub(crate) mod operations;
 pub(crate) mod scene;
 
@@ -12,6 +12,11 @@ use crate::skip;
 use loops::Kind;
 pub(crate) use loops::{PLACES, mount_empty, unmount_all};
 use operations::OPERATIONS;
+
+pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
+    simple_quota: true,
+    ..Kind::plain("btrfs")
+};
 
 fn lose_power(kind: Kind) {
     for commits in [false, true] {
@@ -53,8 +58,5 @@ fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
     if let Some(reason) = obstacle() {
         skip!("{reason}");
     }
-    lose_power(Kind {
-        simple_quota: true,
-        ..Kind::plain("btrfs")
-    });
+    lose_power(BTRFS_WITH_QUOTA);
 }

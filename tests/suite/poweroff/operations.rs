@@ -26,6 +26,9 @@ pub struct Operation {
     pub disk_is_missing: bool,
     /// Whether a limit may be left that every start makes what is recorded.
     pub leaves_limits: bool,
+    /// A sync that is skipped: the first of this kind on a path that ends so, where `*` stands for
+    /// any characters. The path of the pool itself is `/`.
+    pub skips: Option<(Step, &'static str)>,
 }
 
 impl Operation {
@@ -37,6 +40,7 @@ impl Operation {
         after: |scene| scene.holds(&[]),
         disk_is_missing: false,
         leaves_limits: false,
+        skips: None,
     };
 }
 
@@ -82,6 +86,14 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "make a pool whose disk is missing then",
+        act: Scene::start,
+        after: |scene| scene.is_sick("nothing is at its path"),
+        disk_is_missing: true,
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "start where a killed driver remembered the pool",
+        prepare: |scene| scene.kill_starting(Kill::After(Step::Rename, "pools.json")),
         act: Scene::start,
         after: |scene| scene.is_sick("nothing is at its path"),
         disk_is_missing: true,
@@ -253,6 +265,15 @@ pub const OPERATIONS: &[Operation] = &[
         },
         before: |scene| scene.is_sick("of node other-node"),
         after: |scene| scene.holds(&["kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "adopt a pool that a killed driver left in sight",
+        prepare: |scene| scene.kill_starting(Kill::After(MARKED.0, MARKED.1)),
+        act: |scene| {
+            scene.end();
+            adopt_by(scene, NODE, "state");
+        },
         ..Operation::NOTHING
     },
     Operation {

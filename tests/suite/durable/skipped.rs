@@ -1,0 +1,104 @@
+//! Every sync is needed: an operation that skips one does not survive a power-off. The syncs of
+//! `volume enforce` are missing here, because no power-off test plays it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+use rootcellar::os::Step::{self, Fsync, Syncfs};
+
+use super::lose_power;
+use crate::common::loops::obstacle;
+use crate::poweroff::operations::{OPERATIONS, Operation};
+use crate::poweroff::{BTRFS_WITH_QUOTA, loops};
+use crate::skip;
+
+/// An operation, the kind and the path of the sync that it skips, as [`Operation::skips`] has them,
+/// and the words of the check that must fail.
+type Row = (&'static str, Step, &'static str, &'static str);
+
+/// No name leads to a file or directory after the reply.
+const LOST: &str = "lost: ";
+/// The driver serves neither the old state nor the new one.
+const NEITHER: &str = "neither before nor after";
+/// A record is damaged.
+const QUARANTINED: &str = "quarantined";
+/// A file in a copy is not the original's.
+const CONTENT: &str = "content";
+
+/// A log keeps the order of metadata, as on ext4 and XFS.
+#[rustfmt::skip]
+const LOGGED: &[Row] = &[
+    ("pool init", Fsync, "/", LOST),
+    ("start where a killed driver remembered the pool", Fsync, "/state", LOST),
+    ("create", Fsync, "/volume.json", QUARANTINED),
+    ("create", Fsync, "/volumes", LOST),
+    ("create what a killed driver left in sight", Syncfs, "/", LOST),
+    ("expand", Fsync, "/staging/*", NEITHER),
+    ("expand", Fsync, "/volumes/pvc-*", LOST),
+    ("delete", Fsync, "/trash", LOST),
+    ("delete", Fsync, "/volumes", NEITHER),
+    ("snapshot", Syncfs, "/", CONTENT),
+    ("snapshot", Fsync, "/snapshot.json", QUARANTINED),
+    ("snapshot", Fsync, "/snapshots", LOST),
+    ("adopt another node's pool", Fsync, "/.rootcellar", LOST),
+    ("adopt a pool that a killed driver left in sight", Syncfs, "/", LOST),
+    ("retire a pool that is gone", Fsync, "/pools.json.tmp", "pools.json is damaged"),
+    ("retire a pool that is gone", Fsync, "/state", LOST),
+];
+
+/// Nothing keeps an order, as on btrfs.
+const UNORDERED: &[Row] = &[
+    ("pool init", Syncfs, "/", LOST),
+    ("create", Syncfs, "/", LOST),
+];
+
+/// The kernel keeps limits.
+const LIMITED: &[Row] = &[("expand", Syncfs, "/", "limits were not durable")];
+
+fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
+    for (name, sync, path, complaint) in rows {
+        eprintln!("{name}, which skips {sync:?} of {path}");
+        let operation = OPERATIONS.iter().find(|operation| operation.name == *name);
+        let operation = Operation {
+            skips: Some((*sync, path)),
+            ..*operation.unwrap()
+        };
+        let failure = catch_unwind(AssertUnwindSafe(|| lose_power(&operation)));
+        let failure = failure.expect_err("no check misses the sync");
+        let failure = failure.downcast::<String>().unwrap();
+        assert!(failure.contains(complaint), "{failure}");
+    }
+}
+
+/// Each sync is missed on a disk that logs metadata.
+#[test]
+fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    are_missed(LOGGED, |operation| {
+        lose_power(true, slice::from_ref(operation));
+    });
+}
+
+/// As above, on a disk that keeps no order.
+#[test]
+fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    are_missed(UNORDERED, |operation| {
+        lose_power(false, slice::from_ref(operation));
+    });
+}
+
+/// As above, on btrfs with simple quota.
+#[test]
+fn a_skipped_sync_is_missed_on_btrfs_with_quota() {
+    if let Some(reason) = obstacle() {
+        skip!("{reason}");
+    }
+    are_missed(LIMITED, |operation| {
+        loops::lose_power(BTRFS_WITH_QUOTA, false, [operation]);
+    });
+}
