@@ -34,7 +34,7 @@ test: setup ## run everything that needs no cluster; ends with the numbers
 soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
 	@hack/soak.sh
 
-mutants: setup ## remove each sync and change each order that durability rests on, and see a test fail; takes hours
+mutants: setup ## change each order that durability rests on, and see a test fail; takes hours
 	@hack/mutants.sh
 
 sanity: setup build ## run csi-sanity; FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota is what the pool is on
