@@ -13,19 +13,10 @@ use rootcellar::volume::{
     Capability, Class, CreateRequest, PATIENCE, Settings, SourceId, Volume, Volumes,
 };
 
-#[path = "../../tests/suite/common/loops.rs"]
-#[allow(dead_code, unreachable_pub)]
-pub mod loops;
+pub use support::loops;
 
 /// The size of every volume.
 const SIZE: u64 = 1 << 30;
-
-/// What `loops` waits by.
-fn eventually(_what: &str, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A number from the environment.
 pub fn setting(name: &str, default: usize) -> usize {

@@ -14,25 +14,12 @@
 )]
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
-#[path = "../quota/cellar.rs"]
-#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
-mod cellar;
-#[path = "../suite/common/mod.rs"]
-#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
-mod common;
-#[path = "../quota/kernel.rs"]
-#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
-mod kernel;
-#[path = "../quota/variant.rs"]
-#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
-mod variant;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use cellar::{Cellar, MIB, OURS, Served, append};
-use common::{eventually, names};
+use support::cellar::{Cellar, MIB, OURS, Served, append};
+use support::{eventually, kernel, names, variant};
 
 const MODE: u32 = 0o2770;
 const OWNER: u32 = 1007;

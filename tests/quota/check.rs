@@ -6,11 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::common::NodeDir;
-use crate::common::loops::{LoopMount, run};
-use crate::variant::{ENFORCING, OTHERS};
-use crate::{kernel, skip};
+use support::NodeDir;
+use support::cellar::{Cellar, MIB, append, obstacle};
+use support::loops::{LoopMount, run};
+use support::variant::{ENFORCING, OTHERS};
+use support::{kernel, skip};
 
 /// What is found of the pool at a path.
 pub fn look(pool: &Path) -> Value {

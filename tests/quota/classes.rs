@@ -2,10 +2,10 @@
 
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::common::messages::refused;
-use crate::skip;
-use crate::variant::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
+use support::cellar::{Cellar, MIB, append, obstacle};
+use support::messages::refused;
+use support::skip;
+use support::variant::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
 
 const REQUIRED: &[(&str, &str)] = &[("enforcement", "required")];
 const NONE: &[(&str, &str)] = &[("enforcement", "none")];

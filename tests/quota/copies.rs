@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use rootcellar::csi;
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, OURS, Served, append, as_pod, obstacle};
-use crate::common::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
-use crate::common::names;
-use crate::kernel::{self, Quota};
-use crate::skip;
-use crate::variant::{ENFORCING, XFS};
+use support::cellar::{Cellar, MIB, OURS, Served, append, as_pod, obstacle};
+use support::kernel::{self, Quota};
+use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
+use support::names;
+use support::skip;
+use support::variant::{ENFORCING, XFS};
 
 /// A volume of a size with a file of so many MiB, and where it is published.
 async fn make(cellar: &Cellar, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
@@ -165,7 +165,7 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
         let content = of_snapshot(&taken.snapshot_id);
         make_copy(&cellar, &mut served, "copy", 16 * MIB, content).await;
         cellar.assert_limited("copy", 16 * MIB);
-        crate::common::eventually("nothing else is limited or charged", || {
+        support::eventually("nothing else is limited or charged", || {
             // The source, the snapshot and the copy.
             kernel::quotas(cellar.at(), OURS.start).len() == 3
         });

@@ -1,8 +1,8 @@
 //! Whether sizes are held is what the kernel says, whatever the mount options say.
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::variant::{ENFORCING, OTHERS};
-use crate::{kernel, skip};
+use support::cellar::{Cellar, MIB, append, obstacle};
+use support::variant::{ENFORCING, OTHERS};
+use support::{kernel, skip};
 
 /// Every way to make and mount a filesystem has the state that the other tests take it to have.
 #[test]

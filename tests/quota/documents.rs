@@ -1,8 +1,8 @@
 //! The pages that say how a filesystem is made and mounted.
 
-use crate::cellar::obstacle;
-use crate::common::manual::assert_enforced;
-use crate::skip;
+use support::cellar::obstacle;
+use support::manual::assert_enforced;
+use support::skip;
 
 /// The documented blocks for XFS and ext4 make filesystems that enforce sizes, also after the node
 /// has mounted them again by /etc/fstab.

@@ -6,11 +6,11 @@ use std::process::{Command, Output};
 
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, Served, append, inodes_of, obstacle};
-use crate::common::messages::{publish, refused};
-use crate::common::tree::{Extent, Walked, nasty};
-use crate::skip;
-use crate::variant::{EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
+use support::cellar::{Cellar, MIB, Served, append, inodes_of, obstacle};
+use support::messages::{publish, refused};
+use support::skip;
+use support::tree::{Extent, Walked, nasty};
+use support::variant::{EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
 
 type Pair = (&'static Variant, &'static Variant);
 
@@ -108,7 +108,7 @@ async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_t
         for kind in ["fifo", "link"] {
             let (old, new) = (target.join(kind), target.join(format!("wide/{kind}")));
             if kind == "fifo" {
-                crate::common::loops::run(Command::new("mkfifo").arg(&old));
+                support::loops::run(Command::new("mkfifo").arg(&old));
             } else {
                 std::os::unix::fs::symlink("nowhere", &old).unwrap();
             }
@@ -134,7 +134,7 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
             for dir in [at, &at.join("dir")] {
                 std::os::unix::fs::symlink("nowhere", dir.join("link")).unwrap();
                 fs::hard_link(dir.join("link"), dir.join("other")).unwrap();
-                crate::common::loops::run(Command::new("mkfifo").arg(dir.join("fifo")));
+                support::loops::run(Command::new("mkfifo").arg(dir.join("fifo")));
             }
         })
         .await;
@@ -246,7 +246,7 @@ async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_r
             append(&at.join("file"), MIB);
         })
         .await;
-        let id = u64::from(crate::cellar::OURS.start);
+        let id = u64::from(support::cellar::OURS.start);
         cellar.rewrite("pvc", "quota_id", id);
         cellar.rewrite("pvc", "enforcing", true);
         fs::create_dir(cellar.directory("pvc").join("enforcing")).unwrap();

@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 
 use rustix::io::Errno;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
 use crate::check::{assert_well, follow, look, of};
-use crate::skip;
-use crate::variant::ENFORCING;
+use support::cellar::{Cellar, MIB, append, obstacle};
+use support::skip;
+use support::variant::ENFORCING;
 
 /// The user of a pod, who has no right of root's.
 const USER: u32 = 1000;

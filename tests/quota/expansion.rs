@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, append, inodes_of, obstacle, size_shown};
-use crate::common::messages::refused;
-use crate::skip;
-use crate::variant::{ENFORCING, XFS_PLAIN};
+use support::cellar::{Cellar, MIB, append, inodes_of, obstacle, size_shown};
+use support::messages::refused;
+use support::skip;
+use support::variant::{ENFORCING, XFS_PLAIN};
 
 /// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
 /// when asked twice; a smaller size changes nothing.
@@ -59,7 +59,7 @@ async fn a_volume_grows_under_its_writer() {
         let seen = std::sync::Arc::clone(&is_full);
         let writer = tokio::task::spawn_blocking(move || {
             let mut written = 0;
-            crate::common::eventually("all is written", || {
+            support::eventually("all is written", || {
                 let (more, error) = append(&file, 6 * MIB - written);
                 written += more;
                 assert!(error.is_none_or(|errno: Errno| errno == full), "{error:?}");
@@ -67,7 +67,7 @@ async fn a_volume_grows_under_its_writer() {
                 written >= 6 * MIB
             });
         });
-        crate::common::messages::soon("the volume is full", async || {
+        support::messages::soon("the volume is full", async || {
             is_full.load(Ordering::SeqCst)
         })
         .await;

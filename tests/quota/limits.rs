@@ -4,9 +4,9 @@ use std::fs::{self, File};
 
 use rustix::io::Errno;
 
-use crate::cellar::{Cellar, MIB, append, as_pod, inodes_of, obstacle, size_shown};
-use crate::skip;
-use crate::variant::ENFORCING;
+use support::cellar::{Cellar, MIB, append, as_pod, inodes_of, obstacle, size_shown};
+use support::skip;
+use support::variant::ENFORCING;
 
 /// A pod gets all of its volume's size and no more, with the errno of its filesystem, and writes on
 /// when it has made room; df shows the size.
@@ -29,7 +29,7 @@ async fn a_volume_holds_its_size_and_no_more() {
         assert!((7 * MIB..=8 * MIB).contains(&written), "{written}");
         assert_eq!(size_shown(&target), shown);
         fs::remove_file(target.join("file")).unwrap();
-        crate::common::eventually("there is room again", || {
+        support::eventually("there is room again", || {
             append(&target.join("again"), 64 << 10) == (64 << 10, None)
         });
         served.stop();

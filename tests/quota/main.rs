@@ -11,20 +11,14 @@
 )]
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
-#[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
-mod cellar;
 mod check;
 mod classes;
-#[path = "../suite/common/mod.rs"]
-#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
-mod common;
 mod copies;
 mod detection;
 mod documents;
 mod enforce;
 mod escapes;
 mod expansion;
-mod kernel;
 mod limits;
 mod numbers;
 mod poweroff;
@@ -32,5 +26,3 @@ mod quarantine;
 mod restoring;
 mod sequences;
 mod usage;
-#[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
-mod variant;

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use crate::cellar::{Cellar, MIB, OURS, append, obstacle};
-use crate::skip;
-use crate::variant::ENFORCING;
-use crate::{common, kernel};
+use support::cellar::{Cellar, MIB, OURS, append, obstacle};
+use support::skip;
+use support::variant::ENFORCING;
+use support::{eventually, kernel, names};
 
 /// Numbers that are not the driver's: the kubelet's own, and the first and last beside the range.
 const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
@@ -102,8 +102,8 @@ async fn quota_ids_are_used_again() {
             let id = served.make("pvc", MIB).await;
             assert_eq!(cellar.project("pvc"), OURS.start);
             served.clients.delete(&id).await.unwrap();
-            common::eventually("the trash is empty", || {
-                common::names(&cellar.at().join(".rootcellar/trash")).is_empty()
+            eventually("the trash is empty", || {
+                names(&cellar.at().join(".rootcellar/trash")).is_empty()
             });
             // XFS gives space back in the background.
             cellar.wait_free(OURS.start);
@@ -168,8 +168,8 @@ async fn the_pools_own_directories_have_no_number() {
             assert_eq!((project, inherits), (0, false), "{own:?}");
         }
         assert_eq!(kernel::project(&cellar.directory("pvc")), (0, false));
-        common::eventually("staging is empty", || {
-            common::names(&cellar.at().join(".rootcellar/staging")).is_empty()
+        eventually("staging is empty", || {
+            names(&cellar.at().join(".rootcellar/staging")).is_empty()
         });
         served.stop();
     }

@@ -1,25 +1,14 @@
 //! Power-off at every step, as tests/suite/poweroff.rs has it, on filesystems that hold sizes: what
 //! is there afterwards is limited as its record says, and nothing else is.
 
-#[path = "../suite/poweroff/image.rs"]
-mod image;
-#[path = "../suite/poweroff/loops.rs"]
-#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
-mod loops;
-#[path = "../suite/poweroff/operations.rs"]
-mod operations;
-#[path = "../suite/poweroff/scene.rs"]
-mod scene;
-
 use std::fs;
 
-use crate::cellar::{OURS, inodes_of, obstacle};
-use crate::common::{eventually, names};
-use crate::variant::{EXT4, Variant, XFS};
-use crate::{kernel, skip};
-use loops::{Kind, lose_power};
-use operations::OPERATIONS;
-use scene::Scene;
+use support::cellar::{OURS, inodes_of, obstacle};
+use support::poweroff::loops::{Kind, lose_power};
+use support::poweroff::operations::OPERATIONS;
+use support::poweroff::scene::Scene;
+use support::variant::{EXT4, Variant, XFS};
+use support::{eventually, kernel, names, skip};
 
 /// The operations in which limits are set or freed.
 const ABOUT_LIMITS: [&str; 13] = [

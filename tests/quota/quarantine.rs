@@ -2,10 +2,10 @@
 
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::common::messages::{publish, refused};
-use crate::variant::ENFORCING;
-use crate::{kernel, skip};
+use support::cellar::{Cellar, MIB, append, obstacle};
+use support::messages::{publish, refused};
+use support::variant::ENFORCING;
+use support::{kernel, skip};
 
 /// A volume whose `data/` does not carry the number of its record is quarantined, and neither that
 /// number's limit nor the one it carries is changed.

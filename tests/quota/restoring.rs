@@ -1,9 +1,9 @@
 //! Limits that somebody changed, and a disk that is mounted without them for a while.
 
-use crate::cellar::{Cellar, MIB, Served, append, obstacle};
-use crate::kernel;
-use crate::skip;
-use crate::variant::{ENFORCING, EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
+use support::cellar::{Cellar, MIB, Served, append, obstacle};
+use support::kernel;
+use support::skip;
+use support::variant::{ENFORCING, EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
 
 const RESTORED: &str = "rootcellar_pool_limits_restored_total";
 

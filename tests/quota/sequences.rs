@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::cellar::{Cellar, MIB, OURS, Served, append, obstacle};
-use crate::kernel;
-use crate::skip;
-use crate::variant::ENFORCING;
+use support::cellar::{Cellar, MIB, OURS, Served, append, obstacle};
+use support::kernel;
+use support::skip;
+use support::variant::ENFORCING;
 
 /// Unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 5;
@@ -96,7 +96,7 @@ async fn play(cellar: &Cellar, sequence: &[Work]) {
             cellar.assert_limited(&format!("pvc{at}"), *size);
         }
     }
-    crate::common::eventually("nothing is limited any more", || {
+    support::eventually("nothing is limited any more", || {
         kernel::quotas(cellar.at(), OURS.start).is_empty()
     });
     served.stop();

@@ -2,9 +2,9 @@
 
 use rootcellar::csi::volume_usage::Unit;
 
-use crate::cellar::{Cellar, MIB, append, inodes_of, obstacle};
-use crate::skip;
-use crate::variant::{ENFORCING, XFS_PLAIN};
+use support::cellar::{Cellar, MIB, append, inodes_of, obstacle};
+use support::skip;
+use support::variant::{ENFORCING, XFS_PLAIN};
 
 /// Statistics are of the volume: all is its limit, used is what is charged to it.
 #[tokio::test]

@@ -14,11 +14,11 @@ use rootcellar::pool::{
 };
 use rootcellar::volume::Hold;
 
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::picture::with_times;
-use crate::common::{Fakes, NodeDir, create};
 use crate::sizes::{Rig, SIZE};
-use crate::skip;
+use support::loops::{LoopMount, obstacle, run};
+use support::picture::with_times;
+use support::skip;
+use support::{Fakes, NodeDir, create};
 
 const MIB: u64 = 1 << 20;
 

@@ -13,10 +13,10 @@ use rootcellar::pool::Pool;
 use rootcellar::types::Bytes;
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
-use crate::common::loops::obstacle;
-use crate::common::{Fakes, eventually, names, publish};
-use crate::skip;
 use crate::snapshots::{Kind, Rig, SIZE};
+use support::loops::obstacle;
+use support::skip;
+use support::{Fakes, eventually, names, publish};
 
 const FILES: usize = 40;
 

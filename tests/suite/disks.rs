@@ -14,14 +14,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::loops::{LoopMount, run};
-use crate::common::messages::{create_with, publish, soon};
-use crate::common::page::{free_address, page};
-use crate::common::picture::Picture;
-use crate::common::pod::PodNode;
-use crate::common::server::{Clients, Server};
-use crate::common::sick::{assert_sick, assert_works};
-use crate::common::{NODE, eventually, names};
+use support::loops::{LoopMount, run};
+use support::messages::{create_with, publish, soon};
+use support::page::{free_address, page};
+use support::picture::Picture;
+use support::pod::PodNode;
+use support::server::{Clients, Server};
+use support::sick::{assert_sick, assert_works};
+use support::{NODE, eventually, names};
 
 /// The filesystems that pools are made on.
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];

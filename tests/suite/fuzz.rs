@@ -17,11 +17,11 @@ use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::common::messages::{assert_well_formed, snapshot};
-use crate::common::picture::{Picture, picture};
-use crate::common::server::{Clients, Server};
-use crate::common::{NodeDir, loops, names};
-use crate::skip;
+use support::messages::{assert_well_formed, snapshot};
+use support::picture::{Picture, picture};
+use support::server::{Clients, Server};
+use support::skip;
+use support::{NodeDir, loops, names};
 
 /// Stands in the secrets of requests and behind the `=` of a mount option.
 const SECRET: &str = "correct-horse-battery";

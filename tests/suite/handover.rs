@@ -10,9 +10,9 @@ use rootcellar::pool::{self, Memory, Sickness, Wanted};
 use rootcellar::types::{Bytes, NodeName, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
-use crate::common::loops::{self, LoopMount};
-use crate::common::{Fakes, NODE, NodeDir, Running, create, eventually, names, publish};
-use crate::skip;
+use support::loops::{self, LoopMount};
+use support::skip;
+use support::{Fakes, NODE, NodeDir, Running, create, eventually, names, publish};
 
 const SIZE: u64 = 1 << 20;
 

@@ -11,10 +11,10 @@ use std::os::unix::fs::symlink;
 
 use tonic::{Code, Status};
 
-use crate::common::NodeDir;
-use crate::common::messages::assert_well_formed;
-use crate::common::picture::{Picture, picture};
-use crate::common::server::{Clients, Server};
+use support::NodeDir;
+use support::messages::assert_well_formed;
+use support::picture::{Picture, picture};
+use support::server::{Clients, Server};
 
 /// A served node with things of others around the pool, and a picture of them.
 struct Scene {

@@ -21,11 +21,11 @@ use tokio::task::JoinSet;
 use self::belief::{TARGETS, Volume};
 use self::caller::{Caller, Tally, read, there};
 use self::vitals::Vitals;
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::soon;
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually, name, names};
-use crate::skip;
+use support::loops::{self, LoopMount};
+use support::messages::soon;
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, eventually, name, names};
 
 /// How many callers there are.
 const CALLERS: usize = 16;

@@ -12,7 +12,6 @@
 #![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
 mod check;
-mod common;
 mod copying;
 mod disks;
 mod durable;
@@ -31,3 +30,6 @@ mod server;
 mod sizes;
 mod snapshots;
 mod steps;
+
+use support as common;
+use support::skip;

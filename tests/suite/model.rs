@@ -20,11 +20,11 @@ use rootcellar::quota::Enforcement;
 use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{Capability, Class, CreateRequest, PublishRequest, Volume};
 
-use crate::common::memory::{MemoryNode, SIZE};
-use crate::common::{Fakes, Running, create, eventually, name, names};
-use crate::skip;
 use random::{Op, ops};
 use reference::Model;
+use support::memory::{MemoryNode, SIZE};
+use support::skip;
+use support::{Fakes, Running, create, eventually, name, names};
 
 const STEPS: usize = 10_000;
 const MIB: u64 = 1 << 20;

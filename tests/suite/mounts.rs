@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::NodeDir;
-use crate::common::loops::{LoopMount, run};
-use crate::common::messages::publish;
-use crate::common::server::{Clients, Server};
+use support::NodeDir;
+use support::loops::{LoopMount, run};
+use support::messages::publish;
+use support::server::{Clients, Server};
 
 /// The filesystems that pools are made on.
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];

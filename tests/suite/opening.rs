@@ -14,10 +14,10 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::Volumes;
 use rustix::io::Errno;
 
-use crate::common::loops::run;
-use crate::common::memory::MemoryNode;
-use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
-use crate::skip;
+use support::loops::run;
+use support::memory::MemoryNode;
+use support::skip;
+use support::{Fakes, NodeDir, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 

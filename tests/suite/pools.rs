@@ -10,9 +10,9 @@ use rootcellar::os::Os;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
-use crate::common::loops::{self, LoopMount};
-use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
-use crate::skip;
+use support::loops::{self, LoopMount};
+use support::skip;
+use support::{Fakes, NodeDir, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,15 +2,12 @@
 //! copied after each step that changes a disk and after each reply; what the copies hold is what
 //! the disks would hold had the power failed there.
 
-mod image;
-mod loops;
-pub(crate) mod operations;
-pub(crate) mod scene;
+use support::loops::obstacle;
+use support::poweroff::loops::{self, Kind};
+pub(crate) use support::poweroff::loops::{PLACES, mount_empty, unmount_all};
+pub(crate) use support::poweroff::{operations, scene};
+use support::skip;
 
-use crate::common::loops::obstacle;
-use crate::skip;
-use loops::Kind;
-pub(crate) use loops::{PLACES, mount_empty, unmount_all};
 use operations::OPERATIONS;
 
 fn lose_power(kind: Kind) {

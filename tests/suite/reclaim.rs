@@ -20,9 +20,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rootcellar::os::Step;
 use rootcellar::types::Bytes;
 
-use crate::common::memory::{MemoryNode, SIZE, has_own_namespace};
-use crate::common::{Fakes, create, eventually, names, publish};
-use crate::skip;
+use support::memory::{MemoryNode, SIZE, has_own_namespace};
+use support::skip;
+use support::{Fakes, create, eventually, names, publish};
 use yard::{Gate, Opened, Yard, delete, hooked, make};
 
 fn enter(dir: impl AsFd, name: &str) -> OwnedFd {

@@ -9,8 +9,8 @@ mod pools;
 mod snapshots;
 mod surface;
 
-use crate::common::memory::MemoryNode;
-use crate::common::server::{Clients, Server};
+use support::memory::MemoryNode;
+use support::server::{Clients, Server};
 
 /// A node with pools in memory, where every byte is accounted for; nothing where there can be none.
 fn memory_node(pools: &[&str]) -> Option<MemoryNode> {

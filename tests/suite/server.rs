@@ -10,8 +10,8 @@ use std::process::Command;
 
 use rustix::fs::FlockOperation;
 
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir};
+use support::server::Server;
+use support::{NODE, NodeDir};
 
 /// The binary with these arguments and nothing of the driver's in its environment.
 fn rootcellar(arguments: &[&str]) -> Command {

@@ -16,9 +16,9 @@ use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
 
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
-use crate::skip;
+use support::loops::{LoopMount, obstacle, run};
+use support::skip;
+use support::{Fakes, NodeDir, Running, create, eventually, names, publish};
 
 pub const SIZE: Bytes = Bytes(32 << 20);
 /// What metadata may take of a volume's size, and how far writes in flight are counted ahead.

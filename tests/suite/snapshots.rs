@@ -14,8 +14,8 @@ use rootcellar::volume::{
     CreateRequest, Snapshot, SnapshotClass, SnapshotRequest, SourceId, Terms, Volume,
 };
 
-use crate::common::loops::LoopMount;
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names};
+use support::loops::LoopMount;
+use support::{Fakes, NodeDir, Running, create, eventually, names};
 
 pub const SIZE: u64 = 64 << 20;
 

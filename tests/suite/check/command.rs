@@ -5,10 +5,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::messages::create;
-use crate::common::picture::{picture, with_times};
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir};
+use support::messages::create;
+use support::picture::{picture, with_times};
+use support::server::Server;
+use support::{NODE, NodeDir};
 
 fn rootcellar(node: &NodeDir, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
@@ -85,7 +85,7 @@ async fn a_look_beside_a_server_changes_nothing() {
 #[test]
 fn the_exit_code_tells_wrong_from_well() {
     let node = NodeDir::new();
-    drop(node.volumes(&crate::common::Fakes::default()));
+    drop(node.volumes(&support::Fakes::default()));
     let well = format!("--pool={}", node.pool_option());
     let gone = format!("--pool=gone={}", node.path("gone").display());
     let cases = [
@@ -111,7 +111,7 @@ fn the_exit_code_tells_wrong_from_well() {
 #[test]
 fn another_pool_than_the_server_knew_is_wrong() {
     let node = NodeDir::new();
-    drop(node.volumes(&crate::common::Fakes::default()));
+    drop(node.volumes(&support::Fakes::default()));
     let marker = node.pool().join(".rootcellar/pool.json");
     let text = fs::read_to_string(&marker).unwrap();
     let id = text.split('"').nth(5).unwrap();

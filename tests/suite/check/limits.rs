@@ -7,10 +7,10 @@ use rootcellar::pool::{About, Level};
 use rootcellar::types::Bytes;
 
 use super::{assert_well, below, follow, look_at, of_level, the};
-use crate::common::loops::{obstacle, run};
-use crate::common::picture::with_times;
 use crate::sizes::{Rig, SIZE};
-use crate::skip;
+use support::loops::{obstacle, run};
+use support::picture::with_times;
+use support::skip;
 
 /// Every limit that is not as its record says, and every number that no volume has, is told of; a
 /// start mends what it can, and nothing is left to tell.

@@ -10,10 +10,10 @@ use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId
 use serde_json::Value;
 
 use super::{assert_well, look_at, of_level, the};
-use crate::common::loops::{obstacle, run};
-use crate::common::{create, names};
 use crate::sizes::{Rig, SIZE};
-use crate::skip;
+use support::loops::{obstacle, run};
+use support::skip;
+use support::{create, names};
 
 const HELD: usize = 8 << 20;
 

@@ -8,10 +8,10 @@ use super::{
     FILESYSTEMS, Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks,
     unmount_all,
 };
-use crate::common::loops;
-use crate::common::messages::{create_with, refused};
-use crate::common::pod::{PodNode, propagation};
-use crate::skip;
+use support::loops;
+use support::messages::{create_with, refused};
+use support::pod::{PodNode, propagation};
+use support::skip;
 
 /// The server of these tests has its mounts as the `DaemonSet` asks for them: what is above the
 /// pools follows the host, the kubelet's directory is the host's, and all else is its own.

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::picture::{self, Picture};
-use crate::common::pod::PodNode;
-use crate::skip;
+use support::loops::{self, LoopMount, run};
+use support::picture::{self, Picture};
+use support::pod::PodNode;
+use support::skip;
 
 /// Everything on a disk, and when it was changed, seen at a place where no pool is.
 fn look(image: &Path, aside: &Path) -> Picture {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{FILESYSTEMS, Rig, WELL, eventually, mount_all, place_disk, place_disks, soon};
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::messages::create_with;
-use crate::common::pod::PodNode;
-use crate::skip;
+use support::loops::{LoopMount, obstacle, run};
+use support::messages::create_with;
+use support::pod::PodNode;
+use support::skip;
 
 /// The pool whose disk comes and goes so that time passes for the others.
 const CLOCK: &str = "clock";

@@ -7,10 +7,10 @@ use std::path::Path;
 use tonic::Code;
 
 use super::{FILESYSTEMS, Kept, Rig, mount_all, place_disk, place_disks, soon};
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{create_with, publish, refused};
-use crate::common::pod::PodNode;
-use crate::skip;
+use support::loops::{self, LoopMount};
+use support::messages::{create_with, publish, refused};
+use support::pod::PodNode;
+use support::skip;
 
 /// The most small files a pod makes; btrfs, which has no number of inodes, takes long for each
 /// when it is almost full.

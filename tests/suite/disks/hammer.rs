@@ -8,12 +8,12 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::{FILESYSTEMS, Rig, eventually, mount_all, place_disks, unmount_all};
-use crate::common::loops;
-use crate::common::messages::create_with;
-use crate::common::names;
-use crate::common::pod::PodNode;
-use crate::common::server::Clients;
-use crate::skip;
+use support::loops;
+use support::messages::create_with;
+use support::names;
+use support::pod::PodNode;
+use support::server::Clients;
+use support::skip;
 
 const PAUSE: Duration = Duration::from_millis(10);
 

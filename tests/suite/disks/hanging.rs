@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::{FILESYSTEMS, Kept, Rig, WELL, mount_all, place_disk, place_disks};
-use crate::common::loops::{self, run};
-use crate::common::messages::{create_with, refused};
-use crate::common::pod::PodNode;
-use crate::skip;
+use support::loops::{self, run};
+use support::messages::{create_with, refused};
+use support::pod::PodNode;
+use support::skip;
 
 /// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
 /// cannot be killed.

@@ -8,8 +8,8 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 use super::{Known, SECRET};
-use crate::common::NODE;
-use crate::common::messages::{of_snapshot, of_volume};
+use support::NODE;
+use support::messages::{of_snapshot, of_volume};
 
 type Map = HashMap<String, String>;
 
@@ -221,7 +221,7 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let source = prop::option::weighted(0.5, content(known));
     let good = prop_oneof![
         capabilities(),
-        Just(vec![crate::common::messages::read_write_once()])
+        Just(vec![support::messages::read_write_once()])
     ];
     let requests = (
         (name(known), prop::option::of(range()), good),
@@ -361,7 +361,7 @@ pub fn capacity(_: &Known) -> BoxedStrategy<Vec<u8>> {
 pub fn publish(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let good = prop_oneof![
         capability().prop_map(Some),
-        Just(Some(crate::common::messages::read_write_once())),
+        Just(Some(support::messages::read_write_once())),
         Just(None),
     ];
     let requests = (

@@ -13,11 +13,11 @@ use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 
 use super::{config, wire};
-use crate::common::memory::MemoryNode;
-use crate::common::picture::picture;
-use crate::common::{Fakes, create, names};
-use crate::skip;
 use crate::snapshots::snapshot_of;
+use support::memory::MemoryNode;
+use support::picture::picture;
+use support::skip;
+use support::{Fakes, create, names};
 
 /// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 400;

@@ -8,7 +8,7 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use super::Scene;
-use crate::common::messages::{
+use support::messages::{
     Answer, capability, copy, create, create_with, map, of_snapshot, of_volume, publish,
     publish_with, read_write_once, refused, snapshot,
 };

@@ -11,11 +11,11 @@ use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::{Scene, assert_one_of};
-use crate::common::loops::{self, run};
-use crate::common::messages::{create, publish, refused};
-use crate::common::server::Server;
-use crate::common::{NodeDir, fuse};
-use crate::skip;
+use support::loops::{self, run};
+use support::messages::{create, publish, refused};
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, fuse};
 
 fn publish_at(id: &str, target_path: String) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
@@ -142,7 +142,7 @@ async fn a_target_in_a_pool_is_refused() {
     let server = Server::start_with(&node, &[option]).await;
     let mut clients = server.clients().await;
     let id = clients.make("a", 1000).await;
-    let volume = crate::common::names(&pool.join("volumes")).remove(0);
+    let volume = support::names(&pool.join("volumes")).remove(0);
     let below = [
         "new",
         "volumes/new",

@@ -13,12 +13,12 @@ use std::process::Command;
 
 use rootcellar::csi;
 
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::messages::{Answer, publish};
-use crate::common::picture::{Picture, picture};
-use crate::common::server::{Clients, Server};
-use crate::common::{NodeDir, eventually, fuse, names};
-use crate::skip;
+use support::loops::{self, LoopMount, run};
+use support::messages::{Answer, publish};
+use support::picture::{Picture, picture};
+use support::server::{Clients, Server};
+use support::skip;
+use support::{NodeDir, eventually, fuse, names};
 use swap::{Nodes, Swapper};
 
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];

@@ -17,9 +17,9 @@ use tonic::{Code, Status};
 
 use super::belief::{Maybe, Outcome, READ_ONLY, TARGETS, Volume};
 use super::{HUGE, Random};
-use crate::common::messages::{assert_well_formed, create_with, publish};
-use crate::common::names;
-use crate::common::server::Clients;
+use support::messages::{assert_well_formed, create_with, publish};
+use support::names;
+use support::server::Clients;
 
 /// The one file in each volume.
 const FILE: &str = "file";

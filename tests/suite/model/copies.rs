@@ -14,10 +14,10 @@ use rootcellar::types::{SnapshotId, VolumeId};
 use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded};
-use crate::common::loops::obstacle;
-use crate::common::{create, name, names};
-use crate::skip;
 use crate::snapshots::{Kind, Rig, snapshot_of, write};
+use support::loops::obstacle;
+use support::skip;
+use support::{create, name, names};
 
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
 const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];

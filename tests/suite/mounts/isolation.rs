@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{disk_option, mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::messages::publish;
-use crate::common::server::Server;
-use crate::common::{NodeDir, names};
-use crate::skip;
+use support::loops::{self, LoopMount, run};
+use support::messages::publish;
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, names};
 
 /// What is written through one target is read through the other, and is in the volume's `data/`.
 #[tokio::test]

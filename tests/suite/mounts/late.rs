@@ -8,7 +8,7 @@ use rootcellar::error::{Code, Operation, Result};
 use rootcellar::mount::{FakeMounter, Found, MountOptions, MountTable, Mounter, Prepared, Target};
 use rustix::fs::StatVfsMountFlags;
 
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
+use support::{Fakes, NodeDir, Running, create, eventually, names, publish};
 
 /// Mounts whose disk hangs whoever asks it, as often as is wanted.
 #[derive(Debug, Default)]

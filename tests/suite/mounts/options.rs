@@ -11,11 +11,11 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use super::{FILESYSTEMS, disk_option, mount_tmpfs, mounts_at, one_volume, umount};
-use crate::common::NodeDir;
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{capability, publish, publish_with, refused};
-use crate::common::server::Server;
-use crate::skip;
+use support::NodeDir;
+use support::loops::{self, LoopMount};
+use support::messages::{capability, publish, publish_with, refused};
+use support::server::Server;
+use support::skip;
 
 /// What is asked for, and what mountinfo shows on a disk mounted with the defaults.
 #[rustfmt::skip]
@@ -114,7 +114,7 @@ async fn a_read_only_publish_refuses_a_write() {
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;
-    let request = crate::common::messages::create_with("pvc-1", 1 << 20, &[("sharing", "node")]);
+    let request = support::messages::create_with("pvc-1", 1 << 20, &[("sharing", "node")]);
     let id = clients.create(request).await.unwrap().volume_id;
     let (writer, reader) = (node.target("writer"), node.target("reader"));
     clients.publish(publish(&id, &writer)).await.unwrap();
@@ -293,5 +293,5 @@ async fn two_volumes_never_share_a_target() {
 }
 
 fn assert_unpublished(target: &Path) {
-    assert_eq!(crate::common::names(target), Vec::<String>::new());
+    assert_eq!(support::names(target), Vec::<String>::new());
 }

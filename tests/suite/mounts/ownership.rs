@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{FILESYSTEMS, disk_option, one_published};
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{create_with, publish};
-use crate::common::server::Server;
-use crate::common::{NodeDir, names};
-use crate::skip;
+use support::loops::{self, LoopMount};
+use support::messages::{create_with, publish};
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, names};
 
 /// The server's command in a shell that first forbids everything to others.
 fn with_umask(command: &Command) -> Command {

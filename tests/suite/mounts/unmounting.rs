@@ -6,12 +6,12 @@ use std::process::Command;
 use tonic::Code;
 
 use super::{FILESYSTEMS, disk_option, mounts_at};
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{publish, refused, soon};
-use crate::common::server::Server;
-use crate::common::sick::assert_sick;
-use crate::common::{NodeDir, eventually, names};
-use crate::skip;
+use support::loops::{self, LoopMount};
+use support::messages::{publish, refused, soon};
+use support::server::Server;
+use support::sick::assert_sick;
+use support::skip;
+use support::{NodeDir, eventually, names};
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
 /// volume published: the pool falls sick, its volume is `UNAVAILABLE`, others are refused with

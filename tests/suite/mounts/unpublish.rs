@@ -8,11 +8,11 @@ use std::process::Command;
 use tonic::Code;
 
 use super::{mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use crate::common::loops::{self, run};
-use crate::common::messages::{publish, refused};
-use crate::common::server::Server;
-use crate::common::{NodeDir, fuse, names};
-use crate::skip;
+use support::loops::{self, run};
+use support::messages::{publish, refused};
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, fuse, names};
 
 /// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
 #[tokio::test]

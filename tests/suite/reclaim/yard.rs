@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::pool::PoolStatus;
 
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names};
+use support::{Fakes, NodeDir, Running, create, eventually, names};
 
 /// A node with a loaded pool, and a directory beside the pool that nothing may touch.
 pub struct Yard {

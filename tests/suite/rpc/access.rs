@@ -5,10 +5,10 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 use tonic::Code;
 
-use crate::common::messages::{capability, create, create_with, publish, read_write_once, refused};
-use crate::common::server::Server;
-use crate::common::{NodeDir, loops};
-use crate::skip;
+use support::messages::{capability, create, create_with, publish, read_write_once, refused};
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, loops};
 
 /// Mode, whether it speaks of many nodes, whether it is for one target.
 const MODES: [(Mode, bool, bool); 7] = [
@@ -124,7 +124,7 @@ async fn validation_confirms_what_it_was_asked() {
             read_write_once(),
             capability(Mode::SingleNodeWriter, &["ro"]),
         ],
-        parameters: crate::common::messages::map(&[("mode", mode)]),
+        parameters: support::messages::map(&[("mode", mode)]),
         ..Default::default()
     };
     let answer = clients
@@ -186,7 +186,7 @@ async fn a_single_writer_has_a_single_target() {
                     first.to_str().unwrap(),
                 );
                 assert!(
-                    crate::common::names(second.parent().unwrap()).is_empty(),
+                    support::names(second.parent().unwrap()).is_empty(),
                     "{case}"
                 );
             } else {

@@ -6,12 +6,10 @@ use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 use tonic::Code;
 
 use super::{NO_MEMORY, memory_node, serve};
-use crate::common::messages::{
-    capability, create, create_with, map, read_write_once, refused, soon,
-};
-use crate::common::server::{Clients, Server};
-use crate::common::{NODE, memory};
-use crate::skip;
+use support::messages::{capability, create, create_with, map, read_write_once, refused, soon};
+use support::server::{Clients, Server};
+use support::skip;
+use support::{NODE, memory};
 
 const MIB: i64 = 1 << 20;
 
@@ -134,7 +132,7 @@ async fn a_refused_create_leaves_nothing() {
         .unwrap_err();
     for directory in ["volumes", ".rootcellar/staging", ".rootcellar/trash"] {
         assert!(
-            crate::common::names(&node.pool("a").join(directory)).is_empty(),
+            support::names(&node.pool("a").join(directory)).is_empty(),
             "{directory}"
         );
     }

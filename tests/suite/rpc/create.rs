@@ -6,13 +6,11 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use crate::common::loops;
-use crate::common::messages::{
-    capability, create, create_with, map, publish, read_write_once, refused,
-};
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir, names};
-use crate::skip;
+use support::loops;
+use support::messages::{capability, create, create_with, map, publish, read_write_once, refused};
+use support::server::Server;
+use support::skip;
+use support::{NODE, NodeDir, names};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 

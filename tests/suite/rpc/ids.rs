@@ -5,9 +5,9 @@ use std::path::Path;
 use rootcellar::csi;
 use tonic::Code;
 
-use crate::common::NodeDir;
-use crate::common::messages::{Answer, publish, read_write_once, refused};
-use crate::common::server::{Clients, Server};
+use support::NodeDir;
+use support::messages::{Answer, publish, read_write_once, refused};
+use support::server::{Clients, Server};
 
 async fn stats(clients: &mut Clients, id: &str, path: &Path) -> Answer<Vec<csi::VolumeUsage>> {
     let request = csi::NodeGetVolumeStatsRequest {
@@ -39,7 +39,7 @@ async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
         refused(id, stats(clients, id, path).await, Code::NotFound, "");
     }
     clients.unpublish_soon(id, &target).await;
-    assert!(crate::common::names(target.parent().unwrap()).is_empty());
+    assert!(support::names(target.parent().unwrap()).is_empty());
 }
 
 /// An id that is none, or that names no volume of a pool that is here, is deleted already; every
@@ -120,7 +120,7 @@ async fn two_nodes_never_share_an_id() {
 /// Statistics are of a volume where it is published, and `NOT_FOUND` anywhere else.
 #[tokio::test]
 async fn stats_are_of_the_published_volume() {
-    if let Some(reason) = crate::common::loops::obstacle() {
+    if let Some(reason) = support::loops::obstacle() {
         crate::skip!("{reason}");
     }
     let node = NodeDir::new();

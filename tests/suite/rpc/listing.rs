@@ -2,9 +2,9 @@
 
 use tonic::Code;
 
-use crate::common::NodeDir;
-use crate::common::messages::{create, refused};
-use crate::common::server::{Clients, Server};
+use support::NodeDir;
+use support::messages::{create, refused};
+use support::server::{Clients, Server};
 
 async fn make(clients: &mut Clients, count: usize) -> Vec<String> {
     let mut ids = Vec::new();

@@ -3,9 +3,9 @@
 use tonic::Code;
 
 use super::{NO_MEMORY, memory_node, serve};
-use crate::common::messages::{create, create_with, refused};
-use crate::common::names;
-use crate::skip;
+use support::messages::{create, create_with, refused};
+use support::names;
+use support::skip;
 
 const MIB: i64 = 1 << 20;
 

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rootcellar::csi;
 use tonic::Code;
 
-use crate::common::messages::{copy, create, map, of_snapshot, of_volume, refused, snapshot, soon};
-use crate::common::server::{Clients, Server};
-use crate::common::{NODE, NodeDir};
+use support::messages::{copy, create, map, of_snapshot, of_volume, refused, snapshot, soon};
+use support::server::{Clients, Server};
+use support::{NODE, NodeDir};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 const SIZE: i64 = 1 << 20;

@@ -3,12 +3,12 @@
 use rootcellar::csi;
 use tonic::{Code, Status};
 
-use crate::common::messages::{
+use csi::volume_capability::access_mode::Mode;
+use support::messages::{
     assert_well_formed, capability, create, map, publish, publish_with, refused, snapshot,
 };
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir};
-use csi::volume_capability::access_mode::Mode;
+use support::server::Server;
+use support::{NODE, NodeDir};
 
 /// The driver says who it is and on which node.
 #[tokio::test]

@@ -4,11 +4,11 @@ use std::fs;
 use std::process::Output;
 
 use super::{last_line, rootcellar};
-use crate::common::loops::{self, run};
-use crate::common::picture::picture;
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir, eventually, fuse};
-use crate::skip;
+use support::loops::{self, run};
+use support::picture::picture;
+use support::server::Server;
+use support::skip;
+use support::{NODE, NodeDir, eventually, fuse};
 
 /// Replaces `@` by the node's directory.
 fn fill(node: &NodeDir, arguments: &[&str]) -> Vec<String> {
@@ -321,7 +321,7 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
 async fn pool_list_tells_of_every_pool() {
     let node = NodeDir::new();
     let server = Server::start(&node).await;
-    let request = crate::common::messages::create("listed", 3 << 20);
+    let request = support::messages::create("listed", 3 << 20);
     server.clients().await.create(request).await.unwrap();
     let healthy = format!("--pool={}", node.pool_option());
     let list = |arguments: &[&str]| {

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::last_line;
-use crate::common::picture::picture;
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually};
+use support::picture::picture;
+use support::server::Server;
+use support::{NodeDir, eventually};
 
 /// The server's command in a shell that first lifts every restriction on new files.
 fn careless(node: &NodeDir) -> Command {
@@ -123,7 +123,7 @@ async fn a_second_server_on_the_same_pool_is_refused() {
     assert!(picture(&other.path("run"), &[]).is_empty());
     let mut clients = first.clients().await;
     clients
-        .create(crate::common::messages::create("goes-on", 1 << 20))
+        .create(support::messages::create("goes-on", 1 << 20))
         .await
         .unwrap();
 }

@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::{hold_lock, init_pool, waiting};
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::messages::{Answer, capability, create, publish, refused, soon};
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually, names};
-use crate::skip;
+use support::loops::{self, LoopMount, run};
+use support::messages::{Answer, capability, create, publish, refused, soon};
+use support::server::Server;
+use support::skip;
+use support::{NodeDir, eventually, names};
 
 /// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
 #[tokio::test]

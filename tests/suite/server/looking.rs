@@ -11,10 +11,10 @@ use rootcellar::types::{Bytes, SnapshotId, VolumeId};
 use serde_json::Value;
 
 use super::rootcellar;
-use crate::common::messages::{create_with, map, publish};
-use crate::common::picture::with_times;
-use crate::common::server::{Clients, Server};
-use crate::common::{Fakes, NodeDir, create};
+use support::messages::{create_with, map, publish};
+use support::picture::with_times;
+use support::server::{Clients, Server};
+use support::{Fakes, NodeDir, create};
 
 const MIB: i64 = 1 << 20;
 

@@ -4,10 +4,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use super::{hold_lock, init_pool, rootcellar, waiting};
-use crate::common::messages::create;
-use crate::common::page::{free_address, page};
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually};
+use support::messages::create;
+use support::page::{free_address, page};
+use support::server::Server;
+use support::{NodeDir, eventually};
 
 fn with_page(mut command: Command, address: SocketAddr) -> Command {
     command.arg("--http").arg(address.to_string());
@@ -89,7 +89,7 @@ fn a_taken_address_is_a_mistake_in_the_flags() {
         Server::spawn(&node, &mut with_page(Server::command(&node, &[]), address)).end();
     assert_eq!(code, Some(64), "{log}");
     assert!(super::last_line(&log).contains("--http"), "{log}");
-    assert!(crate::common::names(&node.path("run")).is_empty());
+    assert!(support::names(&node.path("run")).is_empty());
     assert!(
         rootcellar(&["--version"])
             .output()

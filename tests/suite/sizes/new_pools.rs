@@ -12,12 +12,12 @@ use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode}
 use rustix::io::Errno;
 
 use super::SIZE;
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::manual::assert_enforced;
-use crate::common::page::{free_address, page};
-use crate::common::server::Server;
-use crate::common::{Fakes, NodeDir, create};
-use crate::skip;
+use support::loops::{LoopMount, obstacle, run};
+use support::manual::assert_enforced;
+use support::page::{free_address, page};
+use support::server::Server;
+use support::skip;
+use support::{Fakes, NodeDir, create};
 
 const ANYWHERE: Wanted = Wanted {
     require_mount: false,

@@ -12,9 +12,9 @@ use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{ExpandRequest, Hold, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 
-use crate::common::loops::{LoopMount, obstacle};
-use crate::common::{Fakes, NodeDir, Running, create, names, publish};
-use crate::skip;
+use support::loops::{LoopMount, obstacle};
+use support::skip;
+use support::{Fakes, NodeDir, Running, create, names, publish};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 24 * MIB;

@@ -9,8 +9,8 @@ use rootcellar::os::{Observer, Os, Step};
 use rustix::io::Errno;
 
 use super::*;
-use crate::common::loops::{obstacle, run};
-use crate::skip;
+use support::loops::{obstacle, run};
+use support::skip;
 
 /// What metadata may take.
 const LEEWAY: u64 = mib(2);
@@ -137,7 +137,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
         let name = volume.name.as_str();
         let data = rig.volume_data(name);
         let target = rig.node.target(name);
-        let request = crate::common::publish(&volume.id.to_string(), &target);
+        let request = support::publish(&volume.id.to_string(), &target);
         rig.driver().publish(&request).unwrap();
         let stats = |rig: &Rig| {
             let stats = rig.driver().stats(&volume.id.to_string(), &target);

@@ -3,9 +3,9 @@
 use rootcellar::volume::{InUse, SnapshotFilter};
 
 use super::*;
-use crate::common::loops::obstacle;
-use crate::common::publish;
-use crate::skip;
+use support::loops::obstacle;
+use support::publish;
+use support::skip;
 
 #[test]
 fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {

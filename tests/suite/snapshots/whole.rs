@@ -1,9 +1,9 @@
 //! Copies are whole, and go in any order.
 
 use super::*;
-use crate::common::loops::obstacle;
-use crate::common::tree::{Extent, compare, nasty};
-use crate::skip;
+use support::loops::obstacle;
+use support::skip;
+use support::tree::{Extent, compare, nasty};
 
 /// What a small test's tree has.
 const EXTENT: Extent = Extent {

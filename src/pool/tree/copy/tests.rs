@@ -2,43 +2,18 @@
 
 mod changing;
 mod failing;
-#[path = "../../../../tests/suite/common/loops.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the integration tests use the rest"
-)]
-mod loops;
-#[path = "../../../../tests/suite/common/tree.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the integration tests use the rest"
-)]
-mod tree;
 
 use std::fs;
 use std::path::PathBuf;
 
 use std::sync::atomic::AtomicUsize;
 
-use loops::LoopMount;
-use tree::{Extent, compare, nasty};
+use support::loops::{self, LoopMount};
+use support::tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
 use crate::pool::tree::{LinkCount, remove, weigh};
-
-/// What `loops` waits by.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never came true: {what}");
-}
 
 /// Whether there can be no disks for the test, which is told; a failure where everything must run.
 fn is_skipped() -> bool {

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rustix::fs::{FileType, IFlags, Mode, OFlags};
 
-use crate::common::loops::run;
+use support::loops::run;
 
 /// How many names one directory gets on ext4, where each is cheapest, and elsewhere. Ten times as many
 /// test the same, and take minutes where the machine is busy.

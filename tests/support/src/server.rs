@@ -13,7 +13,7 @@ use rootcellar::csi::node_client::NodeClient;
 use rustix::process::{Pid, Signal};
 use tonic::transport::{Channel, Endpoint};
 
-use super::{NODE, NodeDir};
+use super::{NODE, NodeDir, rootcellar};
 
 /// A serving driver; killed when dropped.
 pub struct Server {
@@ -27,7 +27,7 @@ pub struct Server {
 impl Server {
     /// The command that serves on a node's directories with these `--pool` texts.
     pub fn command(node: &NodeDir, pools: &[String]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
+        let mut command = Command::new(rootcellar());
         command
             .arg("serve")
             .arg("--endpoint")

@@ -11,13 +11,13 @@ use rootcellar::csi::volume_usage::Unit;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{Answer, create, create_with, publish};
-use crate::common::page::{free_address, page};
-use crate::common::server::{Clients, Server};
-use crate::common::{NodeDir, eventually, names};
 use crate::kernel::{self, Quota};
+use crate::loops::{self, LoopMount};
+use crate::messages::{Answer, create, create_with, publish};
+use crate::page::{free_address, page};
+use crate::server::{Clients, Server};
 use crate::variant::{ENFORCING, Variant};
+use crate::{NodeDir, eventually, names};
 
 pub const MIB: u64 = 1 << 20;
 

@@ -13,8 +13,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::image::Image;
 use super::operations::Operation;
 use super::scene::{Disks, Moments, Scene, play};
-use crate::common::loops::LoopMount;
-use crate::common::{NodeDir, eventually};
+use crate::loops::LoopMount;
+use crate::{NodeDir, eventually};
 
 /// Where the two disks are mounted.
 pub const PLACES: [&str; 2] = ["disk", "state"];

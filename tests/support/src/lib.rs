@@ -1,7 +1,25 @@
-//! What the integration tests share: a node's directories, the domain over them with or without
-//! fakes, the real server over them, and loop-mounted filesystems.
+//! What tests and benches share: a node's directories, the domain over them with or without fakes,
+//! the real server over them, and loop-mounted filesystems.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "that is how a test fails"
+)]
+#![allow(
+    missing_debug_implementations,
+    missing_docs,
+    reason = "only tests use it"
+)]
+#![allow(
+    clippy::new_without_default,
+    reason = "what is new is a directory on the disk"
+)]
 
+pub mod cellar;
 pub mod fuse;
+pub mod kernel;
 pub mod loops;
 pub mod manual;
 pub mod memory;
@@ -9,9 +27,11 @@ pub mod messages;
 pub mod page;
 pub mod picture;
 pub mod pod;
+pub mod poweroff;
 pub mod server;
 pub mod sick;
 pub mod tree;
+pub mod variant;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +48,12 @@ use rootcellar::volume::{
 
 /// The name of the node in every test.
 pub const NODE: &str = "test-node";
+
+/// The binary under test: Cargo puts it beside the directory of the test programs.
+pub fn rootcellar() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(2).unwrap().join("rootcellar")
+}
 
 /// Ends the test, visibly skipped, with the reason; a failure where everything must run.
 #[macro_export]

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-use crate::common::loops::{LoopMount, run};
+use crate::loops::{LoopMount, run};
 
 const PROJECT: &[&str] = &["-O", "quota,project", "-E", "quotatype=prjquota"];
 

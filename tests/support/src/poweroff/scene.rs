@@ -18,7 +18,7 @@ use rootcellar::volume::{
 use rustix::io::Errno;
 
 use super::operations::Operation;
-use crate::common::{Fakes, NodeDir, Running, create, eventually, name, names, publish};
+use crate::{Fakes, NodeDir, Running, create, eventually, name, names, publish};
 
 const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
