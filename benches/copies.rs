@@ -12,7 +12,6 @@
 //! slower; a snapshot on btrfs within 10 ms; 4 GiB within 5 ms on XFS. The minimum decides.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-#[path = "common/pool.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod pool;
 
@@ -26,6 +25,8 @@ use std::time::{Duration, Instant};
 use rootcellar::volume::{Snapshot, SnapshotClass, SnapshotRequest, SourceId, Terms, Volume};
 
 use pool::{Bench, report, request, setting};
+use support::loops::run;
+use support::machine;
 
 /// How often as fast as cp a restore is to be at the least, and what cp is told of sharing.
 const FILESYSTEMS: [(&str, f64, &str); 3] = [
@@ -40,7 +41,7 @@ const EXTENTS: u64 = 100_000;
 const BLOCK: u64 = 4096;
 
 fn main() -> ExitCode {
-    if let Some(obstacle) = pool::loops::obstacle() {
+    if let Some(obstacle) = machine::loop_devices() {
         eprintln!("copies: {obstacle}");
         return ExitCode::from(2);
     }
@@ -80,15 +81,13 @@ fn tree(filesystem: &str, target: f64, reflink: &str) -> bool {
             bench.settle(false);
             let start = Instant::now();
             if turn == 0 {
-                pool::loops::run(
-                    Command::new("cp")
-                        .args(["-a", reflink])
-                        .arg(&data)
-                        .arg(&copied),
-                );
+                run(Command::new("cp")
+                    .args(["-a", reflink])
+                    .arg(&data)
+                    .arg(&copied));
                 sync(&bench.pool);
                 by_cp.push(start.elapsed());
-                pool::loops::run(Command::new("rm").arg("-rf").arg(&copied));
+                run(Command::new("rm").arg("-rf").arg(&copied));
             } else {
                 let source = SourceId::Snapshot(snapshot.id.to_string());
                 let restored = copy(&bench, &format!("restored-{round}"), source);

@@ -7,10 +7,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use support::NodeDir;
-use support::cellar::{Cellar, MIB, append, obstacle};
+use support::cellar::{Cellar, MIB, append};
 use support::loops::{LoopMount, run};
 use support::variant::{ENFORCING, OTHERS};
-use support::{kernel, skip};
+use support::{kernel, require};
 
 /// What is found of the pool at a path.
 pub fn look(pool: &Path) -> Value {
@@ -84,9 +84,7 @@ pub fn follow(remedy: &str, commands_end: &str) {
 /// of files are in them, and nothing is changed.
 #[tokio::test]
 async fn a_pool_that_holds_sizes_is_well() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -137,9 +135,7 @@ async fn a_pool_that_holds_sizes_is_well() {
 /// are; a start mends them.
 #[tokio::test]
 async fn limits_that_are_not_as_recorded_are_told() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -184,9 +180,7 @@ async fn limits_that_are_not_as_recorded_are_told() {
 /// that.
 #[tokio::test]
 async fn a_volume_of_another_number_is_mended_by_what_check_says() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -210,9 +204,7 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
 /// However a filesystem was made and mounted, the commands that `check` gives make it hold sizes.
 #[tokio::test]
 async fn the_way_to_sizes_that_are_held_is_told_and_works() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in OTHERS {
         let node = NodeDir::new();
         let at = node.path("disk");

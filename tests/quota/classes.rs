@@ -2,9 +2,9 @@
 
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, append, obstacle};
+use support::cellar::{Cellar, MIB, append};
 use support::messages::refused;
-use support::skip;
+use support::require;
 use support::variant::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
 
 const REQUIRED: &[(&str, &str)] = &[("enforcement", "required")];
@@ -15,9 +15,7 @@ const AUTO: &[(&str, &str)] = &[("enforcement", "auto")];
 /// given back to the scheduler.
 #[tokio::test]
 async fn a_class_that_requires_it_goes_where_sizes_are_held() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING.into_iter().chain([&XFS_PLAIN, &EXT4_COUNTING]) {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -37,9 +35,7 @@ async fn a_class_that_requires_it_goes_where_sizes_are_held() {
 /// A class that requires it must be asked for a size.
 #[tokio::test]
 async fn what_is_required_needs_a_size() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let cellar = Cellar::new(&XFS);
     let mut served = cellar.serve().await;
     let answer = served.create("pvc", 0, REQUIRED).await;
@@ -53,9 +49,7 @@ async fn what_is_required_needs_a_size() {
 /// counted all the same.
 #[tokio::test]
 async fn a_volume_that_is_not_limited_is_counted() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

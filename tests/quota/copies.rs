@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use rootcellar::csi;
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, OURS, Served, append, as_pod, obstacle};
+use support::cellar::{Cellar, MIB, OURS, Served, append, as_pod};
 use support::kernel::{self, Quota};
 use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
 use support::names;
-use support::skip;
+use support::require;
 use support::variant::{ENFORCING, XFS};
 
 /// A volume of a size with a file of so many MiB, and where it is published.
@@ -78,9 +78,7 @@ fn rewrite(file: &std::path::Path, mib: u64) {
 /// counts, and it holds its size and no more.
 #[tokio::test]
 async fn a_copy_is_limited_to_its_own_size() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -111,9 +109,7 @@ async fn a_copy_is_limited_to_its_own_size() {
 /// promised; when it is reclaimed, nothing is left of that.
 #[tokio::test]
 async fn a_snapshot_is_charged_and_its_number_is_freed() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -142,9 +138,7 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
 /// the attempt.
 #[tokio::test]
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -177,9 +171,7 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
 /// that is nearly full of them, its source and whatever was promised beside them.
 #[tokio::test]
 async fn what_is_shared_may_all_be_written_anew() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let cellar = Cellar::new(&XFS);
     let mut served = cellar.serve().await;
     let source = make(&cellar, &mut served, "pvc", 32 * MIB, 30).await;
@@ -203,9 +195,7 @@ async fn what_is_shared_may_all_be_written_anew() {
 /// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -235,9 +225,7 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
 /// A class that requires that sizes are held has copies that are.
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

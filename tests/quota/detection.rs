@@ -1,15 +1,13 @@
 //! Whether sizes are held is what the kernel says, whatever the mount options say.
 
-use support::cellar::{Cellar, MIB, append, obstacle};
+use support::cellar::{Cellar, MIB, append};
 use support::variant::{ENFORCING, OTHERS};
-use support::{kernel, skip};
+use support::{kernel, require};
 
 /// Every way to make and mount a filesystem has the state that the other tests take it to have.
 #[test]
 fn each_variant_is_what_it_is_taken_for() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING.into_iter().chain(OTHERS) {
         let cellar = Cellar::new(variant);
         let state = kernel::state(cellar.at());
@@ -21,9 +19,7 @@ fn each_variant_is_what_it_is_taken_for() {
 /// A volume's context and record say that its size is held exactly where the kernel holds it.
 #[tokio::test]
 async fn a_volume_says_what_holds_its_size() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING.into_iter().chain(OTHERS) {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

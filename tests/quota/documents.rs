@@ -1,16 +1,13 @@
 //! The pages that say how a filesystem is made and mounted.
 
-use support::cellar::obstacle;
 use support::manual::assert_enforced;
-use support::skip;
+use support::require;
 
 /// The documented blocks for XFS and ext4 make filesystems that enforce sizes, also after the node
 /// has mounted them again by /etc/fstab.
 #[test]
 fn the_documented_filesystems_enforce_sizes() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for filesystem in ["xfs", "ext4"] {
         assert_enforced(filesystem, "project");
     }

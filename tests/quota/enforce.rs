@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, Served, append, inodes_of, obstacle};
+use support::cellar::{Cellar, MIB, Served, append, inodes_of};
 use support::messages::{publish, refused};
-use support::skip;
+use support::require;
 use support::tree::{Extent, Walked, nasty};
 use support::variant::{EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
 
@@ -71,9 +71,7 @@ async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> Cellar {
 
 #[tokio::test]
 async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_they_are() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for (before, after) in PAIRS {
         let mut cellar = Cellar::new(before);
         let mut served = cellar.serve().await;
@@ -125,9 +123,7 @@ async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_t
 
 #[tokio::test]
 async fn old_links_and_nodes_can_be_renamed_afterwards() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for pair in PAIRS {
         let cellar = moved(pair, |at| {
             fs::create_dir(at.join("dir")).unwrap();
@@ -152,9 +148,7 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
 
 #[tokio::test]
 async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_unchanged() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for (before, after) in PAIRS {
         let mut cellar = Cellar::new(before);
         let mut served = cellar.serve().await;
@@ -197,9 +191,7 @@ async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_un
 /// More names than an inode may have, and more files than the size allows.
 #[tokio::test]
 async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let pair = PAIRS[1];
     let names = |count: u32| {
         move |at: &Path| {
@@ -238,9 +230,7 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
 /// A driver that was killed in between has left a record with a quota id and a tree without it.
 #[tokio::test]
 async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_repeated() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for pair in PAIRS {
         let cellar = moved(pair, |at| {
             append(&at.join("file"), MIB);

@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 use rustix::io::Errno;
 
 use crate::check::{assert_well, follow, look, of};
-use support::cellar::{Cellar, MIB, append, obstacle};
-use support::skip;
+use support::cellar::{Cellar, MIB, append};
+use support::require;
 use support::variant::ENFORCING;
 
 /// The user of a pod, who has no right of root's.
@@ -37,9 +37,7 @@ fn own_file(target: &Path, size: u64) {
 /// charges them as they should be.
 #[tokio::test]
 async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         for to_neighbour in [true, false] {
             let cellar = Cellar::new(variant);
@@ -90,9 +88,7 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
 /// From inside a user namespace, where `hostUsers: false` puts a pod, the kernel refuses.
 #[tokio::test]
 async fn a_user_namespace_keeps_an_owner_from_it() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -119,9 +115,7 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
 /// Who has CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, and is on XFS.
 #[tokio::test]
 async fn a_privileged_pod_is_limited_on_xfs_alone() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

@@ -5,18 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, append, inodes_of, obstacle, size_shown};
+use support::cellar::{Cellar, MIB, append, inodes_of, size_shown};
 use support::messages::refused;
-use support::skip;
+use support::require;
 use support::variant::{ENFORCING, XFS_PLAIN};
 
 /// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
 /// when asked twice; a smaller size changes nothing.
 #[tokio::test]
 async fn a_published_volume_grows_and_never_shrinks() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -46,9 +44,7 @@ async fn a_published_volume_grows_and_never_shrinks() {
 /// A pod that tries again and again to write gets on when its volume grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_grows_under_its_writer() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -80,9 +76,7 @@ async fn a_volume_grows_under_its_writer() {
 /// A growth that the pool has no room for is refused with `OUT_OF_RANGE`, and nothing changes.
 #[tokio::test]
 async fn a_growth_that_does_not_fit_changes_nothing() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -110,9 +104,7 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
 /// What was grown is so after a restart and another mount, and grows on.
 #[tokio::test]
 async fn a_grown_volume_stays_grown() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let mut cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -138,9 +130,7 @@ async fn a_grown_volume_stays_grown() {
 /// A volume whose size nothing holds grows too: in its record and in what the pool has promised.
 #[tokio::test]
 async fn a_volume_that_is_not_held_grows_in_its_record() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let cellar = Cellar::new(&XFS_PLAIN);
     let mut served = cellar.serve().await;
     let id = served.make("pvc", 4 * MIB).await;

@@ -4,17 +4,15 @@ use std::fs::{self, File};
 
 use rustix::io::Errno;
 
-use support::cellar::{Cellar, MIB, append, as_pod, inodes_of, obstacle, size_shown};
-use support::skip;
+use support::cellar::{Cellar, MIB, append, as_pod, inodes_of, size_shown};
+use support::require;
 use support::variant::ENFORCING;
 
 /// A pod gets all of its volume's size and no more, with the errno of its filesystem, and writes on
 /// when it has made room; df shows the size.
 #[tokio::test]
 async fn a_volume_holds_its_size_and_no_more() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -39,9 +37,7 @@ async fn a_volume_holds_its_size_and_no_more() {
 /// A volume that is full takes nothing from its neighbour, who writes on.
 #[tokio::test]
 async fn a_full_volume_hinders_no_neighbour() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -62,9 +58,7 @@ async fn a_full_volume_hinders_no_neighbour() {
 /// What the pod of a volume makes in directories of its own is charged to the volume too.
 #[tokio::test]
 async fn directories_of_the_pod_are_held_too() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -80,9 +74,7 @@ async fn directories_of_the_pod_are_held_too() {
 /// A pod makes as many files as the inode limit says, its root directory among them.
 #[tokio::test]
 async fn the_inode_limit_holds() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use support::cellar::{Cellar, MIB, OURS, append, obstacle};
-use support::skip;
+use support::cellar::{Cellar, MIB, OURS, append};
+use support::require;
 use support::variant::ENFORCING;
 use support::{eventually, kernel, names};
 
@@ -13,9 +13,7 @@ const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
 /// Once a volume is reclaimed nothing is limited or charged under its number.
 #[tokio::test]
 async fn a_reclaimed_volume_leaves_no_limit() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -34,9 +32,7 @@ async fn a_reclaimed_volume_leaves_no_limit() {
 /// Limits of others are neither changed nor cleared by making, deleting and starting.
 #[tokio::test]
 async fn limits_of_others_are_not_touched() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         cellar.serve().await.stop();
@@ -65,9 +61,7 @@ async fn limits_of_others_are_not_touched() {
 /// cleared when the driver starts; one that something is charged to is left alone.
 #[tokio::test]
 async fn leftovers_are_cleared_at_start() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -92,9 +86,7 @@ async fn leftovers_are_cleared_at_start() {
 /// back.
 #[tokio::test]
 async fn quota_ids_are_used_again() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -117,9 +109,7 @@ async fn quota_ids_are_used_again() {
 #[tokio::test]
 async fn ids_that_others_are_charged_to_are_passed_over() {
     const FILES: u32 = 1000;
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         cellar.serve().await.stop();
@@ -150,9 +140,7 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
 /// stays charged to its volume, and what is made beside it is not.
 #[tokio::test]
 async fn the_pools_own_directories_have_no_number() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

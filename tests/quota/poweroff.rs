@@ -3,12 +3,12 @@
 
 use std::fs;
 
-use support::cellar::{OURS, inodes_of, obstacle};
+use support::cellar::{OURS, inodes_of};
 use support::poweroff::loops::{Kind, lose_power};
 use support::poweroff::operations::OPERATIONS;
 use support::poweroff::scene::Scene;
 use support::variant::{EXT4, Variant, XFS};
-use support::{eventually, kernel, names, skip};
+use support::{eventually, kernel, names, require};
 
 /// The operations in which limits are set or freed.
 const ABOUT_LIMITS: [&str; 13] = [
@@ -82,17 +82,13 @@ fn lose_power_on(variant: &'static Variant) {
 /// its record, and no limit is left of what is not.
 #[test]
 fn limits_are_those_of_the_records_on_xfs() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     lose_power_on(&XFS);
 }
 
 /// As above, on ext4.
 #[test]
 fn limits_are_those_of_the_records_on_ext4() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     lose_power_on(&EXT4);
 }

@@ -2,18 +2,16 @@
 
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, append, obstacle};
+use support::cellar::{Cellar, MIB, append};
 use support::messages::{publish, refused};
 use support::variant::ENFORCING;
-use support::{kernel, skip};
+use support::{kernel, require};
 
 /// A volume whose `data/` does not carry the number of its record is quarantined, and neither that
 /// number's limit nor the one it carries is changed.
 #[tokio::test]
 async fn a_volume_of_another_number_is_quarantined() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -57,9 +55,7 @@ async fn a_volume_of_another_number_is_quarantined() {
 /// Two volumes whose records claim one number are both quarantined, and its limit is not changed.
 #[tokio::test]
 async fn volumes_that_claim_one_number_are_quarantined() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;

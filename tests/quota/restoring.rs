@@ -1,8 +1,8 @@
 //! Limits that somebody changed, and a disk that is mounted without them for a while.
 
-use support::cellar::{Cellar, MIB, Served, append, obstacle};
+use support::cellar::{Cellar, MIB, Served, append};
 use support::kernel;
-use support::skip;
+use support::require;
 use support::variant::{ENFORCING, EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
 
 const RESTORED: &str = "rootcellar_pool_limits_restored_total";
@@ -21,9 +21,7 @@ fn assert_told(served: &Served, restored: u64) {
 /// told.
 #[tokio::test]
 async fn a_changed_limit_is_restored_at_start() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -53,9 +51,7 @@ async fn a_changed_limit_is_restored_at_start() {
 /// A limit below what is used already is restored as well.
 #[tokio::test]
 async fn a_limit_is_restored_whatever_is_used() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -75,9 +71,7 @@ async fn a_limit_is_restored_whatever_is_used() {
 /// that nothing holds them; mounted as before, it holds what it held.
 #[tokio::test]
 async fn a_pool_may_lose_its_limits_and_get_them_back() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let ways: [(&'static Variant, &'static Variant); 2] =
         [(&XFS, &XFS_PLAIN), (&EXT4, &EXT4_COUNTING)];
     for (holding, other) in ways {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use support::cellar::{Cellar, MIB, OURS, Served, append, obstacle};
+use support::cellar::{Cellar, MIB, OURS, Served, append};
 use support::kernel;
-use support::skip;
+use support::require;
 use support::variant::ENFORCING;
 
 /// Unless `PROPTEST_CASES` says otherwise.
@@ -106,9 +106,7 @@ async fn play(cellar: &Cellar, sequence: &[Work]) {
 /// kernel limits exactly the volumes that are there, each to the size in its record.
 #[test]
 fn limits_are_those_of_the_volumes_after_any_sequence() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let default = Config::default();
     let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |_| default.cases);
     let runtime = tokio::runtime::Runtime::new().unwrap();

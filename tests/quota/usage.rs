@@ -2,16 +2,14 @@
 
 use rootcellar::csi::volume_usage::Unit;
 
-use support::cellar::{Cellar, MIB, append, inodes_of, obstacle};
-use support::skip;
+use support::cellar::{Cellar, MIB, append, inodes_of};
+use support::require;
 use support::variant::{ENFORCING, XFS_PLAIN};
 
 /// Statistics are of the volume: all is its limit, used is what is charged to it.
 #[tokio::test]
 async fn statistics_are_of_the_volume() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for variant in ENFORCING {
         let cellar = Cellar::new(variant);
         let mut served = cellar.serve().await;
@@ -36,9 +34,7 @@ async fn statistics_are_of_the_volume() {
 /// Where sizes are not held, they are the filesystem's.
 #[tokio::test]
 async fn statistics_of_a_volume_that_is_not_held_are_the_filesystems() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let cellar = Cellar::new(&XFS_PLAIN);
     let mut served = cellar.serve().await;
     let id = served.make("pvc", 8 * MIB).await;

@@ -15,9 +15,9 @@ use rootcellar::pool::{
 use rootcellar::volume::Hold;
 
 use crate::sizes::{Rig, SIZE};
-use support::loops::{LoopMount, obstacle, run};
+use support::loops::{LoopMount, run};
 use support::picture::with_times;
-use support::skip;
+use support::require;
 use support::{Fakes, NodeDir, create};
 
 const MIB: u64 = 1 << 20;
@@ -88,9 +88,7 @@ fn pool_on(filesystem: &str, options: &[&str]) -> (NodeDir, LoopMount) {
 /// A pool that nothing holds sizes in is well, and told how it would come to hold them.
 #[test]
 fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let cases: [(&str, &[&str], &str, Option<bool>); 4] = [
         (
             "ext4",
@@ -150,9 +148,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
 /// volumes made before are told of, one by one.
 #[test]
 fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for is_full in [false, true] {
         let node = NodeDir::new();
         let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
@@ -190,9 +186,7 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
 /// Volumes that were made to be held are wrong where nothing holds them any more.
 #[test]
 fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = Rig::new();
     rig.make("held", SIZE);
     rig.running = None;
@@ -219,9 +213,7 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 /// operator's choice, and that other data is beside them, is worth a note.
 #[test]
 fn promises_that_cannot_be_kept_are_told() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
     let option = format!(
@@ -314,9 +306,7 @@ fn a_pool_that_could_not_be_served_is_wrong() {
 /// A class may say that a size is not to be held, and that is no more than a note.
 #[test]
 fn a_size_that_is_not_to_be_held_is_a_note() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;

@@ -14,8 +14,7 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
 use crate::snapshots::{Kind, Rig, SIZE};
-use support::loops::obstacle;
-use support::skip;
+use support::require;
 use support::{Fakes, eventually, names, publish};
 
 const FILES: usize = 40;
@@ -144,9 +143,7 @@ fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
 /// made.
 #[test]
 fn a_copy_is_made_once_however_often_it_is_asked_for() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let scene = Scene::new();
     let rig = &scene.rig;
     let take = || rig.snapshot("again", &scene.source);
@@ -165,9 +162,7 @@ fn a_copy_is_made_once_however_often_it_is_asked_for() {
 /// stays.
 #[test]
 fn what_is_being_copied_is_not_deleted() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let scene = Scene::new();
     let rig = &scene.rig;
     let delete = || rig.driver().delete(&scene.source.id.to_string());
@@ -191,9 +186,7 @@ fn what_is_being_copied_is_not_deleted() {
 /// others come and go; the snapshot tells that it was in use.
 #[test]
 fn a_volume_that_is_being_copied_is_used_as_ever() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let scene = Scene::new();
     let (rig, driver) = (&scene.rig, scene.rig.driver());
     let id = scene.source.id.to_string();
@@ -223,9 +216,7 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
 /// one makes it when it is asked for again.
 #[test]
 fn a_driver_that_stops_ends_its_copies() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let mut scene = Scene::new();
     let restore = || scene.restore();
     let ended = scene.during(restore, || scene.rig.driver().stop_copies());
@@ -270,9 +261,7 @@ impl Observer for Slow {
 /// answer.
 #[test]
 fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let slow = Arc::new(Slow::default());
     let fakes = Fakes {
         os: Os::observed(slow.clone()),

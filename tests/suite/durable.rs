@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use rootcellar::os::{Object, Observer, Step};
 use rustix::io::Errno;
 
-use crate::common::NodeDir;
-use crate::common::loops::{LoopMount, obstacle};
 use crate::poweroff::operations::OPERATIONS;
 use crate::poweroff::scene::{Disks, Moments, play};
 use crate::poweroff::{PLACES, mount_empty, unmount_all};
-use crate::skip;
 use model::{Model, World};
+use support::NodeDir;
+use support::loops::LoopMount;
+use support::require;
 
 /// Follows what is on the disks.
 #[derive(Debug)]
@@ -126,9 +126,7 @@ impl Disks for Pessimist {
 }
 
 fn lose_power(logged: bool) {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let mut disks = Pessimist::new(logged);
     let node = Arc::clone(&disks.node);
     for operation in OPERATIONS {

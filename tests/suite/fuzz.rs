@@ -19,9 +19,9 @@ use tonic::{Code, Status};
 
 use support::messages::{assert_well_formed, snapshot};
 use support::picture::{Picture, picture};
+use support::require;
 use support::server::{Clients, Server};
-use support::skip;
-use support::{NodeDir, loops, names};
+use support::{NodeDir, names};
 
 /// Stands in the secrets of requests and behind the `=` of a mount option.
 const SECRET: &str = "correct-horse-battery";
@@ -350,17 +350,13 @@ fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
 /// Whatever stands in the fields of a message, the call is answered with a code of the table.
 #[test]
 fn any_message_is_answered_by_the_table() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     run(|good| good);
 }
 
 /// Bytes that are a message are answered with a code of the table, and other bytes are refused.
 #[test]
 fn any_bytes_are_answered_or_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     run(wire::spoiled);
 }

@@ -10,8 +10,8 @@ use rootcellar::pool::{self, Memory, Sickness, Wanted};
 use rootcellar::types::{Bytes, NodeName, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
-use support::loops::{self, LoopMount};
-use support::skip;
+use support::loops::LoopMount;
+use support::require;
 use support::{Fakes, NODE, NodeDir, Running, create, eventually, names, publish};
 
 const SIZE: u64 = 1 << 20;
@@ -235,9 +235,7 @@ fn flip(image: &Path, text: &[u8]) {
 /// and the volume is there when the disk is well again.
 #[test]
 fn a_record_that_cannot_be_read_now_is_not_quarantined() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let at = node.path("disk");
     let disk = LoopMount::format("btrfs", &[], &node.path("image"), &at);

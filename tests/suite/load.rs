@@ -21,10 +21,10 @@ use tokio::task::JoinSet;
 use self::belief::{TARGETS, Volume};
 use self::caller::{Caller, Tally, read, there};
 use self::vitals::Vitals;
-use support::loops::{self, LoopMount};
+use support::loops::LoopMount;
 use support::messages::soon;
+use support::require;
 use support::server::Server;
-use support::skip;
 use support::{NodeDir, eventually, name, names};
 
 /// How many callers there are.
@@ -393,18 +393,14 @@ async fn settle(test: &str, yard: &Yard, server: &Server, callers: Vec<Caller>, 
 /// not is there whole or not at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     disturb("killed", Signal::KILL, 12).await;
 }
 
 /// The same where the server is told to stop, which leaves nothing half done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_stopped_again_and_again_keeps_what_it_acknowledged() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     disturb("stopped", Signal::TERM, 4).await;
 }
 
@@ -422,9 +418,7 @@ const GROWTH: u64 = 256;
 /// Whatever load is past, the server keeps no descriptor, no thread and no memory of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_keeps_nothing_of_a_load_that_is_past() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let test = "rounds";
     let mut random = Random::told(test);
     let (yard, tally) = (Yard::new(), Arc::new(Tally::default()));

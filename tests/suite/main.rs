@@ -30,6 +30,3 @@ mod server;
 mod sizes;
 mod snapshots;
 mod steps;
-
-use support as common;
-use support::skip;

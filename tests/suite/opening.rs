@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use support::loops::run;
 use support::memory::MemoryNode;
-use support::skip;
+use support::require;
 use support::{Fakes, NodeDir, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
@@ -160,9 +160,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
 #[test]
 fn a_copied_pool_is_not_served_beside_the_original() {
     let node = MemoryNode::new(&["a", "b"]);
-    if !node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    require!(mount_namespace);
     let fakes = Fakes::default();
     let volume = {
         let volumes = node.volumes_of(&node.options(), &fakes);

@@ -10,8 +10,8 @@ use rootcellar::os::Os;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
-use support::loops::{self, LoopMount};
-use support::skip;
+use support::loops::LoopMount;
+use support::require;
 use support::{Fakes, NodeDir, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
@@ -345,9 +345,7 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
 #[test]
 fn a_quarantined_tree_is_measured_in_the_background() {
     const SIZE: u64 = 32 * MIB;
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let (node, fakes) = (NodeDir::new(), Fakes::default());
     let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
     let option = [format!("default={},init,reserve=0", node.pool().display())];

@@ -2,11 +2,10 @@
 //! copied after each step that changes a disk and after each reply; what the copies hold is what
 //! the disks would hold had the power failed there.
 
-use support::loops::obstacle;
 use support::poweroff::loops::{self, Kind};
 pub(crate) use support::poweroff::loops::{PLACES, mount_empty, unmount_all};
 pub(crate) use support::poweroff::{operations, scene};
-use support::skip;
+use support::require;
 
 use operations::OPERATIONS;
 
@@ -20,36 +19,28 @@ fn lose_power(kind: Kind) {
 /// nothing else is left.
 #[test]
 fn nothing_acknowledged_is_lost_on_ext4() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind::plain("ext4"));
 }
 
 /// As above, on XFS.
 #[test]
 fn nothing_acknowledged_is_lost_on_xfs() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind::plain("xfs"));
 }
 
 /// As above, on btrfs.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind::plain("btrfs"));
 }
 
 /// As above, on btrfs with simple quota: there the limits are as recorded besides.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind {
         simple_quota: true,
         ..Kind::plain("btrfs")

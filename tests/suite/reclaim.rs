@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use support::require;
 
 use rustix::fs::{FileType, IFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rootcellar::os::Step;
 use rootcellar::types::Bytes;
 
-use support::memory::{MemoryNode, SIZE, has_own_namespace};
+use support::memory::{MemoryNode, SIZE};
 use support::skip;
 use support::{Fakes, create, eventually, names, publish};
 use yard::{Gate, Opened, Yard, delete, hooked, make};
@@ -219,9 +220,7 @@ fn mount_memory(at: &Path) {
 /// unmounted, and everything else is reclaimed meanwhile.
 #[test]
 fn mounts_inside_a_volume_are_not_entered() {
-    if !has_own_namespace() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    require!(mount_namespace);
     let yard = Yard::new();
     let data = yard.make("pvc");
     let other = yard.make("other");
@@ -250,9 +249,7 @@ fn mounts_inside_a_volume_are_not_entered() {
 /// nothing from being reclaimed, and neither does a mount that only another namespace has.
 #[test]
 fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
-    if !has_own_namespace() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    require!(mount_namespace);
     let yard = Yard::new();
     let data = yard.make("pvc");
     std::fs::write(data.join("file"), "still open").unwrap();
@@ -417,9 +414,7 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
 fn the_room_of_what_is_reclaimed_comes_back() {
     const MIB: u64 = 1 << 20;
     let node = MemoryNode::new(&["default"]);
-    if !node.is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    require!(mount_namespace);
     let gate = Arc::new(Gate::default());
     gate.shut("in first");
     gate.shut("in second");
@@ -454,9 +449,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
 fn a_volume_created_during_the_measurement_is_not_other_data() {
     const FOREIGN: usize = 96 << 20;
     let node = MemoryNode::new(&["default"]);
-    if !node.is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    require!(mount_namespace);
     let gate = Arc::new(Gate::default());
     let at_the_sync = gate.clone();
     let fakes = hooked(move |step, _| {
@@ -494,9 +487,7 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
 fn an_empty_pool_notices_that_others_gave_space_back() {
     const FOREIGN: usize = 96 << 20;
     let node = MemoryNode::new(&["default"]);
-    if !node.is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    require!(mount_namespace);
     let foreign = node.path("default/foreign");
     std::fs::write(&foreign, vec![0; FOREIGN]).unwrap();
     let driver = node.volumes_of(&node.options(), &Fakes::default());

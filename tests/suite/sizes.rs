@@ -16,8 +16,8 @@ use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
 
-use support::loops::{LoopMount, obstacle, run};
-use support::skip;
+use support::loops::{LoopMount, run};
+use support::require;
 use support::{Fakes, NodeDir, Running, create, eventually, names, publish};
 
 pub const SIZE: Bytes = Bytes(32 << 20);
@@ -160,9 +160,7 @@ fn assert_about(what: &str, bytes: u64, expected: Bytes) {
 
 #[test]
 fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     let (full, neighbour) = (rig.make("full", SIZE), rig.make("neighbour", SIZE));
     assert_eq!(full.enforcement, Enforcement::Squota);
@@ -196,9 +194,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
 
 #[test]
 fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     let volume = rig.make("pvc", SIZE);
     let subvolume = |path: &Path| {
@@ -237,9 +233,7 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
 
 #[test]
 fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     rig.make("tiny", Bytes(1));
     std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
@@ -247,9 +241,7 @@ fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
 
 #[test]
 fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = Rig::new();
     let volume = rig.make("pvc", SIZE);
     assert_eq!(
@@ -296,9 +288,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
 
 #[test]
 fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = Rig::new();
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
@@ -331,9 +321,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
 
 #[test]
 fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = Rig::new();
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
@@ -365,9 +353,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
 
 #[test]
 fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     let plain = NodeDir::new();
     let disk = LoopMount::make("btrfs", &plain.path("image"), &plain.pool());
@@ -413,9 +399,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
 
 #[test]
 fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_volumes() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
     disk.hold_other_data();
@@ -442,9 +426,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
 
 #[test]
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;

@@ -17,8 +17,8 @@ use rootcellar::quota::{FakeQuota, NoQuota, Quotas};
 use rootcellar::types::Bytes;
 use rootcellar::volume::ExpandRequest;
 
-use crate::common::{create, publish};
 use stage::{SIZE, Stage, Trouble};
+use support::{create, publish};
 
 /// A request about the volume "pvc", beside which there is a volume "kept".
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,17 +8,15 @@ use rootcellar::types::Bytes;
 
 use super::{assert_well, below, follow, look_at, of_level, the};
 use crate::sizes::{Rig, SIZE};
-use support::loops::{obstacle, run};
+use support::loops::run;
 use support::picture::with_times;
-use support::skip;
+use support::require;
 
 /// Every limit that is not as its record says, and every number that no volume has, is told of; a
 /// start mends what it can, and nothing is left to tell.
 #[test]
 fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = Rig::new();
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
@@ -86,9 +84,7 @@ fn assert_limits_are_well(rig: &Rig) {
 /// elsewhere are mended by the commands given.
 #[test]
 fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = Rig::new();
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
@@ -149,9 +145,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
 /// commands given.
 #[test]
 fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     rig.make("pvc", SIZE);
     let nested = rig.data("pvc").join("a/nested");
@@ -189,9 +183,7 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
 /// What cannot be trusted is told of with path and reason, and a copy that is charged to a volume.
 #[test]
 fn what_is_quarantined_is_told_with_its_path() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new();
     rig.make("pvc", SIZE);
     rig.make("other", SIZE);

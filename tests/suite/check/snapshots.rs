@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{assert_well, look_at, of_level, the};
 use crate::sizes::{Rig, SIZE};
-use support::loops::{obstacle, run};
-use support::skip;
+use support::loops::run;
+use support::require;
 use support::{create, names};
 
 const HELD: usize = 8 << 20;
@@ -54,9 +54,7 @@ fn snapshot(rig: &Rig) -> PathBuf {
 /// of it was written anew.
 #[test]
 fn a_pool_with_snapshots_and_copies_is_well() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = copied();
     for written in ["nothing", "original", "restored"] {
         if written != "nothing" {
@@ -78,9 +76,7 @@ fn a_pool_with_snapshots_and_copies_is_well() {
 /// missing and the place to move it out of.
 #[test]
 fn what_is_amiss_with_a_snapshot_is_told() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let mut rig = copied();
     rig.running = None;
     let directory = snapshot(&rig);
@@ -113,9 +109,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
 /// the kernel counts it.
 #[test]
 fn what_is_counted_is_shown() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = copied();
     let show = |what: &str, name: &str| -> Value {
         let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))

@@ -8,18 +8,15 @@ use super::{
     FILESYSTEMS, Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks,
     unmount_all,
 };
-use support::loops;
 use support::messages::{create_with, refused};
 use support::pod::{PodNode, propagation};
-use support::skip;
+use support::require;
 
 /// The server of these tests has its mounts as the `DaemonSet` asks for them: what is above the
 /// pools follows the host, the kubelet's directory is the host's, and all else is its own.
 #[tokio::test]
 async fn the_server_sees_mounts_as_in_its_pod() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let rig = Rig::serve(PodNode::new(), &[]).await;
     let seen = |at| propagation(rig.server.process(), &rig.node.path(at));
     assert_eq!(seen("pools"), ["master"]);
@@ -44,9 +41,7 @@ const GONE: &str = "before and holds none now";
 /// whatever kept its pool sick until then; nothing is written under the mount point meanwhile.
 #[tokio::test]
 async fn a_disk_mounted_late_is_served() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     for (disk, (_, options, _)) in disks.iter().zip(LATE) {
@@ -105,9 +100,7 @@ async fn assert_back(rig: &mut Rig, volume: &Kept) {
 /// it is served without a restart, as it was.
 #[tokio::test]
 async fn a_disk_taken_away_is_let_go_and_served_again() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     let unused = place_disk(&node, "unused", "ext4");

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
-use support::loops::{self, LoopMount, run};
+use support::loops::{LoopMount, run};
 use support::picture::{self, Picture};
 use support::pod::PodNode;
-use support::skip;
+use support::require;
 
 /// Everything on a disk, and when it was changed, seen at a place where no pool is.
 fn look(image: &Path, aside: &Path) -> Picture {
@@ -171,9 +171,7 @@ impl Exchange {
 /// copy of a pool's disk in the place of the original is that pool.
 #[tokio::test]
 async fn another_disk_is_refused_and_left_as_it_is() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let mut exchange = Exchange::new().await;
     let before = exchange.exchange();
     let Exchange {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{FILESYSTEMS, Rig, WELL, eventually, mount_all, place_disk, place_disks, soon};
-use support::loops::{LoopMount, obstacle, run};
+use support::loops::{LoopMount, run};
 use support::messages::create_with;
 use support::pod::PodNode;
-use support::skip;
+use support::require;
 
 /// The pool whose disk comes and goes so that time passes for the others.
 const CLOCK: &str = "clock";
@@ -143,9 +143,7 @@ async fn provoke(rig: &mut Rig, pool: &str) {
 /// its pool is served with all that was acknowledged.
 #[tokio::test]
 async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let cases = [
         ("shut-ext4", "ext4", Failure::Shutdown),
         ("shut-xfs", "xfs", Failure::Shutdown),
@@ -196,9 +194,7 @@ async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
 /// unpublished, until it is writable.
 #[tokio::test]
 async fn a_disk_remounted_read_only_is_served_when_it_is_writable() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     let well = place_disk(&node, WELL, "ext4");

@@ -7,10 +7,10 @@ use std::path::Path;
 use tonic::Code;
 
 use super::{FILESYSTEMS, Kept, Rig, mount_all, place_disk, place_disks, soon};
-use support::loops::{self, LoopMount};
+use support::loops::LoopMount;
 use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
-use support::skip;
+use support::require;
 
 /// The most small files a pod makes; btrfs, which has no number of inodes, takes long for each
 /// when it is almost full.
@@ -85,9 +85,7 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
 /// by a server that starts then; deleting makes room, and the pool is never sick for it.
 #[tokio::test]
 async fn a_disk_without_a_free_block_serves_what_it_has() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     mount_all(&disks);
@@ -125,9 +123,7 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
 /// The same of a disk without a free inode, where there is a number of them.
 #[tokio::test]
 async fn a_disk_without_a_free_inode_serves_what_it_has() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let few = [("ext4", ["-N", "2000"]), ("xfs", ["-i", "maxpct=1"])];
     let node = PodNode::new();
     let disks = few.map(|(filesystem, options)| {
@@ -156,9 +152,7 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
 /// cannot be written down.
 #[tokio::test]
 async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disk = place_disk(&node, "ext4", "ext4");
     disk.mount(&[]);

@@ -8,12 +8,11 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::{FILESYSTEMS, Rig, eventually, mount_all, place_disks, unmount_all};
-use support::loops;
 use support::messages::create_with;
 use support::names;
 use support::pod::PodNode;
+use support::require;
 use support::server::Clients;
-use support::skip;
 
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -67,9 +66,7 @@ fn assert_not_final(status: &tonic::Status) {
 /// nothing is written beneath them, and in the end exactly the acknowledged volumes are there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     mount_all(&disks);

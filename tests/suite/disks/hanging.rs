@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::{FILESYSTEMS, Kept, Rig, WELL, mount_all, place_disk, place_disks};
-use support::loops::{self, run};
+use support::loops::run;
 use support::messages::{create_with, refused};
 use support::pod::PodNode;
-use support::skip;
+use support::require;
 
 /// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
 /// cannot be killed.
@@ -48,9 +48,7 @@ async fn others_go_on(rig: &mut Rig, kept: &[Kept]) {
 /// goes on, so do they, to their ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_hangs_holds_up_nobody_else() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     let well = place_disk(&node, WELL, "ext4");
@@ -107,9 +105,7 @@ const AT_WORK: usize = 128;
 /// is UNAVAILABLE at once, and all that ask another disk or none are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_limit_of_a_pool_are_refused_at_once() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = ["ext4", WELL].map(|pool| place_disk(&node, pool, "ext4"));
     mount_all(&disks);

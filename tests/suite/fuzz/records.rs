@@ -16,7 +16,7 @@ use super::{config, wire};
 use crate::snapshots::snapshot_of;
 use support::memory::MemoryNode;
 use support::picture::picture;
-use support::skip;
+use support::require;
 use support::{Fakes, create, names};
 
 /// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
@@ -178,9 +178,7 @@ fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
 #[test]
 fn any_record_is_served_or_quarantined() {
     let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    require!(mount_namespace);
     let record = file_of(&scene, "volumes", "a-1", "volume.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
@@ -212,9 +210,7 @@ fn any_record_is_served_or_quarantined() {
 #[test]
 fn any_snapshot_record_is_served_or_quarantined() {
     let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    require!(mount_namespace);
     let record = file_of(&scene, "snapshots", "somebody", "snapshot.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
@@ -250,9 +246,7 @@ fn any_snapshot_record_is_served_or_quarantined() {
 #[test]
 fn any_marker_is_served_or_sick() {
     let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    require!(mount_namespace);
     let marker = scene.node.pool("a").join(".rootcellar/pool.json");
     let good: Value = serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
     scene.check(&marker, |opened, content| {
@@ -284,9 +278,7 @@ fn any_marker_is_served_or_sick() {
 #[test]
 fn any_memory_is_believed_or_refused() {
     let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    require!(mount_namespace);
     let memory = scene.node.path("state/pools.json");
     scene.check(&memory, |opened, content| {
         let volumes = match opened {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::require;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -11,7 +12,7 @@ use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::{Scene, assert_one_of};
-use support::loops::{self, run};
+use support::loops::run;
 use support::messages::{create, publish, refused};
 use support::server::Server;
 use support::skip;
@@ -178,9 +179,7 @@ async fn a_target_in_a_pool_is_refused() {
 /// leaves nothing, and unpublishing what is not there works unless nobody can tell.
 #[tokio::test]
 async fn a_target_on_a_bad_mount_is_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     for name in ["gone", "read-only", "dead"] {
         fs::create_dir(node.path("kubelet").join(name)).unwrap();
@@ -284,9 +283,7 @@ fn path(root: &Path) -> impl Strategy<Value = PathBuf> + use<> {
 /// undone without a trace, or is refused and leaves none.
 #[test]
 fn any_target_is_mounted_below_the_kubelet_or_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let runtime = Runtime::new().unwrap();
     let mut scene = runtime.block_on(Scene::new());
     let id = runtime

@@ -10,10 +10,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::require;
 
 use rootcellar::csi;
 
-use support::loops::{self, LoopMount, run};
+use support::loops::{LoopMount, run};
 use support::messages::{Answer, publish};
 use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
@@ -169,9 +170,7 @@ fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
 /// and reclaimed to the last entry like any other, and nothing outside is touched.
 #[tokio::test]
 async fn what_pods_leave_hinders_nothing_and_goes() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let mut place = Place::new(filesystem).await;
         let id = place.clients.make("pvc", 1 << 20).await;
@@ -206,9 +205,7 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
 /// the rest goes.
 #[tokio::test]
 async fn what_resists_is_told_and_goes_once_it_can() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let mut place = Place::new(filesystem).await;
         let id = place.clients.make("pvc", 1 << 20).await;
@@ -249,9 +246,7 @@ async fn what_resists_is_told_and_goes_once_it_can() {
 /// A volume that is a subvolume goes with what was mounted in it, and nothing behind the mounts.
 #[tokio::test]
 async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let mut place = Place::new("btrfs").await;
     let id = place.clients.make("pvc", 1 << 20).await;
     let data = place.data("pvc");
@@ -268,9 +263,7 @@ async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
 /// something else while the volume is published, measured, quarantined and reclaimed.
 #[tokio::test]
 async fn nothing_is_opened_while_entries_are_swapped() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let mut place = Place::new(filesystem).await;
         let nodes = Nodes::new(place.disk.path().join("nodes"));

@@ -15,8 +15,7 @@ use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded};
 use crate::snapshots::{Kind, Rig, snapshot_of, write};
-use support::loops::obstacle;
-use support::skip;
+use support::require;
 use support::{create, name, names};
 
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -280,9 +279,7 @@ fn read(file: &Path) -> Content {
 }
 
 fn run(kind: Kind, cases: u32) {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let config = Config {
         cases,
         failure_persistence: None,

@@ -5,18 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{disk_option, mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use support::loops::{self, LoopMount, run};
+use support::loops::{LoopMount, run};
 use support::messages::publish;
+use support::require;
 use support::server::Server;
-use support::skip;
 use support::{NodeDir, names};
 
 /// What is written through one target is read through the other, and is in the volume's `data/`.
 #[tokio::test]
 async fn data_is_the_same_at_every_target() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let (first, second) = (node.target("first"), node.target("second"));
@@ -49,9 +47,7 @@ fn data_of(pool: &Path) -> PathBuf {
 /// the host mounts in the pool appears at no target, though both mounts be shared.
 #[tokio::test]
 async fn mounts_inside_a_volume_stay_where_they_are() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
     let kubelet = node.path("kubelet");
@@ -95,9 +91,7 @@ async fn mounts_inside_a_volume_stay_where_they_are() {
 /// What is mounted in a volume's `data/` when it is published is not seen at the target.
 #[tokio::test]
 async fn a_mount_in_the_pool_is_not_published() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let inner = data_of(&node.pool()).join("inner");
@@ -115,9 +109,7 @@ async fn a_mount_in_the_pool_is_not_published() {
 /// what it shows is not followed when the volume is reclaimed.
 #[tokio::test]
 async fn a_subpath_bind_is_no_publication() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (server, mut clients, id, target) = one_published(&node).await;
     fs::create_dir(target.join("sub")).unwrap();

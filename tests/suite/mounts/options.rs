@@ -12,10 +12,10 @@ use tonic::Code;
 
 use super::{FILESYSTEMS, disk_option, mount_tmpfs, mounts_at, one_volume, umount};
 use support::NodeDir;
-use support::loops::{self, LoopMount};
+use support::loops::LoopMount;
 use support::messages::{capability, publish, publish_with, refused};
+use support::require;
 use support::server::Server;
-use support::skip;
 
 /// What is asked for, and what mountinfo shows on a disk mounted with the defaults.
 #[rustfmt::skip]
@@ -47,9 +47,7 @@ fn options(text: &str) -> BTreeSet<String> {
 /// shows it, on every filesystem, and `ValidateVolumeCapabilities` confirms it.
 #[tokio::test]
 async fn every_mount_option_is_honoured() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let node = NodeDir::new();
         let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
@@ -75,9 +73,7 @@ async fn every_mount_option_is_honoured() {
 /// What is not asked for stays as the pool's own mount has it; what is asked for wins.
 #[tokio::test]
 async fn the_pools_own_options_stay_unless_asked() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
     disk.unmount();
@@ -108,9 +104,7 @@ async fn the_pools_own_options_stay_unless_asked() {
 /// while another target may write.
 #[tokio::test]
 async fn a_read_only_publish_refuses_a_write() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;
@@ -149,9 +143,7 @@ async fn a_read_only_publish_refuses_a_write() {
 #[tokio::test]
 async fn restrictions_bind_the_pod() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let (free, bound) = (node.target("free"), node.target("bound"));
@@ -178,9 +170,7 @@ async fn restrictions_bind_the_pod() {
 /// A publish that is repeated finds its mount and makes no second one.
 #[tokio::test]
 async fn a_publish_that_is_repeated_mounts_once() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     for (pod, made_before) in [("missing", false), ("empty", true)] {
@@ -204,9 +194,7 @@ async fn a_publish_that_is_repeated_mounts_once() {
 /// what is there stays.
 #[tokio::test]
 async fn another_mount_at_the_target_is_already_exists() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let other = clients.make("pvc-2", 1 << 20).await;
@@ -260,9 +248,7 @@ async fn another_mount_at_the_target_is_already_exists() {
 /// the other is told so.
 #[tokio::test]
 async fn two_volumes_never_share_a_target() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (server, mut clients, id) = one_volume(&node).await;
     let ids = [id, clients.make("pvc-2", 1 << 20).await];

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{FILESYSTEMS, disk_option, one_published};
-use support::loops::{self, LoopMount};
+use support::loops::LoopMount;
 use support::messages::{create_with, publish};
+use support::require;
 use support::server::Server;
-use support::skip;
 use support::{NodeDir, names};
 
 /// The server's command in a shell that first forbids everything to others.
@@ -29,9 +29,7 @@ type Class = &'static [(&'static str, &'static str)];
 /// umask of the server and on every filesystem.
 #[tokio::test]
 async fn mode_and_owner_are_exact_whatever_the_umask() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let cases: [(Class, u32, u32, u32); 8] = [
         (&[], 0o777, 0, 0),
         (&[("mode", "0700")], 0o700, 0, 0),
@@ -87,9 +85,7 @@ fn as_nobody(script: &str, path: &Path) -> bool {
 /// reaches nothing in the pool, though it knows every name.
 #[tokio::test]
 async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, _clients, _id, target) = one_published(&node).await;
     // The test's directory is root's alone; what is to be found out is what the pool lets through.

@@ -6,11 +6,11 @@ use std::process::Command;
 use tonic::Code;
 
 use super::{FILESYSTEMS, disk_option, mounts_at};
-use support::loops::{self, LoopMount};
+use support::loops::{LoopMount, run};
 use support::messages::{publish, refused, soon};
+use support::require;
 use support::server::Server;
 use support::sick::assert_sick;
-use support::skip;
 use support::{NodeDir, eventually, names};
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
@@ -19,9 +19,7 @@ use support::{NodeDir, eventually, names};
 /// again, the disk is served without a restart, and holds what it held.
 #[tokio::test]
 async fn the_host_may_take_a_disk_away_and_bring_it_back() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let disks = FILESYSTEMS.map(|filesystem| (filesystem, ""));
     for (filesystem, extra) in disks.into_iter().chain([("ext4", ",require-mount")]) {
         let case = format!("{filesystem}{extra}");
@@ -66,9 +64,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
 /// driver notices, and in a driver that has never seen it.
 #[tokio::test]
 async fn unpublish_needs_no_healthy_pool() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
     let server = Server::start_with(&node, &[disk_option(&disk)]).await;
@@ -78,7 +74,7 @@ async fn unpublish_needs_no_healthy_pool() {
     for target in &targets {
         clients.publish(publish(&id, target)).await.unwrap();
     }
-    loops::run(Command::new("umount").arg("-l").arg(disk.path()));
+    run(Command::new("umount").arg("-l").arg(disk.path()));
     clients.unpublish_soon(&id, &targets[0]).await;
     soon("the pool is sick", async || {
         clients.capacity(&[]).await == 0
@@ -112,9 +108,7 @@ async fn unpublish_needs_no_healthy_pool() {
 /// A disk that comes back with a volume still published knows so: the volume is not deleted.
 #[tokio::test]
 async fn publications_are_known_again_when_a_disk_is_back() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
     let server = Server::start_with(&node, &[disk_option(&disk)]).await;
@@ -142,9 +136,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
 /// A pool that turns read-only falls sick, and is well again when it is writable.
 #[tokio::test]
 async fn a_read_only_disk_is_sick_until_it_is_writable() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
     let server = Server::start_with(&node, &[disk_option(&disk)]).await;
@@ -152,7 +144,7 @@ async fn a_read_only_disk_is_sick_until_it_is_writable() {
     let id = clients.make("kept", 1 << 20).await;
     let remount = |option: &str| {
         let option = format!("remount,{option}");
-        loops::run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
+        run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
     };
     remount("ro");
     soon("the pool is sick", async || {

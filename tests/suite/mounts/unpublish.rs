@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use support::require;
 
 use tonic::Code;
 
 use super::{mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use support::loops::{self, run};
+use support::loops::run;
 use support::messages::{publish, refused};
 use support::server::Server;
 use support::skip;
@@ -17,9 +18,7 @@ use support::{NodeDir, fuse, names};
 /// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
 #[tokio::test]
 async fn an_unpublish_that_is_repeated_is_fine() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let target = node.target("pod");
@@ -58,9 +57,7 @@ type Burden = fn(&Path);
 /// it.
 #[tokio::test]
 async fn everything_mounted_at_and_below_the_target_goes() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let target = node.target("pod");
@@ -103,9 +100,7 @@ async fn everything_mounted_at_and_below_the_target_goes() {
 /// removes them.
 #[tokio::test]
 async fn a_leaf_that_is_not_empty_is_not_deleted() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id, target) = one_published(&node).await;
     umount(&target);
@@ -131,9 +126,7 @@ async fn a_leaf_that_is_not_empty_is_not_deleted() {
 /// A target in use is `UNAVAILABLE` and stays published; once it is free, unpublishing works.
 #[tokio::test]
 async fn a_busy_target_is_unavailable_until_it_is_free() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id, target) = one_published(&node).await;
     let open = fs::File::create(target.join("file")).unwrap();
@@ -156,9 +149,7 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
 /// The target of one volume is not unpublished in the name of another: `NOT_FOUND`, and it stays.
 #[tokio::test]
 async fn anothers_target_is_not_unpublished() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let other = clients.make("other", 1000).await;
@@ -176,9 +167,7 @@ async fn anothers_target_is_not_unpublished() {
 /// unpublish.
 #[tokio::test]
 async fn a_hanging_filesystem_is_asked_nothing() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (_server, mut clients, id) = one_volume(&node).await;
     let target = node.target("pod");
@@ -200,9 +189,7 @@ async fn a_hanging_filesystem_is_asked_nothing() {
 /// can be unpublished.
 #[tokio::test]
 async fn odd_targets_are_known_after_a_restart() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;
@@ -243,9 +230,7 @@ async fn odd_targets_are_known_after_a_restart() {
 /// what it points to, and both mean the same.
 #[tokio::test]
 async fn a_linked_kubelet_directory_has_two_spellings() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let link = node.path("link");
     symlink(node.path("kubelet"), &link).unwrap();

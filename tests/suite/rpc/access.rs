@@ -5,10 +5,10 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 use tonic::Code;
 
+use support::NodeDir;
 use support::messages::{capability, create, create_with, publish, read_write_once, refused};
+use support::require;
 use support::server::Server;
-use support::skip;
-use support::{NodeDir, loops};
 
 /// Mode, whether it speaks of many nodes, whether it is for one target.
 const MODES: [(Mode, bool, bool); 7] = [
@@ -155,9 +155,7 @@ async fn validation_confirms_what_it_was_asked() {
 /// otherwise; the same target in another mode is `ALREADY_EXISTS`.
 #[tokio::test]
 async fn a_single_writer_has_a_single_target() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;

@@ -5,10 +5,11 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 use tonic::Code;
 
-use super::{NO_MEMORY, memory_node, serve};
+use super::serve;
+use support::memory::MemoryNode;
 use support::messages::{capability, create, create_with, map, read_write_once, refused, soon};
+use support::require;
 use support::server::{Clients, Server};
-use support::skip;
 use support::{NODE, memory};
 
 const MIB: i64 = 1 << 20;
@@ -17,9 +18,8 @@ const MIB: i64 = 1 << 20;
 /// it is reclaimed; calls that make nothing take nothing.
 #[tokio::test]
 async fn capacity_falls_by_exactly_what_is_promised() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
+    require!(mount_namespace);
+    let node = MemoryNode::new(&["a"]);
     let (_server, mut clients) = serve(&node).await;
     let empty = clients.capacity(&[]).await;
     assert!(
@@ -76,9 +76,8 @@ async fn the_capacity_is_what_a_create_accepts() {
         "overcommit=2",
         "overcommit=0.5",
     ] {
-        let Some(node) = memory_node(&["a"]) else {
-            skip!("{NO_MEMORY}");
-        };
+        require!(mount_namespace);
+        let node = MemoryNode::new(&["a"]);
         let pools: Vec<String> = node
             .options()
             .iter()
@@ -121,9 +120,8 @@ async fn the_capacity_is_what_a_create_accepts() {
 /// A refusal for want of room leaves nothing behind.
 #[tokio::test]
 async fn a_refused_create_leaves_nothing() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
+    require!(mount_namespace);
+    let node = MemoryNode::new(&["a"]);
     let (_server, mut clients) = serve(&node).await;
     let capacity = clients.capacity(&[]).await;
     clients
@@ -153,9 +151,8 @@ fn fs_type(fs_type: &str) -> csi::VolumeCapability {
 /// `RESOURCE_EXHAUSTED`; every other key of the sidecars is ignored.
 #[tokio::test]
 async fn another_filesystem_has_no_capacity_here() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
+    require!(mount_namespace);
+    let node = MemoryNode::new(&["a"]);
     let (_server, mut clients) = serve(&node).await;
     let capacity = clients.capacity(&[]).await;
     let key = "csi.storage.k8s.io/fstype";
@@ -208,9 +205,8 @@ async fn another_filesystem_has_no_capacity_here() {
 /// reached, which is `INVALID_ARGUMENT` naming the key.
 #[tokio::test]
 async fn a_mistake_in_a_class_is_told_by_create_and_hides_no_capacity() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
+    require!(mount_namespace);
+    let node = MemoryNode::new(&["a"]);
     let (_server, mut clients) = serve(&node).await;
     let capacity = clients.capacity(&[]).await;
     let mistakes = [
@@ -251,9 +247,8 @@ async fn asked(clients: &mut Clients, request: csi::GetCapacityRequest) -> i64 {
 /// hide it, so that `CreateVolume` is reached to say so.
 #[tokio::test]
 async fn capacity_is_of_this_node_and_of_what_it_can_do() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
+    require!(mount_namespace);
+    let node = MemoryNode::new(&["a"]);
     let (_server, mut clients) = serve(&node).await;
     let all = clients.capacity(&[]).await;
     let at = |value| csi::GetCapacityRequest {

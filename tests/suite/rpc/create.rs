@@ -6,10 +6,10 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use support::loops;
+use support::loops::run;
 use support::messages::{capability, create, create_with, map, publish, read_write_once, refused};
+use support::require;
 use support::server::Server;
-use support::skip;
 use support::{NODE, NodeDir, names};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
@@ -245,9 +245,7 @@ async fn calls_for_one_name_at_once_make_one_volume() {
 /// intact; once its last target is gone, by whomever, it is.
 #[tokio::test]
 async fn a_published_volume_is_not_deleted() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;
@@ -276,7 +274,7 @@ async fn a_published_volume_is_not_deleted() {
         "kept"
     );
     // An operator's umount, of which the driver hears nothing.
-    loops::run(std::process::Command::new("umount").arg(&second));
+    run(std::process::Command::new("umount").arg(&second));
     clients.delete(&id).await.unwrap();
     clients.delete(&id).await.unwrap();
     assert_eq!(node.names("volumes"), Vec::<String>::new());
@@ -285,9 +283,7 @@ async fn a_published_volume_is_not_deleted() {
 /// A deleted volume's name may be used again, for a volume that is empty.
 #[tokio::test]
 async fn a_deleted_name_starts_anew() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;

@@ -120,9 +120,7 @@ async fn two_nodes_never_share_an_id() {
 /// Statistics are of a volume where it is published, and `NOT_FOUND` anywhere else.
 #[tokio::test]
 async fn stats_are_of_the_published_volume() {
-    if let Some(reason) = support::loops::obstacle() {
-        crate::skip!("{reason}");
-    }
+    support::require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;

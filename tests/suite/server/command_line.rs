@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::process::Output;
+use support::require;
 
 use super::{last_line, rootcellar};
-use support::loops::{self, run};
+use support::loops::run;
 use support::picture::picture;
 use support::server::Server;
 use support::skip;
@@ -198,9 +199,7 @@ fn the_environment_configures_what_the_flags_leave_open() {
 /// never see a volume; shared, it is accepted.
 #[test]
 fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let kubelet = node.path("kubelet");
     let mount = |arguments: &[&str]| {
@@ -293,9 +292,7 @@ fn pool_init_and_list_want_the_disk_mounted() {
 /// A pool whose disk does not answer is listed as such, and holds up no other.
 #[test]
 fn pool_list_waits_for_no_disk_that_does_not_answer() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let hung = node.path("hung");
     fs::create_dir(&hung).unwrap();

@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::{hold_lock, init_pool, waiting};
-use support::loops::{self, LoopMount, run};
+use support::loops::{LoopMount, run};
 use support::messages::{Answer, capability, create, publish, refused, soon};
+use support::require;
 use support::server::Server;
-use support::skip;
 use support::{NodeDir, eventually, names};
 
 /// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
@@ -143,9 +143,7 @@ async fn create_on_frozen(
 /// A call at work when the server is told to stop is finished and answered first.
 #[tokio::test]
 async fn a_stop_waits_for_the_calls_at_work() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (disk, server) = serve_disk(&node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
@@ -165,9 +163,7 @@ async fn a_stop_waits_for_the_calls_at_work() {
 /// A call at work whose client hangs up is finished and logged all the same.
 #[tokio::test]
 async fn a_call_goes_on_when_its_client_hangs_up() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (disk, server) = serve_disk(&node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
@@ -191,9 +187,7 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
 /// A stop waits for the calls at work also where their clients are gone.
 #[tokio::test]
 async fn a_stop_waits_for_calls_that_nobody_waits_for() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let (disk, server) = serve_disk(&node).await;
     let (_, begun, frozen) = create_on_frozen(&server, &disk).await;
@@ -341,9 +335,7 @@ async fn a_driver_without_pools_refuses_every_create() {
 /// one writer is still given to no second target.
 #[tokio::test]
 async fn a_restart_keeps_volumes_and_publications() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let server = Server::start(&node).await;
     let mut clients = server.clients().await;

@@ -12,11 +12,11 @@ use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode}
 use rustix::io::Errno;
 
 use super::SIZE;
-use support::loops::{LoopMount, obstacle, run};
+use support::loops::{LoopMount, run};
 use support::manual::assert_enforced;
 use support::page::{free_address, page};
+use support::require;
 use support::server::Server;
-use support::skip;
 use support::{Fakes, NodeDir, create};
 
 const ANYWHERE: Wanted = Wanted {
@@ -31,9 +31,7 @@ fn mode_of(path: &Path) -> Mode {
 /// Both ways to make a pool switch on simple quota on an empty btrfs, before anything is written.
 #[test]
 fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for by_hand in [false, true] {
         let node = NodeDir::new();
         let _disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
@@ -70,9 +68,7 @@ fn write_other_data(at: &Path) {
 /// A btrfs with other data is left as it is, wherever that data is.
 #[test]
 fn a_btrfs_with_other_data_is_left_as_it_is() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for (place, prepare) in [
         ("pool", make_directory as fn(&Path)),
         ("pool", make_subvolume),
@@ -125,9 +121,7 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
 /// no sizes, before its first volume exists.
 #[tokio::test]
 async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let node = NodeDir::new();
     let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
     let program = |arguments: &[&str]| {
@@ -180,8 +174,6 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
 /// sizes.
 #[test]
 fn the_documented_btrfs_enforces_sizes() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     assert_enforced("btrfs", "squota");
 }

@@ -12,8 +12,8 @@ use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{ExpandRequest, Hold, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 
-use support::loops::{LoopMount, obstacle};
-use support::skip;
+use support::loops::LoopMount;
+use support::require;
 use support::{Fakes, NodeDir, Running, create, names, publish};
 
 const MIB: u64 = 1 << 20;
@@ -248,17 +248,13 @@ fn holds(filesystem: &str, accounts: bool, other_grows: bool) {
 /// whatever other data comes and goes on the disk.
 #[test]
 fn what_is_promised_is_there_where_use_is_counted() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     holds("btrfs", true, true);
 }
 
 /// Where it is not counted, that is so as long as no other data comes.
 #[test]
 fn what_is_promised_is_there_where_use_is_not_counted() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     holds("ext4", false, false);
 }

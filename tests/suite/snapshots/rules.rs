@@ -3,15 +3,12 @@
 use rootcellar::volume::{InUse, SnapshotFilter};
 
 use super::*;
-use support::loops::obstacle;
 use support::publish;
-use support::skip;
+use support::require;
 
 #[test]
 fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new(Kind::Xfs);
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let snapshot = rig.snapshot("snap", &one).unwrap();
@@ -34,9 +31,7 @@ fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
 
 #[test]
 fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new(Kind::Btrfs);
     let source = rig.make("source", SIZE);
     let snapshot = rig.snapshot("snap", &source).unwrap();
@@ -67,9 +62,7 @@ fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller()
 
 #[test]
 fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for (kind, refused) in [(Kind::Ext4, true), (Kind::Xfs, false), (Kind::Btrfs, false)] {
         let rig = Rig::new(kind);
         let source = rig.make("source", SIZE);
@@ -94,9 +87,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
 
 #[test]
 fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new(Kind::Xfs);
     let source = rig.make("source", SIZE);
     assert!(!rig.snapshot("idle", &source).unwrap().in_use);
@@ -117,9 +108,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
 
 #[test]
 fn a_copy_is_made_in_the_pool_of_its_source() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new(Kind::Btrfs);
     let source = rig.make("source", SIZE);
     let mut request = Rig::copy("cloned", SIZE, SourceId::Volume(source.id.to_string()));
@@ -135,9 +124,7 @@ fn a_copy_is_made_in_the_pool_of_its_source() {
 
 #[test]
 fn lists_are_by_snapshot_and_by_source_and_in_pages() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let rig = Rig::new(Kind::Btrfs);
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let mut all: Vec<Snapshot> = (0..5)

@@ -14,8 +14,8 @@ use rootcellar::volume::{Seams, Volumes};
 
 use super::stage::{SIZE, Stage, Trouble};
 use super::{Call, ERRORS, is_a_good_pool, visible};
-use crate::common::memory::MemoryNode;
-use crate::common::{create, eventually};
+use support::memory::MemoryNode;
+use support::{create, eventually};
 
 /// What else is on the disk at first, enough that the marker is written anew when it is gone.
 const FOREIGN_BYTES: usize = 32 << 20;

@@ -4,7 +4,7 @@ use rootcellar::error::Error;
 
 use super::stage::{Stage, Trouble};
 use super::*;
-use crate::common::names;
+use support::names;
 
 /// A volume that was made before its pool could enforce its size.
 fn unenforced(quota: &Arc<FakeQuota>) -> Stage {

@@ -10,8 +10,8 @@ use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::Quotas;
 use rootcellar::types::{Bytes, VolumeId};
 
-use crate::common::memory::MemoryNode;
-use crate::common::{Fakes, Running, create, eventually, name, names};
+use support::memory::MemoryNode;
+use support::{Fakes, Running, create, eventually, name, names};
 
 pub const SIZE: u64 = 1 << 20;
 

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_usage::Unit;
@@ -12,40 +11,17 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use crate::kernel::{self, Quota};
-use crate::loops::{self, LoopMount};
+use crate::loops::LoopMount;
 use crate::messages::{Answer, create, create_with, publish};
 use crate::page::{free_address, page};
 use crate::server::{Clients, Server};
-use crate::variant::{ENFORCING, Variant};
+use crate::variant::Variant;
 use crate::{NodeDir, eventually, names};
 
 pub const MIB: u64 = 1 << 20;
 
 /// The project numbers that are the driver's.
 pub const OURS: std::ops::Range<u32> = 1 << 30..1 << 31;
-
-/// Why project quota cannot be tested here, if it cannot.
-pub fn obstacle() -> Option<String> {
-    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-    OBSTACLE
-        .get_or_init(|| loops::obstacle().or_else(lack))
-        .clone()
-}
-
-/// What this kernel does not mount with project quota.
-fn lack() -> Option<String> {
-    let node = NodeDir::new();
-    let fails = |variant: &&Variant| {
-        let name = variant.filesystem;
-        let image = node.path(&format!("{name}.image"));
-        !variant.can_be_mounted(&variant.format(&image, &node.path(name)))
-    };
-    let variant = { ENFORCING.into_iter() }.find(fails)?;
-    Some(format!(
-        "this kernel mounts no {}; run by hack/uml.sh",
-        variant.name
-    ))
-}
 
 /// The node and its disk.
 pub struct Cellar {

@@ -21,6 +21,7 @@ pub mod cellar;
 pub mod fuse;
 pub mod kernel;
 pub mod loops;
+pub mod machine;
 pub mod manual;
 pub mod memory;
 pub mod messages;
@@ -68,6 +69,16 @@ macro_rules! skip {
         eprintln!("SKIP {name}: {reason}");
         return;
     }};
+}
+
+/// Skips the test where the machine lacks what it needs: `require!(loop_devices)`.
+#[macro_export]
+macro_rules! require {
+    ($what:ident) => {
+        if let Some(reason) = $crate::machine::$what() {
+            $crate::skip!("{reason}");
+        }
+    };
 }
 
 /// A temporary directory with the directories of a node: `pool`, `kubelet`, `state`, `run`.
@@ -161,7 +172,7 @@ impl NodeDir {
 
 impl Drop for NodeDir {
     fn drop(&mut self) {
-        if !memory::has_own_namespace() {
+        if machine::mount_namespace().is_some() {
             return;
         }
         // What a test leaves mounted would keep its directory from being removed.

@@ -4,26 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why loop mounts cannot be made here, if they cannot.
-pub fn obstacle() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("loop mounts need root".into());
-    }
-    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    match (namespace("self"), namespace("1")) {
-        (Ok(own), Ok(first)) if own == first => {
-            Some("not in a mount namespace of its own; run by `make test`".into())
-        }
-        _ if !Path::new("/dev/loop-control")
-            .try_exists()
-            .is_ok_and(|exists| exists) =>
-        {
-            Some("no loop devices".into())
-        }
-        _ => None,
-    }
-}
-
 /// A filesystem in an image file, mounted at a directory until it is unmounted.
 #[derive(Debug)]
 pub struct LoopMount {

@@ -8,23 +8,13 @@ use std::path::PathBuf;
 
 use std::sync::atomic::AtomicUsize;
 
-use support::loops::{self, LoopMount};
+use support::loops::LoopMount;
+use support::require;
 use support::tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
 use crate::pool::tree::{LinkCount, remove, weigh};
-
-/// Whether there can be no disks for the test, which is told; a failure where everything must run.
-fn is_skipped() -> bool {
-    let Some(obstacle) = loops::obstacle() else {
-        return false;
-    };
-    let all = std::env::var("ROOTCELLAR_REQUIRE_ALL");
-    assert_ne!(all.as_deref(), Ok("1"), "{obstacle}");
-    eprintln!("SKIP: {obstacle}");
-    true
-}
 
 /// Counts, and has the copy stop at an entry.
 #[derive(Debug)]
@@ -121,9 +111,7 @@ const WAYS: [(&str, Transfer); 4] = [
 
 #[test]
 fn everything_in_a_tree_is_kept() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, transfer) in WAYS {
         let place = Place::new(filesystem);
         nasty(&place.path("source"), Extent::default());
@@ -155,9 +143,7 @@ fn everything_in_a_tree_is_kept() {
 /// A copy stays in its project, also what is protected in it.
 #[test]
 fn what_a_copy_inherits_is_kept() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("xfs");
     nasty(&place.path("source"), SMALL);
     fs::create_dir(place.path("target")).unwrap();
@@ -191,9 +177,7 @@ const MOST: usize = 65_000;
 /// As many names as a file can have, with a flag that would keep it from taking one.
 #[test]
 fn a_file_may_have_all_names_it_can() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     let file = place.path("source/0");
     fs::write(&file, "").unwrap();
@@ -214,9 +198,7 @@ fn a_file_may_have_all_names_it_can() {
 
 #[test]
 fn whether_files_can_share_blocks_is_found_out_by_trying() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, shares) in [("xfs", true), ("btrfs", true), ("ext4", false)] {
         let place = Place::new(filesystem);
         let at = os::open_path(&place.path("source")).unwrap();

@@ -12,8 +12,7 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::{
     Capability, Class, CreateRequest, PATIENCE, Settings, SourceId, Volume, Volumes,
 };
-
-pub use support::loops;
+use support::loops::{LoopMount, run};
 
 /// The size of every volume.
 const SIZE: u64 = 1 << 30;
@@ -45,16 +44,8 @@ pub struct Bench {
     pub volumes: Arc<Volumes>,
     pub pool: PathBuf,
     // Dropped after the driver has closed what it holds there.
-    _mount: Mounted,
+    _disk: LoopMount,
     _dir: tempfile::TempDir,
-}
-
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        loops::run(Command::new("umount").arg("-l").arg(&self.0));
-    }
 }
 
 impl Drop for Bench {
@@ -89,22 +80,11 @@ impl Bench {
             .prefix("rootcellar-bench-")
             .tempdir()
             .unwrap();
-        let (image, pool) = (dir.path().join("image"), dir.path().join("pool"));
-        fs::File::create(&image).unwrap().set_len(DISK).unwrap();
-        loops::run(
-            Command::new(format!("mkfs.{filesystem}"))
-                .arg("-q")
-                .arg(&image),
-        );
         for name in ["pool", "kubelet", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        loops::run(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&pool),
-        );
+        let pool = dir.path().join("pool");
+        let disk = LoopMount::make_sized(filesystem, DISK, &dir.path().join("image"), &pool);
         let option = format!("default={},init,reserve=0", pool.display());
         let settings = Settings {
             node: "bench".parse().unwrap(),
@@ -120,7 +100,7 @@ impl Bench {
         let bench = Self {
             volumes,
             pool,
-            _mount: Mounted(dir.path().join("pool")),
+            _disk: disk,
             _dir: dir,
         };
         // A pool that holds nothing is measured, which would be in the way.
@@ -153,7 +133,7 @@ impl Bench {
             rustix::fs::sync();
             fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
         } else {
-            loops::run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
+            run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
         }
     }
 }
