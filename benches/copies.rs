@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 }
 
 /// Times the tree, and says whether the targets are met.
-fn tree(filesystem: &str, target: f64, reflink: &str) -> bool {
+fn tree(filesystem: &'static str, target: f64, reflink: &str) -> bool {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     fill(&data);
@@ -110,7 +110,7 @@ fn tree(filesystem: &str, target: f64, reflink: &str) -> bool {
 }
 
 /// Times a clone of a file of 4 GiB.
-fn large(filesystem: &str) -> bool {
+fn large(filesystem: &'static str) -> bool {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     let file = File::create(data.join("file")).unwrap();
@@ -136,7 +136,7 @@ fn large(filesystem: &str) -> bool {
 }
 
 /// Measures the longest that a writer waits while a file in many pieces is copied.
-fn stall(filesystem: &str) {
+fn stall(filesystem: &'static str) {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     let path = data.join("file");

@@ -12,6 +12,7 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::{
     Capability, Class, CreateRequest, PATIENCE, Settings, SourceId, Volume, Volumes,
 };
+use support::disk::Disk;
 use support::loops::{LoopMount, run};
 
 /// The size of every volume.
@@ -74,7 +75,7 @@ pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
 }
 
 impl Bench {
-    pub fn new(filesystem: &str) -> Self {
+    pub fn new(filesystem: &'static str) -> Self {
         const DISK: u64 = 16 << 30;
         let dir = tempfile::Builder::new()
             .prefix("rootcellar-bench-")
@@ -84,7 +85,9 @@ impl Bench {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let pool = dir.path().join("pool");
-        let disk = LoopMount::make_sized(filesystem, DISK, &dir.path().join("image"), &pool);
+        let disk = Disk::new(filesystem)
+            .sized(DISK)
+            .make(&dir.path().join("image"), &pool);
         let option = format!("default={},init,reserve=0", pool.display());
         let settings = Settings {
             node: "bench".parse().unwrap(),

@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use rootcellar::csi;
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, OURS, Served, append, as_pod};
+use support::disk::XFS;
+use support::disk_node::{DiskNode, MIB, OURS, Served, append, as_pod, for_each_filesystem};
 use support::kernel::{self, Quota};
 use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
 use support::names;
 use support::require;
-use support::variant::{ENFORCING, XFS};
 
 /// A volume of a size with a file of so many MiB, and where it is published.
-async fn make(cellar: &Cellar, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
+async fn make(node: &DiskNode, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
     let id = served.make(name, size).await;
-    let target = cellar.publish(served, &id, name).await;
+    let target = node.publish(served, &id, name).await;
     let written = append(&target.join("file"), file * MIB);
     assert_eq!(written, (file * MIB, None), "{name}");
     Source { id, target }
@@ -37,7 +37,7 @@ async fn take(served: &mut Served, name: &str, source: &str) -> csi::Snapshot {
 
 /// Makes a volume that is a copy and publishes it; where it is.
 async fn make_copy(
-    cellar: &Cellar,
+    node: &DiskNode,
     served: &mut Served,
     name: &str,
     size: u64,
@@ -45,12 +45,12 @@ async fn make_copy(
 ) -> PathBuf {
     let request = copy(name, size.try_into().unwrap(), content);
     let made = served.clients.create(request).await.unwrap();
-    cellar.publish(served, &made.volume_id, name).await
+    node.publish(served, &made.volume_id, name).await
 }
 
 /// The one snapshot's record and what the kernel says of its number.
-fn of_snapshots(cellar: &Cellar) -> (serde_json::Value, Quota) {
-    let home = cellar.at().join("snapshots");
+fn of_snapshots(node: &DiskNode) -> (serde_json::Value, Quota) {
+    let home = node.at().join("snapshots");
     let [directory] = &names(&home)[..] else {
         panic!("not one snapshot")
     };
@@ -59,7 +59,7 @@ fn of_snapshots(cellar: &Cellar) -> (serde_json::Value, Quota) {
     let (project, inherits) = kernel::project(&home.join(directory).join("data"));
     assert_eq!(record["quota_id"], project);
     assert!(inherits && OURS.contains(&project));
-    (record, kernel::quota(cellar.at(), project).unwrap())
+    (record, kernel::quota(node.at(), project).unwrap())
 }
 
 /// Writes a file anew from its beginning, as a pod does.
@@ -78,11 +78,9 @@ fn rewrite(file: &std::path::Path, mib: u64) {
 /// counts, and it holds its size and no more.
 #[tokio::test]
 async fn a_copy_is_limited_to_its_own_size() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let source = make(&cellar, &mut served, "pvc", 16 * MIB, 12).await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
+        let source = make(&node, &mut served, "pvc", 16 * MIB, 12).await;
         let taken = take(&mut served, "taken", &source.id).await;
         let sources = [
             (16, of_snapshot(&taken.snapshot_id)),
@@ -92,31 +90,30 @@ async fn a_copy_is_limited_to_its_own_size() {
         ];
         for (at, (size, content)) in sources.into_iter().enumerate() {
             let name = format!("copy-{at}");
-            let target = make_copy(&cellar, &mut served, &name, size * MIB, content).await;
-            cellar.assert_limited(&name, size * MIB);
-            let charged = cellar.quota(&name).used[0];
+            let target = make_copy(&node, &mut served, &name, size * MIB, content).await;
+            node.assert_limited(&name, size * MIB);
+            let charged = node.quota(&name).used[0];
             assert!((12 * MIB..13 * MIB).contains(&charged), "{charged}");
             let (written, error) = append(&target.join("more"), 64 * MIB);
-            assert_eq!(error, Some(cellar.full()), "{name}");
+            assert_eq!(error, Some(node.full()), "{name}");
             let most = (size - 12) * MIB;
             assert!((most - MIB..=most).contains(&written), "{name}: {written}");
         }
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A snapshot is charged to a number of its own, its record says how much it is, and no less is
 /// promised; when it is reclaimed, nothing is left of that.
 #[tokio::test]
 async fn a_snapshot_is_charged_and_its_number_is_freed() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let source = make(&cellar, &mut served, "pvc", 16 * MIB, 12).await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
+        let source = make(&node, &mut served, "pvc", 16 * MIB, 12).await;
         let before = served.clients.capacity(&[]).await;
         let taken = take(&mut served, "taken", &source.id).await;
-        let (record, quota) = of_snapshots(&cellar);
+        let (record, quota) = of_snapshots(&node);
         assert!((12 * MIB..13 * MIB).contains(&quota.used[0]), "{quota:?}");
         assert_eq!(record["held_bytes"], quota.used[0]);
         assert!(!quota.is_limited(), "nobody writes to it");
@@ -127,27 +124,26 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
             .delete_snapshot(&taken.snapshot_id)
             .await
             .unwrap();
-        cellar.wait_free(quota.id);
-        cellar.assert_limited("pvc", 16 * MIB);
-        assert_eq!(kernel::quotas(cellar.at(), OURS.start).len(), 1);
+        node.wait_free(quota.id);
+        node.assert_limited("pvc", 16 * MIB);
+        assert_eq!(kernel::quotas(node.at(), OURS.start).len(), 1);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// What does not fit into a volume that is to be limited is `OUT_OF_RANGE`, and nothing is left of
 /// the attempt.
 #[tokio::test]
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         // A size that nothing holds, and more in it.
         let none = served
             .create("pvc", 8 * MIB, &[("enforcement", "none")])
             .await;
         let source = none.unwrap().volume_id;
-        let target = cellar.publish(&mut served, &source, "pvc").await;
+        let target = node.publish(&mut served, &source, "pvc").await;
         assert_eq!(append(&target.join("file"), 12 * MIB), (12 * MIB, None));
         let taken = take(&mut served, "taken", &source).await;
         assert!(taken.size_bytes >= 12 << 20, "{}", taken.size_bytes);
@@ -157,14 +153,15 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
             refused("too much", answer, Code::OutOfRange, "ask for more");
         }
         let content = of_snapshot(&taken.snapshot_id);
-        make_copy(&cellar, &mut served, "copy", 16 * MIB, content).await;
-        cellar.assert_limited("copy", 16 * MIB);
+        make_copy(&node, &mut served, "copy", 16 * MIB, content).await;
+        node.assert_limited("copy", 16 * MIB);
         support::eventually("nothing else is limited or charged", || {
             // The source, the snapshot and the copy.
-            kernel::quotas(cellar.at(), OURS.start).len() == 3
+            kernel::quotas(node.at(), OURS.start).len() == 3
         });
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// Blocks that are shared are charged to each who shares them, and may all be written anew: a volume
@@ -172,22 +169,22 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
 #[tokio::test]
 async fn what_is_shared_may_all_be_written_anew() {
     require!(project_quota);
-    let cellar = Cellar::new(&XFS);
-    let mut served = cellar.serve().await;
-    let source = make(&cellar, &mut served, "pvc", 32 * MIB, 30).await;
+    let node = DiskNode::new(XFS);
+    let mut served = node.serve().await;
+    let source = make(&node, &mut served, "pvc", 32 * MIB, 30).await;
     let taken = take(&mut served, "taken", &source.id).await;
     let content = of_snapshot(&taken.snapshot_id);
-    let restored = make_copy(&cellar, &mut served, "restored", 32 * MIB, content).await;
+    let restored = make_copy(&node, &mut served, "restored", 32 * MIB, content).await;
     // All that is left is promised to another, who takes it.
     let rest = u64::try_from(served.clients.capacity(&[]).await).unwrap();
     let other = served.make("other", rest).await;
-    let other = cellar.publish(&mut served, &other, "other").await;
+    let other = node.publish(&mut served, &other, "other").await;
     let (written, error) = append(&other.join("file"), 2 * rest);
-    assert_eq!(error, Some(cellar.full()));
+    assert_eq!(error, Some(node.full()));
     assert!(written >= rest - 2 * MIB, "{written} of {rest}");
     rewrite(&restored.join("file"), 30);
     rewrite(&source.target.join("file"), 30);
-    let (_, quota) = of_snapshots(&cellar);
+    let (_, quota) = of_snapshots(&node);
     assert!(quota.used[0] >= 30 * MIB, "{quota:?}");
     served.stop();
 }
@@ -195,17 +192,15 @@ async fn what_is_shared_may_all_be_written_anew() {
 /// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let source = make(&cellar, &mut served, "pvc", 64 * MIB, 8).await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
+        let source = make(&node, &mut served, "pvc", 64 * MIB, 8).await;
         let file = source.target.join("more");
         let pod = std::thread::spawn(move || append(&file, 48 * MIB));
         for round in 0..3 {
             let name = format!("taken-{round}");
             let taken = take(&mut served, &name, &source.id).await;
-            let (record, quota) = of_snapshots(&cellar);
+            let (record, quota) = of_snapshots(&node);
             assert!(quota.used[0] >= 8 * MIB, "{quota:?}");
             assert!(
                 record["held_bytes"].as_u64().unwrap() >= quota.used[0],
@@ -219,16 +214,15 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
         }
         assert_eq!(pod.join().unwrap().1, None);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A class that requires that sizes are held has copies that are.
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         let none = served
             .create("pvc", 8 * MIB, &[("enforcement", "none")])
             .await;
@@ -240,8 +234,9 @@ async fn a_copy_is_held_as_its_own_class_says() {
                 ..copy(name, 8 << 20, of_volume(&source))
             };
             served.clients.create(request).await.unwrap();
-            assert_eq!(cellar.quota(name).is_limited(), is_held, "{name}");
+            assert_eq!(node.quota(name).is_limited(), is_held, "{name}");
         }
         served.stop();
-    }
+    })
+    .await;
 }

@@ -5,32 +5,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use tonic::Code;
 
-use support::cellar::{Cellar, MIB, append, inodes_of, size_shown};
+use support::disk::XFS_PLAIN;
+use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, inodes_of, size_shown};
 use support::messages::refused;
 use support::require;
-use support::variant::{ENFORCING, XFS_PLAIN};
 
 /// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
 /// when asked twice; a smaller size changes nothing.
 #[tokio::test]
 async fn a_published_volume_grows_and_never_shrinks() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_filesystem(async |node| {
+        let (mut served, id, target) = node.serve_published(4 * MIB).await;
         let (before, error) = append(&target.join("file"), 64 * MIB);
-        assert_eq!(error, Some(cellar.full()));
+        assert_eq!(error, Some(node.full()));
         for asked in [12 * MIB, 12 * MIB, 6 * MIB] {
             let size = served.expand(&id, &target, asked).await.unwrap();
             assert_eq!(size, 12 * MIB, "asked for {asked}");
-            cellar.assert_limited("pvc", 12 * MIB);
+            node.assert_limited("pvc", 12 * MIB);
         }
-        let shown = (12 * MIB, inodes_of(variant.filesystem, 12 * MIB));
+        let shown = (12 * MIB, inodes_of(node.disk.filesystem, 12 * MIB));
         assert_eq!(size_shown(&target), shown);
         let (more, error) = append(&target.join("file"), 64 * MIB);
-        assert_eq!(error, Some(cellar.full()));
+        assert_eq!(error, Some(node.full()));
         assert!(
             (11 * MIB..=12 * MIB).contains(&(before + more)),
             "{before} {more}"
@@ -38,19 +34,16 @@ async fn a_published_volume_grows_and_never_shrinks() {
         let kept = served.clients.get(&id).await.unwrap().capacity_bytes;
         assert_eq!(kept, 12 << 20);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A pod that tries again and again to write gets on when its volume grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_grows_under_its_writer() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 2 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        let (file, full) = (target.join("file"), cellar.full());
+    for_each_filesystem(async |node| {
+        let (mut served, id, target) = node.serve_published(2 * MIB).await;
+        let (file, full) = (target.join("file"), node.full());
         let is_full = std::sync::Arc::new(AtomicBool::new(false));
         let seen = std::sync::Arc::clone(&is_full);
         let writer = tokio::task::spawn_blocking(move || {
@@ -70,22 +63,19 @@ async fn a_volume_grows_under_its_writer() {
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         writer.await.unwrap();
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A growth that the pool has no room for is refused with `OUT_OF_RANGE`, and nothing changes.
 #[tokio::test]
 async fn a_growth_that_does_not_fit_changes_nothing() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_filesystem(async |node| {
+        let (mut served, id, target) = node.serve_published(4 * MIB).await;
         let room = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         let answer = served.expand(&id, &target, 4 * MIB + room + MIB).await;
-        refused(variant.name, answer, Code::OutOfRange, "room");
-        cellar.assert_limited("pvc", 4 * MIB);
+        refused(node.disk.name, answer, Code::OutOfRange, "room");
+        node.assert_limited("pvc", 4 * MIB);
         assert_eq!(
             served.clients.get(&id).await.unwrap().capacity_bytes,
             4 << 20
@@ -98,46 +88,42 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
         let left = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         assert!(left.abs_diff(room - room / 2) < MIB, "{left} of {room}");
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// What was grown is so after a restart and another mount, and grows on.
 #[tokio::test]
 async fn a_grown_volume_stays_grown() {
-    require!(project_quota);
-    for variant in ENFORCING {
-        let mut cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_filesystem(async |mut node| {
+        let (mut served, id, target) = node.serve_published(4 * MIB).await;
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         served.clients.unpublish(&id, &target).await.unwrap();
         served.stop();
-        cellar.mount_as(variant);
-        let mut served = cellar.serve().await;
-        cellar.assert_limited("pvc", 8 * MIB);
+        node.mount_as(node.disk);
+        let mut served = node.serve().await;
+        node.assert_limited("pvc", 8 * MIB);
         assert_eq!(
             served.clients.get(&id).await.unwrap().capacity_bytes,
             8 << 20
         );
-        let target = cellar.publish(&mut served, &id, "pod").await;
+        let target = node.publish(&mut served, &id, "pod").await;
         served.expand(&id, &target, 16 * MIB).await.unwrap();
-        cellar.assert_limited("pvc", 16 * MIB);
+        node.assert_limited("pvc", 16 * MIB);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A volume whose size nothing holds grows too: in its record and in what the pool has promised.
 #[tokio::test]
 async fn a_volume_that_is_not_held_grows_in_its_record() {
     require!(project_quota);
-    let cellar = Cellar::new(&XFS_PLAIN);
-    let mut served = cellar.serve().await;
-    let id = served.make("pvc", 4 * MIB).await;
-    let target = cellar.publish(&mut served, &id, "pod").await;
+    let node = DiskNode::new(XFS_PLAIN);
+    let (mut served, id, target) = node.serve_published(4 * MIB).await;
     let room = served.clients.capacity(&[]).await;
     served.expand(&id, &target, 8 * MIB).await.unwrap();
-    assert_eq!(cellar.record("pvc")["size_bytes"], 8 * MIB);
+    assert_eq!(node.record("pvc")["size_bytes"], 8 * MIB);
     assert_eq!(served.clients.capacity(&[]).await, room - (4 << 20));
     served.stop();
 }

@@ -3,11 +3,11 @@
 
 use std::fs;
 
-use support::cellar::{OURS, inodes_of};
+use support::disk::{Disk, EXT4, XFS};
+use support::disk_node::{OURS, inodes_of};
 use support::poweroff::loops::{Kind, lose_power};
 use support::poweroff::operations::OPERATIONS;
 use support::poweroff::scene::Scene;
-use support::variant::{EXT4, Variant, XFS};
 use support::{eventually, kernel, names, require};
 
 /// The operations in which limits are set or freed.
@@ -65,11 +65,11 @@ fn limits_are_as_recorded(scene: &Scene) {
     });
 }
 
-fn lose_power_on(variant: &'static Variant) {
+fn lose_power_on(disk: Disk) {
     let kind = Kind {
-        filesystem: variant.filesystem,
-        make: variant.make,
-        mount: variant.mount,
+        filesystem: disk.filesystem,
+        make: disk.make,
+        mount: disk.mount,
         simple_quota: false,
         look: limits_are_as_recorded,
     };
@@ -83,12 +83,12 @@ fn lose_power_on(variant: &'static Variant) {
 #[test]
 fn limits_are_those_of_the_records_on_xfs() {
     require!(project_quota);
-    lose_power_on(&XFS);
+    lose_power_on(XFS);
 }
 
 /// As above, on ext4.
 #[test]
 fn limits_are_those_of_the_records_on_ext4() {
     require!(project_quota);
-    lose_power_on(&EXT4);
+    lose_power_on(EXT4);
 }

@@ -15,6 +15,7 @@ use rootcellar::pool::{
 use rootcellar::volume::Hold;
 
 use crate::sizes::{Rig, SIZE};
+use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::picture::with_times;
 use support::require;
@@ -75,12 +76,11 @@ fn follow(remedy: &str, commands_end: &str) {
 }
 
 /// A disk with an empty pool on it.
-fn pool_on(filesystem: &str, options: &[&str]) -> (NodeDir, LoopMount) {
+fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (NodeDir, LoopMount) {
     let node = NodeDir::new();
-    let disk = LoopMount::format(filesystem, options, &node.path("image"), &node.pool());
-    disk.mount(&[]);
-    disk.hold_other_data();
-    let option = format!("default={},init,reserve=0", node.pool().display());
+    let disk = Disk::new(filesystem).made_with(options).with_other_data();
+    let disk = node.make_pool_disk(disk);
+    let option = node.own_pool_option();
     drop(node.volumes_of(&[option], &Fakes::default()));
     (node, disk)
 }
@@ -151,14 +151,13 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
     require!(loop_devices);
     for is_full in [false, true] {
         let node = NodeDir::new();
-        let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
-        disk.hold_other_data();
+        let _disk = node.make_pool_disk(Disk::new("btrfs").with_other_data());
         if is_full {
             run(Command::new("btrfs")
                 .args(["quota", "enable"])
                 .arg(node.pool()));
         }
-        let option = format!("default={},init,reserve=0", node.pool().display());
+        let option = node.own_pool_option();
         let driver = node.volumes_of(std::slice::from_ref(&option), &Fakes::default());
         driver.create(&create("old", SIZE.0)).unwrap();
         let report = look_at(&node.pool());
@@ -215,7 +214,7 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 fn promises_that_cannot_be_kept_are_told() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
+    let disk = node.make_pool_disk(Disk::new("ext4"));
     let option = format!(
         "default={},init,reserve=0,overcommit=1.5",
         node.pool().display()

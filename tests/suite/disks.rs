@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
+use support::disk::FILESYSTEMS;
 use support::loops::{LoopMount, run};
 use support::messages::{create_with, publish, soon};
 use support::page::{free_address, page};
@@ -22,9 +23,6 @@ use support::pod::PodNode;
 use support::server::{Clients, Server};
 use support::sick::{assert_sick, assert_works};
 use support::{NODE, eventually, names};
-
-/// The filesystems that pools are made on.
-const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// The pool whose disk nothing happens to.
 const WELL: &str = "well";
@@ -213,7 +211,7 @@ fn place_disks(node: &PodNode) -> [LoopMount; 3] {
 }
 
 /// A disk, with a file of somebody's under its mount point.
-fn place_disk(node: &PodNode, pool: &str, filesystem: &str) -> LoopMount {
+fn place_disk(node: &PodNode, pool: &str, filesystem: &'static str) -> LoopMount {
     let place = node.place(pool);
     std::fs::create_dir(&place).unwrap();
     std::fs::write(place.join("note"), "the disk is not mounted").unwrap();

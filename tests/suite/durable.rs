@@ -18,7 +18,7 @@ use crate::poweroff::scene::{Disks, Moments, play};
 use crate::poweroff::{PLACES, mount_empty, unmount_all};
 use model::{Model, World};
 use support::NodeDir;
-use support::loops::LoopMount;
+use support::disk::Disk;
 use support::require;
 
 /// Follows what is on the disks.
@@ -73,11 +73,9 @@ impl Disks for Pessimist {
             let at = self.node.path(place);
             if self.logged {
                 // It stays mounted until it is unmounted by its place.
-                std::mem::forget(LoopMount::make(
-                    "ext4",
-                    &self.node.path("images").join(place),
-                    &at,
-                ));
+                std::mem::forget(
+                    Disk::new("ext4").make(&self.node.path("images").join(place), &at),
+                );
             } else {
                 mount_empty(&at);
             }

@@ -10,7 +10,7 @@ use rootcellar::pool::{self, Memory, Sickness, Wanted};
 use rootcellar::types::{Bytes, NodeName, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
-use support::loops::LoopMount;
+use support::disk::Disk;
 use support::require;
 use support::{Fakes, NODE, NodeDir, Running, create, eventually, names, publish};
 
@@ -238,7 +238,7 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
     require!(loop_devices);
     let node = NodeDir::new();
     let at = node.path("disk");
-    let disk = LoopMount::format("btrfs", &[], &node.path("image"), &at);
+    let disk = Disk::new("btrfs").format(&node.path("image"), &at);
     fs::create_dir(&at).unwrap();
     // Outside the metadata a record has one copy, with a checksum.
     disk.mount(&["max_inline=0"]);

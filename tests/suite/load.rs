@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use self::belief::{TARGETS, Volume};
 use self::caller::{Caller, Tally, read, there};
 use self::vitals::Vitals;
+use support::disk::Disk;
 use support::loops::LoopMount;
 use support::messages::soon;
 use support::require;
@@ -94,7 +95,7 @@ impl Yard {
         mount("images", &images, "tmpfs", MountFlags::empty(), None).unwrap();
         let make = |(pool, filesystem)| {
             let disk = node.path("disks").join(pool);
-            LoopMount::make(filesystem, &images.join(pool), &disk)
+            Disk::new(filesystem).make(&images.join(pool), &disk)
         };
         let disks = POOLS.map(make).into();
         Self { disks, node }

@@ -12,12 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::NodeDir;
-use support::loops::{LoopMount, run};
+use support::loops::run;
 use support::messages::publish;
 use support::server::{Clients, Server};
-
-/// The filesystems that pools are made on.
-const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// The options of every mount at a path, the lowest first, as mountinfo shows them.
 fn mounts_at(path: &Path) -> Vec<BTreeSet<String>> {
@@ -40,11 +37,6 @@ fn mount_tmpfs(at: &Path) {
 
 fn umount(at: &Path) {
     run(Command::new("umount").arg(at));
-}
-
-/// `--pool` for a disk of its own.
-fn disk_option(disk: &LoopMount) -> String {
-    format!("default={},init", disk.path().display())
 }
 
 /// A served node with one volume.

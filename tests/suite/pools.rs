@@ -10,7 +10,7 @@ use rootcellar::os::Os;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
-use support::loops::LoopMount;
+use support::disk::Disk;
 use support::require;
 use support::{Fakes, NodeDir, create, eventually, names, publish};
 
@@ -347,8 +347,8 @@ fn a_quarantined_tree_is_measured_in_the_background() {
     const SIZE: u64 = 32 * MIB;
     require!(loop_devices);
     let (node, fakes) = (NodeDir::new(), Fakes::default());
-    let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
-    let option = [format!("default={},init,reserve=0", node.pool().display())];
+    let _disk = node.make_pool_disk(Disk::new("ext4"));
+    let option = [node.own_pool_option()];
     let volumes = node.volumes_of(&option, &fakes);
     let id = volumes.create(&create("bad", SIZE)).unwrap().id;
     let dir = node.pool().join(format!("volumes/bad-{}", id.hash()));

@@ -5,6 +5,7 @@ mod promises;
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
 
-use support::loops::{LoopMount, run};
+use support::disk::Disk;
+use support::driver_node::DriverNode;
+use support::loops::run;
 use support::require;
 use support::{Fakes, NodeDir, Running, create, eventually, names, publish};
 
@@ -26,40 +29,19 @@ const LEEWAY: u64 = 2 << 20;
 
 /// A pool on a btrfs with simple quota.
 pub struct Rig {
-    pub running: Option<Running>,
-    fakes: Fakes,
-    pub node: NodeDir,
-    disk: LoopMount,
+    base: DriverNode,
 }
 
 impl Rig {
     pub fn new() -> Self {
-        let node = NodeDir::new();
-        let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
-        assert!(enable_quota(disk.path()).unwrap(), "it was off");
-        let mut rig = Self {
-            running: None,
-            fakes: Fakes::default(),
-            node,
-            disk,
-        };
-        rig.start();
-        rig
-    }
-
-    /// Starts the driver again.
-    pub fn start(&mut self) {
-        self.running = None;
-        let option = format!("default={},init,reserve=0", self.node.pool().display());
-        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
-    }
-
-    pub fn driver(&self) -> &Running {
-        self.running.as_ref().unwrap()
+        let disk = Disk::new("btrfs").with_simple_quota();
+        Self {
+            base: DriverNode::with(disk, Fakes::default()),
+        }
     }
 
     pub fn make(&self, volume: &str, size: Bytes) -> Volume {
-        self.driver().create(&create(volume, size.0)).unwrap()
+        self.base.make(volume, size.0)
     }
 
     pub fn directory(&self, volume: &str) -> PathBuf {
@@ -90,10 +72,6 @@ impl Rig {
         })
     }
 
-    fn status(&self) -> rootcellar::pool::PoolStatus {
-        self.driver().pools()[0].status()
-    }
-
     /// The qgroups of level 1 that the kernel knows, with their limits, as btrfs(8) shows them.
     fn qgroups(&self) -> Vec<(u64, String)> {
         let output = Command::new("btrfs")
@@ -122,6 +100,20 @@ impl Rig {
         let record = std::fs::read(self.directory(volume).join("volume.json")).unwrap();
         let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
         record["quota_id"].as_u64().unwrap()
+    }
+}
+
+impl Deref for Rig {
+    type Target = DriverNode;
+
+    fn deref(&self) -> &DriverNode {
+        &self.base
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut DriverNode {
+        &mut self.base
     }
 }
 
@@ -182,9 +174,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
         .unpublish(&full.id.to_string(), &target)
         .unwrap();
     rig.driver().delete(&full.id.to_string()).unwrap();
-    eventually("all is reclaimed", || {
-        names(&rig.node.pool().join(".rootcellar/trash")).is_empty()
-    });
+    rig.wait_for_trash();
     assert_eq!(rig.qgroups().len(), 1, "only the neighbour's is left");
     assert_eq!(
         rig.driver().get(&neighbour.id.to_string()).unwrap().size,
@@ -225,9 +215,7 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
         .arg(&protected)
         .args(["ro", "true"]));
     rig.driver().delete(&volume.id.to_string()).unwrap();
-    eventually("all is reclaimed", || {
-        names(&rig.node.pool().join(".rootcellar/trash")).is_empty()
-    });
+    rig.wait_for_trash();
     assert!(rig.qgroups().is_empty());
 }
 
@@ -356,9 +344,8 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     require!(loop_devices);
     let rig = Rig::new();
     let plain = NodeDir::new();
-    let disk = LoopMount::make("btrfs", &plain.path("image"), &plain.pool());
-    disk.hold_other_data();
-    let option = format!("default={},init,reserve=0", plain.pool().display());
+    let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
+    let option = plain.own_pool_option();
     let cannot = plain.volumes_of(&[option], &Fakes::default());
     let ask = |driver: &Running, hold: Hold, size: Bytes| {
         let mut request = create(&format!("{hold:?}-{}", size.0), size.0);
@@ -401,9 +388,8 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
 fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_volumes() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
-    disk.hold_other_data();
-    let option = format!("default={},init,reserve=0", node.pool().display());
+    let disk = node.make_pool_disk(Disk::new("btrfs").with_other_data());
+    let option = node.own_pool_option();
     let driver = node.volumes_of(&[option], &Fakes::default());
     let old = driver.create(&create("old", SIZE.0)).unwrap();
     assert_eq!(old.enforcement, Enforcement::None);

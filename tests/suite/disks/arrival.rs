@@ -5,9 +5,9 @@ use std::fs;
 use tonic::Code;
 
 use super::{
-    FILESYSTEMS, Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks,
-    unmount_all,
+    Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks, unmount_all,
 };
+use support::disk::FILESYSTEMS;
 use support::messages::{create_with, refused};
 use support::pod::{PodNode, propagation};
 use support::require;

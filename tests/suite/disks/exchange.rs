@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
+use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::picture::{self, Picture};
 use support::pod::PodNode;
@@ -53,14 +54,14 @@ fn wrong_disks(node: &PodNode, well: &Path) -> Vec<Wrong> {
         let image = node.path(&format!("wrong-{pool}.image"));
         match kind {
             "a copy of a pool that is served" => copy(well, &image),
-            "an empty disk" => drop(LoopMount::format("ext4", &[], &image, &node.path("aside"))),
+            "an empty disk" => drop(Disk::new("ext4").format(&image, &node.path("aside"))),
             _ => {
                 let owner = if kind == "another node's pool" {
                     "another-node"
                 } else {
                     NODE
                 };
-                let disk = LoopMount::format("ext4", &[], &image, &node.path("aside"));
+                let disk = Disk::new("ext4").format(&image, &node.path("aside"));
                 init_pool(&disk, owner);
             }
         }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{FILESYSTEMS, Rig, WELL, eventually, mount_all, place_disk, place_disks, soon};
+use super::{Rig, WELL, eventually, mount_all, place_disk, place_disks, soon};
+use support::disk::{Disk, FILESYSTEMS};
 use support::loops::{LoopMount, run};
 use support::messages::create_with;
 use support::pod::PodNode;
@@ -32,7 +33,10 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(node: &PodNode, (pool, filesystem, failure): (&'static str, &str, Failure)) -> Self {
+    fn new(
+        node: &PodNode,
+        (pool, filesystem, failure): (&'static str, &'static str, Failure),
+    ) -> Self {
         let mut disk = place_disk(node, pool, filesystem);
         if failure == Failure::Thin {
             let store = node.path("thin");
@@ -40,7 +44,7 @@ impl Victim {
             run(Command::new("mount")
                 .args(["-t", "tmpfs", "thin"])
                 .arg(&store));
-            disk = LoopMount::format(filesystem, &[], &store.join("image"), &node.place(pool));
+            disk = Disk::new(filesystem).format(&store.join("image"), &node.place(pool));
         }
         Self {
             pool,

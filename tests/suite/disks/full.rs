@@ -6,8 +6,8 @@ use std::path::Path;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, Kept, Rig, mount_all, place_disk, place_disks, soon};
-use support::loops::LoopMount;
+use super::{Kept, Rig, mount_all, place_disk, place_disks, soon};
+use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
 use support::require;
@@ -124,13 +124,15 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
 #[tokio::test]
 async fn a_disk_without_a_free_inode_serves_what_it_has() {
     require!(loop_devices);
-    let few = [("ext4", ["-N", "2000"]), ("xfs", ["-i", "maxpct=1"])];
+    let few: [(&str, &[&str]); 2] = [("ext4", &["-N", "2000"]), ("xfs", &["-i", "maxpct=1"])];
     let node = PodNode::new();
     let disks = few.map(|(filesystem, options)| {
         let place = node.place(filesystem);
         fs::create_dir(&place).unwrap();
         let image = node.path(&format!("{filesystem}.image"));
-        LoopMount::format(filesystem, &options, &image, &place)
+        Disk::new(filesystem)
+            .made_with(options)
+            .format(&image, &place)
     });
     mount_all(&disks);
     let pools = few.map(|(name, _)| node.option(name, ",init"));

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, Rig, eventually, mount_all, place_disks, unmount_all};
+use super::{Rig, eventually, mount_all, place_disks, unmount_all};
+use support::disk::FILESYSTEMS;
 use support::messages::create_with;
 use support::names;
 use support::pod::PodNode;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::{FILESYSTEMS, Kept, Rig, WELL, mount_all, place_disk, place_disks};
+use super::{Kept, Rig, WELL, mount_all, place_disk, place_disks};
+use support::disk::FILESYSTEMS;
 use support::loops::run;
 use support::messages::{create_with, refused};
 use support::pod::PodNode;

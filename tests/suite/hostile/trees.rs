@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::disk::{Disk, FILESYSTEMS};
 use support::require;
 
 use rootcellar::csi;
@@ -21,8 +22,6 @@ use support::server::{Clients, Server};
 use support::skip;
 use support::{NodeDir, eventually, fuse, names};
 use swap::{Nodes, Swapper};
-
-const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// A served node with a pool on a disk of its own, and things of others beside it.
 struct Place {
@@ -37,11 +36,10 @@ struct Place {
 }
 
 impl Place {
-    async fn new(filesystem: &str) -> Self {
+    async fn new(filesystem: &'static str) -> Self {
         let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
         // Without quota, so that a directory may take the place of a subvolume.
-        disk.hold_other_data();
+        let disk = node.make_disk(Disk::new(filesystem).with_other_data());
         let outside = node.path("outside");
         fs::create_dir_all(outside.join("directory")).unwrap();
         for name in ["file", "precious", "directory/file"] {

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{disk_option, mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use support::loops::{LoopMount, run};
+use super::{mount_tmpfs, mounts_at, one_published, one_volume, umount};
+use support::disk::Disk;
+use support::loops::run;
 use support::messages::publish;
 use support::require;
 use support::server::Server;
@@ -49,13 +50,13 @@ fn data_of(pool: &Path) -> PathBuf {
 async fn mounts_inside_a_volume_stay_where_they_are() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let disk = node.make_disk(Disk::new("ext4"));
     let kubelet = node.path("kubelet");
     mount_tmpfs(&kubelet);
     for shared in [disk.path(), &kubelet] {
         run(Command::new("mount").arg("--make-shared").arg(shared));
     }
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("pvc-1", 1 << 20).await;
     let (first, second) = (node.target("first"), node.target("second"));

@@ -10,9 +10,9 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use super::{FILESYSTEMS, disk_option, mount_tmpfs, mounts_at, one_volume, umount};
+use super::{mount_tmpfs, mounts_at, one_volume, umount};
 use support::NodeDir;
-use support::loops::LoopMount;
+use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{capability, publish, publish_with, refused};
 use support::require;
 use support::server::Server;
@@ -50,8 +50,8 @@ async fn every_mount_option_is_honoured() {
     require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
-        let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+        let disk = node.make_disk(Disk::new(filesystem));
+        let server = Server::start_with(&node, &[disk.option()]).await;
         let mut clients = server.clients().await;
         let id = clients.make("pvc-1", 1 << 20).await;
         let target = node.target("pod");
@@ -75,10 +75,10 @@ async fn every_mount_option_is_honoured() {
 async fn the_pools_own_options_stay_unless_asked() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    let disk = node.make_disk(Disk::new("ext4"));
     disk.unmount();
     disk.mount(&["nosuid", "noatime"]);
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("pvc-1", 1 << 20).await;
     let target = node.target("pod");

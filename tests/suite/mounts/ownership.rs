@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use super::{FILESYSTEMS, disk_option, one_published};
-use support::loops::LoopMount;
+use super::one_published;
+use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish};
 use support::require;
 use support::server::Server;
@@ -47,8 +47,8 @@ async fn mode_and_owner_are_exact_whatever_the_umask() {
     ];
     for filesystem in FILESYSTEMS {
         let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
-        let command = Server::command(&node, &[disk_option(&disk)]);
+        let disk = node.make_disk(Disk::new(filesystem));
+        let command = Server::command(&node, &[disk.option()]);
         let server = Server::spawn(&node, &mut with_umask(&command));
         server.wait_ready().await;
         let mut clients = server.clients().await;

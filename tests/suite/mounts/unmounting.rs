@@ -5,8 +5,9 @@ use std::process::Command;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, disk_option, mounts_at};
-use support::loops::{LoopMount, run};
+use super::mounts_at;
+use support::disk::{Disk, FILESYSTEMS};
+use support::loops::run;
 use support::messages::{publish, refused, soon};
 use support::require;
 use support::server::Server;
@@ -24,8 +25,8 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
     for (filesystem, extra) in disks.into_iter().chain([("ext4", ",require-mount")]) {
         let case = format!("{filesystem}{extra}");
         let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
-        let server = Server::start_with(&node, &[disk_option(&disk) + extra]).await;
+        let disk = node.make_disk(Disk::new(filesystem));
+        let server = Server::start_with(&node, &[disk.option() + extra]).await;
         let mut clients = server.clients().await;
         let capacity = clients.capacity(&[]).await;
         let id = clients.make("kept", 64 << 20).await;
@@ -66,8 +67,8 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
 async fn unpublish_needs_no_healthy_pool() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let disk = node.make_disk(Disk::new("ext4"));
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("kept", 1 << 20).await;
     let targets = ["at once", "when sick", "after a restart"].map(|pod| node.target(pod));
@@ -89,7 +90,7 @@ async fn unpublish_needs_no_healthy_pool() {
     );
     drop(clients);
     assert_eq!(server.stop(), Some(0));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     clients.unpublish_soon(&id, &targets[2]).await;
     for target in &targets {
@@ -110,8 +111,8 @@ async fn unpublish_needs_no_healthy_pool() {
 async fn publications_are_known_again_when_a_disk_is_back() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let disk = node.make_disk(Disk::new("ext4"));
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("kept", 1 << 20).await;
     let target = node.target("pod");
@@ -119,7 +120,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
     disk.unmount();
     // The server that starts without the disk cannot know whose the mount is.
     assert_eq!(server.stop(), Some(0));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     disk.mount(&[]);
     soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
@@ -138,8 +139,8 @@ async fn publications_are_known_again_when_a_disk_is_back() {
 async fn a_read_only_disk_is_sick_until_it_is_writable() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let disk = node.make_disk(Disk::new("ext4"));
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("kept", 1 << 20).await;
     let remount = |option: &str| {

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::{hold_lock, init_pool, waiting};
+use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::messages::{Answer, capability, create, publish, refused, soon};
 use support::require;
@@ -95,13 +96,9 @@ impl Drop for Frozen {
 
 /// A pool on a disk of its own, served.
 async fn serve_disk(node: &NodeDir) -> (LoopMount, Server) {
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(node, &[disk_option(&disk)]).await;
+    let disk = node.make_disk(Disk::new("ext4"));
+    let server = Server::start_with(node, &[disk.option()]).await;
     (disk, server)
-}
-
-fn disk_option(disk: &LoopMount) -> String {
-    format!("default={},init", disk.path().display())
 }
 
 /// Sends a create by a client of its own.
@@ -156,7 +153,7 @@ async fn a_stop_waits_for_the_calls_at_work() {
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains("still at work"), "{log}");
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
-    let again = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let again = Server::start_with(&node, &[disk.option()]).await;
     again.clients().await.get(&id).await.unwrap();
 }
 

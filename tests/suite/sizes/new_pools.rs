@@ -12,7 +12,8 @@ use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode}
 use rustix::io::Errno;
 
 use super::SIZE;
-use support::loops::{LoopMount, run};
+use support::disk::Disk;
+use support::loops::run;
 use support::manual::assert_enforced;
 use support::page::{free_address, page};
 use support::require;
@@ -34,7 +35,7 @@ fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
     require!(loop_devices);
     for by_hand in [false, true] {
         let node = NodeDir::new();
-        let _disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+        let _disk = node.make_pool_disk(Disk::new("btrfs"));
         assert_eq!(mode_of(&node.pool()), Mode::Off);
         if by_hand {
             let name = "test-node".parse().unwrap();
@@ -42,7 +43,7 @@ fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
             assert_eq!(made.quota, AtInit::Enabled);
             assert_eq!(pool::why_unenforced(&node.pool()).unwrap(), None);
         }
-        let option = format!("default={},init,reserve=0", node.pool().display());
+        let option = node.own_pool_option();
         let driver = node.volumes_of(&[option], &Fakes::default());
         assert_eq!(mode_of(&node.pool()), Mode::Simple);
         let volume = driver.create(&create("pvc", SIZE.0)).unwrap();
@@ -75,7 +76,7 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
         (".", write_other_data),
     ] {
         let node = NodeDir::new();
-        let disk = LoopMount::make("btrfs", &node.path("image"), &node.path("disk"));
+        let disk = node.make_disk(Disk::new("btrfs"));
         prepare(disk.path());
         let at = disk.path().join(place).canonicalize().unwrap();
         let name = "test-node".parse().unwrap();
@@ -123,7 +124,7 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
 async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
+    let _disk = node.make_pool_disk(Disk::new("ext4"));
     let program = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
         command.args(arguments).env_remove("NODE_NAME");

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rootcellar::pool::enable_quota;
 use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{ExpandRequest, Hold, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 
+use support::disk::Disk;
 use support::loops::LoopMount;
 use support::require;
 use support::{Fakes, NodeDir, Running, create, names, publish};
@@ -68,12 +68,13 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(filesystem: &str, accounts: bool) -> Self {
+    fn new(filesystem: &'static str, accounts: bool) -> Self {
         let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+        let mut disk = Disk::new(filesystem);
         if accounts {
-            assert!(enable_quota(disk.path()).unwrap());
+            disk = disk.with_simple_quota();
         }
+        let disk = node.make_disk(disk);
         let mut rig = Self {
             running: None,
             fakes: Fakes::default(),
@@ -219,7 +220,7 @@ fn write(path: &Path, size: u64) {
     let _ = file.sync_all();
 }
 
-fn holds(filesystem: &str, accounts: bool, other_grows: bool) {
+fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
     let default = Config::default();
     let given = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
     let config = Config {

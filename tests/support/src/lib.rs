@@ -17,7 +17,9 @@
     reason = "what is new is a directory on the disk"
 )]
 
-pub mod cellar;
+pub mod disk;
+pub mod disk_node;
+pub mod driver_node;
 pub mod fuse;
 pub mod kernel;
 pub mod loops;
@@ -32,7 +34,6 @@ pub mod poweroff;
 pub mod server;
 pub mod sick;
 pub mod tree;
-pub mod variant;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +47,9 @@ use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
     Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, Volumes,
 };
+
+use crate::disk::Disk;
+use crate::loops::LoopMount;
 
 /// The name of the node in every test.
 pub const NODE: &str = "test-node";
@@ -115,6 +119,21 @@ impl NodeDir {
             "default={},init,any-filesystem,reserve=0",
             self.pool().display()
         )
+    }
+
+    /// `--pool` for the directory `pool`, which is a filesystem of its own.
+    pub fn own_pool_option(&self) -> String {
+        format!("default={},init,reserve=0", self.pool().display())
+    }
+
+    /// Makes a disk and mounts it at `disk`.
+    pub fn make_disk(&self, disk: Disk) -> LoopMount {
+        disk.make(&self.path("image"), &self.path("disk"))
+    }
+
+    /// Makes a disk and mounts it at `pool`.
+    pub fn make_pool_disk(&self, disk: Disk) -> LoopMount {
+        disk.make(&self.path("image"), &self.pool())
     }
 
     /// Settings with the pools of these `--pool` texts.

@@ -12,64 +12,12 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Makes the image and the filesystem and mounts it at a directory that is made if missing.
-    pub fn make(filesystem: &str, image: &Path, at: &Path) -> Self {
-        let disk = Self::format(filesystem, &[], image, at);
-        std::fs::create_dir_all(at).unwrap();
-        disk.mount(&[]);
-        disk
-    }
-
-    /// As [`LoopMount::make`], of so many bytes.
-    pub fn make_sized(filesystem: &str, size: u64, image: &Path, at: &Path) -> Self {
-        let disk = Self::format_sized(filesystem, &[], size, image, at);
-        std::fs::create_dir_all(at).unwrap();
-        disk.mount(&[]);
-        disk
-    }
-
-    /// Makes the image and, with these options of mkfs, the filesystem; mounts nothing.
-    pub fn format(filesystem: &str, options: &[&str], image: &Path, at: &Path) -> Self {
-        let size = if filesystem == "xfs" {
-            320 << 20
-        } else {
-            256 << 20
-        };
-        Self::format_sized(filesystem, options, size, image, at)
-    }
-
-    fn format_sized(
-        filesystem: &str,
-        options: &[&str],
-        size: u64,
-        image: &Path,
-        at: &Path,
-    ) -> Self {
-        std::fs::File::create(image).unwrap().set_len(size).unwrap();
-        let mkfs = || {
-            let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
-            mkfs.arg("-q").args(options).arg(image).output().unwrap()
-        };
-        let mut made = mkfs();
-        // It looks through all loop devices, and takes one that goes meanwhile for a failure.
-        for _ in 0..10 {
-            if !String::from_utf8_lossy(&made.stderr).contains("cannot check mount status") {
-                break;
-            }
-            made = mkfs();
-        }
-        let stderr = String::from_utf8_lossy(&made.stderr);
-        assert!(made.status.success(), "mkfs.{filesystem}: {stderr}");
+    /// The filesystem in an image, which is mounted nowhere yet, and where it belongs.
+    pub(crate) fn new(image: &Path, at: &Path) -> Self {
         Self {
             at: at.to_owned(),
             image: image.to_owned(),
         }
-    }
-
-    /// Puts other data on it, so that a btrfs stays without quota when a pool is made on it.
-    pub fn hold_other_data(&self) {
-        std::fs::create_dir_all(self.at.join("lost+found")).unwrap();
-        std::fs::write(self.at.join("lost+found/other"), "other").unwrap();
     }
 
     /// Mounts the image again, with options.
@@ -116,6 +64,11 @@ impl LoopMount {
             );
             output.status.success()
         });
+    }
+
+    /// `--pool` for the whole disk.
+    pub fn option(&self) -> String {
+        format!("default={},init", self.at.display())
     }
 
     /// The loop device it is behind; empty once nothing holds the disk, for with its last user a

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::NodeDir;
-use crate::variant::{ENFORCING, Variant};
+use crate::disk::{Disk, ENFORCING};
 
 /// A mount namespace of the test's own, in which it may mount.
 pub fn mount_namespace() -> Option<String> {
@@ -37,13 +37,12 @@ pub fn project_quota() -> Option<String> {
     LACK.get_or_init(|| {
         loop_devices().or_else(|| {
             let node = NodeDir::new();
-            let fails = |variant: &&Variant| {
-                let name = variant.filesystem;
+            let fails = |disk: &Disk| {
+                let name = disk.filesystem;
                 let image = node.path(&format!("{name}.image"));
-                !variant.can_be_mounted(&variant.format(&image, &node.path(name)))
+                !disk.can_be_mounted(&disk.format(&image, &node.path(name)))
             };
-            let variant = { ENFORCING.into_iter() }.find(fails)?;
-            let name = variant.name;
+            let name = { ENFORCING.into_iter() }.find(fails)?.name;
             Some(format!("this kernel mounts no {name}; run by hack/uml.sh"))
         })
     })

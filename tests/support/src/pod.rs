@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::NodeDir;
+use super::disk::Disk;
 use super::loops::{LoopMount, run};
 use super::picture::{self, Picture};
 use super::server::Server;
@@ -69,9 +70,9 @@ impl PodNode {
     }
 
     /// A disk with an empty filesystem, mounted nowhere yet, that belongs at a pool's place.
-    pub fn disk(&self, pool: &str, filesystem: &str) -> LoopMount {
+    pub fn disk(&self, pool: &str, filesystem: &'static str) -> LoopMount {
         let image = self.dir.path(&format!("{pool}.image"));
-        LoopMount::format(filesystem, &[], &image, &self.place(pool))
+        Disk::new(filesystem).format(&image, &self.place(pool))
     }
 
     /// What lies under the disks, whether or not they are mounted, with the time of every change.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use std::sync::atomic::AtomicUsize;
 
+use support::disk::Disk;
 use support::loops::LoopMount;
 use support::require;
 use support::tree::{Extent, compare, nasty};
@@ -58,13 +59,9 @@ struct Place {
 }
 
 impl Place {
-    fn new(filesystem: &str) -> Self {
+    fn new(filesystem: &'static str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let disk = LoopMount::make(
-            filesystem,
-            &dir.path().join("image"),
-            &dir.path().join("disk"),
-        );
+        let disk = Disk::new(filesystem).make(&dir.path().join("image"), &dir.path().join("disk"));
         fs::create_dir(disk.path().join("source")).unwrap();
         Self { disk, _dir: dir }
     }

@@ -13,6 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::image::Image;
 use super::operations::Operation;
 use super::scene::{Disks, Moments, Scene, play};
+use crate::disk::Disk;
 use crate::loops::LoopMount;
 use crate::{NodeDir, eventually};
 
@@ -115,7 +116,9 @@ impl Loops {
         let mounts = PLACES.map(|place| node.path(place));
         let disks = [0, 1].map(|disk| {
             std::fs::create_dir(&mounts[disk]).unwrap_or_default();
-            LoopMount::format(kind.filesystem, kind.make, &images[disk], &mounts[disk])
+            Disk::new(kind.filesystem)
+                .made_with(kind.make)
+                .format(&images[disk], &mounts[disk])
         });
         if kind.simple_quota {
             disks[0].mount(kind.mount);

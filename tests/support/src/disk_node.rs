@@ -1,4 +1,4 @@
-//! A node whose one pool is on a disk of some variant, the server that serves it, and its pods.
+//! A node whose one pool is on a disk of some kind, the server that serves it, and its pods.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,13 +10,13 @@ use rootcellar::csi::volume_usage::Unit;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
+use crate::disk::{Disk, ENFORCING};
 use crate::kernel::{self, Quota};
 use crate::loops::LoopMount;
 use crate::messages::{Answer, create, create_with, publish};
 use crate::page::{free_address, page};
 use crate::server::{Clients, Server};
-use crate::variant::Variant;
-use crate::{NodeDir, eventually, names};
+use crate::{NodeDir, eventually, names, require};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -24,11 +24,11 @@ pub const MIB: u64 = 1 << 20;
 pub const OURS: std::ops::Range<u32> = 1 << 30..1 << 31;
 
 /// The node and its disk.
-pub struct Cellar {
+pub struct DiskNode {
     /// The image that is mounted, unless it is a disk of the machine.
-    disk: Option<LoopMount>,
-    pub variant: &'static Variant,
-    pub node: NodeDir,
+    mount: Option<LoopMount>,
+    pub disk: Disk,
+    node: NodeDir,
     at: PathBuf,
 }
 
@@ -42,30 +42,28 @@ pub fn inodes_of(filesystem: &str, size: u64) -> u64 {
     (size / bytes_of_one).max(1024)
 }
 
-impl Cellar {
+impl DiskNode {
     /// Makes and mounts the disk; there is no pool yet.
-    pub fn new(variant: &'static Variant) -> Self {
+    pub fn new(disk: Disk) -> Self {
+        eprintln!("{}", disk.name);
         let node = NodeDir::new();
-        let at = node.path("disk");
-        let disk = variant.format(&node.path("image"), &at);
-        variant.mount(&disk);
-        eprintln!("{}", variant.name);
+        let mount = node.make_disk(disk);
         Self {
-            disk: Some(disk),
-            variant,
+            at: mount.path().to_owned(),
+            mount: Some(mount),
+            disk,
             node,
-            at,
         }
     }
 
     /// Mounts a disk of the machine, which has such a filesystem.
-    pub fn of_device(variant: &'static Variant, device: &Path) -> Self {
+    pub fn of_device(disk: Disk, device: &Path) -> Self {
         let node = NodeDir::new();
         let at = node.path("disk");
-        variant.mount_device(device, &at);
+        disk.mount_device(device, &at);
         Self {
-            disk: None,
-            variant,
+            mount: None,
+            disk,
             node,
             at,
         }
@@ -91,12 +89,20 @@ impl Cellar {
         }
     }
 
-    /// Unmounts the disk and mounts it as another variant says.
-    pub fn mount_as(&mut self, variant: &'static Variant) {
-        let disk = self.disk.as_ref().unwrap();
-        disk.unmount_soon();
-        variant.mount(disk);
-        self.variant = variant;
+    /// As [`DiskNode::serve`], with the volume `pvc` of a size: its id, and where a pod has it.
+    pub async fn serve_published(&self, size: u64) -> (Served, String, PathBuf) {
+        let mut served = self.serve().await;
+        let id = served.make("pvc", size).await;
+        let target = self.publish(&mut served, &id, "pod").await;
+        (served, id, target)
+    }
+
+    /// Unmounts the disk and mounts it as another is.
+    pub fn mount_as(&mut self, disk: Disk) {
+        let mount = self.mount.as_ref().unwrap();
+        mount.unmount_soon();
+        disk.mount(mount);
+        self.disk = disk;
     }
 
     /// The directory of a volume.
@@ -141,7 +147,7 @@ impl Cellar {
     #[track_caller]
     pub fn assert_limited(&self, volume: &str, size: u64) {
         let quota = self.quota(volume);
-        let inodes = inodes_of(self.variant.filesystem, size);
+        let inodes = inodes_of(self.disk.filesystem, size);
         assert_eq!(
             (quota.bytes, quota.inodes),
             ([size; 2], [inodes; 2]),
@@ -160,7 +166,7 @@ impl Cellar {
 
     /// The errno of one who finds a volume full.
     pub fn full(&self) -> Errno {
-        match self.variant.filesystem {
+        match self.disk.filesystem {
             "xfs" => Errno::NOSPC,
             _ => Errno::DQUOT,
         }
@@ -171,6 +177,22 @@ impl Cellar {
         let target = self.node.target(pod);
         served.clients.publish(publish(id, &target)).await.unwrap();
         target
+    }
+}
+
+impl std::ops::Deref for DiskNode {
+    type Target = NodeDir;
+
+    fn deref(&self) -> &NodeDir {
+        &self.node
+    }
+}
+
+/// Runs a test on a node of its own for each filesystem on which project quota holds sizes.
+pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
+    require!(project_quota);
+    for disk in ENFORCING {
+        test(DiskNode::new(disk)).await;
     }
 }
 

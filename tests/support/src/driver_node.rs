@@ -1,0 +1,60 @@
+//! A node whose one pool is on a disk of its own, with a driver in the process of the test.
+
+use rootcellar::pool::PoolStatus;
+use rootcellar::volume::Volume;
+
+use crate::disk::Disk;
+use crate::loops::LoopMount;
+use crate::{Fakes, NodeDir, Running, create, eventually, names};
+
+/// The node, its disk and the driver.
+pub struct DriverNode {
+    pub running: Option<Running>,
+    pub fakes: Fakes,
+    pub node: NodeDir,
+    pub disk: LoopMount,
+}
+
+impl DriverNode {
+    /// Makes the disk and the pool, and starts the driver.
+    pub fn with(disk: Disk, fakes: Fakes) -> Self {
+        let node = NodeDir::new();
+        let disk = node.make_pool_disk(disk);
+        let mut made = Self {
+            running: None,
+            fakes,
+            node,
+            disk,
+        };
+        made.start();
+        made
+    }
+
+    /// Starts the driver again.
+    pub fn start(&mut self) {
+        self.running = None;
+        let option = self.node.own_pool_option();
+        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
+    }
+
+    pub fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn status(&self) -> PoolStatus {
+        self.driver().pools()[0].status()
+    }
+
+    pub fn make(&self, volume: &str, size: u64) -> Volume {
+        self.driver().create(&create(volume, size)).unwrap()
+    }
+
+    /// How many entries wait in the trash.
+    pub fn trash(&self) -> usize {
+        names(&self.node.pool().join(".rootcellar/trash")).len()
+    }
+
+    pub fn wait_for_trash(&self) {
+        eventually("all is reclaimed", || self.trash() == 0);
+    }
+}
