@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use support::NodeDir;
 use support::disk::OTHERS;
-use support::disk_node::{DiskNode, MIB, append, for_each_filesystem};
+use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, for_each_served};
 use support::loops::run;
 use support::{kernel, require};
 
@@ -84,8 +84,8 @@ pub fn follow(remedy: &str, commands_end: &str) {
 /// of files are in them, and nothing is changed.
 #[tokio::test]
 async fn a_pool_that_holds_sizes_is_well() {
-    for_each_filesystem(async |node| {
-        let (served, _, target) = node.serve_published(32 * MIB).await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 32 * MIB).await;
         append(&target.join("file"), 8 * MIB);
         fs::hard_link(target.join("file"), target.join("again")).unwrap();
         File::create(target.join("sparse"))
@@ -98,7 +98,7 @@ async fn a_pool_that_holds_sizes_is_well() {
             fs::write(target.join(format!("d{number}/file")), "x").unwrap();
         }
         rustix::fs::syncfs(File::open(&target).unwrap()).unwrap();
-        let before = limits(&node);
+        let before = limits(node);
         let report = look(node.at());
         assert_well(&report);
         for about in ["enforcement", "limits", "usage", "space", "records"] {
@@ -110,7 +110,7 @@ async fn a_pool_that_holds_sizes_is_well() {
             );
         }
         assert_eq!(report["enforcement"], "project");
-        assert_eq!(limits(&node), before);
+        assert_eq!(limits(node), before);
 
         // A file that is deleted and still open is charged, and is no fault.
         let open = File::open(target.join("file")).unwrap();
@@ -123,7 +123,6 @@ async fn a_pool_that_holds_sizes_is_well() {
         assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
         assert!(notes[0].3.contains("deleted and still open"), "{notes:?}");
         drop(open);
-        served.stop();
     })
     .await;
 }

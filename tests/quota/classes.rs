@@ -3,7 +3,7 @@
 use tonic::Code;
 
 use support::disk::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
-use support::disk_node::{DiskNode, MIB, append, for_each_filesystem};
+use support::disk_node::{DiskNode, MIB, append, for_each_served};
 use support::messages::refused;
 use support::require;
 
@@ -49,12 +49,11 @@ async fn what_is_required_needs_a_size() {
 /// counted all the same.
 #[tokio::test]
 async fn a_volume_that_is_not_limited_is_counted() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         for (name, size, class) in [("none", 4 * MIB, NONE), ("unsized", 0, AUTO)] {
             let volume = served.create(name, size, class).await.unwrap();
             assert_eq!(volume.volume_context["enforcement"], "none", "{name}");
-            let target = node.publish(&mut served, &volume.volume_id, name).await;
+            let target = node.publish(served, &volume.volume_id, name).await;
             assert_eq!(append(&target.join("file"), 8 * MIB), (8 * MIB, None));
             let quota = node.quota(name);
             assert!(!quota.is_limited(), "{name}: {quota:?}");
@@ -62,7 +61,6 @@ async fn a_volume_that_is_not_limited_is_counted() {
         }
         let volume = served.create("auto", 4 * MIB, AUTO).await.unwrap();
         assert_eq!(volume.volume_context["enforcement"], "project");
-        served.stop();
     })
     .await;
 }

@@ -7,7 +7,7 @@ use rootcellar::csi;
 use tonic::Code;
 
 use support::disk::XFS;
-use support::disk_node::{DiskNode, MIB, OURS, Served, append, as_pod, for_each_filesystem};
+use support::disk_node::{DiskNode, MIB, OURS, Served, append, as_pod, for_each_served};
 use support::kernel::{self, Quota};
 use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
 use support::names;
@@ -78,10 +78,9 @@ fn rewrite(file: &std::path::Path, mib: u64) {
 /// counts, and it holds its size and no more.
 #[tokio::test]
 async fn a_copy_is_limited_to_its_own_size() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
-        let source = make(&node, &mut served, "pvc", 16 * MIB, 12).await;
-        let taken = take(&mut served, "taken", &source.id).await;
+    for_each_served(async |node, served| {
+        let source = make(node, served, "pvc", 16 * MIB, 12).await;
+        let taken = take(served, "taken", &source.id).await;
         let sources = [
             (16, of_snapshot(&taken.snapshot_id)),
             (24, of_snapshot(&taken.snapshot_id)),
@@ -90,7 +89,7 @@ async fn a_copy_is_limited_to_its_own_size() {
         ];
         for (at, (size, content)) in sources.into_iter().enumerate() {
             let name = format!("copy-{at}");
-            let target = make_copy(&node, &mut served, &name, size * MIB, content).await;
+            let target = make_copy(node, served, &name, size * MIB, content).await;
             node.assert_limited(&name, size * MIB);
             let charged = node.quota(&name).used[0];
             assert!((12 * MIB..13 * MIB).contains(&charged), "{charged}");
@@ -99,7 +98,6 @@ async fn a_copy_is_limited_to_its_own_size() {
             let most = (size - 12) * MIB;
             assert!((most - MIB..=most).contains(&written), "{name}: {written}");
         }
-        served.stop();
     })
     .await;
 }
@@ -108,12 +106,11 @@ async fn a_copy_is_limited_to_its_own_size() {
 /// promised; when it is reclaimed, nothing is left of that.
 #[tokio::test]
 async fn a_snapshot_is_charged_and_its_number_is_freed() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
-        let source = make(&node, &mut served, "pvc", 16 * MIB, 12).await;
+    for_each_served(async |node, served| {
+        let source = make(node, served, "pvc", 16 * MIB, 12).await;
         let before = served.clients.capacity(&[]).await;
-        let taken = take(&mut served, "taken", &source.id).await;
-        let (record, quota) = of_snapshots(&node);
+        let taken = take(served, "taken", &source.id).await;
+        let (record, quota) = of_snapshots(node);
         assert!((12 * MIB..13 * MIB).contains(&quota.used[0]), "{quota:?}");
         assert_eq!(record["held_bytes"], quota.used[0]);
         assert!(!quota.is_limited(), "nobody writes to it");
@@ -127,7 +124,6 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
         node.wait_free(quota.id);
         node.assert_limited("pvc", 16 * MIB);
         assert_eq!(kernel::quotas(node.at(), OURS.start).len(), 1);
-        served.stop();
     })
     .await;
 }
@@ -136,16 +132,15 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
 /// the attempt.
 #[tokio::test]
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         // A size that nothing holds, and more in it.
         let none = served
             .create("pvc", 8 * MIB, &[("enforcement", "none")])
             .await;
         let source = none.unwrap().volume_id;
-        let target = node.publish(&mut served, &source, "pvc").await;
+        let target = node.publish(served, &source, "pvc").await;
         assert_eq!(append(&target.join("file"), 12 * MIB), (12 * MIB, None));
-        let taken = take(&mut served, "taken", &source).await;
+        let taken = take(served, "taken", &source).await;
         assert!(taken.size_bytes >= 12 << 20, "{}", taken.size_bytes);
         for content in [of_snapshot(&taken.snapshot_id), of_volume(&source)] {
             let request = copy("copy", 8 << 20, content);
@@ -153,13 +148,12 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
             refused("too much", answer, Code::OutOfRange, "ask for more");
         }
         let content = of_snapshot(&taken.snapshot_id);
-        make_copy(&node, &mut served, "copy", 16 * MIB, content).await;
+        make_copy(node, served, "copy", 16 * MIB, content).await;
         node.assert_limited("copy", 16 * MIB);
         support::eventually("nothing else is limited or charged", || {
             // The source, the snapshot and the copy.
             kernel::quotas(node.at(), OURS.start).len() == 3
         });
-        served.stop();
     })
     .await;
 }
@@ -192,15 +186,14 @@ async fn what_is_shared_may_all_be_written_anew() {
 /// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
-        let source = make(&node, &mut served, "pvc", 64 * MIB, 8).await;
+    for_each_served(async |node, served| {
+        let source = make(node, served, "pvc", 64 * MIB, 8).await;
         let file = source.target.join("more");
         let pod = std::thread::spawn(move || append(&file, 48 * MIB));
         for round in 0..3 {
             let name = format!("taken-{round}");
-            let taken = take(&mut served, &name, &source.id).await;
-            let (record, quota) = of_snapshots(&node);
+            let taken = take(served, &name, &source.id).await;
+            let (record, quota) = of_snapshots(node);
             assert!(quota.used[0] >= 8 * MIB, "{quota:?}");
             assert!(
                 record["held_bytes"].as_u64().unwrap() >= quota.used[0],
@@ -213,7 +206,6 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
                 .unwrap();
         }
         assert_eq!(pod.join().unwrap().1, None);
-        served.stop();
     })
     .await;
 }
@@ -221,8 +213,7 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
 /// A class that requires that sizes are held has copies that are.
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         let none = served
             .create("pvc", 8 * MIB, &[("enforcement", "none")])
             .await;
@@ -236,7 +227,6 @@ async fn a_copy_is_held_as_its_own_class_says() {
             served.clients.create(request).await.unwrap();
             assert_eq!(node.quota(name).is_limited(), is_held, "{name}");
         }
-        served.stop();
     })
     .await;
 }

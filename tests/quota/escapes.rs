@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use rustix::io::Errno;
 
 use crate::check::{assert_well, follow, look, of};
-use support::disk_node::{MIB, append, for_each_filesystem};
+use support::disk_node::{MIB, append, for_each_served};
 
 /// The user of a pod, who has no right of root's.
 const USER: u32 = 1000;
@@ -36,11 +36,10 @@ fn own_file(target: &Path, size: u64) {
 #[tokio::test]
 async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
     for to_neighbour in [true, false] {
-        for_each_filesystem(async |node| {
-            let mut served = node.serve().await;
+        for_each_served(async |node, served| {
             let id = served.make("pvc", 16 * MIB).await;
             served.make("neighbour", 16 * MIB).await;
-            let target = node.publish(&mut served, &id, "pod").await;
+            let target = node.publish(served, &id, "pod").await;
             own_file(&target, 12 * MIB);
             let number = if to_neighbour {
                 node.project("neighbour").to_string()
@@ -76,7 +75,6 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
             assert_well(&look(node.at()));
             assert!(node.quota("pvc").used[0] >= 12 * MIB, "{}", node.disk.name);
             assert!(node.quota("neighbour").used[0] < MIB, "{}", node.disk.name);
-            served.stop();
         })
         .await;
     }
@@ -85,8 +83,8 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
 /// From inside a user namespace, where `hostUsers: false` puts a pod, the kernel refuses.
 #[tokio::test]
 async fn a_user_namespace_keeps_an_owner_from_it() {
-    for_each_filesystem(async |node| {
-        let (served, _, target) = node.serve_published(16 * MIB).await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 16 * MIB).await;
         own_file(&target, 2 * MIB);
         let inside = ["unshare", "--user", "--map-root-user"];
         let dir = target.join("dir");
@@ -101,7 +99,6 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
         }
         assert!(node.quota("pvc").used[0] >= 2 * MIB, "{}", node.disk.name);
         assert_well(&look(node.at()));
-        served.stop();
     })
     .await;
 }
@@ -109,8 +106,8 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
 /// Who has CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, and is on XFS.
 #[tokio::test]
 async fn a_privileged_pod_is_limited_on_xfs_alone() {
-    for_each_filesystem(async |node| {
-        let (served, _, target) = node.serve_published(4 * MIB).await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 4 * MIB).await;
         let mut file = File::create(target.join("file")).unwrap();
         let all = file
             .write_all(&vec![1; 8 << 20])
@@ -118,7 +115,6 @@ async fn a_privileged_pod_is_limited_on_xfs_alone() {
         let error = all.err().and_then(|error| Errno::from_io_error(&error));
         let expected = (node.disk.filesystem == "xfs").then_some(Errno::NOSPC);
         assert_eq!(error, expected, "{}", node.disk.name);
-        served.stop();
     })
     .await;
 }

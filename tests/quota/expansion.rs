@@ -6,7 +6,9 @@ use rustix::io::Errno;
 use tonic::Code;
 
 use support::disk::XFS_PLAIN;
-use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, inodes_of, size_shown};
+use support::disk_node::{
+    DiskNode, MIB, append, for_each_filesystem, for_each_served, inodes_of, size_shown,
+};
 use support::messages::refused;
 use support::require;
 
@@ -14,8 +16,8 @@ use support::require;
 /// when asked twice; a smaller size changes nothing.
 #[tokio::test]
 async fn a_published_volume_grows_and_never_shrinks() {
-    for_each_filesystem(async |node| {
-        let (mut served, id, target) = node.serve_published(4 * MIB).await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 4 * MIB).await;
         let (before, error) = append(&target.join("file"), 64 * MIB);
         assert_eq!(error, Some(node.full()));
         for asked in [12 * MIB, 12 * MIB, 6 * MIB] {
@@ -33,7 +35,6 @@ async fn a_published_volume_grows_and_never_shrinks() {
         );
         let kept = served.clients.get(&id).await.unwrap().capacity_bytes;
         assert_eq!(kept, 12 << 20);
-        served.stop();
     })
     .await;
 }
@@ -41,8 +42,8 @@ async fn a_published_volume_grows_and_never_shrinks() {
 /// A pod that tries again and again to write gets on when its volume grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_grows_under_its_writer() {
-    for_each_filesystem(async |node| {
-        let (mut served, id, target) = node.serve_published(2 * MIB).await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 2 * MIB).await;
         let (file, full) = (target.join("file"), node.full());
         let is_full = std::sync::Arc::new(AtomicBool::new(false));
         let seen = std::sync::Arc::clone(&is_full);
@@ -62,7 +63,6 @@ async fn a_volume_grows_under_its_writer() {
         .await;
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         writer.await.unwrap();
-        served.stop();
     })
     .await;
 }
@@ -70,8 +70,8 @@ async fn a_volume_grows_under_its_writer() {
 /// A growth that the pool has no room for is refused with `OUT_OF_RANGE`, and nothing changes.
 #[tokio::test]
 async fn a_growth_that_does_not_fit_changes_nothing() {
-    for_each_filesystem(async |node| {
-        let (mut served, id, target) = node.serve_published(4 * MIB).await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 4 * MIB).await;
         let room = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         let answer = served.expand(&id, &target, 4 * MIB + room + MIB).await;
         refused(node.disk.name, answer, Code::OutOfRange, "room");
@@ -87,7 +87,6 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
         assert_eq!(grown.unwrap(), 4 * MIB + room / 2);
         let left = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         assert!(left.abs_diff(room - room / 2) < MIB, "{left} of {room}");
-        served.stop();
     })
     .await;
 }
@@ -96,7 +95,8 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
 #[tokio::test]
 async fn a_grown_volume_stays_grown() {
     for_each_filesystem(async |mut node| {
-        let (mut served, id, target) = node.serve_published(4 * MIB).await;
+        let mut served = node.serve().await;
+        let (id, target) = node.make_published(&mut served, 4 * MIB).await;
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         served.clients.unpublish(&id, &target).await.unwrap();
         served.stop();
@@ -120,7 +120,8 @@ async fn a_grown_volume_stays_grown() {
 async fn a_volume_that_is_not_held_grows_in_its_record() {
     require!(project_quota);
     let node = DiskNode::new(XFS_PLAIN);
-    let (mut served, id, target) = node.serve_published(4 * MIB).await;
+    let mut served = node.serve().await;
+    let (id, target) = node.make_published(&mut served, 4 * MIB).await;
     let room = served.clients.capacity(&[]).await;
     served.expand(&id, &target, 8 * MIB).await.unwrap();
     assert_eq!(node.record("pvc")["size_bytes"], 8 * MIB);

@@ -4,17 +4,16 @@ use std::fs::{self, File};
 
 use rustix::io::Errno;
 
-use support::disk_node::{MIB, append, as_pod, for_each_filesystem, inodes_of, size_shown};
+use support::disk_node::{MIB, append, as_pod, for_each_served, inodes_of, size_shown};
 
 /// A pod gets all of its volume's size and no more, with the errno of its filesystem, and writes on
 /// when it has made room; df shows the size.
 #[tokio::test]
 async fn a_volume_holds_its_size_and_no_more() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         let id = served.make("pvc", 8 * MIB).await;
         node.assert_limited("pvc", 8 * MIB);
-        let target = node.publish(&mut served, &id, "pod").await;
+        let target = node.publish(served, &id, "pod").await;
         let shown = (8 * MIB, inodes_of(node.disk.filesystem, 8 * MIB));
         assert_eq!(size_shown(&target), shown);
 
@@ -26,7 +25,6 @@ async fn a_volume_holds_its_size_and_no_more() {
         support::eventually("there is room again", || {
             append(&target.join("again"), 64 << 10) == (64 << 10, None)
         });
-        served.stop();
     })
     .await;
 }
@@ -34,16 +32,14 @@ async fn a_volume_holds_its_size_and_no_more() {
 /// A volume that is full takes nothing from its neighbour, who writes on.
 #[tokio::test]
 async fn a_full_volume_hinders_no_neighbour() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         let id = served.make("pvc", 4 * MIB).await;
         let neighbour = served.make("neighbour", 8 * MIB).await;
-        let target = node.publish(&mut served, &id, "pod").await;
-        let beside = node.publish(&mut served, &neighbour, "beside").await;
+        let target = node.publish(served, &id, "pod").await;
+        let beside = node.publish(served, &neighbour, "beside").await;
         assert_eq!(append(&target.join("file"), 64 * MIB).1, Some(node.full()));
         assert_eq!(append(&beside.join("file"), 6 * MIB), (6 * MIB, None));
         assert_ne!(node.project("pvc"), node.project("neighbour"));
-        served.stop();
     })
     .await;
 }
@@ -51,12 +47,11 @@ async fn a_full_volume_hinders_no_neighbour() {
 /// What the pod of a volume makes in directories of its own is charged to the volume too.
 #[tokio::test]
 async fn directories_of_the_pod_are_held_too() {
-    for_each_filesystem(async |node| {
-        let (served, _, target) = node.serve_published(4 * MIB).await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 4 * MIB).await;
         let deep = target.join("a/b/c");
         fs::create_dir_all(&deep).unwrap();
         assert_eq!(append(&deep.join("file"), 64 * MIB).1, Some(node.full()));
-        served.stop();
     })
     .await;
 }
@@ -64,8 +59,8 @@ async fn directories_of_the_pod_are_held_too() {
 /// A pod makes as many files as the inode limit says, its root directory among them.
 #[tokio::test]
 async fn the_inode_limit_holds() {
-    for_each_filesystem(async |node| {
-        let (served, _, target) = node.serve_published(6 * MIB).await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 6 * MIB).await;
         let limit = inodes_of(node.disk.filesystem, 6 * MIB);
         let (made, error) = as_pod(|| {
             for made in 1..=limit {
@@ -76,7 +71,6 @@ async fn the_inode_limit_holds() {
             (limit + 1, None)
         });
         assert_eq!((made, error), (limit, Some(node.full())));
-        served.stop();
     })
     .await;
 }

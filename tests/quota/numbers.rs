@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use support::disk_node::{MIB, OURS, append, for_each_filesystem};
+use support::disk_node::{MIB, OURS, append, for_each_filesystem, for_each_served};
 use support::{eventually, kernel, names};
 
 /// Numbers that are not the driver's: the kubelet's own, and the first and last beside the range.
@@ -11,15 +11,14 @@ const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
 /// Once a volume is reclaimed nothing is limited or charged under its number.
 #[tokio::test]
 async fn a_reclaimed_volume_leaves_no_limit() {
-    for_each_filesystem(async |node| {
-        let (mut served, id, target) = node.serve_published(8 * MIB).await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 8 * MIB).await;
         append(&target.join("file"), 2 * MIB);
         let project = node.project("pvc");
         served.clients.unpublish(&id, &target).await.unwrap();
         served.clients.delete(&id).await.unwrap();
         node.wait_free(project);
         assert_eq!(kernel::quotas(node.at(), OURS.start), []);
-        served.stop();
     })
     .await;
 }
@@ -131,8 +130,7 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
 /// stays charged to its volume, and what is made beside it is not.
 #[tokio::test]
 async fn the_pools_own_directories_have_no_number() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         served.make("pvc", MIB).await;
         for own in [
             "",
@@ -148,7 +146,6 @@ async fn the_pools_own_directories_have_no_number() {
         eventually("staging is empty", || {
             names(&node.at().join(".rootcellar/staging")).is_empty()
         });
-        served.stop();
     })
     .await;
 }

@@ -51,7 +51,8 @@ async fn a_changed_limit_is_restored_at_start() {
 #[tokio::test]
 async fn a_limit_is_restored_whatever_is_used() {
     for_each_filesystem(async |node| {
-        let (served, _, target) = node.serve_published(4 * MIB).await;
+        let mut served = node.serve().await;
+        let (_, target) = node.make_published(&mut served, 4 * MIB).await;
         served.stop();
         kernel::limit(node.at(), node.project("pvc"), 0, 0);
         assert_eq!(append(&target.join("file"), 8 * MIB), (8 * MIB, None));

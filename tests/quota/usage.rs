@@ -3,18 +3,17 @@
 use rootcellar::csi::volume_usage::Unit;
 
 use support::disk::XFS_PLAIN;
-use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, inodes_of};
+use support::disk_node::{DiskNode, MIB, append, for_each_served, inodes_of};
 use support::require;
 
 /// Statistics are of the volume: all is its limit, used is what is charged to it.
 #[tokio::test]
 async fn statistics_are_of_the_volume() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_served(async |node, served| {
         let id = served.make("pvc", 8 * MIB).await;
         let other = served.make("other", 16 * MIB).await;
-        let target = node.publish(&mut served, &id, "pod").await;
-        let beside = node.publish(&mut served, &other, "beside").await;
+        let target = node.publish(served, &id, "pod").await;
+        let beside = node.publish(served, &other, "beside").await;
         append(&target.join("file"), 3 * MIB);
         append(&beside.join("file"), 12 * MIB);
 
@@ -25,7 +24,6 @@ async fn statistics_are_of_the_volume() {
         let [total, used, available] = served.usage(&id, &target, Unit::Inodes).await;
         let limit = inodes_of(node.disk.filesystem, 8 * MIB);
         assert_eq!((total, used, available), (limit, 2, limit - 2));
-        served.stop();
     })
     .await;
 }
@@ -35,7 +33,8 @@ async fn statistics_are_of_the_volume() {
 async fn statistics_of_a_volume_that_is_not_held_are_the_filesystems() {
     require!(project_quota);
     let node = DiskNode::new(XFS_PLAIN);
-    let (mut served, id, target) = node.serve_published(8 * MIB).await;
+    let mut served = node.serve().await;
+    let (id, target) = node.make_published(&mut served, 8 * MIB).await;
     let [total, ..] = served.usage(&id, &target, Unit::Bytes).await;
     assert!(total > 200 * MIB, "{total}");
     served.stop();

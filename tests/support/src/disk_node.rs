@@ -89,12 +89,11 @@ impl DiskNode {
         }
     }
 
-    /// As [`DiskNode::serve`], with the volume `pvc` of a size: its id, and where a pod has it.
-    pub async fn serve_published(&self, size: u64) -> (Served, String, PathBuf) {
-        let mut served = self.serve().await;
+    /// Makes the volume `pvc` of a size and publishes it to a pod: its id, and where the pod has it.
+    pub async fn make_published(&self, served: &mut Served, size: u64) -> (String, PathBuf) {
         let id = served.make("pvc", size).await;
-        let target = self.publish(&mut served, &id, "pod").await;
-        (served, id, target)
+        let target = self.publish(served, &id, "pod").await;
+        (id, target)
     }
 
     /// Unmounts the disk and mounts it as another is.
@@ -194,6 +193,16 @@ pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
     for disk in ENFORCING {
         test(DiskNode::new(disk)).await;
     }
+}
+
+/// As [`for_each_filesystem`], with a driver that serves the node and stops well afterwards.
+pub async fn for_each_served(test: impl AsyncFn(&DiskNode, &mut Served)) {
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
+        test(&node, &mut served).await;
+        served.stop();
+    })
+    .await;
 }
 
 /// A serving driver.
