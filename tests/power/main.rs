@@ -4,15 +4,15 @@
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
 #![allow(
     unreachable_pub,
-    reason = "nothing outside this binary can reach anything in it"
+    missing_debug_implementations,
+    reason = "nobody uses a test"
 )]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "that is how a test fails"
+    reason = "so a test fails"
 )]
-#![allow(missing_debug_implementations, reason = "nothing prints the harness")]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -3,7 +3,7 @@
 use tonic::Code;
 
 use support::disk::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
-use support::disk_node::{DiskNode, MIB, append, for_each_served};
+use support::disk_node::{DiskNode, MIB, append, for_each_served, serve_on};
 use support::messages::refused;
 use support::require;
 
@@ -35,14 +35,13 @@ async fn a_class_that_requires_it_goes_where_sizes_are_held() {
 /// A class that requires it must be asked for a size.
 #[tokio::test]
 async fn what_is_required_needs_a_size() {
-    require!(project_quota);
-    let node = DiskNode::new(XFS);
-    let mut served = node.serve().await;
-    let answer = served.create("pvc", 0, REQUIRED).await;
-    refused("no size", answer, Code::InvalidArgument, "required");
-    let answer = served.create("pvc", MIB, &[("enforcement", "maybe")]).await;
-    refused("no such word", answer, Code::InvalidArgument, "maybe");
-    served.stop();
+    serve_on(XFS, async |_node, served| {
+        let answer = served.create("pvc", 0, REQUIRED).await;
+        refused("no size", answer, Code::InvalidArgument, "required");
+        let answer = served.create("pvc", MIB, &[("enforcement", "maybe")]).await;
+        refused("no such word", answer, Code::InvalidArgument, "maybe");
+    })
+    .await;
 }
 
 /// A volume of a class that wants none, or without a size, is not limited, and what it uses is

@@ -7,11 +7,10 @@ use rootcellar::csi;
 use tonic::Code;
 
 use support::disk::XFS;
-use support::disk_node::{DiskNode, MIB, OURS, Served, append, as_pod, for_each_served};
+use support::disk_node::{DiskNode, MIB, OURS, Served, append, as_pod, for_each_served, serve_on};
 use support::kernel::{self, Quota};
 use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
 use support::names;
-use support::require;
 
 /// A volume of a size with a file of so many MiB, and where it is published.
 async fn make(node: &DiskNode, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
@@ -162,25 +161,24 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
 /// that is nearly full of them, its source and whatever was promised beside them.
 #[tokio::test]
 async fn what_is_shared_may_all_be_written_anew() {
-    require!(project_quota);
-    let node = DiskNode::new(XFS);
-    let mut served = node.serve().await;
-    let source = make(&node, &mut served, "pvc", 32 * MIB, 30).await;
-    let taken = take(&mut served, "taken", &source.id).await;
-    let content = of_snapshot(&taken.snapshot_id);
-    let restored = make_copy(&node, &mut served, "restored", 32 * MIB, content).await;
-    // All that is left is promised to another, who takes it.
-    let rest = u64::try_from(served.clients.capacity(&[]).await).unwrap();
-    let other = served.make("other", rest).await;
-    let other = node.publish(&mut served, &other, "other").await;
-    let (written, error) = append(&other.join("file"), 2 * rest);
-    assert_eq!(error, Some(node.full()));
-    assert!(written >= rest - 2 * MIB, "{written} of {rest}");
-    rewrite(&restored.join("file"), 30);
-    rewrite(&source.target.join("file"), 30);
-    let (_, quota) = of_snapshots(&node);
-    assert!(quota.used[0] >= 30 * MIB, "{quota:?}");
-    served.stop();
+    serve_on(XFS, async |node, served| {
+        let source = make(node, served, "pvc", 32 * MIB, 30).await;
+        let taken = take(served, "taken", &source.id).await;
+        let content = of_snapshot(&taken.snapshot_id);
+        let restored = make_copy(node, served, "restored", 32 * MIB, content).await;
+        // All that is left is promised to another, who takes it.
+        let rest = u64::try_from(served.clients.capacity(&[]).await).unwrap();
+        let other = served.make("other", rest).await;
+        let other = node.publish(served, &other, "other").await;
+        let (written, error) = append(&other.join("file"), 2 * rest);
+        assert_eq!(error, Some(node.full()));
+        assert!(written >= rest - 2 * MIB, "{written} of {rest}");
+        rewrite(&restored.join("file"), 30);
+        rewrite(&source.target.join("file"), 30);
+        let (_, quota) = of_snapshots(node);
+        assert!(quota.used[0] >= 30 * MIB, "{quota:?}");
+    })
+    .await;
 }
 
 /// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.

@@ -7,10 +7,9 @@ use tonic::Code;
 
 use support::disk::XFS_PLAIN;
 use support::disk_node::{
-    DiskNode, MIB, append, for_each_filesystem, for_each_served, inodes_of, size_shown,
+    MIB, append, for_each_filesystem, for_each_served, inodes_of, serve_on, size_shown,
 };
 use support::messages::refused;
-use support::require;
 
 /// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
 /// when asked twice; a smaller size changes nothing.
@@ -118,13 +117,12 @@ async fn a_grown_volume_stays_grown() {
 /// A volume whose size nothing holds grows too: in its record and in what the pool has promised.
 #[tokio::test]
 async fn a_volume_that_is_not_held_grows_in_its_record() {
-    require!(project_quota);
-    let node = DiskNode::new(XFS_PLAIN);
-    let mut served = node.serve().await;
-    let (id, target) = node.make_published(&mut served, 4 * MIB).await;
-    let room = served.clients.capacity(&[]).await;
-    served.expand(&id, &target, 8 * MIB).await.unwrap();
-    assert_eq!(node.record("pvc")["size_bytes"], 8 * MIB);
-    assert_eq!(served.clients.capacity(&[]).await, room - (4 << 20));
-    served.stop();
+    serve_on(XFS_PLAIN, async |node, served| {
+        let (id, target) = node.make_published(served, 4 * MIB).await;
+        let room = served.clients.capacity(&[]).await;
+        served.expand(&id, &target, 8 * MIB).await.unwrap();
+        assert_eq!(node.record("pvc")["size_bytes"], 8 * MIB);
+        assert_eq!(served.clients.capacity(&[]).await, room - (4 << 20));
+    })
+    .await;
 }

@@ -3,8 +3,7 @@
 use rootcellar::csi::volume_usage::Unit;
 
 use support::disk::XFS_PLAIN;
-use support::disk_node::{DiskNode, MIB, append, for_each_served, inodes_of};
-use support::require;
+use support::disk_node::{MIB, append, for_each_served, inodes_of, serve_on};
 
 /// Statistics are of the volume: all is its limit, used is what is charged to it.
 #[tokio::test]
@@ -31,11 +30,10 @@ async fn statistics_are_of_the_volume() {
 /// Where sizes are not held, they are the filesystem's.
 #[tokio::test]
 async fn statistics_of_a_volume_that_is_not_held_are_the_filesystems() {
-    require!(project_quota);
-    let node = DiskNode::new(XFS_PLAIN);
-    let mut served = node.serve().await;
-    let (id, target) = node.make_published(&mut served, 8 * MIB).await;
-    let [total, ..] = served.usage(&id, &target, Unit::Bytes).await;
-    assert!(total > 200 * MIB, "{total}");
-    served.stop();
+    serve_on(XFS_PLAIN, async |node, served| {
+        let (id, target) = node.make_published(served, 8 * MIB).await;
+        let [total, ..] = served.usage(&id, &target, Unit::Bytes).await;
+        assert!(total > 200 * MIB, "{total}");
+    })
+    .await;
 }

@@ -59,6 +59,29 @@ fn the<'a>(report: &'a Report, level: Level, about: About, words: &str) -> &'a F
 }
 
 #[track_caller]
+fn wrong<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+    the(report, Level::Wrong, about, words)
+}
+
+#[track_caller]
+fn note<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+    the(report, Level::Note, about, words)
+}
+
+#[track_caller]
+fn ok<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+    the(report, Level::Ok, about, words)
+}
+
+/// Asserts that every limit and every charge is as it should be.
+#[track_caller]
+fn assert_limits_are_well(report: &Report) {
+    assert_well(report);
+    ok(report, About::Limits, "every limit is as recorded");
+    ok(report, About::Usage, "is what the trees occupy");
+}
+
+#[track_caller]
 fn assert_well(report: &Report) {
     assert!(!report.is_wrong(), "{:#?}", report.findings);
 }
@@ -115,12 +138,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
         let before = with_times(&node.pool());
         let report = look_at(&node.pool());
         assert_well(&report);
-        let found = the(
-            &report,
-            Level::Note,
-            About::Enforcement,
-            "sizes are not held",
-        );
+        let found = note(&report, About::Enforcement, "sizes are not held");
         let expected = remedy
             .replace('@', node.pool().to_str().unwrap())
             .replace('%', &disk.device());
@@ -139,7 +157,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
             Level::Note
         };
         the(&report, level, About::Snapshots, filesystem);
-        the(&report, Level::Ok, About::Records, "every record is sound");
+        ok(&report, About::Records, "every record is sound");
         assert_eq!(with_times(&node.pool()), before, "{filesystem}");
     }
 }
@@ -167,17 +185,12 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         } else {
             "quota is off"
         };
-        let found = the(&report, Level::Note, About::Enforcement, words);
+        let found = note(&report, About::Enforcement, words);
         follow(found.remedy.as_ref().unwrap(), ";");
         let report = look_at(&node.pool());
         assert_well(&report);
-        the(
-            &report,
-            Level::Ok,
-            About::Enforcement,
-            "held by simple quota",
-        );
-        let unheld = the(&report, Level::Note, About::Sizes, "nothing holds its size");
+        ok(&report, About::Enforcement, "held by simple quota");
+        let unheld = note(&report, About::Sizes, "nothing holds its size");
         assert!(unheld.volume.as_ref().unwrap().starts_with("volumes"));
     }
 }
@@ -185,20 +198,14 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
 /// Volumes that were made to be held are wrong where nothing holds them any more.
 #[test]
 fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
-    require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     rig.make("held", SIZE);
     rig.running = None;
     run(Command::new("btrfs")
         .args(["quota", "disable"])
         .arg(rig.node.pool()));
     let report = look_at(&rig.node.pool());
-    let found = the(
-        &report,
-        Level::Wrong,
-        About::Enforcement,
-        "1 volumes were made so",
-    );
+    let found = wrong(&report, About::Enforcement, "1 volumes were made so");
     assert!(found.remedy.as_ref().unwrap().contains("enable-quota"));
 }
 
@@ -223,7 +230,7 @@ fn promises_that_cannot_be_kept_are_told() {
     driver.create(&create("large", 150 * MIB)).unwrap();
     let report = look_at(&node.pool());
     assert_well(&report);
-    the(&report, Level::Ok, About::Space, "are promised");
+    ok(&report, About::Space, "are promised");
     assert!(
         of_level(&report, Level::Note)
             .iter()
@@ -232,12 +239,7 @@ fn promises_that_cannot_be_kept_are_told() {
 
     fs::write(disk.path().join("other"), "").unwrap();
     let report = look_at(&node.pool());
-    the(
-        &report,
-        Level::Note,
-        About::Space,
-        "other data is on its filesystem",
-    );
+    note(&report, About::Space, "other data is on its filesystem");
 
     driver.create(&create("more", 100 * MIB)).unwrap();
     the(
@@ -248,13 +250,8 @@ fn promises_that_cannot_be_kept_are_told() {
     );
     let report = look(&[option]).remove(0);
     assert_well(&report);
-    the(
-        &report,
-        Level::Note,
-        About::Space,
-        "1.5 times the room may be promised",
-    );
-    the(&report, Level::Note, About::Space, "no more than");
+    note(&report, About::Space, "1.5 times the room may be promised");
+    note(&report, About::Space, "no more than");
 }
 
 /// What is not there, or is another's, is told as the server would tell it; pools that cannot be
@@ -305,14 +302,13 @@ fn a_pool_that_could_not_be_served_is_wrong() {
 /// A class may say that a size is not to be held, and that is no more than a note.
 #[test]
 fn a_size_that_is_not_to_be_held_is_a_note() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;
     rig.driver().create(&request).unwrap();
     let report = look_at(&rig.node.pool());
     assert_well(&report);
-    let found = the(&report, Level::Note, About::Sizes, "nothing holds its size");
+    let found = note(&report, About::Sizes, "nothing holds its size");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
     assert!(!enable_quota(&rig.node.pool()).unwrap(), "it is on");
 }

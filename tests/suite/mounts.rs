@@ -40,17 +40,16 @@ fn umount(at: &Path) {
 }
 
 /// A served node with one volume.
-async fn one_volume(node: &NodeDir) -> (Server, Clients, String) {
-    let server = Server::start(node).await;
-    let mut clients = server.clients().await;
+async fn one_volume() -> (NodeDir, Server, Clients, String) {
+    let (node, server, mut clients) = Server::on_new_node().await;
     let id = clients.make("pvc-1", 1 << 20).await;
-    (server, clients, id)
+    (node, server, clients, id)
 }
 
 /// A served node with one volume, published at the target `pod`.
-async fn one_published(node: &NodeDir) -> (Server, Clients, String, PathBuf) {
-    let (server, mut clients, id) = one_volume(node).await;
+async fn one_published() -> (NodeDir, Server, Clients, String, PathBuf) {
+    let (node, server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
-    (server, clients, id, target)
+    (node, server, clients, id, target)
 }

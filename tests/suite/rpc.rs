@@ -12,9 +12,10 @@ mod surface;
 use support::memory::MemoryNode;
 use support::server::{Clients, Server};
 
-/// Serves a node's pools.
-async fn serve(node: &MemoryNode) -> (Server, Clients) {
-    let server = Server::start_with(node, &node.options()).await;
+/// A node with these pools in memory, where every byte is accounted for, and its driver.
+async fn serve(pools: &[&str]) -> (MemoryNode, Server, Clients) {
+    let node = MemoryNode::new(pools);
+    let server = Server::start_with(&node, &node.options()).await;
     let clients = server.clients().await;
-    (server, clients)
+    (node, server, clients)
 }

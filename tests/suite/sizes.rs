@@ -152,8 +152,7 @@ fn assert_about(what: &str, bytes: u64, expected: Bytes) {
 
 #[test]
 fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let (full, neighbour) = (rig.make("full", SIZE), rig.make("neighbour", SIZE));
     assert_eq!(full.enforcement, Enforcement::Squota);
     let target = rig.published(&full);
@@ -184,8 +183,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
 
 #[test]
 fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let volume = rig.make("pvc", SIZE);
     let subvolume = |path: &Path| {
         run(Command::new("btrfs")
@@ -221,16 +219,14 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
 
 #[test]
 fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     rig.make("tiny", Bytes(1));
     std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
 }
 
 #[test]
 fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
-    require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     let volume = rig.make("pvc", SIZE);
     assert_eq!(
         rig.expand(&volume, Bytes(2 * SIZE.0))
@@ -276,8 +272,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
 
 #[test]
 fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
-    require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
     }
@@ -309,8 +304,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
 
 #[test]
 fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
-    require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
     }
@@ -341,8 +335,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
 
 #[test]
 fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let plain = NodeDir::new();
     let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
     let option = plain.own_pool_option();
@@ -412,8 +405,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
 
 #[test]
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;
     let volume = rig.driver().create(&request).unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 use rootcellar::pool::{About, Level};
 use rootcellar::types::Bytes;
 
-use super::{assert_well, below, follow, look_at, of_level, the};
+use super::{assert_limits_are_well, assert_well, below, follow, look_at, note, of_level, wrong};
 use crate::sizes::{Rig, SIZE};
 use support::loops::run;
 use support::picture::with_times;
@@ -16,13 +16,12 @@ use support::require;
 /// start mends what it can, and nothing is left to tell.
 #[test]
 fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
-    require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
     }
     rig.make("unlimited", Bytes::ZERO);
-    assert_limits_are_well(&rig);
+    assert_limits_are_well(&look_at(&rig.node.pool()));
     rig.running = None;
     rig.qgroup(&["limit", "1M"], rig.quota_id("lowered"));
     rig.qgroup(&["limit", "none"], rig.quota_id("lifted"));
@@ -34,12 +33,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
 
     let before = with_times(&rig.node.pool());
     let report = look_at(&rig.node.pool());
-    let lowered = the(
-        &report,
-        Level::Wrong,
-        About::Limits,
-        "limited to 1048576 bytes (1 MiB)",
-    );
+    let lowered = wrong(&report, About::Limits, "limited to 1048576 bytes (1 MiB)");
     assert_eq!(lowered.volume, Some(below(&rig, "lowered")));
     assert!(
         lowered
@@ -48,14 +42,9 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
             .unwrap()
             .starts_with("restart the driver")
     );
-    let lifted = the(&report, Level::Wrong, About::Limits, "is not limited");
+    let lifted = wrong(&report, About::Limits, "is not limited");
     assert_eq!(lifted.volume, Some(below(&rig, "lifted")));
-    the(
-        &report,
-        Level::Note,
-        About::Limits,
-        &format!("number {left} is limited"),
-    );
+    note(&report, About::Limits, &format!("number {left} is limited"));
     assert_eq!(
         of_level(&report, Level::Wrong).len(),
         2,
@@ -65,27 +54,14 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     assert_eq!(with_times(&rig.node.pool()), before, "nothing was restored");
 
     rig.start();
-    assert_limits_are_well(&rig);
-}
-
-#[track_caller]
-fn assert_limits_are_well(rig: &Rig) {
-    let report = look_at(&rig.node.pool());
-    assert_well(&report);
-    for (about, words) in [
-        (About::Limits, "every limit is as recorded"),
-        (About::Usage, "is what the trees occupy"),
-    ] {
-        the(&report, Level::Ok, about, words);
-    }
+    assert_limits_are_well(&look_at(&rig.node.pool()));
 }
 
 /// Numbers that cannot be trusted are told of as a start finds them; those whose data is charged
 /// elsewhere are mended by the commands given.
 #[test]
 fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
-    require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
     }
@@ -117,12 +93,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     let findings = of_level(&report, Level::Wrong);
     let twins = findings.iter().filter(|finding| finding.what == words);
     assert_eq!(twins.count(), 2, "{findings:#?}");
-    let elsewhere = the(
-        &report,
-        Level::Wrong,
-        About::Limits,
-        "charged to none of ours",
-    );
+    let elsewhere = wrong(&report, About::Limits, "charged to none of ours");
     assert_eq!(elsewhere.volume, Some(below(&rig, "third")));
     assert_eq!(findings.len(), 3, "{findings:#?}");
 
@@ -145,8 +116,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
 /// commands given.
 #[test]
 fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     rig.make("pvc", SIZE);
     let nested = rig.data("pvc").join("a/nested");
     fs::create_dir(rig.data("pvc").join("a")).unwrap();
@@ -166,7 +136,7 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
         .arg(format!("1/{}", rig.quota_id("pvc")))
         .arg(rig.node.pool()));
     let report = look_at(&rig.node.pool());
-    let found = the(&report, Level::Wrong, About::Usage, "\"a/nested\"");
+    let found = wrong(&report, About::Usage, "\"a/nested\"");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
     follow(
         found
@@ -183,22 +153,16 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
 /// What cannot be trusted is told of with path and reason, and a copy that is charged to a volume.
 #[test]
 fn what_is_quarantined_is_told_with_its_path() {
-    require!(loop_devices);
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     rig.make("pvc", SIZE);
     rig.make("other", SIZE);
     let copy = rig.node.pool().join("volumes/copy");
     fs::create_dir(&copy).unwrap();
     fs::rename(rig.data("other"), copy.join("data")).unwrap();
     let report = look_at(&rig.node.pool());
-    let strange = the(
-        &report,
-        Level::Wrong,
-        About::Records,
-        "its name is not ours",
-    );
+    let strange = wrong(&report, About::Records, "its name is not ours");
     assert_eq!(strange.volume, Some("volumes/copy".into()));
-    let lost = the(&report, Level::Wrong, About::Records, "cannot look at data");
+    let lost = wrong(&report, About::Records, "cannot look at data");
     assert_eq!(lost.volume, Some(below(&rig, "other")));
     assert!(lost.remedy.as_ref().unwrap().contains("volume.json"));
 
@@ -211,6 +175,6 @@ fn what_is_quarantined_is_told_with_its_path() {
     )
     .unwrap();
     let report = look_at(&rig.node.pool());
-    let copy = the(&report, Level::Wrong, About::Limits, "which is another's");
+    let copy = wrong(&report, About::Limits, "which is another's");
     assert_eq!(copy.volume, Some("volumes/copy".into()));
 }

@@ -1,7 +1,5 @@
 //! A disk that hangs whoever writes to it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -9,27 +7,10 @@ use tonic::Code;
 
 use super::{Kept, Rig, WELL, mount_all, place_disk, place_disks};
 use support::disk::FILESYSTEMS;
-use support::loops::run;
+use support::loops::Frozen;
 use support::messages::{create_with, refused};
 use support::pod::PodNode;
 use support::require;
-
-/// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
-/// cannot be killed.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn new(at: &Path) -> Self {
-        run(Command::new("fsfreeze").arg("--freeze").arg(at));
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
-    }
-}
 
 /// More than calls take that wait for nobody.
 const PATIENCE: Duration = Duration::from_mins(1);

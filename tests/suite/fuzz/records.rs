@@ -17,7 +17,7 @@ use crate::snapshots::snapshot_of;
 use support::memory::MemoryNode;
 use support::picture::picture;
 use support::require;
-use support::{Fakes, create, names};
+use support::{Fakes, Running, create, names};
 
 /// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 400;
@@ -29,23 +29,6 @@ struct Scene {
     node: MemoryNode,
     ids: Vec<String>,
     snapshot: String,
-}
-
-/// What was opened; its locks are free for the next once it is dropped, also by a failed assertion.
-struct Opened(Arc<Volumes>);
-
-impl std::ops::Deref for Opened {
-    type Target = Volumes;
-
-    fn deref(&self) -> &Volumes {
-        &self.0
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
 }
 
 const NAMES: [&str; 4] = ["a-1", "a-2", "b-1", "b-2"];
@@ -73,7 +56,7 @@ impl Scene {
     }
 
     /// Opens everything as the server does.
-    fn open(&self) -> Result<Opened, Error> {
+    fn open(&self) -> Result<Running, Error> {
         let fakes = Fakes::default();
         let seams = Seams {
             os: fakes.os,
@@ -86,7 +69,7 @@ impl Scene {
             ..self.node.settings(&self.node.options())
         };
         let volumes = Volumes::with_seams(settings, seams)?;
-        let volumes = Opened(Arc::new(volumes));
+        let volumes = Running(Arc::new(volumes));
         volumes.0.load()?;
         Ok(volumes)
     }

@@ -16,8 +16,7 @@ use support::{NodeDir, names};
 #[tokio::test]
 async fn data_is_the_same_at_every_target() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let (first, second) = (node.target("first"), node.target("second"));
     for target in [&first, &second] {
         clients.publish(publish(&id, target)).await.unwrap();
@@ -93,8 +92,7 @@ async fn mounts_inside_a_volume_stay_where_they_are() {
 #[tokio::test]
 async fn a_mount_in_the_pool_is_not_published() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let inner = data_of(&node.pool()).join("inner");
     fs::create_dir(&inner).unwrap();
     mount_tmpfs(&inner);
@@ -111,8 +109,7 @@ async fn a_mount_in_the_pool_is_not_published() {
 #[tokio::test]
 async fn a_subpath_bind_is_no_publication() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (server, mut clients, id, target) = one_published(&node).await;
+    let (node, server, mut clients, id, target) = one_published().await;
     fs::create_dir(target.join("sub")).unwrap();
     let bind = node.path("kubelet/pods/pod/subpath");
     fs::create_dir(&bind).unwrap();

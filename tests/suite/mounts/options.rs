@@ -49,10 +49,7 @@ fn options(text: &str) -> BTreeSet<String> {
 async fn every_mount_option_is_honoured() {
     require!(loop_devices);
     for filesystem in FILESYSTEMS {
-        let node = NodeDir::new();
-        let disk = node.make_disk(Disk::new(filesystem));
-        let server = Server::start_with(&node, &[disk.option()]).await;
-        let mut clients = server.clients().await;
+        let (node, _disk, _server, mut clients) = Server::on_new_disk(Disk::new(filesystem)).await;
         let id = clients.make("pvc-1", 1 << 20).await;
         let target = node.target("pod");
         for (flags, expected) in OPTIONS {
@@ -105,9 +102,7 @@ async fn the_pools_own_options_stay_unless_asked() {
 #[tokio::test]
 async fn a_read_only_publish_refuses_a_write() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let request = support::messages::create_with("pvc-1", 1 << 20, &[("sharing", "node")]);
     let id = clients.create(request).await.unwrap().volume_id;
     let (writer, reader) = (node.target("writer"), node.target("reader"));
@@ -144,8 +139,7 @@ async fn a_read_only_publish_refuses_a_write() {
 async fn restrictions_bind_the_pod() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let (free, bound) = (node.target("free"), node.target("bound"));
     clients.publish(publish(&id, &free)).await.unwrap();
     clients
@@ -171,8 +165,7 @@ async fn restrictions_bind_the_pod() {
 #[tokio::test]
 async fn a_publish_that_is_repeated_mounts_once() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     for (pod, made_before) in [("missing", false), ("empty", true)] {
         let target = node.target(pod);
         if made_before {
@@ -195,8 +188,7 @@ async fn a_publish_that_is_repeated_mounts_once() {
 #[tokio::test]
 async fn another_mount_at_the_target_is_already_exists() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let other = clients.make("pvc-2", 1 << 20).await;
     let target = node.target("pod");
     clients
@@ -249,8 +241,7 @@ async fn another_mount_at_the_target_is_already_exists() {
 #[tokio::test]
 async fn two_volumes_never_share_a_target() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (server, mut clients, id) = one_volume(&node).await;
+    let (node, server, mut clients, id) = one_volume().await;
     let ids = [id, clients.make("pvc-2", 1 << 20).await];
     let target = node.target("pod");
     for round in 0..16 {

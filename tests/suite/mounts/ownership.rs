@@ -9,18 +9,8 @@ use super::one_published;
 use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish};
 use support::require;
-use support::server::Server;
+use support::server::{Server, with_umask};
 use support::{NodeDir, names};
-
-/// The server's command in a shell that first forbids everything to others.
-fn with_umask(command: &Command) -> Command {
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", "umask 0777; exec \"$@\"", "sh"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    shell
-}
 
 /// The parameters of a class.
 type Class = &'static [(&'static str, &'static str)];
@@ -49,7 +39,7 @@ async fn mode_and_owner_are_exact_whatever_the_umask() {
         let node = NodeDir::new();
         let disk = node.make_disk(Disk::new(filesystem));
         let command = Server::command(&node, &[disk.option()]);
-        let server = Server::spawn(&node, &mut with_umask(&command));
+        let server = Server::spawn(&node, &mut with_umask("0777", &command));
         server.wait_ready().await;
         let mut clients = server.clients().await;
         let target = node.target("pod");
@@ -86,8 +76,7 @@ fn as_nobody(script: &str, path: &Path) -> bool {
 #[tokio::test]
 async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, _clients, _id, target) = one_published(&node).await;
+    let (node, _server, _clients, _id, target) = one_published().await;
     // The test's directory is root's alone; what is to be found out is what the pool lets through.
     fs::set_permissions(node.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(as_nobody("echo mine >\"$1/file\"", &target));
@@ -120,12 +109,7 @@ async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
 async fn the_pools_directories_are_closed() {
     let node = NodeDir::new();
     let command = Server::command(&node, &[node.pool_option()]);
-    let mut careless = Command::new("sh");
-    careless
-        .args(["-c", "umask 0; exec \"$@\"", "sh"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    let server = Server::spawn(&node, &mut careless);
+    let server = Server::spawn(&node, &mut with_umask("0", &command));
     server.wait_ready().await;
     let request = create_with("pvc-1", 1000, &[]);
     server.clients().await.create(request).await.unwrap();

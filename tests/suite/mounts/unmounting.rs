@@ -66,10 +66,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
 #[tokio::test]
 async fn unpublish_needs_no_healthy_pool() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let disk = node.make_disk(Disk::new("ext4"));
-    let server = Server::start_with(&node, &[disk.option()]).await;
-    let mut clients = server.clients().await;
+    let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
     let id = clients.make("kept", 1 << 20).await;
     let targets = ["at once", "when sick", "after a restart"].map(|pod| node.target(pod));
     for target in &targets {
@@ -88,10 +85,7 @@ async fn unpublish_needs_no_healthy_pool() {
         Code::Unavailable,
         "is sick",
     );
-    drop(clients);
-    assert_eq!(server.stop(), Some(0));
-    let server = Server::start_with(&node, &[disk.option()]).await;
-    let mut clients = server.clients().await;
+    let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     clients.unpublish_soon(&id, &targets[2]).await;
     for target in &targets {
         assert_eq!(mounts_at(target), []);
@@ -110,26 +104,18 @@ async fn unpublish_needs_no_healthy_pool() {
 #[tokio::test]
 async fn publications_are_known_again_when_a_disk_is_back() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let disk = node.make_disk(Disk::new("ext4"));
-    let server = Server::start_with(&node, &[disk.option()]).await;
-    let mut clients = server.clients().await;
+    let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
     let id = clients.make("kept", 1 << 20).await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
     disk.unmount();
     // The server that starts without the disk cannot know whose the mount is.
-    assert_eq!(server.stop(), Some(0));
-    let server = Server::start_with(&node, &[disk.option()]).await;
-    let mut clients = server.clients().await;
+    let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     disk.mount(&[]);
     soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
-    refused(
-        "published",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        "is published at",
-    );
+    clients
+        .assert_in_use("published", &id, "is published at")
+        .await;
     clients.unpublish_soon(&id, &target).await;
     clients.delete(&id).await.unwrap();
 }
@@ -138,10 +124,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
 #[tokio::test]
 async fn a_read_only_disk_is_sick_until_it_is_writable() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let disk = node.make_disk(Disk::new("ext4"));
-    let server = Server::start_with(&node, &[disk.option()]).await;
-    let mut clients = server.clients().await;
+    let (node, disk, _server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
     let id = clients.make("kept", 1 << 20).await;
     let remount = |option: &str| {
         let option = format!("remount,{option}");

@@ -19,8 +19,7 @@ use support::{NodeDir, fuse, names};
 #[tokio::test]
 async fn an_unpublish_that_is_repeated_is_fine() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     clients.unpublish(&id, &target).await.unwrap();
     clients.publish(publish(&id, &target)).await.unwrap();
@@ -58,8 +57,7 @@ type Burden = fn(&Path);
 #[tokio::test]
 async fn everything_mounted_at_and_below_the_target_goes() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     let burdens: [(&str, Burden); 4] = [
         ("stacked", |target| {
@@ -101,8 +99,7 @@ async fn everything_mounted_at_and_below_the_target_goes() {
 #[tokio::test]
 async fn a_leaf_that_is_not_empty_is_not_deleted() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id, target) = one_published(&node).await;
+    let (_node, _server, mut clients, id, target) = one_published().await;
     umount(&target);
     fs::write(target.join("file"), "not of the volume").unwrap();
     for _ in 0..2 {
@@ -127,20 +124,16 @@ async fn a_leaf_that_is_not_empty_is_not_deleted() {
 #[tokio::test]
 async fn a_busy_target_is_unavailable_until_it_is_free() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id, target) = one_published(&node).await;
+    let (_node, _server, mut clients, id, target) = one_published().await;
     let open = fs::File::create(target.join("file")).unwrap();
     for _ in 0..2 {
         let answer = clients.unpublish(&id, &target).await;
         refused("busy", answer, Code::Unavailable, "in use, cannot unmount");
         assert_eq!(mounts_at(&target).len(), 1);
     }
-    refused(
-        "published",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        "is published at",
-    );
+    clients
+        .assert_in_use("published", &id, "is published at")
+        .await;
     drop(open);
     clients.unpublish_soon(&id, &target).await;
     clients.delete(&id).await.unwrap();
@@ -150,8 +143,7 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
 #[tokio::test]
 async fn anothers_target_is_not_unpublished() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let other = clients.make("other", 1000).await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
@@ -168,8 +160,7 @@ async fn anothers_target_is_not_unpublished() {
 #[tokio::test]
 async fn a_hanging_filesystem_is_asked_nothing() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    let (node, _server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     for (below, dead) in [("", false), ("", true), ("inner", false), ("inner", true)] {
         clients.publish(publish(&id, &target)).await.unwrap();
@@ -190,9 +181,7 @@ async fn a_hanging_filesystem_is_asked_nothing() {
 #[tokio::test]
 async fn odd_targets_are_known_after_a_restart() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, server, mut clients) = Server::on_new_node().await;
     let pods = [
         "a b",
         "tab\tnewline\n",
@@ -209,18 +198,10 @@ async fn odd_targets_are_known_after_a_restart() {
         clients.publish(publish(&id, &target)).await.unwrap();
         published.push((id, target));
     }
-    drop(clients);
-    assert_eq!(server.stop(), Some(0));
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_server, mut clients) = server.restart(&node, &[node.pool_option()]).await;
     for (id, target) in published {
         let case = format!("{target:?}");
-        refused(
-            &case,
-            clients.delete(&id).await,
-            Code::FailedPrecondition,
-            "is published at",
-        );
+        clients.assert_in_use(&case, &id, "is published at").await;
         clients.unpublish(&id, &target).await.unwrap();
         clients.delete(&id).await.unwrap();
     }
@@ -254,12 +235,7 @@ async fn a_linked_kubelet_directory_has_two_spellings() {
             server.wait_ready().await;
             let mut clients = server.clients().await;
             let says = real.to_str().unwrap();
-            refused(
-                "published",
-                clients.delete(&id).await,
-                Code::FailedPrecondition,
-                says,
-            );
+            clients.assert_in_use("published", &id, says).await;
             clients.unpublish(&id, unpublished).await.unwrap();
             clients.delete(&id).await.unwrap();
         }

@@ -19,8 +19,7 @@ const MIB: i64 = 1 << 20;
 #[tokio::test]
 async fn capacity_falls_by_exactly_what_is_promised() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["a"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (node, _server, mut clients) = serve(&["a"]).await;
     let empty = clients.capacity(&[]).await;
     assert!(
         empty > 100 * MIB && empty.cast_unsigned() < memory::SIZE,
@@ -121,8 +120,7 @@ async fn the_capacity_is_what_a_create_accepts() {
 #[tokio::test]
 async fn a_refused_create_leaves_nothing() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["a"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;
     clients
         .create(create("huge", capacity + 1))
@@ -152,8 +150,7 @@ fn fs_type(fs_type: &str) -> csi::VolumeCapability {
 #[tokio::test]
 async fn another_filesystem_has_no_capacity_here() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["a"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (_node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;
     let key = "csi.storage.k8s.io/fstype";
     for (value, expected) in [
@@ -206,8 +203,7 @@ async fn another_filesystem_has_no_capacity_here() {
 #[tokio::test]
 async fn a_mistake_in_a_class_is_told_by_create_and_hides_no_capacity() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["a"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (_node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;
     let mistakes = [
         ("size", "1"),
@@ -248,8 +244,7 @@ async fn asked(clients: &mut Clients, request: csi::GetCapacityRequest) -> i64 {
 #[tokio::test]
 async fn capacity_is_of_this_node_and_of_what_it_can_do() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["a"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (_node, _server, mut clients) = serve(&["a"]).await;
     let all = clients.capacity(&[]).await;
     let at = |value| csi::GetCapacityRequest {
         accessible_topology: Some(csi::Topology {

@@ -17,9 +17,7 @@ const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 /// A request may be repeated: it is answered with the same volume, and no second one is made.
 #[tokio::test]
 async fn a_create_that_is_repeated_finds_its_volume() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let request = create_with("pvc-1", 5 << 20, &[("mode", "0750"), ("uid", "7")]);
     let volume = clients.create(request.clone()).await.unwrap();
     assert_eq!(volume.capacity_bytes, 5 << 20);
@@ -43,9 +41,7 @@ async fn a_create_that_is_repeated_finds_its_volume() {
 /// A volume that exists fits every request whose range its size is within, and only those.
 #[tokio::test]
 async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     clients.create(create("sized", 1000)).await.unwrap();
     clients.create(create("unlimited", 0)).await.unwrap();
     // name, required, limit, whether it fits
@@ -88,9 +84,7 @@ async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
 /// `ALREADY_EXISTS`, and the message says what differs.
 #[tokio::test]
 async fn a_name_taken_by_another_volume_is_already_exists() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let volume = clients.create(create("taken", 1000)).await.unwrap();
     let class = |key, value| create_with("taken", 1000, &[(key, value)]);
     let other_filesystem = csi::CreateVolumeRequest {
@@ -148,9 +142,7 @@ fn requisite(node: &str) -> csi::TopologyRequirement {
 /// and nothing is made.
 #[tokio::test]
 async fn a_topology_without_this_node_is_resource_exhausted() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let request = |name: &str, topology| csi::CreateVolumeRequest {
         accessibility_requirements: Some(topology),
         ..create(name, 1000)
@@ -246,9 +238,7 @@ async fn calls_for_one_name_at_once_make_one_volume() {
 #[tokio::test]
 async fn a_published_volume_is_not_deleted() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("used", 1000).await;
     let (first, second) = (node.target("first"), node.target("second"));
     for target in [&first, &second] {
@@ -256,19 +246,9 @@ async fn a_published_volume_is_not_deleted() {
     }
     std::fs::write(first.join("file"), "kept").unwrap();
     let named = |target: &Path| target.to_str().unwrap().to_owned();
-    refused(
-        "twice",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        &named(&first),
-    );
+    clients.assert_in_use("twice", &id, &named(&first)).await;
     clients.unpublish_soon(&id, &first).await;
-    refused(
-        "once",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        &named(&second),
-    );
+    clients.assert_in_use("once", &id, &named(&second)).await;
     assert_eq!(
         std::fs::read_to_string(second.join("file")).unwrap(),
         "kept"
@@ -284,9 +264,7 @@ async fn a_published_volume_is_not_deleted() {
 #[tokio::test]
 async fn a_deleted_name_starts_anew() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let target = node.target("pod");
     let mut ids = Vec::new();
     for size in [1000, 2000] {

@@ -46,9 +46,7 @@ async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
 /// other call is `NOT_FOUND`.
 #[tokio::test]
 async fn an_id_of_nothing_is_deleted_already_and_not_found() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("a", 1000).await;
     let other_name = format!(
         "{}{}",
@@ -76,17 +74,10 @@ async fn an_id_of_nothing_is_deleted_already_and_not_found() {
 /// `NOT_FOUND`.
 #[tokio::test]
 async fn a_volume_of_an_absent_pool_is_not_deleted() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = "v1-11111111111141118111111111111111-22222222222252228222222222222222";
     let hint = "rootcellar pool retire 11111111-1111-4111-8111-111111111111";
-    refused(
-        "delete",
-        clients.delete(id).await,
-        Code::FailedPrecondition,
-        hint,
-    );
+    clients.assert_in_use("delete", id, hint).await;
     assert_unknown(&mut clients, &node, id).await;
 }
 
@@ -121,9 +112,7 @@ async fn two_nodes_never_share_an_id() {
 #[tokio::test]
 async fn stats_are_of_the_published_volume() {
     support::require!(loop_devices);
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("a", 1000).await;
     let other = clients.make("b", 1000).await;
     let target = node.target("pod");

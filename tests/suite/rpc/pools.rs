@@ -3,7 +3,6 @@
 use tonic::Code;
 
 use super::serve;
-use support::memory::MemoryNode;
 use support::messages::{create, create_with, refused};
 use support::names;
 use support::require;
@@ -14,8 +13,7 @@ const MIB: i64 = 1 << 20;
 #[tokio::test]
 async fn a_volume_goes_to_the_pool_of_its_class() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["fast", "default"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (node, _server, mut clients) = serve(&["fast", "default"]).await;
     let (fast, default) = ([("pool", "fast")], [("pool", "default")]);
     let before = [
         clients.capacity(&fast).await,
@@ -56,8 +54,7 @@ async fn a_volume_goes_to_the_pool_of_its_class() {
 #[tokio::test]
 async fn a_class_names_a_pool_where_none_is_the_default() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["fast", "slow"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (_node, _server, mut clients) = serve(&["fast", "slow"]).await;
     let slow = [("pool", "slow")];
     clients
         .create(create_with("filler", 5 * MIB, &[("pool", "fast")]))
@@ -90,8 +87,7 @@ async fn a_class_names_a_pool_where_none_is_the_default() {
 #[tokio::test]
 async fn a_pool_of_other_nodes_is_resource_exhausted() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["fast", "slow"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (_node, _server, mut clients) = serve(&["fast", "slow"]).await;
     let bulk = [("pool", "bulk")];
     assert_eq!(clients.capacity(&bulk).await, 0);
     let answer = clients.create(create_with("a", MIB, &bulk)).await;
@@ -108,8 +104,7 @@ async fn a_pool_of_other_nodes_is_resource_exhausted() {
 #[tokio::test]
 async fn a_name_is_one_volume_whatever_the_pool() {
     require!(mount_namespace);
-    let node = MemoryNode::new(&["fast", "default"]);
-    let (_server, mut clients) = serve(&node).await;
+    let (node, _server, mut clients) = serve(&["fast", "default"]).await;
     let fast = create_with("one", MIB, &[("pool", "fast")]);
     let volume = clients.create(fast.clone()).await.unwrap();
     let other = create_with("one", MIB, &[("pool", "default")]);

@@ -13,9 +13,7 @@ use support::{NODE, NodeDir};
 /// The driver says who it is and on which node.
 #[tokio::test]
 async fn the_driver_says_who_it_is() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let request = csi::GetPluginInfoRequest {};
     let plugin = clients.identity.get_plugin_info(request).await.unwrap();
     let plugin = plugin.into_inner();
@@ -115,9 +113,7 @@ async fn the_node_declares_what_it_does() {
 /// A call that is not declared is `UNIMPLEMENTED`.
 #[tokio::test]
 async fn what_is_not_declared_is_unimplemented() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let (controller, node) = (&mut clients.controller, &mut clients.node);
     macro_rules! status {
         ($service:ident.$call:ident($message:ident)) => {{
@@ -224,9 +220,7 @@ async fn secrets_are_never_told() {
 /// A message that quotes what a client sent stays small enough for the header it travels in.
 #[tokio::test]
 async fn a_message_that_quotes_is_cut() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let long = "→".repeat(100_000);
     refused(
         "token",

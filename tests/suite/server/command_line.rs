@@ -147,17 +147,8 @@ fn run_to_its_end(node: &NodeDir, arguments: &[String], env: &[(&str, &str)]) ->
         .current_dir(node.path("run"));
     // Should it serve after all, it ends with an error that no case expects.
     let mut limited = std::process::Command::new("timeout");
-    limited
-        .arg("30")
-        .arg(command.get_program())
-        .args(command.get_args());
-    for (variable, value) in command.get_envs() {
-        match value {
-            Some(value) => limited.env(variable, value),
-            None => limited.env_remove(variable),
-        };
-    }
-    limited.current_dir(node.path("run")).output().unwrap()
+    limited.arg("30").current_dir(node.path("run"));
+    support::server::run_by(limited, &command).output().unwrap()
 }
 
 #[track_caller]

@@ -9,18 +9,12 @@ use std::process::Command;
 
 use super::last_line;
 use support::picture::picture;
-use support::server::Server;
+use support::server::{Server, with_umask};
 use support::{NodeDir, eventually};
 
 /// The server's command in a shell that first lifts every restriction on new files.
 fn careless(node: &NodeDir) -> Command {
-    let server = Server::command(node, &[]);
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "umask 0; exec \"$@\"", "sh"])
-        .arg(server.get_program())
-        .args(server.get_args());
-    command
+    with_umask("0", &Server::command(node, &[]))
 }
 
 /// Whoever can connect to the socket finds it with mode 0600, whatever the umask.

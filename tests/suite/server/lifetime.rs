@@ -3,8 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
@@ -14,7 +13,7 @@ use tonic::Code;
 
 use super::{hold_lock, init_pool, waiting};
 use support::disk::Disk;
-use support::loops::{LoopMount, run};
+use support::loops::{Frozen, LoopMount};
 use support::messages::{Answer, capability, create, publish, refused, soon};
 use support::require;
 use support::server::Server;
@@ -36,9 +35,7 @@ async fn a_signal_ends_the_server_and_its_socket() {
 /// Without file descriptors each call fails as UNAVAILABLE, and the pool stays as it is.
 #[tokio::test]
 async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, server, mut clients) = Server::on_new_node().await;
     clients.capacity(&[]).await;
     let pid = rustix::process::Pid::from_raw(server.process().cast_signed());
     let limit = |current| {
@@ -76,22 +73,6 @@ async fn idle_connections_do_not_hold_up_the_stop() {
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains("still at work"), "{log}");
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
-}
-
-/// A disk on which everything that writes waits, until this is dropped.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn new(path: &Path) -> Self {
-        run(Command::new("fsfreeze").arg("-f").arg(path));
-        Self(path.to_owned())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        run(Command::new("fsfreeze").arg("-u").arg(&self.0));
-    }
 }
 
 /// A pool on a disk of its own, served.
@@ -333,9 +314,7 @@ async fn a_driver_without_pools_refuses_every_create() {
 #[tokio::test]
 async fn a_restart_keeps_volumes_and_publications() {
     require!(loop_devices);
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, server, mut clients) = Server::on_new_node().await;
     let single = || capability(Mode::SingleNodeSingleWriter, &[]);
     let request = csi::CreateVolumeRequest {
         volume_capabilities: vec![single()],
@@ -357,12 +336,9 @@ async fn a_restart_keeps_volumes_and_publications() {
     assert_eq!(clients.get(id).await.unwrap(), volume);
     assert_eq!(clients.create(request).await.unwrap(), volume);
     assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
-    refused(
-        "delete",
-        clients.delete(id).await,
-        Code::FailedPrecondition,
-        target.to_str().unwrap(),
-    );
+    clients
+        .assert_in_use("delete", id, target.to_str().unwrap())
+        .await;
     refused(
         "second",
         clients.publish(to(&second)).await,

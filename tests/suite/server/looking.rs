@@ -292,9 +292,7 @@ fn a_copy_that_is_being_made_is_listed() {
 /// is not there, or reaches no server, is told so.
 #[tokio::test]
 async fn delete_goes_through_the_server() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, server, mut clients) = Server::on_new_node().await;
     let [volume, snapshot, copy] = fill(&mut clients).await;
     let target = node.target("pod");
     clients.publish(publish(&volume, &target)).await.unwrap();

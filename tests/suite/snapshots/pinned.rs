@@ -76,8 +76,7 @@ fn rig_with_a_file() -> (Rig, Volume) {
 
 #[test]
 fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
-    require!(loop_devices);
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let promised = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
     let before = promised(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
@@ -104,8 +103,7 @@ fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
 
 #[test]
 fn what_there_is_no_room_to_keep_is_no_snapshot() {
-    require!(loop_devices);
-    let (rig, source) = rig_with_a_file();
+    let (rig, source) = require!(loop_devices, rig_with_a_file());
     let room = rig
         .driver()
         .capacity(&rootcellar::volume::Class::default(), &[])
@@ -121,8 +119,7 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
 
 #[test]
 fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() {
-    require!(loop_devices);
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let snapshot = rig.snapshot("snap", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
     let cloned = rig.clone_of("cloned", mib(80), &source).unwrap();
@@ -160,8 +157,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
 
 #[test]
 fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
-    require!(loop_devices);
-    let (rig, source) = rig_with_a_file();
+    let (rig, source) = require!(loop_devices, rig_with_a_file());
     let class = rootcellar::volume::Class::default();
     let room = || rig.driver().capacity(&class, &[]).unwrap().0;
     let before = room();
@@ -195,8 +191,7 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
 
 #[test]
 fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
-    require!(loop_devices);
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     rig.clone_of("cloned", SIZE, &source).unwrap();
     let record = rig.volume_data("cloned").with_file_name("volume.json");
     let record: serde_json::Value =
@@ -217,8 +212,7 @@ fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
 
 #[test]
 fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_it() {
-    require!(loop_devices);
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let dead = qgroup(&rig, "volumes", "source").id;
     let charged = |rig: &Rig| {
         let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == dead);
@@ -257,8 +251,7 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
 
 #[test]
 fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
-    require!(loop_devices);
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let first = rig.snapshot("first", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &first).unwrap();
     let second = rig.snapshot("second", &restored).unwrap();
@@ -328,8 +321,7 @@ fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
 
 #[test]
 fn a_quarantined_source_keeps_its_retained_charge_reserved() {
-    require!(loop_devices);
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let other = rig.make("other", SIZE);
     write(&rig.volume_data("other").join("file"), 1, mib(20)).unwrap();
     rig.snapshot("kept", &other).unwrap();
@@ -350,8 +342,7 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
 
 #[test]
 fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised() {
-    require!(loop_devices);
-    let (rig, source) = rig_with_a_file();
+    let (rig, source) = require!(loop_devices, rig_with_a_file());
     let snapshot = rig.snapshot("snap", &source).unwrap();
     rig.restore("restored", SIZE, &snapshot).unwrap();
     rig.clone_of("cloned", mib(80), &source).unwrap();

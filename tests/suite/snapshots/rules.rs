@@ -8,8 +8,7 @@ use support::require;
 
 #[test]
 fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
-    require!(loop_devices);
-    let rig = Rig::new(Kind::Xfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Xfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let snapshot = rig.snapshot("snap", &one).unwrap();
     assert_eq!(rig.snapshot("snap", &one).unwrap(), snapshot);
@@ -31,8 +30,7 @@ fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
 
 #[test]
 fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller() {
-    require!(loop_devices);
-    let rig = Rig::new(Kind::Btrfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let source = rig.make("source", SIZE);
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_eq!(snapshot.size, Bytes(SIZE));
@@ -87,8 +85,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
 
 #[test]
 fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
-    require!(loop_devices);
-    let rig = Rig::new(Kind::Xfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Xfs));
     let source = rig.make("source", SIZE);
     assert!(!rig.snapshot("idle", &source).unwrap().in_use);
     let target = rig.node.target("pod");
@@ -108,8 +105,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
 
 #[test]
 fn a_copy_is_made_in_the_pool_of_its_source() {
-    require!(loop_devices);
-    let rig = Rig::new(Kind::Btrfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let source = rig.make("source", SIZE);
     let mut request = Rig::copy("cloned", SIZE, SourceId::Volume(source.id.to_string()));
     request.class.pool = Some("other".parse().unwrap());
@@ -124,8 +120,7 @@ fn a_copy_is_made_in_the_pool_of_its_source() {
 
 #[test]
 fn lists_are_by_snapshot_and_by_source_and_in_pages() {
-    require!(loop_devices);
-    let rig = Rig::new(Kind::Btrfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let mut all: Vec<Snapshot> = (0..5)
         .map(|number| {

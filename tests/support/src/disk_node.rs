@@ -197,12 +197,19 @@ pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
 
 /// As [`for_each_filesystem`], with a driver that serves the node and stops well afterwards.
 pub async fn for_each_served(test: impl AsyncFn(&DiskNode, &mut Served)) {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
-        test(&node, &mut served).await;
-        served.stop();
-    })
-    .await;
+    for_each_filesystem(async |node| serve(node, &test).await).await;
+}
+
+/// As [`for_each_served`], on this disk alone.
+pub async fn serve_on(disk: Disk, test: impl AsyncFn(&DiskNode, &mut Served)) {
+    require!(project_quota);
+    serve(DiskNode::new(disk), &test).await;
+}
+
+async fn serve(node: DiskNode, test: &impl AsyncFn(&DiskNode, &mut Served)) {
+    let mut served = node.serve().await;
+    test(&node, &mut served).await;
+    served.stop();
 }
 
 /// A serving driver.

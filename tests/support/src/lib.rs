@@ -75,7 +75,8 @@ macro_rules! skip {
     }};
 }
 
-/// Skips the test where the machine lacks what it needs: `require!(loop_devices)`.
+/// Skips the test where the machine lacks what it needs: `require!(loop_devices)`. What is made then
+/// may follow: `let node = require!(loop_devices, NodeDir::new())`.
 #[macro_export]
 macro_rules! require {
     ($what:ident) => {
@@ -83,6 +84,10 @@ macro_rules! require {
             $crate::skip!("{reason}");
         }
     };
+    ($what:ident, $then:expr) => {{
+        $crate::require!($what);
+        $then
+    }};
 }
 
 /// A temporary directory with the directories of a node: `pool`, `kubelet`, `state`, `run`.
@@ -246,7 +251,7 @@ impl Fakes {
 
 /// Loaded volumes that are stopped when dropped.
 #[derive(Debug)]
-pub struct Running(Arc<Volumes>);
+pub struct Running(pub Arc<Volumes>);
 
 impl Running {
     /// Looks at every pool, as the server does every few seconds.

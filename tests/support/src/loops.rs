@@ -100,6 +100,24 @@ impl Drop for LoopMount {
     }
 }
 
+/// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
+/// cannot be killed.
+#[derive(Debug)]
+pub struct Frozen(PathBuf);
+
+impl Frozen {
+    pub fn new(at: &Path) -> Self {
+        run(Command::new("fsfreeze").arg("--freeze").arg(at));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
+    }
+}
+
 /// Runs a command of the machine and insists on its success.
 pub fn run(command: &mut Command) {
     let output = command

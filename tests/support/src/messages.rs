@@ -176,6 +176,11 @@ impl Clients {
         self.controller.delete_volume(request).await.map(drop)
     }
 
+    /// Asserts that a volume is in use: it is not deleted, in words that hold `says`.
+    pub async fn assert_in_use(&mut self, case: &str, id: &str, says: &str) {
+        refused(case, self.delete(id).await, Code::FailedPrecondition, says);
+    }
+
     /// `ControllerGetVolume`.
     pub async fn get(&mut self, id: &str) -> Answer<csi::Volume> {
         let request = csi::ControllerGetVolumeRequest {

@@ -9,7 +9,7 @@ use super::NodeDir;
 use super::disk::Disk;
 use super::loops::{LoopMount, run};
 use super::picture::{self, Picture};
-use super::server::Server;
+use super::server::{Server, run_by};
 
 /// Runs a command in the pod of the node whose pools are in `$1`: the directory above the pools follows the host
 /// (`HostToContainer`), the kubelet's directory is the host's own (`Bidirectional`), and of the
@@ -94,16 +94,8 @@ impl PodNode {
         inside
             .args(["--mount", "--propagation", "unchanged", "--"])
             .args(["sh", "-c", ENTER, "sh"])
-            .arg(self.dir.path("pools"))
-            .arg(command.get_program())
-            .args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        inside
+            .arg(self.dir.path("pools"));
+        run_by(inside, command)
     }
 }
 

@@ -13,6 +13,8 @@ use rootcellar::csi::node_client::NodeClient;
 use rustix::process::{Pid, Signal};
 use tonic::transport::{Channel, Endpoint};
 
+use super::disk::Disk;
+use super::loops::LoopMount;
 use super::{NODE, NodeDir, rootcellar};
 
 /// A serving driver; killed when dropped.
@@ -67,6 +69,31 @@ impl Server {
         let server = Self::spawn(node, &mut Self::command(node, pools));
         server.wait_ready().await;
         server
+    }
+
+    /// A node of its own, a driver that serves its one pool, and clients of that.
+    pub async fn on_new_node() -> (NodeDir, Self, Clients) {
+        let node = NodeDir::new();
+        let server = Self::start(&node).await;
+        let clients = server.clients().await;
+        (node, server, clients)
+    }
+
+    /// As [`Server::on_new_node`], with the pool on a disk of its own.
+    pub async fn on_new_disk(disk: Disk) -> (NodeDir, LoopMount, Self, Clients) {
+        let node = NodeDir::new();
+        let disk = node.make_disk(disk);
+        let server = Self::start_with(&node, &[disk.option()]).await;
+        let clients = server.clients().await;
+        (node, disk, server, clients)
+    }
+
+    /// Stops it well, and starts another on the node with these pools.
+    pub async fn restart(self, node: &NodeDir, pools: &[String]) -> (Self, Clients) {
+        assert_eq!(self.stop(), Some(0));
+        let server = Self::start_with(node, pools).await;
+        let clients = server.clients().await;
+        (server, clients)
     }
 
     /// Waits until it is ready.
@@ -164,6 +191,26 @@ impl Server {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
+}
+
+/// A command that another runs, such as env(1): its arguments come last, and its environment is its
+/// own.
+pub fn run_by(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer
+}
+
+/// A command in a shell that first sets the umask.
+pub fn with_umask(umask: &str, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]);
+    run_by(shell, command)
 }
 
 impl Drop for Server {
