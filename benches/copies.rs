@@ -22,7 +22,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rootcellar::volume::{Snapshot, SnapshotClass, SnapshotRequest, SourceId, Terms, Volume};
+use rootcellar::volume::{Snapshot, SourceId, Volume};
 
 use pool::{Bench, report, request, setting};
 use support::loops::run;
@@ -174,18 +174,7 @@ fn stall(filesystem: &'static str) {
 }
 
 fn snapshot(bench: &Bench, name: &str, of: &Volume) -> Snapshot {
-    let request = SnapshotRequest {
-        name: name.parse().unwrap(),
-        source: of.id.to_string(),
-        class: SnapshotClass {
-            copies: Terms {
-                copy: true,
-                max_stall: None,
-            },
-            ..SnapshotClass::default()
-        },
-        excludes_node: false,
-    };
+    let request = support::snapshot(name, of.id);
     bench.volumes.create_snapshot(&request).unwrap()
 }
 

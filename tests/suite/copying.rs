@@ -2,74 +2,24 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::os::{Observer, Os, Step};
+use rootcellar::os::Step;
 use rootcellar::pool::Pool;
 use rootcellar::types::Bytes;
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
 use crate::snapshots::{Kind, Rig, SIZE};
+use support::faults::{Gate, Opened};
 use support::require;
 use support::{Fakes, eventually, names, publish};
 
 const FILES: usize = 40;
 
-/// Holds whoever copies a file.
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    is_closed: bool,
-    waiting: usize,
-}
-
-impl Gate {
-    fn set(&self, is_closed: bool) {
-        self.state.lock().unwrap().is_closed = is_closed;
-        self.changed.notify_all();
-    }
-
-    /// Waits until somebody is held.
-    fn holds(&self) {
-        eventually("a file is being copied", || {
-            self.state.lock().unwrap().waiting > 0
-        });
-    }
-}
-
-impl Observer for Gate {
-    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
-        let mut state = self.state.lock().unwrap();
-        if step == Step::CopyRange {
-            state.waiting += 1;
-            while state.is_closed {
-                state = self.changed.wait(state).unwrap();
-            }
-            state.waiting -= 1;
-        }
-        Ok(())
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-}
-
-/// Opens the gate, also when a test fails.
-struct Closed<'a>(&'a Gate);
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
+/// What holds whoever copies a file.
+const A_FILE: &str = "a file";
 
 /// A disk whose files share no blocks, with a volume of many files and a snapshot of it.
 struct Scene {
@@ -82,10 +32,13 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let gate = Arc::new(Gate::default());
-        let fakes = Fakes {
-            os: Os::observed(gate.clone()),
-            ..Fakes::default()
-        };
+        let at_a_file = gate.clone();
+        let fakes = Fakes::planned(move |step, _| {
+            if step == Step::CopyRange {
+                at_a_file.pass(OsStr::new(A_FILE));
+            }
+            Ok(())
+        });
         let rig = Rig::with(Kind::Ext4, fakes);
         let source = rig.make("source", SIZE);
         let data = rig.volume_data("source");
@@ -108,13 +61,13 @@ impl Scene {
         begin: impl FnOnce() -> Result<T, Error> + Send,
         meanwhile: impl FnOnce(),
     ) -> Result<T, Error> {
-        self.gate.set(true);
+        self.gate.shut(A_FILE);
         std::thread::scope(|scope| {
             let thread = scope.spawn(begin);
-            let closed = Closed(&self.gate);
-            self.gate.holds();
+            let opened = Opened(&self.gate);
+            eventually("a file is being copied", || self.gate.holds(A_FILE));
             meanwhile();
-            drop(closed);
+            drop(opened);
             thread.join().unwrap()
         })
     }
@@ -245,16 +198,13 @@ struct Slow {
     silences: Mutex<Vec<Option<Duration>>>,
 }
 
-impl Observer for Slow {
-    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+impl Slow {
+    fn copy_range(&self, step: Step) {
         if let (Step::CopyRange, Some(pool)) = (step, self.pool.get()) {
             self.silences.lock().unwrap().push(pool.silence());
             eventually("it takes too long", || pool.silence().is_some());
         }
-        Ok(())
     }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
 /// A copy that takes long and advances from file to file is not taken for a disk that does not
@@ -263,10 +213,13 @@ impl Observer for Slow {
 fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
     require!(loop_devices);
     let slow = Arc::new(Slow::default());
+    let at_a_step = slow.clone();
     let fakes = Fakes {
-        os: Os::observed(slow.clone()),
         patience: Duration::from_secs(1),
-        ..Fakes::default()
+        ..Fakes::planned(move |step, _| {
+            at_a_step.copy_range(step);
+            Ok(())
+        })
     };
     let rig = Rig::with(Kind::Ext4, fakes);
     let source = rig.make("source", SIZE);

@@ -52,6 +52,21 @@ impl Rig {
         }
     }
 
+    /// Starts the server of a node with mounted disks: one of each filesystem, whose pools are called
+    /// like it, and an ext4 for each of these pools. The disks, the node and the `--pool` texts.
+    async fn serve_disks(others: &[&str]) -> (Vec<LoopMount>, Self, Vec<String>) {
+        let node = PodNode::new();
+        let others = others.iter().map(|pool| (*pool, "ext4"));
+        let all = FILESYSTEMS.map(|filesystem| (filesystem, filesystem));
+        let all: Vec<_> = all.into_iter().chain(others).collect();
+        let disks = all.iter().map(|(pool, disk)| place_disk(&node, pool, disk));
+        let disks: Vec<LoopMount> = disks.collect();
+        mount_all(&disks);
+        let pools = all.iter().map(|(pool, _)| node.option(pool, ",init"));
+        let pools: Vec<String> = pools.collect();
+        (disks, Self::serve(node, &pools).await, pools)
+    }
+
     /// Stops the server and starts another.
     async fn restart(self, pools: &[String]) -> Self {
         let Self {

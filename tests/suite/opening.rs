@@ -1,6 +1,5 @@
 //! Pools that are opened while they are asked, and what keeps two of them, or two volumes, apart.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::mount::{FakeMounter, Mounter, Target};
-use rootcellar::os::{Observer, Os, Step};
+use rootcellar::os::Step;
 use rootcellar::pool::Sickness;
 use rootcellar::types::Bytes;
 use rootcellar::volume::Volumes;
@@ -89,40 +88,26 @@ fn a_target_taken_over_protects_its_new_volume() {
     volumes.delete(&second).unwrap();
 }
 
-/// Fails every unlink of a name while it is told to.
-#[derive(Debug, Default)]
-struct Stubborn {
-    off: AtomicBool,
-}
-
-impl Observer for Stubborn {
-    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+/// The size of a deleted volume stays promised until its space is free, and what resists, at any
+/// depth, holds up nothing else.
+#[test]
+fn what_resists_stays_promised_and_holds_up_nothing_else() {
+    let node = NodeDir::new();
+    let off = Arc::new(AtomicBool::new(false));
+    let is_off = off.clone();
+    let fakes = Fakes::planned(move |step, name| {
         let resists = match step {
             Step::Unlink => name == "stubborn",
             // Where what is too deep is moved to.
             Step::Rename => name.to_string_lossy().starts_with("deep-"),
             _ => false,
         };
-        if resists && !self.off.load(Ordering::Relaxed) {
+        if resists && !is_off.load(Ordering::Relaxed) {
             Err(Errno::BUSY)
         } else {
             Ok(())
         }
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-}
-
-/// The size of a deleted volume stays promised until its space is free, and what resists, at any
-/// depth, holds up nothing else.
-#[test]
-fn what_resists_stays_promised_and_holds_up_nothing_else() {
-    let node = NodeDir::new();
-    let stubborn = Arc::new(Stubborn::default());
-    let fakes = Fakes {
-        os: Os::observed(stubborn.clone()),
-        ..Fakes::default()
-    };
+    });
     let volumes = node.volumes(&fakes);
     let pool = &volumes.pools()[0];
     // Little enough for other data on the disk not to decide.
@@ -148,7 +133,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
     let refused = volumes.create(&create("d", size * 3)).unwrap_err();
     assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
 
-    stubborn.off.store(true, Ordering::Relaxed);
+    off.store(true, Ordering::Relaxed);
     eventually("all is reclaimed", || {
         node.names(".rootcellar/trash").is_empty()
     });

@@ -21,10 +21,11 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rootcellar::os::Step;
 use rootcellar::types::Bytes;
 
+use support::faults::{Gate, Opened};
 use support::memory::{MemoryNode, SIZE};
 use support::skip;
 use support::{Fakes, create, eventually, names, publish};
-use yard::{Gate, Opened, Yard, delete, hooked, make};
+use yard::{Yard, delete, make};
 
 fn enter(dir: impl AsFd, name: &str) -> OwnedFd {
     rustix::fs::mkdirat(&dir, name, Mode::RWXU).unwrap();
@@ -174,7 +175,7 @@ fn a_directory_of_many_entries_is_reclaimed() {
 fn protected_files_and_directories_are_reclaimed() {
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = attempts.clone();
-    let yard = Yard::with(&hooked(move |step, name| {
+    let yard = Yard::with(&Fakes::planned(move |step, name| {
         if (step, name) == (Step::Unlink, OsStr::new("protected")) {
             counted.fetch_add(1, Ordering::Relaxed);
         }
@@ -284,7 +285,7 @@ fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
 fn reclaiming_goes_on_after_a_restart() {
     let left = Arc::new(AtomicUsize::new(500));
     let allowance = left.clone();
-    let mut yard = Yard::with(&hooked(move |step, _| {
+    let mut yard = Yard::with(&Fakes::planned(move |step, _| {
         if !matches!(step, Step::Unlink | Step::Rmdir) {
             return Ok(());
         }
@@ -321,7 +322,7 @@ fn what_resists_stops_nothing_else() {
     for errno in [Errno::BUSY, Errno::IO, Errno::PERM] {
         let resists = Arc::new(AtomicBool::new(true));
         let still = resists.clone();
-        let yard = Yard::with(&hooked(move |step, name| {
+        let yard = Yard::with(&Fakes::planned(move |step, name| {
             let stubborn = (step, name) == (Step::Unlink, OsStr::new("stubborn"));
             if stubborn && still.load(Ordering::Relaxed) {
                 Err(errno)
@@ -452,7 +453,7 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
     require!(mount_namespace);
     let gate = Arc::new(Gate::default());
     let at_the_sync = gate.clone();
-    let fakes = hooked(move |step, _| {
+    let fakes = Fakes::planned(move |step, _| {
         let thread = std::thread::current();
         if step == Step::Syncfs && thread.name() == Some("reclaim-default") {
             at_the_sync.pass(OsStr::new("syncfs"));

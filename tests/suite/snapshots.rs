@@ -4,15 +4,12 @@ mod pinned;
 mod rules;
 mod whole;
 
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::types::Bytes;
-use rootcellar::volume::{
-    CreateRequest, Snapshot, SnapshotClass, SnapshotRequest, SourceId, Terms, Volume,
-};
+use rootcellar::volume::{CreateRequest, Snapshot, SourceId, Volume};
 
 use support::disk::Disk;
 use support::driver_node::DriverNode;
@@ -79,7 +76,8 @@ impl Rig {
     }
 
     pub fn snapshot(&self, snapshot: &str, of: &Volume) -> Result<Snapshot, Error> {
-        self.driver().create_snapshot(&snapshot_of(snapshot, of.id))
+        self.driver()
+            .create_snapshot(&support::snapshot(snapshot, of.id))
     }
 
     pub fn delete(&self, volume: &Volume) {
@@ -116,22 +114,6 @@ impl Deref for Rig {
 impl DerefMut for Rig {
     fn deref_mut(&mut self) -> &mut DriverNode {
         &mut self.base
-    }
-}
-
-/// A request for a snapshot, by a class that allows copies where they are needed.
-pub fn snapshot_of(snapshot: &str, of: impl fmt::Display) -> SnapshotRequest {
-    SnapshotRequest {
-        name: snapshot.parse().unwrap(),
-        source: of.to_string(),
-        class: SnapshotClass {
-            copies: Terms {
-                copy: true,
-                max_stall: None,
-            },
-            ..SnapshotClass::default()
-        },
-        excludes_node: false,
     }
 }
 

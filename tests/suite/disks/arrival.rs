@@ -4,9 +4,7 @@ use std::fs;
 
 use tonic::Code;
 
-use super::{
-    Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks, unmount_all,
-};
+use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all};
 use support::disk::FILESYSTEMS;
 use support::messages::{create_with, refused};
 use support::pod::{PodNode, propagation};
@@ -101,20 +99,13 @@ async fn assert_back(rig: &mut Rig, volume: &Kept) {
 #[tokio::test]
 async fn a_disk_taken_away_is_let_go_and_served_again() {
     require!(loop_devices);
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    let unused = place_disk(&node, "unused", "ext4");
-    let well = place_disk(&node, WELL, "ext4");
-    let all = || disks.iter().chain([&unused]);
-    mount_all(all().chain([&well]));
     let names = ["ext4", "xfs", "btrfs", "unused", WELL];
-    let pools = names.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    let (disks, mut rig, _) = Rig::serve_disks(&names[3..]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
 
-    unmount_all(all());
+    unmount_all(&disks[..4]);
     rig.wait_all(&names[..4], GONE).await;
-    eventually("nothing holds the disk", || unused.device().is_empty());
+    eventually("nothing holds the disk", || disks[3].device().is_empty());
     for (pool, volume) in FILESYSTEMS.iter().zip(&kept) {
         rig.assert_sick(pool, volume).await;
         assert_eq!(volume.read(), volume.name);
@@ -129,7 +120,7 @@ async fn a_disk_taken_away_is_let_go_and_served_again() {
     }
     rig.assert_beneath();
 
-    mount_all(all());
+    mount_all(&disks[..4]);
     rig.wait_all(&names, "healthy").await;
     for volume in &kept {
         assert_back(&mut rig, volume).await;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use super::{Kept, Rig, mount_all, place_disk, place_disks, soon};
+use super::{Kept, Rig, mount_all, place_disk, soon};
 use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
@@ -86,11 +86,7 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
 #[tokio::test]
 async fn a_disk_without_a_free_block_serves_what_it_has() {
     require!(loop_devices);
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    mount_all(&disks);
-    let pools = FILESYSTEMS.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    let (disks, mut rig, pools) = Rig::serve_disks(&[]).await;
     let (mut kept, mut full, mut old) = (Vec::new(), Vec::new(), Vec::new());
     for (pool, disk) in FILESYSTEMS.into_iter().zip(&disks) {
         kept.push(rig.keep(pool).await);

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use super::{Rig, eventually, mount_all, place_disks, unmount_all};
+use super::{Rig, eventually, mount_all, unmount_all};
 use support::disk::FILESYSTEMS;
 use support::messages::create_with;
 use support::names;
-use support::pod::PodNode;
 use support::require;
 use support::server::Clients;
 
@@ -68,11 +67,7 @@ fn assert_not_final(status: &tonic::Status) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
     require!(loop_devices);
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    mount_all(&disks);
-    let pools = FILESYSTEMS.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    let (disks, mut rig, _) = Rig::serve_disks(&[]).await;
     let mut callers = Vec::new();
     for pool in FILESYSTEMS {
         let (clients, calls) = (rig.server.clients().await, Arc::new(Calls::default()));

@@ -13,7 +13,6 @@ use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 
 use super::{config, wire};
-use crate::snapshots::snapshot_of;
 use support::memory::MemoryNode;
 use support::picture::picture;
 use support::require;
@@ -44,7 +43,7 @@ impl Scene {
             volumes.create(&request).unwrap().id.to_string()
         };
         let ids: Vec<String> = NAMES.map(make).into();
-        let mut request = snapshot_of(SNAPSHOT, volumes.get(&ids[0]).unwrap().id);
+        let mut request = support::snapshot(SNAPSHOT, volumes.get(&ids[0]).unwrap().id);
         request.class.label.namespace = Some("somebody".to_owned());
         let snapshot = volumes.create_snapshot(&request).unwrap().id.to_string();
         drop(volumes);

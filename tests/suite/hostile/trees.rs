@@ -20,7 +20,7 @@ use support::messages::{Answer, publish};
 use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
 use support::skip;
-use support::{NodeDir, eventually, fuse, names};
+use support::{NodeDir, directory_of, eventually, fuse, names};
 use swap::{Nodes, Swapper};
 
 /// A served node with a pool on a disk of its own, and things of others beside it.
@@ -70,11 +70,7 @@ impl Place {
 
     /// The `data/` of the volume of this name.
     fn data(&self, volume: &str) -> PathBuf {
-        let volumes = self.disk.path().join("volumes");
-        let start = format!("{volume}-");
-        let mut directories = names(&volumes).into_iter();
-        let directory = directories.find(|name| name.starts_with(&start)).unwrap();
-        volumes.join(directory).join("data")
+        directory_of(&self.disk.path().join("volumes"), volume).join("data")
     }
 
     /// Makes the `data/` of an empty volume a plain directory, as it is on every filesystem but btrfs

@@ -14,7 +14,7 @@ use rootcellar::types::{SnapshotId, VolumeId};
 use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded};
-use crate::snapshots::{Kind, Rig, snapshot_of, write};
+use crate::snapshots::{Kind, Rig, write};
 use support::require;
 use support::{create, name, names};
 
@@ -167,7 +167,7 @@ impl World {
                 write(&file, byte, mib as u64 * MIB).unwrap();
             }
             Op::Snapshot(snapshot, of) => {
-                let request = snapshot_of(snapshot, self.volume_id(of));
+                let request = support::snapshot(snapshot, self.volume_id(of));
                 let got = self.rig.driver().create_snapshot(&request).map(drop);
                 let want = self.model.snapshot(snapshot, of);
                 assert_eq!(coded(got, Operation::CreateSnapshot), want);

@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 use support::disk::Disk;
 use support::loops::LoopMount;
 use support::require;
-use support::{Fakes, NodeDir, Running, create, names, publish};
+use support::{Fakes, NodeDir, Running, create, directory_of, publish};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 24 * MIB;
@@ -102,11 +102,7 @@ impl Rig {
     }
 
     fn data(&self, volume: &Volume) -> PathBuf {
-        let volumes = self.pool().join("volumes");
-        let start = format!("{}-", volume.name.as_str());
-        let directories = names(&volumes).into_iter();
-        let directory = { directories }.find(|name| name.starts_with(&start));
-        volumes.join(directory.unwrap()).join("data")
+        directory_of(&self.pool().join("volumes"), volume.name.as_str()).join("data")
     }
 
     /// Does one thing; whether something was promised.

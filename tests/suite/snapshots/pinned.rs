@@ -1,12 +1,10 @@
 //! Simple quota charges whoever wrote first: what that means for sources and copies.
 
-use std::ffi::OsStr;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rootcellar::os::{Observer, Os, Step};
-use rustix::io::Errno;
+use rootcellar::os::Step;
 
 use super::*;
 use support::loops::run;
@@ -268,30 +266,16 @@ fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     assert_eq!(limit(&rig, "source"), SIZE);
 }
 
-/// Counts the commits of a filesystem.
-#[derive(Debug, Default)]
-struct Commits(AtomicUsize);
-
-impl Observer for Commits {
-    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
-        if step == Step::Syncfs {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-}
-
 #[test]
 fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
     const COUNT: usize = 30;
     require!(loop_devices);
-    let commits = Arc::new(Commits::default());
-    let fakes = Fakes {
-        os: Os::observed(commits.clone()),
-        ..Fakes::default()
-    };
+    let commits = Arc::new(AtomicUsize::new(0));
+    let counter = commits.clone();
+    let fakes = Fakes::planned(move |step, _| {
+        counter.fetch_add(usize::from(step == Step::Syncfs), Ordering::Relaxed);
+        Ok(())
+    });
     let rig = Rig::with(Kind::BtrfsSquota, fakes);
     let volumes: Vec<Volume> = (0..COUNT)
         .map(|at| {
@@ -311,11 +295,11 @@ fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
             .iter()
             .all(|entry| names(&trash.join(entry)) == ["volume.json"])
     });
-    let before = commits.0.load(Ordering::Relaxed);
+    let before = commits.load(Ordering::Relaxed);
     let last = rig.make("last", mib(1));
     rig.delete(&last);
     eventually("the last is reclaimed", || rig.trash() == COUNT);
-    let after = commits.0.load(Ordering::Relaxed);
+    let after = commits.load(Ordering::Relaxed);
     assert!(after - before < COUNT / 2, "{} commits", after - before);
 }
 

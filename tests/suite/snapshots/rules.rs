@@ -64,7 +64,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
     for (kind, refused) in [(Kind::Ext4, true), (Kind::Xfs, false), (Kind::Btrfs, false)] {
         let rig = Rig::new(kind);
         let source = rig.make("source", SIZE);
-        let mut request = snapshot_of("snap", source.id);
+        let mut request = support::snapshot("snap", source.id);
         request.class.copies.copy = false;
         let outcome = rig.driver().create_snapshot(&request);
         assert_eq!(outcome.is_err(), refused, "{kind:?}: {outcome:?}");
@@ -93,7 +93,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
         .publish(&publish(&source.id.to_string(), &target))
         .unwrap();
     assert!(rig.snapshot("busy", &source).unwrap().in_use);
-    let mut request = snapshot_of("refused", source.id);
+    let mut request = support::snapshot("refused", source.id);
     request.class.in_use = InUse::Refuse;
     let error = rig.driver().create_snapshot(&request).unwrap_err();
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);

@@ -16,7 +16,7 @@ use crate::loops::LoopMount;
 use crate::messages::{Answer, create, create_with, publish};
 use crate::page::{free_address, page};
 use crate::server::{Clients, Server};
-use crate::{NodeDir, eventually, names, require};
+use crate::{NodeDir, directory_of, eventually, require};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -106,11 +106,7 @@ impl DiskNode {
 
     /// The directory of a volume.
     pub fn directory(&self, volume: &str) -> PathBuf {
-        let volumes = self.at().join("volumes");
-        let start = format!("{volume}-");
-        let mut directories = names(&volumes).into_iter();
-        let directory = directories.find(|directory| directory.starts_with(&start));
-        volumes.join(directory.unwrap())
+        directory_of(&self.at().join("volumes"), volume)
     }
 
     /// What is written down of a volume.

@@ -20,6 +20,7 @@
 pub mod disk;
 pub mod disk_node;
 pub mod driver_node;
+pub mod faults;
 pub mod fuse;
 pub mod kernel;
 pub mod loops;
@@ -35,6 +36,7 @@ pub mod server;
 pub mod sick;
 pub mod tree;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,7 +47,8 @@ use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
-    Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, Volumes,
+    Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, SnapshotClass,
+    SnapshotRequest, Terms, Volumes,
 };
 
 use crate::disk::Disk;
@@ -218,6 +221,14 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
+/// The directory of a volume or snapshot, by its name, in `volumes/` or `snapshots/` of a pool.
+pub fn directory_of(home: &Path, name: &str) -> PathBuf {
+    let start = format!("{name}-");
+    let all = names(home);
+    let directory = all.iter().find(|directory| directory.starts_with(&start));
+    home.join(directory.unwrap_or_else(|| panic!("no {name} in {all:?}")))
+}
+
 /// The seams of a driver under test; they outlive it, as the kernel does.
 #[derive(Debug, Clone)]
 pub struct Fakes {
@@ -308,6 +319,22 @@ pub fn create(volume: &str, size: u64) -> CreateRequest {
         capabilities: vec![capability(AccessMode::SingleNodeMultiWriter)],
         class: Class::default(),
         source: None,
+        excludes_node: false,
+    }
+}
+
+/// A request for a snapshot, by a class that allows copies where they are needed.
+pub fn snapshot(name: &str, of: impl Display) -> SnapshotRequest {
+    SnapshotRequest {
+        name: name.parse().unwrap(),
+        source: of.to_string(),
+        class: SnapshotClass {
+            copies: Terms {
+                copy: true,
+                max_stall: None,
+            },
+            ..SnapshotClass::default()
+        },
         excludes_node: false,
     }
 }
