@@ -275,10 +275,7 @@ func sourceDeletedFirst(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
 		class := s.class(map[string]string{"pool": place.pool})
-		s.claim("source", class, "64Mi")
-		s.pod("source", with("source", "/data"), at(place.node))
-		s.running("source")
-		s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+		s.podWithFile("source", class, place.node)
 		s.snapshot("taken", "source")
 		s.taken("taken")
 		source := s.volume("source").Name

@@ -2,17 +2,9 @@
 //! the reply is there; or looks at what such a disk holds. Run by hack/uml-poweroff.sh.
 //!
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
-#![allow(
-    unreachable_pub,
-    missing_debug_implementations,
-    reason = "nobody uses a test"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "so a test fails"
-)]
+#![allow(unreachable_pub, missing_debug_implementations)]
+// That is how a test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

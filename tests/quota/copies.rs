@@ -34,6 +34,11 @@ async fn take(served: &mut Served, name: &str, source: &str) -> csi::Snapshot {
         .unwrap()
 }
 
+async fn drop_snapshot(served: &mut Served, taken: &csi::Snapshot) {
+    let deleted = served.clients.delete_snapshot(&taken.snapshot_id).await;
+    deleted.unwrap();
+}
+
 /// Makes a volume that is a copy and publishes it; where it is.
 async fn make_copy(
     node: &DiskNode,
@@ -71,6 +76,13 @@ fn rewrite(file: &std::path::Path, mib: u64) {
         }
         file.sync_all().unwrap();
     });
+}
+
+/// The volume `pvc`, whose size nothing holds.
+async fn make_unheld(served: &mut Served) -> String {
+    let class = [("enforcement", "none")];
+    let volume = served.create("pvc", 8 * MIB, &class).await;
+    volume.unwrap().volume_id
 }
 
 /// A copy is limited to its size, the same or larger, from the first byte, what it was made with
@@ -115,11 +127,7 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
         assert!(!quota.is_limited(), "nobody writes to it");
         let fallen = u64::try_from(before - served.clients.capacity(&[]).await).unwrap();
         assert!(fallen >= 12 * MIB, "{fallen}");
-        served
-            .clients
-            .delete_snapshot(&taken.snapshot_id)
-            .await
-            .unwrap();
+        drop_snapshot(served, &taken).await;
         node.wait_free(quota.id);
         node.assert_limited("pvc", 16 * MIB);
         assert_eq!(kernel::quotas(node.at(), OURS.start).len(), 1);
@@ -133,10 +141,7 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
     for_each_served(async |node, served| {
         // A size that nothing holds, and more in it.
-        let none = served
-            .create("pvc", 8 * MIB, &[("enforcement", "none")])
-            .await;
-        let source = none.unwrap().volume_id;
+        let source = make_unheld(served).await;
         let target = node.publish(served, &source, "pvc").await;
         assert_eq!(append(&target.join("file"), 12 * MIB), (12 * MIB, None));
         let taken = take(served, "taken", &source).await;
@@ -197,11 +202,7 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
                 record["held_bytes"].as_u64().unwrap() >= quota.used[0],
                 "{quota:?}"
             );
-            served
-                .clients
-                .delete_snapshot(&taken.snapshot_id)
-                .await
-                .unwrap();
+            drop_snapshot(served, &taken).await;
         }
         assert_eq!(pod.join().unwrap().1, None);
     })
@@ -212,10 +213,7 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
     for_each_served(async |node, served| {
-        let none = served
-            .create("pvc", 8 * MIB, &[("enforcement", "none")])
-            .await;
-        let source = none.unwrap().volume_id;
+        let source = make_unheld(served).await;
         for (name, enforcement, is_held) in [("held", "required", true), ("free", "none", false)] {
             let parameters = [("copy", "allowed"), ("enforcement", enforcement)];
             let request = csi::CreateVolumeRequest {

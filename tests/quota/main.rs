@@ -1,15 +1,7 @@
 //! The tests of sizes that project quota holds, on kernels that have it: those of hack/uml.sh.
-#![allow(
-    unreachable_pub,
-    missing_debug_implementations,
-    reason = "nobody uses a test"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "so a test fails"
-)]
+#![allow(unreachable_pub, missing_debug_implementations)]
+// That is how a test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod check;
 mod classes;

@@ -1,15 +1,7 @@
 //! The integration tests: one binary, one module for each part of `docs/semantics.md`.
-#![allow(
-    unreachable_pub,
-    missing_debug_implementations,
-    reason = "nobody uses a test"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "so a test fails"
-)]
+#![allow(unreachable_pub, missing_debug_implementations)]
+// That is how a test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod check;
 mod copying;

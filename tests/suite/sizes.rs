@@ -5,7 +5,6 @@ mod promises;
 
 use std::fs::File;
 use std::io::Write;
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -72,20 +71,10 @@ impl Rig {
         })
     }
 
-    /// The qgroups of level 1 that the kernel knows, with their limits, as btrfs(8) shows them.
+    /// The qgroups of level 1 that the kernel knows, with their limits.
     fn qgroups(&self) -> Vec<(u64, String)> {
-        let output = Command::new("btrfs")
-            .args(["qgroup", "show", "-r", "--raw"])
-            .arg(self.disk.path())
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let row = |line: &str| {
-            let mut words = line.split_whitespace();
-            let id = words.next()?.strip_prefix("1/")?.parse().ok()?;
-            Some((id, words.nth(2)?.to_owned()))
-        };
-        text.lines().filter_map(row).collect()
+        let qgroups = self.base.qgroups().into_iter();
+        qgroups.map(|found| (found.id, found.limit)).collect()
     }
 
     pub fn qgroup(&self, command: &[&str], qgroup: u64) {
@@ -103,19 +92,7 @@ impl Rig {
     }
 }
 
-impl Deref for Rig {
-    type Target = DriverNode;
-
-    fn deref(&self) -> &DriverNode {
-        &self.base
-    }
-}
-
-impl DerefMut for Rig {
-    fn deref_mut(&mut self) -> &mut DriverNode {
-        &mut self.base
-    }
-}
+support::extends!(Rig, base: DriverNode);
 
 /// Writes until it fails; how much was written before.
 fn fill(path: &Path) -> u64 {

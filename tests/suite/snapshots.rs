@@ -4,7 +4,6 @@ mod pinned;
 mod rules;
 mod whole;
 
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
 use rootcellar::error::{Code, Error, Operation};
@@ -103,19 +102,7 @@ impl Rig {
     }
 }
 
-impl Deref for Rig {
-    type Target = DriverNode;
-
-    fn deref(&self) -> &DriverNode {
-        &self.base
-    }
-}
-
-impl DerefMut for Rig {
-    fn deref_mut(&mut self) -> &mut DriverNode {
-        &mut self.base
-    }
-}
+support::extends!(Rig, base: DriverNode);
 
 /// Writes a file of so many bytes, durably.
 pub fn write(path: &Path, byte: u8, length: u64) -> std::io::Result<()> {

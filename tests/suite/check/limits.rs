@@ -1,9 +1,10 @@
 //! Limits, numbers and what is charged, on btrfs.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use rootcellar::pool::{About, Level};
+use rootcellar::pool::{About, Finding, Level};
 use rootcellar::types::Bytes;
 
 use super::{assert_limits_are_well, assert_well, below, follow, look_at, note, of_level, wrong};
@@ -57,6 +58,22 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     assert_limits_are_well(&look_at(&rig.node.pool()));
 }
 
+/// The commands of a remedy, which are for subvolumes.
+fn follow_for_subvolume(found: &Finding) {
+    let remedy = found.remedy.as_ref().unwrap();
+    follow(remedy.strip_prefix("if it is a subvolume, ").unwrap(), ";");
+}
+
+/// The qgroup that a subvolume has by itself.
+fn qgroup_of(subvolume: &Path) -> String {
+    let output = Command::new("btrfs")
+        .args(["inspect-internal", "rootid"])
+        .arg(subvolume)
+        .output();
+    let root = String::from_utf8(output.unwrap().stdout).unwrap();
+    format!("0/{}", root.trim())
+}
+
 /// Numbers that cannot be trusted are told of as a start finds them; those whose data is charged
 /// elsewhere are mended by the commands given.
 #[test]
@@ -74,18 +91,9 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
         record.replace(&second.to_string(), &first.to_string()),
     )
     .unwrap();
-    let root = Command::new("btrfs")
-        .args(["inspect-internal", "rootid"])
-        .arg(rig.data("third"))
-        .output();
-    let root = String::from_utf8(root.unwrap().stdout).unwrap();
+    let root = qgroup_of(&rig.data("third"));
     run(Command::new("btrfs")
-        .args([
-            "qgroup",
-            "remove",
-            &format!("0/{}", root.trim()),
-            &format!("1/{third}"),
-        ])
+        .args(["qgroup", "remove", &root, &format!("1/{third}")])
         .arg(rig.node.pool()));
 
     let report = look_at(&rig.node.pool());
@@ -97,15 +105,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     assert_eq!(elsewhere.volume, Some(below(&rig, "third")));
     assert_eq!(findings.len(), 3, "{findings:#?}");
 
-    follow(
-        elsewhere
-            .remedy
-            .as_ref()
-            .unwrap()
-            .strip_prefix("if it is a subvolume, ")
-            .unwrap(),
-        ";",
-    );
+    follow_for_subvolume(elsewhere);
     fs::write(&path, record).unwrap();
     rig.start();
     assert_well(&look_at(&rig.node.pool()));
@@ -126,27 +126,15 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
     fs::write(nested.join("file"), vec![1; 4 << 20]).unwrap();
     rustix::fs::syncfs(fs::File::open(rig.node.pool()).unwrap()).unwrap();
     assert_well(&look_at(&rig.node.pool()));
-    let root = Command::new("btrfs")
-        .args(["inspect-internal", "rootid"])
-        .arg(&nested)
-        .output();
-    let root = String::from_utf8(root.unwrap().stdout).unwrap();
+    let root = qgroup_of(&nested);
     run(Command::new("btrfs")
-        .args(["qgroup", "remove", &format!("0/{}", root.trim())])
+        .args(["qgroup", "remove", &root])
         .arg(format!("1/{}", rig.quota_id("pvc")))
         .arg(rig.node.pool()));
     let report = look_at(&rig.node.pool());
     let found = wrong(&report, About::Usage, "\"a/nested\"");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
-    follow(
-        found
-            .remedy
-            .as_ref()
-            .unwrap()
-            .strip_prefix("if it is a subvolume, ")
-            .unwrap(),
-        ";",
-    );
+    follow_for_subvolume(found);
     assert_well(&look_at(&rig.node.pool()));
 }
 

@@ -47,35 +47,27 @@ fn odd() -> BoxedStrategy<String> {
     .boxed()
 }
 
+/// What two lists hold.
+fn of_both<T>(one: &[T], other: &[T], what: impl Fn(&T) -> String) -> Vec<String> {
+    one.iter().chain(other).map(what).collect()
+}
+
 fn name(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known
-        .kept
-        .iter()
-        .chain(&known.prey)
-        .map(|v| v.name.clone())
-        .collect();
+    let ours = of_both(&known.kept, &known.prey, |v| v.name.clone());
     prop_oneof![4 => one_of(&ours), 2 => "[a-z]{1,8}", 2 => odd()].boxed()
 }
 
 fn id(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known
-        .kept
-        .iter()
-        .chain(&known.prey)
-        .map(|v| v.id.clone())
-        .collect();
+    let ours = of_both(&known.kept, &known.prey, |v| v.id.clone());
     prop_oneof![5 => one_of(&ours), 2 => odd(), 1 => one_of(&ours).prop_map(|id| id.to_uppercase())]
         .boxed()
 }
 
 /// As [`id`], of snapshots.
 fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known
-        .kept_snapshots
-        .iter()
-        .chain(&known.prey_snapshots)
-        .map(|snapshot| snapshot.id.clone())
-        .collect();
+    let ours = of_both(&known.kept_snapshots, &known.prey_snapshots, |snapshot| {
+        snapshot.id.clone()
+    });
     let foreign = "s1-00000000000040008000000000000000-00000000000050008000000000000000";
     prop_oneof![
         5 => one_of(&ours),

@@ -73,6 +73,15 @@ impl Scene {
         Ok(volumes)
     }
 
+    /// Asserts what is told of a quarantined entry, and that it is not deleted.
+    #[track_caller]
+    fn assert_quarantined(&self, path: &Path, reason: &str, deleted: Result<(), Error>) {
+        assert!(path.starts_with(self.node.pool("a")), "{}", path.display());
+        assert!(!reason.is_empty());
+        let refused = deleted.unwrap_err();
+        assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);
+    }
+
     /// Asserts that the volumes at these places are served.
     fn assert_served(&self, volumes: &Volumes, places: &[usize]) {
         for place in places {
@@ -175,10 +184,8 @@ fn any_record_is_served_or_quarantined() {
                 0
             }
             Err(Error::Quarantined { path, reason }) => {
-                assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
-                assert!(!reason.is_empty());
-                let deleted = volumes.delete(&scene.ids[0]).unwrap_err();
-                assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                let deleted = volumes.delete(&scene.ids[0]);
+                scene.assert_quarantined(&path, &reason, deleted);
                 1
             }
             Err(other) => panic!("{other}"),
@@ -208,10 +215,8 @@ fn any_snapshot_record_is_served_or_quarantined() {
                 0
             }
             Err(Error::Quarantined { path, reason }) => {
-                assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
-                assert!(!reason.is_empty());
-                let deleted = volumes.delete_snapshot(&scene.snapshot).unwrap_err();
-                assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                let deleted = volumes.delete_snapshot(&scene.snapshot);
+                scene.assert_quarantined(&path, &reason, deleted);
                 let mut request = create("restored", 1 << 20);
                 request.source = Some(SourceId::Snapshot(scene.snapshot.clone()));
                 let made = volumes.create(&request).unwrap_err();

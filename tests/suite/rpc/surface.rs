@@ -54,23 +54,28 @@ async fn the_plugin_declares_what_it_does() {
     assert_eq!(declared.collect::<Vec<_>>(), expected);
 }
 
+/// The calls that a service of a driver declares.
+macro_rules! declared {
+    ($service:ident.$call:ident($request:ident), $of:ident) => {{
+        let (_node, _server, mut clients) = Server::on_new_node().await;
+        let answer = clients.$service.$call(csi::$request {}).await.unwrap();
+        let declared = answer.into_inner().capabilities.into_iter();
+        let declared = declared.map(|capability| match capability.r#type {
+            Some(csi::$of::Type::Rpc(rpc)) => rpc.r#type(),
+            None => panic!("nothing"),
+        });
+        declared.collect::<Vec<_>>()
+    }};
+}
+
 /// The controller declares exactly what works.
 #[tokio::test]
 async fn the_controller_declares_what_it_does() {
-    use csi::controller_service_capability::Type;
     use csi::controller_service_capability::rpc::Type as Rpc;
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut client = server.clients().await.controller;
-    let request = csi::ControllerGetCapabilitiesRequest {};
-    let answer = client.controller_get_capabilities(request).await.unwrap();
-    let declared = answer.into_inner().capabilities.into_iter();
-    let declared = declared.map(|capability| {
-        let Some(Type::Rpc(rpc)) = capability.r#type else {
-            panic!("nothing")
-        };
-        rpc.r#type()
-    });
+    let declared = declared!(
+        controller.controller_get_capabilities(ControllerGetCapabilitiesRequest),
+        controller_service_capability
+    );
     let expected = [
         Rpc::CreateDeleteVolume,
         Rpc::CreateDeleteSnapshot,
@@ -82,32 +87,23 @@ async fn the_controller_declares_what_it_does() {
         Rpc::GetVolume,
         Rpc::SingleNodeMultiWriter,
     ];
-    assert_eq!(declared.collect::<Vec<_>>(), expected);
+    assert_eq!(declared, expected);
 }
 
 /// The node service declares exactly what works.
 #[tokio::test]
 async fn the_node_declares_what_it_does() {
-    use csi::node_service_capability::Type;
     use csi::node_service_capability::rpc::Type as Rpc;
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut client = server.clients().await.node;
-    let request = csi::NodeGetCapabilitiesRequest {};
-    let answer = client.node_get_capabilities(request).await.unwrap();
-    let declared = answer.into_inner().capabilities.into_iter();
-    let declared = declared.map(|capability| {
-        let Some(Type::Rpc(rpc)) = capability.r#type else {
-            panic!("nothing")
-        };
-        rpc.r#type()
-    });
+    let declared = declared!(
+        node.node_get_capabilities(NodeGetCapabilitiesRequest),
+        node_service_capability
+    );
     let expected = [
         Rpc::GetVolumeStats,
         Rpc::ExpandVolume,
         Rpc::SingleNodeMultiWriter,
     ];
-    assert_eq!(declared.collect::<Vec<_>>(), expected);
+    assert_eq!(declared, expected);
 }
 
 /// A call that is not declared is `UNIMPLEMENTED`.

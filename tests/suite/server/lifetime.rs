@@ -138,15 +138,22 @@ async fn a_stop_waits_for_the_calls_at_work() {
     again.clients().await.get(&id).await.unwrap();
 }
 
+/// A disk of the node's, its server, a volume's id whose create is at work on the frozen disk and
+/// whose client has hung up, and what thaws the disk.
+async fn abandoned_create(node: &NodeDir) -> (LoopMount, Server, String, Frozen) {
+    let (disk, server) = serve_disk(node).await;
+    let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
+    begun.abort();
+    assert!(begun.await.unwrap_err().is_cancelled());
+    (disk, server, id, frozen)
+}
+
 /// A call at work whose client hangs up is finished and logged all the same.
 #[tokio::test]
 async fn a_call_goes_on_when_its_client_hangs_up() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let (disk, server) = serve_disk(&node).await;
-    let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
-    begun.abort();
-    assert!(begun.await.unwrap_err().is_cancelled());
+    let (_disk, server, id, frozen) = abandoned_create(&node).await;
     let mut clients = server.clients().await;
     assert!(clients.ready().await, "others are served meanwhile");
     drop(frozen);
@@ -167,10 +174,7 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
 async fn a_stop_waits_for_calls_that_nobody_waits_for() {
     require!(loop_devices);
     let node = NodeDir::new();
-    let (disk, server) = serve_disk(&node).await;
-    let (_, begun, frozen) = create_on_frozen(&server, &disk).await;
-    begun.abort();
-    assert!(begun.await.unwrap_err().is_cancelled());
+    let (disk, server, _, frozen) = abandoned_create(&node).await;
     assert!(server.clients().await.ready().await);
     server.signal(Signal::TERM);
     eventually("it is stopping", || server.log().contains("SIGTERM"));

@@ -7,37 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rootcellar::os::Step;
 
 use super::*;
+use support::driver_node::Qgroup;
 use support::loops::run;
 use support::require;
 
 /// What metadata may take.
 const LEEWAY: u64 = mib(2);
-
-/// What btrfs(8) shows of a volume's or snapshot's qgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Qgroup {
-    id: u64,
-    charged: u64,
-    limit: u64,
-}
-
-fn qgroups(rig: &Rig) -> Vec<Qgroup> {
-    let output = Command::new("btrfs")
-        .args(["qgroup", "show", "-r", "--raw"])
-        .arg(rig.disk.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let row = |line: &str| {
-        let mut words = line.split_whitespace();
-        Some(Qgroup {
-            id: words.next()?.strip_prefix("1/")?.parse().ok()?,
-            charged: words.next()?.parse().ok()?,
-            limit: words.nth(1)?.parse().unwrap_or_default(),
-        })
-    };
-    text.lines().filter_map(row).collect()
-}
 
 /// The qgroup of what is in a directory of the pool.
 fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
@@ -49,12 +24,15 @@ fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
     let record: serde_json::Value =
         serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
     let id = record["quota_id"].as_u64().unwrap();
-    let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == id);
+    let found = rig.qgroups().into_iter().find(|qgroup| qgroup.id == id);
     found.unwrap_or_else(|| panic!("no qgroup {id}"))
 }
 
 fn limit(rig: &Rig, volume: &str) -> u64 {
-    qgroup(rig, "volumes", volume).limit
+    qgroup(rig, "volumes", volume)
+        .limit
+        .parse()
+        .unwrap_or_default()
 }
 
 fn assert_about(what: &str, found: u64, expected: u64) {
@@ -111,7 +89,7 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);
     assert_eq!(limit(&rig, "source"), SIZE);
     rig.wait_for_trash();
-    assert_eq!(qgroups(&rig).len(), 2, "{:?}", qgroups(&rig));
+    assert_eq!(rig.qgroups().len(), 2, "{:?}", rig.qgroups());
     assert!(names(&rig.node.pool().join("snapshots")).is_empty());
 }
 
@@ -213,7 +191,7 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let dead = qgroup(&rig, "volumes", "source").id;
     let charged = |rig: &Rig| {
-        let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == dead);
+        let found = rig.qgroups().into_iter().find(|qgroup| qgroup.id == dead);
         found.map(|qgroup| qgroup.charged)
     };
     let snapshot = rig.snapshot("snap", &source).unwrap();
@@ -244,7 +222,7 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
     );
     rig.delete(&restored);
     rig.wait_for_trash();
-    assert_eq!(qgroups(&rig), []);
+    assert_eq!(rig.qgroups(), []);
 }
 
 #[test]

@@ -175,13 +175,7 @@ impl DiskNode {
     }
 }
 
-impl std::ops::Deref for DiskNode {
-    type Target = NodeDir;
-
-    fn deref(&self) -> &NodeDir {
-        &self.node
-    }
-}
+crate::extends!(DiskNode, node: NodeDir);
 
 /// Runs a test on a node of its own for each filesystem on which project quota holds sizes.
 pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {

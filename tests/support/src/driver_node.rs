@@ -1,11 +1,22 @@
 //! A node whose one pool is on a disk of its own, with a driver in the process of the test.
 
+use std::process::Command;
+
 use rootcellar::pool::PoolStatus;
 use rootcellar::volume::Volume;
 
 use crate::disk::Disk;
 use crate::loops::LoopMount;
 use crate::{Fakes, NodeDir, Running, create, eventually, names};
+
+/// What btrfs(8) shows of a qgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qgroup {
+    pub id: u64,
+    pub charged: u64,
+    /// The limit in bytes, or `none`.
+    pub limit: String,
+}
 
 /// The node, its disk and the driver.
 pub struct DriverNode {
@@ -47,6 +58,25 @@ impl DriverNode {
 
     pub fn make(&self, volume: &str, size: u64) -> Volume {
         self.driver().create(&create(volume, size)).unwrap()
+    }
+
+    /// The qgroups of level 1 that the kernel knows.
+    pub fn qgroups(&self) -> Vec<Qgroup> {
+        let output = Command::new("btrfs")
+            .args(["qgroup", "show", "-r", "--raw"])
+            .arg(self.disk.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let row = |line: &str| {
+            let mut words = line.split_whitespace();
+            Some(Qgroup {
+                id: words.next()?.strip_prefix("1/")?.parse().ok()?,
+                charged: words.next()?.parse().ok()?,
+                limit: words.nth(1)?.to_owned(),
+            })
+        };
+        text.lines().filter_map(row).collect()
     }
 
     /// How many entries wait in the trash.

@@ -93,6 +93,26 @@ macro_rules! require {
     }};
 }
 
+/// A fixture that has another in a field, and can do all that it can.
+#[macro_export]
+macro_rules! extends {
+    ($fixture:ident, $field:ident: $base:ty) => {
+        impl std::ops::Deref for $fixture {
+            type Target = $base;
+
+            fn deref(&self) -> &$base {
+                &self.$field
+            }
+        }
+
+        impl std::ops::DerefMut for $fixture {
+            fn deref_mut(&mut self) -> &mut $base {
+                &mut self.$field
+            }
+        }
+    };
+}
+
 /// A temporary directory with the directories of a node: `pool`, `kubelet`, `state`, `run`.
 pub struct NodeDir {
     dir: tempfile::TempDir,

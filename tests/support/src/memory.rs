@@ -60,13 +60,7 @@ impl MemoryNode {
     }
 }
 
-impl std::ops::Deref for MemoryNode {
-    type Target = NodeDir;
-
-    fn deref(&self) -> &NodeDir {
-        &self.dir
-    }
-}
+crate::extends!(MemoryNode, dir: NodeDir);
 
 impl Drop for MemoryNode {
     fn drop(&mut self) {

@@ -99,13 +99,7 @@ impl PodNode {
     }
 }
 
-impl std::ops::Deref for PodNode {
-    type Target = NodeDir;
-
-    fn deref(&self) -> &NodeDir {
-        &self.dir
-    }
-}
+crate::extends!(PodNode, dir: NodeDir);
 
 /// How a mount of another process is tied to its peers, as its mount table shows it: `shared`,
 /// `master` or nothing.
