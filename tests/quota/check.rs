@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use support::NodeDir;
+use support::Node;
 use support::disk::OTHERS;
 use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, for_each_served};
 use support::loops::run;
@@ -200,7 +200,7 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
 async fn the_way_to_sizes_that_are_held_is_told_and_works() {
     require!(project_quota);
     for disk in OTHERS {
-        let node = NodeDir::new();
+        let node = Node::new();
         let name = disk.name;
         let disk = node.make_disk(disk);
         let at = disk.path();

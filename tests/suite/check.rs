@@ -19,7 +19,7 @@ use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::picture::with_times;
 use support::require;
-use support::{Fakes, NodeDir, create};
+use support::{Fakes, Node, create};
 
 const MIB: u64 = 1 << 20;
 
@@ -99,8 +99,8 @@ fn follow(remedy: &str, commands_end: &str) {
 }
 
 /// A disk with an empty pool on it.
-fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (NodeDir, LoopMount) {
-    let node = NodeDir::new();
+fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (Node, LoopMount) {
+    let node = Node::new();
     let disk = Disk::new(filesystem).made_with(options).with_other_data();
     let disk = node.make_pool_disk(disk);
     let option = node.own_pool_option();
@@ -168,7 +168,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
 fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
     require!(loop_devices);
     for is_full in [false, true] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let _disk = node.make_pool_disk(Disk::new("btrfs").with_other_data());
         if is_full {
             run(Command::new("btrfs")
@@ -220,7 +220,7 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 #[test]
 fn promises_that_cannot_be_kept_are_told() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let disk = node.make_pool_disk(Disk::new("ext4"));
     let option = format!(
         "default={},init,reserve=0,overcommit=1.5",
@@ -258,7 +258,7 @@ fn promises_that_cannot_be_kept_are_told() {
 /// served together too.
 #[test]
 fn a_pool_that_could_not_be_served_is_wrong() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     drop(node.volumes(&fakes));
     let pool = node.pool_option();
     let other = node.path("other");

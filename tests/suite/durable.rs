@@ -17,7 +17,7 @@ use crate::poweroff::operations::OPERATIONS;
 use crate::poweroff::scene::{Disks, Moments, play};
 use crate::poweroff::{PLACES, mount_empty, unmount_all};
 use model::{Model, World};
-use support::NodeDir;
+use support::Node;
 use support::disk::Disk;
 use support::require;
 
@@ -43,7 +43,7 @@ impl Observer for Follower {
 
 /// Disks that are followed, and what is laid out in their place.
 struct Pessimist {
-    node: Arc<NodeDir>,
+    node: Arc<Node>,
     /// Real filesystems whose log keeps the order of metadata; else no such thing is counted on.
     logged: bool,
     follower: Arc<Follower>,
@@ -51,7 +51,7 @@ struct Pessimist {
 
 impl Pessimist {
     fn new(logged: bool) -> Self {
-        let node = Arc::new(NodeDir::new());
+        let node = Arc::new(Node::new());
         for dir in ["disk", "images"] {
             fs::create_dir(node.path(dir)).unwrap();
         }

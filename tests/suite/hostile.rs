@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 
 use tonic::{Code, Status};
 
-use support::NodeDir;
+use support::Node;
 use support::messages::assert_well_formed;
 use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
@@ -21,12 +21,12 @@ struct Scene {
     clients: Clients,
     server: Server,
     before: Picture,
-    node: NodeDir,
+    node: Node,
 }
 
 impl Scene {
     async fn new() -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         prepare(&node);
         let server = Server::start(&node).await;
         let clients = server.clients().await;
@@ -50,7 +50,7 @@ impl Scene {
 }
 
 /// Things of others: files and directories outside, and links to them where targets are.
-fn prepare(node: &NodeDir) {
+fn prepare(node: &Node) {
     fs::create_dir_all(node.path("outside/directory")).unwrap();
     fs::write(node.path("outside/directory/file"), "precious").unwrap();
     fs::write(node.path("outside/file"), "precious").unwrap();
@@ -79,7 +79,7 @@ fn prepare(node: &NodeDir) {
 }
 
 /// Everything on the node but the pool and the log.
-fn look(node: &NodeDir) -> Picture {
+fn look(node: &Node) -> Picture {
     picture(&node.path(""), &[node.pool(), node.path("server.log")])
 }
 

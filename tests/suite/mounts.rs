@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::NodeDir;
+use support::Node;
 use support::loops::run;
 use support::messages::publish;
 use support::server::{Clients, Server};
@@ -40,14 +40,14 @@ fn umount(at: &Path) {
 }
 
 /// A served node with one volume.
-async fn one_volume() -> (NodeDir, Server, Clients, String) {
+async fn one_volume() -> (Node, Server, Clients, String) {
     let (node, server, mut clients) = Server::on_new_node().await;
     let id = clients.make("pvc-1", 1 << 20).await;
     (node, server, clients, id)
 }
 
 /// A served node with one volume, published at the target `pod`.
-async fn one_published() -> (NodeDir, Server, Clients, String, PathBuf) {
+async fn one_published() -> (Node, Server, Clients, String, PathBuf) {
     let (node, server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();

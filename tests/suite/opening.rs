@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use support::loops::run;
 use support::memory::MemoryNode;
 use support::require;
-use support::{Fakes, NodeDir, create, eventually, names, publish};
+use support::{Fakes, Node, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 /// which to a delete would mean success.
 #[test]
 fn a_pool_that_is_opening_never_denies_its_volumes() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let volume = node
         .volumes(&Fakes::default())
         .create(&create("pvc-1", MIB))
@@ -62,7 +62,7 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
 /// nothing of the second.
 #[test]
 fn a_target_taken_over_protects_its_new_volume() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let mounter = Arc::new(FakeMounter::default());
     let fakes = Fakes {
         mounter: mounter.clone(),
@@ -92,7 +92,7 @@ fn a_target_taken_over_protects_its_new_volume() {
 /// depth, holds up nothing else.
 #[test]
 fn what_resists_stays_promised_and_holds_up_nothing_else() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let off = Arc::new(AtomicBool::new(false));
     let is_off = off.clone();
     let fakes = Fakes::planned(move |step, name| {

@@ -20,7 +20,7 @@ use support::disk::Disk;
 use support::driver_node::DriverNode;
 use support::loops::run;
 use support::require;
-use support::{Fakes, NodeDir, Running, create, eventually, names, publish};
+use support::{Fakes, Node, Running, create, eventually, names, publish};
 
 pub const SIZE: Bytes = Bytes(32 << 20);
 /// What metadata may take of a volume's size, and how far writes in flight are counted ahead.
@@ -313,7 +313,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
 #[test]
 fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     let rig = require!(loop_devices, Rig::new());
-    let plain = NodeDir::new();
+    let plain = Node::new();
     let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
     let option = plain.own_pool_option();
     let cannot = plain.volumes_of(&[option], &Fakes::default());
@@ -357,7 +357,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
 #[test]
 fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_volumes() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let disk = node.make_pool_disk(Disk::new("btrfs").with_other_data());
     let option = node.own_pool_option();
     let driver = node.volumes_of(&[option], &Fakes::default());
@@ -401,7 +401,7 @@ fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_th
         quotas: quota.clone(),
         ..Fakes::default()
     };
-    let node = NodeDir::new();
+    let node = Node::new();
     let volumes = node.volumes(&fakes);
     let class = Class::default();
     let made: Vec<Volume> = (0..10)

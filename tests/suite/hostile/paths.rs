@@ -16,7 +16,7 @@ use support::loops::run;
 use support::messages::{create, publish, refused};
 use support::server::Server;
 use support::skip;
-use support::{NodeDir, fuse};
+use support::{Node, fuse};
 
 fn publish_at(id: &str, target_path: String) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
@@ -135,7 +135,7 @@ async fn a_target_behind_a_circle_of_links_is_refused() {
 /// and whether named or reached by a link.
 #[tokio::test]
 async fn a_target_in_a_pool_is_refused() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let pool = node.path("kubelet/pool");
     let link = node.path("kubelet/link");
     std::os::unix::fs::symlink(&pool, &link).unwrap();
@@ -180,7 +180,7 @@ async fn a_target_in_a_pool_is_refused() {
 #[tokio::test]
 async fn a_target_on_a_bad_mount_is_refused() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     for name in ["gone", "read-only", "dead"] {
         fs::create_dir(node.path("kubelet").join(name)).unwrap();
     }

@@ -20,7 +20,7 @@ use support::messages::{Answer, publish};
 use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
 use support::skip;
-use support::{NodeDir, directory_of, eventually, fuse, names};
+use support::{Node, directory_of, eventually, fuse, names};
 use swap::{Nodes, Swapper};
 
 /// A served node with a pool on a disk of its own, and things of others beside it.
@@ -32,12 +32,12 @@ struct Place {
     disk: LoopMount,
     outside: PathBuf,
     before: Picture,
-    node: NodeDir,
+    node: Node,
 }
 
 impl Place {
     async fn new(filesystem: &'static str) -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         // Without quota, so that a directory may take the place of a subvolume.
         let disk = node.make_disk(Disk::new(filesystem).with_other_data());
         let outside = node.path("outside");
@@ -122,7 +122,7 @@ impl Place {
     }
 }
 
-async fn serve(node: &NodeDir, disk: &LoopMount, http: SocketAddr) -> Server {
+async fn serve(node: &Node, disk: &LoopMount, http: SocketAddr) -> Server {
     let option = format!("default={},init,reserve=0", disk.path().display());
     let mut command = Server::command(node, &[option]);
     command.arg("--http").arg(http.to_string());

@@ -15,7 +15,7 @@ use rootcellar::csi::node_client::NodeClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::belief::{Maybe, Outcome, READ_ONLY, TARGETS, Volume};
+use super::expected::{Maybe, Outcome, READ_ONLY, TARGETS, Volume};
 use super::{HUGE, Random};
 use support::messages::{assert_well_formed, create_with, publish};
 use support::names;

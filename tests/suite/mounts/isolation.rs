@@ -10,7 +10,7 @@ use support::loops::run;
 use support::messages::publish;
 use support::require;
 use support::server::Server;
-use support::{NodeDir, names};
+use support::{Node, names};
 
 /// What is written through one target is read through the other, and is in the volume's `data/`.
 #[tokio::test]
@@ -48,7 +48,7 @@ fn data_of(pool: &Path) -> PathBuf {
 #[tokio::test]
 async fn mounts_inside_a_volume_stay_where_they_are() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let disk = node.make_disk(Disk::new("ext4"));
     let kubelet = node.path("kubelet");
     mount_tmpfs(&kubelet);

@@ -8,7 +8,7 @@ use rootcellar::error::{Code, Operation, Result};
 use rootcellar::mount::{FakeMounter, Found, MountOptions, MountTable, Mounter, Prepared, Target};
 use rustix::fs::StatVfsMountFlags;
 
-use support::{Fakes, NodeDir, Running, create, eventually, names, publish};
+use support::{Fakes, Node, Running, create, eventually, names, publish};
 
 /// Mounts whose disk hangs whoever asks it, as often as is wanted.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Drop for LetGo<'_> {
 }
 
 /// A node with a volume on a disk that may hang.
-fn rig(node: &NodeDir) -> (Arc<Hanging>, Running, String) {
+fn rig(node: &Node) -> (Arc<Hanging>, Running, String) {
     let disk = Arc::new(Hanging::default());
     let fakes = Fakes {
         mounter: Arc::clone(&disk) as Arc<dyn Mounter>,
@@ -105,7 +105,7 @@ fn rig(node: &NodeDir) -> (Arc<Hanging>, Running, String) {
 
 /// Publishes while the disk hangs, unpublishes meanwhile, and asserts that both end well: nothing is
 /// mounted, and nothing is left of the target.
-fn overtake(node: &NodeDir, disk: &Hanging, driver: &Running, id: &str) {
+fn overtake(node: &Node, disk: &Hanging, driver: &Running, id: &str) {
     let target = node.target("pod");
     disk.set(State::WillHang);
     std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn overtake(node: &NodeDir, disk: &Hanging, driver: &Running, id: &str) {
 /// nothing when the disk answers after that.
 #[test]
 fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (disk, driver, id) = rig(&node);
     overtake(&node, &disk, &driver, &id);
     driver.publish(&publish(&id, &node.target("pod"))).unwrap();
@@ -140,7 +140,7 @@ fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
 /// So is a publish that is repeated, whose disk hangs while it compares what is mounted already.
 #[test]
 fn a_repeated_publish_that_hangs_is_overtaken_by_its_unpublish() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (disk, driver, id) = rig(&node);
     let target = node.target("pod");
     driver.publish(&publish(&id, &target)).unwrap();

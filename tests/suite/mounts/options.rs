@@ -11,7 +11,7 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use super::{mount_tmpfs, mounts_at, one_volume, umount};
-use support::NodeDir;
+use support::Node;
 use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{capability, publish, publish_with, refused};
 use support::require;
@@ -71,7 +71,7 @@ async fn every_mount_option_is_honoured() {
 #[tokio::test]
 async fn the_pools_own_options_stay_unless_asked() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let disk = node.make_disk(Disk::new("ext4"));
     disk.unmount();
     disk.mount(&["nosuid", "noatime"]);

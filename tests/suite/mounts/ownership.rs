@@ -10,7 +10,7 @@ use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish};
 use support::require;
 use support::server::{Server, with_umask};
-use support::{NodeDir, names};
+use support::{Node, names};
 
 /// The parameters of a class.
 type Class = &'static [(&'static str, &'static str)];
@@ -36,7 +36,7 @@ async fn mode_and_owner_are_exact_whatever_the_umask() {
         ),
     ];
     for filesystem in FILESYSTEMS {
-        let node = NodeDir::new();
+        let node = Node::new();
         let disk = node.make_disk(Disk::new(filesystem));
         let command = Server::command(&node, &[disk.option()]);
         let server = Server::spawn(&node, &mut with_umask("0777", &command));
@@ -107,7 +107,7 @@ async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
 /// The driver's own directories are closed to everybody but root, whatever the umask.
 #[tokio::test]
 async fn the_pools_directories_are_closed() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let command = Server::command(&node, &[node.pool_option()]);
     let server = Server::spawn(&node, &mut with_umask("0", &command));
     server.wait_ready().await;

@@ -12,7 +12,7 @@ use support::messages::{publish, refused, soon};
 use support::require;
 use support::server::Server;
 use support::sick::assert_sick;
-use support::{NodeDir, eventually, names};
+use support::{Node, eventually, names};
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
 /// volume published: the pool falls sick, its volume is `UNAVAILABLE`, others are refused with
@@ -24,7 +24,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
     let disks = FILESYSTEMS.map(|filesystem| (filesystem, ""));
     for (filesystem, extra) in disks.into_iter().chain([("ext4", ",require-mount")]) {
         let case = format!("{filesystem}{extra}");
-        let node = NodeDir::new();
+        let node = Node::new();
         let disk = node.make_disk(Disk::new(filesystem));
         let server = Server::start_with(&node, &[disk.option() + extra]).await;
         let mut clients = server.clients().await;

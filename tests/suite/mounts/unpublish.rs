@@ -13,7 +13,7 @@ use support::loops::run;
 use support::messages::{publish, refused};
 use support::server::Server;
 use support::skip;
-use support::{NodeDir, fuse, names};
+use support::{Node, fuse, names};
 
 /// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
 #[tokio::test]
@@ -212,7 +212,7 @@ async fn odd_targets_are_known_after_a_restart() {
 #[tokio::test]
 async fn a_linked_kubelet_directory_has_two_spellings() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let link = node.path("link");
     symlink(node.path("kubelet"), &link).unwrap();
     let real = node.target("pod");

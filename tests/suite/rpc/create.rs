@@ -10,7 +10,7 @@ use support::loops::run;
 use support::messages::{capability, create, create_with, map, publish, read_write_once, refused};
 use support::require;
 use support::server::Server;
-use support::{NODE, NodeDir, names};
+use support::{NODE, Node, names};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 
@@ -162,7 +162,7 @@ async fn a_topology_without_this_node_is_resource_exhausted() {
 async fn every_volume_says_on_which_node_it_is() {
     let long = format!("{}.example.com", "n".repeat(100));
     for name in [NODE, &long] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let mut command = Server::with(
             &Server::command(&node, &[node.pool_option()]),
             "--node",
@@ -209,7 +209,7 @@ async fn every_volume_says_on_which_node_it_is() {
 /// Of calls for one name at the same time each gets the one volume or `ABORTED`.
 #[tokio::test]
 async fn calls_for_one_name_at_once_make_one_volume() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     for round in 0..8 {
         let name = format!("pvc-{round}");

@@ -5,7 +5,7 @@ use std::path::Path;
 use rootcellar::csi;
 use tonic::Code;
 
-use support::NodeDir;
+use support::Node;
 use support::messages::{Answer, publish, read_write_once, refused};
 use support::server::{Clients, Server};
 
@@ -20,7 +20,7 @@ async fn stats(clients: &mut Clients, id: &str, path: &Path) -> Answer<Vec<csi::
 }
 
 /// Every call that asks about a volume says `NOT_FOUND`; to unpublish it is fine.
-async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
+async fn assert_unknown(clients: &mut Clients, node: &Node, id: &str) {
     let target = node.target("pod");
     refused(id, clients.get(id).await, Code::NotFound, "");
     refused(
@@ -84,7 +84,7 @@ async fn a_volume_of_an_absent_pool_is_not_deleted() {
 /// Volumes of one name on two nodes have two ids, and neither node deletes or shows the other's.
 #[tokio::test]
 async fn two_nodes_never_share_an_id() {
-    let nodes = [NodeDir::new(), NodeDir::new()];
+    let nodes = [Node::new(), Node::new()];
     let mut both = Vec::new();
     for (node, name) in nodes.iter().zip(["node-a", "node-b"]) {
         let command = Server::command(node, &[node.pool_option()]);

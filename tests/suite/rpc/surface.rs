@@ -8,7 +8,7 @@ use support::messages::{
     assert_well_formed, capability, create, map, publish, publish_with, refused, snapshot,
 };
 use support::server::Server;
-use support::{NODE, NodeDir};
+use support::{NODE, Node};
 
 /// The driver says who it is and on which node.
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn the_plugin_declares_what_it_does() {
     use csi::plugin_capability::Type;
     use csi::plugin_capability::service::Type as Service;
     use csi::plugin_capability::volume_expansion::Type as Expansion;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let mut client = server.clients().await.identity;
     let request = csi::GetPluginCapabilitiesRequest {};
@@ -138,7 +138,7 @@ async fn what_is_not_declared_is_unimplemented() {
 #[tokio::test]
 async fn an_unknown_service_is_unimplemented() {
     use csi::group_controller_client::GroupControllerClient;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let endpoint = format!("unix://{}", server.socket.display());
     let mut client = GroupControllerClient::connect(endpoint).await.unwrap();
@@ -152,7 +152,7 @@ async fn an_unknown_service_is_unimplemented() {
 #[tokio::test]
 async fn secrets_are_never_told() {
     const SECRET: &str = "hunter2";
-    let node = NodeDir::new();
+    let node = Node::new();
     let mut command = Server::command(&node, &[node.pool_option()]);
     command.env("RUST_LOG", "trace");
     let server = Server::spawn(&node, &mut command);

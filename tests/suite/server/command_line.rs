@@ -9,10 +9,10 @@ use support::loops::run;
 use support::picture::picture;
 use support::server::Server;
 use support::skip;
-use support::{NODE, NodeDir, eventually, fuse};
+use support::{NODE, Node, eventually, fuse};
 
 /// Replaces `@` by the node's directory.
-fn fill(node: &NodeDir, arguments: &[&str]) -> Vec<String> {
+fn fill(node: &Node, arguments: &[&str]) -> Vec<String> {
     let root = node.path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
     arguments
@@ -77,7 +77,7 @@ const MISTAKES: &[(&str, &str)] = &[
 /// before anything is made, bound or opened.
 #[test]
 fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
-    let node = NodeDir::new();
+    let node = Node::new();
     fs::write(node.path("file"), "").unwrap();
     let before = picture(&node.path(""), &[]);
     for (mistake, flag) in MISTAKES {
@@ -96,7 +96,7 @@ fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
 /// A required flag that is missing is named too.
 #[test]
 fn a_missing_flag_is_named() {
-    let node = NodeDir::new();
+    let node = Node::new();
     for missing in ["--endpoint", "--node"] {
         let kept: Vec<&str> = GOOD
             .iter()
@@ -114,7 +114,7 @@ fn a_missing_flag_is_named() {
 /// Mistakes in the environment are told by the variable's name.
 #[test]
 fn a_mistake_in_the_environment_names_the_variable() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let before = picture(&node.path(""), &[]);
     let cases = [
         ("CSI_ENDPOINT", "/csi.sock"),
@@ -139,7 +139,7 @@ fn a_mistake_in_the_environment_names_the_variable() {
     }
 }
 
-fn run_to_its_end(node: &NodeDir, arguments: &[String], env: &[(&str, &str)]) -> Output {
+fn run_to_its_end(node: &Node, arguments: &[String], env: &[(&str, &str)]) -> Output {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut command = rootcellar(&arguments);
     command
@@ -165,7 +165,7 @@ fn assert_mistake(case: &str, output: &Output, named: &str) {
 /// Endpoint, node and pools may come from the environment.
 #[test]
 fn the_environment_configures_what_the_flags_leave_open() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let flags = fill(
         &node,
         &["serve", "--state-dir=@/state", "--kubelet-dir=@/kubelet"],
@@ -191,7 +191,7 @@ fn the_environment_configures_what_the_flags_leave_open() {
 #[test]
 fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let kubelet = node.path("kubelet");
     let mount = |arguments: &[&str]| {
         run(std::process::Command::new("mount")
@@ -218,7 +218,7 @@ fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
 /// holds anything, a pool, and a filesystem that keeps no promises, and then changes nothing.
 #[test]
 fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
-    let node = NodeDir::new();
+    let node = Node::new();
     fs::create_dir(node.path("full")).unwrap();
     fs::write(node.path("full/file"), "mine").unwrap();
     let init = |path: &str| {
@@ -262,7 +262,7 @@ fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
 /// Below an unmounted disk nothing is made by hand either, and the list says what is missing.
 #[test]
 fn pool_init_and_list_want_the_disk_mounted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let pools = format!("late={},require-mount", node.pool().display());
     let env = [("ROOTCELLAR_POOLS", pools.as_str())];
     let before = picture(&node.path(""), &[]);
@@ -284,7 +284,7 @@ fn pool_init_and_list_want_the_disk_mounted() {
 #[test]
 fn pool_list_waits_for_no_disk_that_does_not_answer() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let hung = node.path("hung");
     fs::create_dir(&hung).unwrap();
     let Some(_daemon) = fuse::mount_hanging(&hung) else {
@@ -307,7 +307,7 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
 /// a server serves them, and `--json` says the same to programs.
 #[tokio::test]
 async fn pool_list_tells_of_every_pool() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let request = support::messages::create("listed", 3 << 20);
     server.clients().await.create(request).await.unwrap();
@@ -348,7 +348,7 @@ async fn pool_list_tells_of_every_pool() {
 }
 
 /// Commands about the one pool of a node, made by hand, and its id.
-fn with_pool(node: &NodeDir) -> (String, impl Fn(&[&str]) -> Output) {
+fn with_pool(node: &Node) -> (String, impl Fn(&[&str]) -> Output) {
     super::init_pool(node);
     let run = |arguments: &[&str]| run_to_its_end(node, &fill(node, arguments), &[]);
     let listed = run(&["pool", "list", "--json", "--pool=p=@/pool"]);
@@ -369,7 +369,7 @@ fn assert_refused(output: &Output, code: i32, says: &str) {
 /// exit code, and changes nothing.
 #[test]
 fn pool_adopt_says_what_it_did() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (id, run) = with_pool(&node);
     let adopt = |path: &str, node: &str| {
         let node = format!("--node={node}");
@@ -395,7 +395,7 @@ fn pool_adopt_says_what_it_did() {
 /// what it refuses is told in one sentence and by the exit code, and changes nothing.
 #[test]
 fn pool_retire_says_what_it_did() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (id, run) = with_pool(&node);
     let retire = |id: &str, state: &str| run(&["pool", "retire", id, "--state-dir", state]);
     let remembered = "--state-dir=@/state";

@@ -17,13 +17,13 @@ use support::loops::{Frozen, LoopMount};
 use support::messages::{Answer, capability, create, publish, refused, soon};
 use support::require;
 use support::server::Server;
-use support::{NodeDir, eventually, names};
+use support::{Node, eventually, names};
 
 /// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
 #[tokio::test]
 async fn a_signal_ends_the_server_and_its_socket() {
     for signal in [Signal::TERM, Signal::INT] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let server = Server::start(&node).await;
         server.signal(signal);
         let (code, log) = server.end();
@@ -60,7 +60,7 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
 /// Connections that lie open and say nothing, by whomever, do not hold up the stop.
 #[tokio::test]
 async fn idle_connections_do_not_hold_up_the_stop() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let _silent = UnixStream::connect(&server.socket).unwrap();
     let mut begun = UnixStream::connect(&server.socket).unwrap();
@@ -76,7 +76,7 @@ async fn idle_connections_do_not_hold_up_the_stop() {
 }
 
 /// A pool on a disk of its own, served.
-async fn serve_disk(node: &NodeDir) -> (LoopMount, Server) {
+async fn serve_disk(node: &Node) -> (LoopMount, Server) {
     let disk = node.make_disk(Disk::new("ext4"));
     let server = Server::start_with(node, &[disk.option()]).await;
     (disk, server)
@@ -122,7 +122,7 @@ async fn create_on_frozen(
 #[tokio::test]
 async fn a_stop_waits_for_the_calls_at_work() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let (disk, server) = serve_disk(&node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
     server.signal(Signal::TERM);
@@ -140,7 +140,7 @@ async fn a_stop_waits_for_the_calls_at_work() {
 
 /// A disk of the node's, its server, a volume's id whose create is at work on the frozen disk and
 /// whose client has hung up, and what thaws the disk.
-async fn abandoned_create(node: &NodeDir) -> (LoopMount, Server, String, Frozen) {
+async fn abandoned_create(node: &Node) -> (LoopMount, Server, String, Frozen) {
     let (disk, server) = serve_disk(node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
     begun.abort();
@@ -152,7 +152,7 @@ async fn abandoned_create(node: &NodeDir) -> (LoopMount, Server, String, Frozen)
 #[tokio::test]
 async fn a_call_goes_on_when_its_client_hangs_up() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let (_disk, server, id, frozen) = abandoned_create(&node).await;
     let mut clients = server.clients().await;
     assert!(clients.ready().await, "others are served meanwhile");
@@ -173,7 +173,7 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
 #[tokio::test]
 async fn a_stop_waits_for_calls_that_nobody_waits_for() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let (disk, server, _, frozen) = abandoned_create(&node).await;
     assert!(server.clients().await.ready().await);
     server.signal(Signal::TERM);
@@ -191,7 +191,7 @@ async fn a_stop_waits_for_calls_that_nobody_waits_for() {
 #[tokio::test]
 async fn a_hang_up_leaves_nothing_half_made() {
     const CALLS: usize = 64;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     for call in 0..CALLS {
         let mut clients = server.clients().await;
@@ -236,7 +236,7 @@ fn stop(server: Server) -> (Option<i32>, String) {
 /// but `NodeUnpublishVolume`, which works; once the lock is free, it serves.
 #[tokio::test]
 async fn while_loading_only_unpublish_works() {
-    let node = NodeDir::new();
+    let node = Node::new();
     init_pool(&node);
     let lock = hold_lock(&node);
     let server = Server::spawn(&node, &mut waiting(&node, &[node.pool_option()], "600"));
@@ -289,7 +289,7 @@ async fn while_loading_only_unpublish_works() {
 /// A server that still waits for a lock stops when it is told to.
 #[test]
 fn a_loading_server_can_be_stopped() {
-    let node = NodeDir::new();
+    let node = Node::new();
     init_pool(&node);
     let _lock = hold_lock(&node);
     let server = Server::spawn(&node, &mut waiting(&node, &[node.pool_option()], "600"));
@@ -302,7 +302,7 @@ fn a_loading_server_can_be_stopped() {
 /// A driver without pools is ready, has capacity 0 and gives every create back to the scheduler.
 #[tokio::test]
 async fn a_driver_without_pools_refuses_every_create() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start_with(&node, &[]).await;
     let mut clients = server.clients().await;
     assert_eq!(clients.capacity(&[]).await, 0);

@@ -18,7 +18,7 @@ use support::manual::assert_enforced;
 use support::page::{free_address, page};
 use support::require;
 use support::server::Server;
-use support::{Fakes, NodeDir, create};
+use support::{Fakes, Node, create};
 
 const ANYWHERE: Wanted = Wanted {
     require_mount: false,
@@ -34,7 +34,7 @@ fn mode_of(path: &Path) -> Mode {
 fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
     require!(loop_devices);
     for by_hand in [false, true] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let _disk = node.make_pool_disk(Disk::new("btrfs"));
         assert_eq!(mode_of(&node.pool()), Mode::Off);
         if by_hand {
@@ -75,7 +75,7 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
         ("pool", make_subvolume),
         (".", write_other_data),
     ] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let disk = node.make_disk(Disk::new("btrfs"));
         prepare(disk.path());
         let at = disk.path().join(place).canonicalize().unwrap();
@@ -110,7 +110,7 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
         quotas: Arc::new(OldKernel),
         ..Fakes::default()
     };
-    let node = NodeDir::new();
+    let node = Node::new();
     let driver = node.volumes(&fakes);
     let volume = driver.create(&create("pvc", SIZE.0)).unwrap();
     assert_eq!(volume.enforcement, Enforcement::None);
@@ -123,7 +123,7 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
 #[tokio::test]
 async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     require!(loop_devices);
-    let node = NodeDir::new();
+    let node = Node::new();
     let _disk = node.make_pool_disk(Disk::new("ext4"));
     let program = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));

@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 use support::disk::Disk;
 use support::loops::LoopMount;
 use support::require;
-use support::{Fakes, NodeDir, Running, create, directory_of, publish};
+use support::{Fakes, Node, Running, create, directory_of, publish};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 24 * MIB;
@@ -61,7 +61,7 @@ struct Moment {
 struct Rig {
     running: Option<Running>,
     fakes: Fakes,
-    node: NodeDir,
+    node: Node,
     disk: LoopMount,
     accounts: bool,
     volumes: Vec<Volume>,
@@ -69,7 +69,7 @@ struct Rig {
 
 impl Rig {
     fn new(filesystem: &'static str, accounts: bool) -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         let mut disk = Disk::new(filesystem);
         if accounts {
             disk = disk.with_simple_quota();

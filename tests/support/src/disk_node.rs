@@ -16,7 +16,7 @@ use crate::loops::LoopMount;
 use crate::messages::{Answer, create, create_with, publish};
 use crate::page::{free_address, page};
 use crate::server::{Clients, Server};
-use crate::{NodeDir, directory_of, eventually, require};
+use crate::{Node, directory_of, eventually, require};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -28,7 +28,7 @@ pub struct DiskNode {
     /// The image that is mounted, unless it is a disk of the machine.
     mount: Option<LoopMount>,
     pub disk: Disk,
-    node: NodeDir,
+    node: Node,
     at: PathBuf,
 }
 
@@ -46,7 +46,7 @@ impl DiskNode {
     /// Makes and mounts the disk; there is no pool yet.
     pub fn new(disk: Disk) -> Self {
         eprintln!("{}", disk.name);
-        let node = NodeDir::new();
+        let node = Node::new();
         let mount = node.make_disk(disk);
         Self {
             at: mount.path().to_owned(),
@@ -58,7 +58,7 @@ impl DiskNode {
 
     /// Mounts a disk of the machine, which has such a filesystem.
     pub fn of_device(disk: Disk, device: &Path) -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         let at = node.path("disk");
         disk.mount_device(device, &at);
         Self {
@@ -175,7 +175,7 @@ impl DiskNode {
     }
 }
 
-crate::extends!(DiskNode, node: NodeDir);
+crate::extends!(DiskNode, node: Node);
 
 /// Runs a test on a node of its own for each filesystem on which project quota holds sizes.
 pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {

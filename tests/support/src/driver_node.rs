@@ -7,7 +7,7 @@ use rootcellar::volume::Volume;
 
 use crate::disk::Disk;
 use crate::loops::LoopMount;
-use crate::{Fakes, NodeDir, Running, create, eventually, names};
+use crate::{Fakes, Node, Running, create, eventually, names};
 
 /// What btrfs(8) shows of a qgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub struct Qgroup {
 pub struct DriverNode {
     pub running: Option<Running>,
     pub fakes: Fakes,
-    pub node: NodeDir,
+    pub node: Node,
     pub disk: LoopMount,
 }
 
 impl DriverNode {
     /// Makes the disk and the pool, and starts the driver.
     pub fn with(disk: Disk, fakes: Fakes) -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         let disk = node.make_pool_disk(disk);
         let mut made = Self {
             running: None,

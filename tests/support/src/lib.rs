@@ -79,7 +79,7 @@ macro_rules! skip {
 }
 
 /// Skips the test where the machine lacks what it needs: `require!(loop_devices)`. What is made then
-/// may follow: `let node = require!(loop_devices, NodeDir::new())`.
+/// may follow: `let node = require!(loop_devices, Node::new())`.
 #[macro_export]
 macro_rules! require {
     ($what:ident) => {
@@ -114,11 +114,11 @@ macro_rules! extends {
 }
 
 /// A temporary directory with the directories of a node: `pool`, `kubelet`, `state`, `run`.
-pub struct NodeDir {
+pub struct Node {
     dir: tempfile::TempDir,
 }
 
-impl NodeDir {
+impl Node {
     /// Makes them, the pool's empty.
     pub fn new() -> Self {
         let dir = tempfile::Builder::new()
@@ -217,7 +217,7 @@ impl NodeDir {
     }
 }
 
-impl Drop for NodeDir {
+impl Drop for Node {
     fn drop(&mut self) {
         if machine::mount_namespace().is_some() {
             return;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::NodeDir;
+use crate::Node;
 use crate::disk::{Disk, ENFORCING};
 
 /// A mount namespace of the test's own, in which it may mount.
@@ -36,7 +36,7 @@ pub fn project_quota() -> Option<String> {
     static LACK: OnceLock<Option<String>> = OnceLock::new();
     LACK.get_or_init(|| {
         loop_devices().or_else(|| {
-            let node = NodeDir::new();
+            let node = Node::new();
             let fails = |disk: &Disk| {
                 let name = disk.filesystem;
                 let image = node.path(&format!("{name}.image"));

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::loops::run;
-use super::{NodeDir, rootcellar};
+use super::{Node, rootcellar};
 
 /// Mounts nothing outside, and leaves the machine's own /etc/fstab and /var/lib as they are.
 const RUN: &str = r#"
@@ -60,7 +60,7 @@ fn blocks(page: &str, mark: &str) -> Vec<Block> {
 /// blocks they were, each with what `check` then says of enforcement.
 pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
     let follow_block = |page: &str, block: Block| {
-        let node = NodeDir::new();
+        let node = Node::new();
         let (image, fstab) = (node.path("image"), node.path("fstab"));
         File::create(&image).unwrap().set_len(320 << 20).unwrap();
         File::create(&fstab).unwrap();

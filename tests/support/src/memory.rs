@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::{NodeDir, machine};
+use crate::{Node, machine};
 
 /// The size of each filesystem.
 pub const SIZE: u64 = 256 << 20;
@@ -15,7 +15,7 @@ pub const SIZE: u64 = 256 << 20;
 pub struct MemoryNode {
     mounts: Vec<PathBuf>,
     pools: Vec<String>,
-    dir: NodeDir,
+    dir: Node,
 }
 
 impl MemoryNode {
@@ -24,7 +24,7 @@ impl MemoryNode {
         let mut node = Self {
             mounts: Vec::new(),
             pools: pools.iter().map(|&name| name.to_owned()).collect(),
-            dir: NodeDir::new(),
+            dir: Node::new(),
         };
         for name in pools {
             let at = node.dir.path(name);
@@ -60,7 +60,7 @@ impl MemoryNode {
     }
 }
 
-crate::extends!(MemoryNode, dir: NodeDir);
+crate::extends!(MemoryNode, dir: Node);
 
 impl Drop for MemoryNode {
     fn drop(&mut self) {

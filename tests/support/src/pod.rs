@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::NodeDir;
+use super::Node;
 use super::disk::Disk;
 use super::loops::{LoopMount, run};
 use super::picture::{self, Picture};
@@ -34,16 +34,14 @@ exec "$@"
 
 /// The host's side of the node.
 pub struct PodNode {
-    dir: NodeDir,
+    dir: Node,
 }
 
 impl PodNode {
     /// Makes the directories; those that the pod has by a hostPath are on shared mounts, as
     /// everything is where systemd runs.
     pub fn new() -> Self {
-        let node = Self {
-            dir: NodeDir::new(),
-        };
+        let node = Self { dir: Node::new() };
         for name in ["pools", "beneath"] {
             std::fs::create_dir(node.dir.path(name)).unwrap();
         }
@@ -99,7 +97,7 @@ impl PodNode {
     }
 }
 
-crate::extends!(PodNode, dir: NodeDir);
+crate::extends!(PodNode, dir: Node);
 
 /// How a mount of another process is tied to its peers, as its mount table shows it: `shared`,
 /// `master` or nothing.

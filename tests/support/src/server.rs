@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::disk::Disk;
 use super::loops::LoopMount;
-use super::{NODE, NodeDir, rootcellar};
+use super::{NODE, Node, rootcellar};
 
 /// A serving driver; killed when dropped.
 pub struct Server {
@@ -28,7 +28,7 @@ pub struct Server {
 
 impl Server {
     /// The command that serves on a node's directories with these `--pool` texts.
-    pub fn command(node: &NodeDir, pools: &[String]) -> Command {
+    pub fn command(node: &Node, pools: &[String]) -> Command {
         let mut command = Command::new(rootcellar());
         command
             .arg("serve")
@@ -60,28 +60,28 @@ impl Server {
     }
 
     /// Starts serving the node's one pool and waits until it is ready.
-    pub async fn start(node: &NodeDir) -> Self {
+    pub async fn start(node: &Node) -> Self {
         Self::start_with(node, &[node.pool_option()]).await
     }
 
     /// Starts serving these pools and waits until it is ready.
-    pub async fn start_with(node: &NodeDir, pools: &[String]) -> Self {
+    pub async fn start_with(node: &Node, pools: &[String]) -> Self {
         let server = Self::spawn(node, &mut Self::command(node, pools));
         server.wait_ready().await;
         server
     }
 
     /// A node of its own, a driver that serves its one pool, and clients of that.
-    pub async fn on_new_node() -> (NodeDir, Self, Clients) {
-        let node = NodeDir::new();
+    pub async fn on_new_node() -> (Node, Self, Clients) {
+        let node = Node::new();
         let server = Self::start(&node).await;
         let clients = server.clients().await;
         (node, server, clients)
     }
 
     /// As [`Server::on_new_node`], with the pool on a disk of its own.
-    pub async fn on_new_disk(disk: Disk) -> (NodeDir, LoopMount, Self, Clients) {
-        let node = NodeDir::new();
+    pub async fn on_new_disk(disk: Disk) -> (Node, LoopMount, Self, Clients) {
+        let node = Node::new();
         let disk = node.make_disk(disk);
         let server = Self::start_with(&node, &[disk.option()]).await;
         let clients = server.clients().await;
@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// Stops it well, and starts another on the node with these pools.
-    pub async fn restart(self, node: &NodeDir, pools: &[String]) -> (Self, Clients) {
+    pub async fn restart(self, node: &Node, pools: &[String]) -> (Self, Clients) {
         assert_eq!(self.stop(), Some(0));
         let server = Self::start_with(node, pools).await;
         let clients = server.clients().await;
@@ -108,7 +108,7 @@ impl Server {
     }
 
     /// Starts a command whose standard error becomes the log.
-    pub fn spawn(node: &NodeDir, command: &mut Command) -> Self {
+    pub fn spawn(node: &Node, command: &mut Command) -> Self {
         let log = node.path("server.log");
         let file = File::options()
             .create(true)

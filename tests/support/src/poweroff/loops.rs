@@ -15,7 +15,7 @@ use super::operations::Operation;
 use super::scene::{Disks, Moments, Scene, play};
 use crate::disk::Disk;
 use crate::loops::LoopMount;
-use crate::{NodeDir, eventually};
+use crate::{Node, eventually};
 
 /// Where the two disks are mounted.
 pub const PLACES: [&str; 2] = ["disk", "state"];
@@ -103,12 +103,12 @@ struct Loops {
     disks: [LoopMount; 2],
     empty: [Image; 2],
     camera: Arc<Camera>,
-    node: Arc<NodeDir>,
+    node: Arc<Node>,
 }
 
 impl Loops {
     fn new(kind: Kind, commits: bool) -> Self {
-        let node = Arc::new(NodeDir::new());
+        let node = Arc::new(Node::new());
         let images = node.path("images");
         std::fs::create_dir(&images).unwrap();
         mount_empty(&images);
@@ -191,7 +191,7 @@ impl Disks for Loops {
 
 /// Unmounts both disks as an operator would. The thread that opened a pool may be the last to let
 /// go of it.
-pub fn unmount_all(node: &NodeDir) {
+pub fn unmount_all(node: &Node) {
     for place in PLACES {
         let at = node.path(place);
         eventually("nothing holds the disk", || {

@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 
 use rootcellar::pool::PoolStatus;
 
-use support::{Fakes, NodeDir, Running, create, directory_of, eventually, names};
+use support::{Fakes, Node, Running, create, directory_of, eventually, names};
 
 /// A node with a loaded pool, and a directory beside the pool that nothing may touch.
-pub struct Yard {
+pub struct ReclaimFixture {
     running: Option<Running>,
     pub pool: PathBuf,
     pub canary: PathBuf,
-    pub node: NodeDir,
+    pub node: Node,
 }
 
-impl Yard {
+impl ReclaimFixture {
     pub fn new() -> Self {
         Self::with(&Fakes::default())
     }
 
     pub fn with(fakes: &Fakes) -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         let canary = node.path("canary");
         std::fs::create_dir(&canary).unwrap();
         std::fs::write(canary.join("file"), "untouched").unwrap();
