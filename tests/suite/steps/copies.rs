@@ -14,7 +14,7 @@ use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::volume::{Snapshot, Volume};
 
-use super::stage::{Script, Trouble};
+use super::fixture::{Script, Trouble};
 use crate::snapshots::{Kind, Rig, write};
 use support::require;
 use support::{Fakes, eventually, names};

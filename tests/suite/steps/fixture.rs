@@ -109,14 +109,14 @@ impl Observer for Script {
 }
 
 /// A node with one pool, whose steps are scripted.
-pub struct Stage {
+pub struct StepFixture {
     pub running: Option<Running>,
     pub script: Arc<Script>,
     pub fakes: Fakes,
     pub node: MemoryNode,
 }
 
-impl Stage {
+impl StepFixture {
     pub fn new(quotas: Arc<dyn Quotas>) -> Self {
         let script = Arc::new(Script::default());
         let fakes = Fakes {
