@@ -212,14 +212,13 @@ async fn the_way_to_sizes_that_are_held_is_told_and_works() {
         let report = look(at);
         assert_well(&report);
         let notes = of(&report, "note", "enforcement");
-        assert_eq!(notes.len(), 1, "{}: {report:#}", name);
+        assert_eq!(notes.len(), 1, "{name}: {report:#}");
         follow(&notes[0].4, ", and ");
         let report = look(at);
         assert_eq!(
             of(&report, "ok", "enforcement").len(),
             1,
-            "{}: {report:#}",
-            name
+            "{name}: {report:#}"
         );
     }
 }
