@@ -84,9 +84,7 @@ async fn quota_ids_are_used_again() {
             let id = served.make("pvc", MIB).await;
             assert_eq!(node.project("pvc"), OURS.start);
             served.clients.delete(&id).await.unwrap();
-            eventually("the trash is empty", || {
-                names(&node.at().join(".rootcellar/trash")).is_empty()
-            });
+            support::wait_for_trash(&node.at());
             // XFS gives space back in the background.
             node.wait_free(OURS.start);
         }

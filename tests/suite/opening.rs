@@ -134,9 +134,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
     assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
 
     off.store(true, Ordering::Relaxed);
-    eventually("all is reclaimed", || {
-        node.names(".rootcellar/trash").is_empty()
-    });
+    node.wait_for_trash();
     eventually("nothing is promised", || pool.status().trash == 0);
     volumes.create(&create("d", size * 3)).unwrap();
 }
@@ -144,8 +142,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
 /// A copy of a pool's disk is not served beside the original.
 #[test]
 fn a_copied_pool_is_not_served_beside_the_original() {
-    let node = MemoryNode::new(&["a", "b"]);
-    require!(mount_namespace);
+    let node = require!(mount_namespace, MemoryNode::new(&["a", "b"]));
     let fakes = Fakes::default();
     let volume = {
         let volumes = node.volumes_of(&node.options(), &fakes);

@@ -419,9 +419,7 @@ fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
     fs::write(node.pool().join(".rootcellar/trash/c"), "a file").unwrap();
     let _volumes = node.volumes(&fakes);
     assert!(node.names(".rootcellar/staging").is_empty());
-    eventually("the trash is empty", || {
-        node.names(".rootcellar/trash").is_empty()
-    });
+    node.wait_for_trash();
 }
 
 /// A deleted volume is gone from sight at once and its space comes back in the background.
@@ -442,9 +440,7 @@ fn a_deleted_volume_is_reclaimed() {
         volumes.get(&volume.id.to_string()),
         Err(Error::NotFound { .. })
     ));
-    eventually("the trash is empty", || {
-        node.names(".rootcellar/trash").is_empty()
-    });
+    node.wait_for_trash();
 }
 
 /// A pool that goes away while it is served falls sick and comes back without a restart; what is

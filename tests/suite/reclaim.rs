@@ -427,8 +427,7 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
 #[test]
 fn the_room_of_what_is_reclaimed_comes_back() {
     const MIB: u64 = 1 << 20;
-    let node = MemoryNode::new(&["default"]);
-    require!(mount_namespace);
+    let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let gate = Arc::new(Gate::default());
     gate.shut("in first");
     gate.shut("in second");
@@ -446,9 +445,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
     eventually("the second is at hand", || gate.holds("in second"));
     make(&driver, &pool, "third");
     gate.open(|_| true);
-    eventually("everything is reclaimed", || {
-        names(&pool.join(".rootcellar/trash")).is_empty()
-    });
+    support::wait_for_trash(&pool);
     let room = SIZE - SIZE / 100 - MIB;
     // A process that another test begins holds every open file for a moment.
     eventually("the room is back", || {
@@ -462,8 +459,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
 #[test]
 fn a_volume_created_during_the_measurement_is_not_other_data() {
     const FOREIGN: usize = 96 << 20;
-    let node = MemoryNode::new(&["default"]);
-    require!(mount_namespace);
+    let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let gate = Arc::new(Gate::default());
     let at_the_sync = gate.clone();
     let fakes = Fakes::planned(move |step, _| {
@@ -500,8 +496,7 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
 #[test]
 fn an_empty_pool_notices_that_others_gave_space_back() {
     const FOREIGN: usize = 96 << 20;
-    let node = MemoryNode::new(&["default"]);
-    require!(mount_namespace);
+    let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let foreign = node.path("default/foreign");
     std::fs::write(&foreign, vec![0; FOREIGN]).unwrap();
     let driver = node.volumes_of(&node.options(), &Fakes::default());

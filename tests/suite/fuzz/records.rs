@@ -164,12 +164,18 @@ fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
     home.join(directory.unwrap()).join(file)
 }
 
+/// Asserts that a record that is served names what is served.
+#[track_caller]
+fn assert_names(content: &Value, id: &str) {
+    let named = (&content["id"], &content["format"]);
+    assert_eq!(named, (&id.into(), &1.into()));
+}
+
 /// Whatever stands in a volume's record, the volume is served or quarantined, and all others are
 /// served.
 #[test]
 fn any_record_is_served_or_quarantined() {
-    let scene = Scene::new();
-    require!(mount_namespace);
+    let scene = require!(mount_namespace, Scene::new());
     let record = file_of(&scene, "volumes", "a-1", "volume.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
@@ -177,10 +183,7 @@ fn any_record_is_served_or_quarantined() {
         let quarantined = match volumes.get(&scene.ids[0]) {
             Ok(volume) => {
                 assert_eq!(volume.name.as_str(), NAMES[0]);
-                assert_eq!(
-                    (&content["id"], &content["format"]),
-                    (&scene.ids[0].as_str().into(), &1.into())
-                );
+                assert_names(content, &scene.ids[0]);
                 0
             }
             Err(Error::Quarantined { path, reason }) => {
@@ -198,8 +201,7 @@ fn any_record_is_served_or_quarantined() {
 /// made of it, and all volumes are served.
 #[test]
 fn any_snapshot_record_is_served_or_quarantined() {
-    let scene = Scene::new();
-    require!(mount_namespace);
+    let scene = require!(mount_namespace, Scene::new());
     let record = file_of(&scene, "snapshots", "somebody", "snapshot.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
@@ -207,11 +209,7 @@ fn any_snapshot_record_is_served_or_quarantined() {
         let quarantined = match volumes.get_snapshot(&scene.snapshot) {
             Ok(snapshot) => {
                 assert_eq!(snapshot.name.as_str(), SNAPSHOT);
-                let id = scene.snapshot.as_str();
-                assert_eq!(
-                    (&content["id"], &content["format"]),
-                    (&id.into(), &1.into())
-                );
+                assert_names(content, &scene.snapshot);
                 0
             }
             Err(Error::Quarantined { path, reason }) => {
@@ -232,8 +230,7 @@ fn any_snapshot_record_is_served_or_quarantined() {
 /// Whatever stands in a pool's marker, the pool is served or sick, and the other one is served.
 #[test]
 fn any_marker_is_served_or_sick() {
-    let scene = Scene::new();
-    require!(mount_namespace);
+    let scene = require!(mount_namespace, Scene::new());
     let marker = scene.node.pool("a").join(".rootcellar/pool.json");
     let good: Value = serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
     scene.check(&marker, |opened, content| {
@@ -264,8 +261,7 @@ fn any_marker_is_served_or_sick() {
 /// or sick.
 #[test]
 fn any_memory_is_believed_or_refused() {
-    let scene = Scene::new();
-    require!(mount_namespace);
+    let scene = require!(mount_namespace, Scene::new());
     let memory = scene.node.path("state/pools.json");
     scene.check(&memory, |opened, content| {
         let volumes = match opened {

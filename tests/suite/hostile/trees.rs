@@ -10,17 +10,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::disk::{Disk, FILESYSTEMS};
-use support::require;
 
 use rootcellar::csi;
 
+use support::disk::{Disk, FILESYSTEMS};
 use support::loops::{LoopMount, run};
 use support::messages::{Answer, publish};
 use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
-use support::skip;
-use support::{Node, directory_of, eventually, fuse, names};
+use support::{Node, directory_of, eventually, fuse, names, require, skip};
 use swap::{Nodes, Swapper};
 
 /// A served node with a pool on a disk of its own, and things of others beside it.
@@ -66,6 +64,13 @@ impl Place {
         let server = serve(&self.node, &self.disk, self.http).await;
         self.clients = server.clients().await;
         self.server = Some(server);
+    }
+
+    /// As [`Place::new`], with the volume `pvc` and its id.
+    async fn with_volume(filesystem: &'static str) -> (Self, String) {
+        let mut place = Self::new(filesystem).await;
+        let id = place.clients.make("pvc", 1 << 20).await;
+        (place, id)
     }
 
     /// The `data/` of the volume of this name.
@@ -166,8 +171,7 @@ fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
 async fn what_pods_leave_hinders_nothing_and_goes() {
     require!(loop_devices);
     for filesystem in FILESYSTEMS {
-        let mut place = Place::new(filesystem).await;
-        let id = place.clients.make("pvc", 1 << 20).await;
+        let (mut place, id) = Place::with_volume(filesystem).await;
         let (first, second) = (place.node.target("first"), place.node.target("second"));
         place.clients.publish(publish(&id, &first)).await.unwrap();
         pod::fill(&first, &place.outside, filesystem);
@@ -201,8 +205,7 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
 async fn what_resists_is_told_and_goes_once_it_can() {
     require!(loop_devices);
     for filesystem in FILESYSTEMS {
-        let mut place = Place::new(filesystem).await;
-        let id = place.clients.make("pvc", 1 << 20).await;
+        let (mut place, id) = Place::with_volume(filesystem).await;
         let other = place.clients.make("other", 1 << 20).await;
         place.make_plain("pvc");
         let (data, target) = (place.data("pvc"), place.node.target("pod"));
@@ -241,8 +244,7 @@ async fn what_resists_is_told_and_goes_once_it_can() {
 #[tokio::test]
 async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
     require!(loop_devices);
-    let mut place = Place::new("btrfs").await;
-    let id = place.clients.make("pvc", 1 << 20).await;
+    let (mut place, id) = Place::with_volume("btrfs").await;
     let data = place.data("pvc");
     let Some(_daemon) = mount_inside(&data, &place.outside) else {
         skip!("no FUSE");

@@ -56,10 +56,7 @@ async fn every_mount_option_is_honoured() {
             let case = format!("{filesystem} {flags:?}");
             let asked = capability(Mode::SingleNodeMultiWriter, flags);
             assert_eq!(clients.validate(&id, asked).await.unwrap(), None, "{case}");
-            clients
-                .publish(publish_with(&id, &target, flags))
-                .await
-                .unwrap();
+            clients.publish_as(&id, &target, flags).await;
             assert_eq!(mounts_at(&target), [options(expected)], "{case}");
             clients.unpublish_soon(&id, &target).await;
             assert_eq!(mounts_at(&target), [], "{case}");
@@ -87,10 +84,7 @@ async fn the_pools_own_options_stay_unless_asked() {
     ];
     for (flags, expected) in cases {
         for _ in 0..2 {
-            clients
-                .publish(publish_with(&id, &target, flags))
-                .await
-                .unwrap();
+            clients.publish_as(&id, &target, flags).await;
             assert_eq!(mounts_at(&target), [options(expected)], "{flags:?}");
         }
         clients.unpublish_soon(&id, &target).await;
@@ -143,9 +137,8 @@ async fn restrictions_bind_the_pod() {
     let (free, bound) = (node.target("free"), node.target("bound"));
     clients.publish(publish(&id, &free)).await.unwrap();
     clients
-        .publish(publish_with(&id, &bound, &["noexec", "nosymfollow"]))
-        .await
-        .unwrap();
+        .publish_as(&id, &bound, &["noexec", "nosymfollow"])
+        .await;
     fs::copy("/bin/true", free.join("program")).unwrap();
     fs::set_permissions(free.join("program"), fs::Permissions::from_mode(0o755)).unwrap();
     symlink("/etc/passwd", free.join("link")).unwrap();
@@ -172,10 +165,7 @@ async fn a_publish_that_is_repeated_mounts_once() {
             fs::create_dir(&target).unwrap();
         }
         for _ in 0..3 {
-            clients
-                .publish(publish_with(&id, &target, &["nosuid"]))
-                .await
-                .unwrap();
+            clients.publish_as(&id, &target, &["nosuid"]).await;
             assert_eq!(mounts_at(&target).len(), 1, "{pod}");
         }
         clients.unpublish_soon(&id, &target).await;
@@ -191,10 +181,7 @@ async fn another_mount_at_the_target_is_already_exists() {
     let (node, _server, mut clients, id) = one_volume().await;
     let other = clients.make("pvc-2", 1 << 20).await;
     let target = node.target("pod");
-    clients
-        .publish(publish_with(&id, &target, &["nosuid"]))
-        .await
-        .unwrap();
+    clients.publish_as(&id, &target, &["nosuid"]).await;
     let read_only = csi::NodePublishVolumeRequest {
         readonly: true,
         ..publish_with(&id, &target, &["nosuid"])

@@ -8,7 +8,7 @@ use tonic::Code;
 use super::mounts_at;
 use support::disk::{Disk, FILESYSTEMS};
 use support::loops::run;
-use support::messages::{publish, refused, soon};
+use support::messages::{publish, refused};
 use support::require;
 use support::server::Server;
 use support::sick::assert_sick;
@@ -37,10 +37,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         disk.unmount();
         let late = clients.publish(publish(&id, &node.target("late"))).await;
         refused(&case, late, Code::Unavailable, "pool default");
-        soon("the pool is sick", async || {
-            clients.capacity(&[]).await == 0
-        })
-        .await;
+        clients.wait_sick().await;
         assert_sick(&case, &mut clients, "default", ("kept", &id), &node).await;
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
         clients.unpublish_soon(&id, &target).await;
@@ -50,7 +47,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         assert_eq!(names(disk.path()), Vec::<String>::new(), "{case}");
 
         disk.mount(&[]);
-        soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+        clients.wait_back(&id).await;
         // What else is on the disk is remembered no more finely than its metadata changes.
         let lost = capacity - clients.capacity(&[]).await;
         assert!(lost.abs_diff(64 << 20) < 16 << 20, "{case}: {lost}");
@@ -74,10 +71,7 @@ async fn unpublish_needs_no_healthy_pool() {
     }
     run(Command::new("umount").arg("-l").arg(disk.path()));
     clients.unpublish_soon(&id, &targets[0]).await;
-    soon("the pool is sick", async || {
-        clients.capacity(&[]).await == 0
-    })
-    .await;
+    clients.wait_sick().await;
     clients.unpublish_soon(&id, &targets[1]).await;
     refused(
         "sick",
@@ -112,7 +106,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
     // The server that starts without the disk cannot know whose the mount is.
     let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     disk.mount(&[]);
-    soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+    clients.wait_back(&id).await;
     clients
         .assert_in_use("published", &id, "is published at")
         .await;
@@ -131,12 +125,9 @@ async fn a_read_only_disk_is_sick_until_it_is_writable() {
         run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
     };
     remount("ro");
-    soon("the pool is sick", async || {
-        clients.capacity(&[]).await == 0
-    })
-    .await;
+    clients.wait_sick().await;
     assert_sick("read-only", &mut clients, "default", ("kept", &id), &node).await;
     remount("rw");
-    soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+    clients.wait_back(&id).await;
     clients.delete(&id).await.unwrap();
 }

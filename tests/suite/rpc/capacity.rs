@@ -2,12 +2,14 @@
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
-use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
+use rootcellar::csi::volume_capability::{AccessType, BlockVolume};
 use tonic::Code;
 
 use super::serve;
 use support::memory::MemoryNode;
-use support::messages::{capability, create, create_with, map, read_write_once, refused, soon};
+use support::messages::{
+    capability, create, create_with, map, read_write_once, refused, soon, with_fs_type,
+};
 use support::require;
 use support::server::{Clients, Server};
 use support::{NODE, memory};
@@ -75,8 +77,7 @@ async fn the_capacity_is_what_a_create_accepts() {
         "overcommit=2",
         "overcommit=0.5",
     ] {
-        require!(mount_namespace);
-        let node = MemoryNode::new(&["a"]);
+        let node = require!(mount_namespace, MemoryNode::new(&["a"]));
         let pools: Vec<String> = node
             .options()
             .iter()
@@ -86,20 +87,11 @@ async fn the_capacity_is_what_a_create_accepts() {
         let mut clients = server.clients().await;
         clients.create(create("before", 3 * MIB)).await.unwrap();
         let capacity = clients.capacity(&[]).await;
-        let too_much = clients.create(create("next", capacity + 1)).await;
-        refused(
-            options,
-            too_much,
-            Code::ResourceExhausted,
-            &format!(" {capacity} bytes"),
-        );
-        let too_much = clients.create(create("next", capacity + 1)).await;
-        refused(
-            options,
-            too_much,
-            Code::ResourceExhausted,
-            &format!(" {} bytes", capacity + 1),
-        );
+        for bytes in [capacity, capacity + 1] {
+            let says = format!(" {bytes} bytes");
+            let too_much = clients.create(create("next", capacity + 1)).await;
+            refused(options, too_much, Code::ResourceExhausted, &says);
+        }
         let volume = clients.create(create("next", capacity)).await.unwrap();
         assert_eq!(volume.capacity_bytes, capacity, "{options}");
         let rest = clients.capacity(&[]).await;
@@ -135,16 +127,6 @@ async fn a_refused_create_leaves_nothing() {
     assert_eq!(clients.capacity(&[]).await, capacity);
 }
 
-fn fs_type(fs_type: &str) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs_type.to_owned(),
-            ..Default::default()
-        })),
-        ..read_write_once()
-    }
-}
-
 /// A class that asks for another filesystem than the pool's has capacity 0, and a create for it is
 /// `RESOURCE_EXHAUSTED`; every other key of the sidecars is ignored.
 #[tokio::test]
@@ -165,7 +147,7 @@ async fn another_filesystem_has_no_capacity_here() {
             "{value:?}"
         );
         let request = csi::CreateVolumeRequest {
-            volume_capabilities: vec![fs_type(value)],
+            volume_capabilities: vec![with_fs_type(value)],
             ..create(&format!("by capability {value}"), MIB)
         };
         let by_parameter = create_with(&format!("by parameter {value}"), MIB, &[(key, value)]);
@@ -266,7 +248,7 @@ async fn capacity_is_of_this_node_and_of_what_it_can_do() {
         ("this node", at(NODE), all),
         ("another node", at("other"), 0),
         ("a mount", with(&[], read_write_once()), all),
-        ("another filesystem", with(&[], fs_type("xfs")), 0),
+        ("another filesystem", with(&[], with_fs_type("xfs")), 0),
         ("block", with(&[], block), all),
         ("many nodes", with(&[], many()), all),
         (

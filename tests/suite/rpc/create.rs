@@ -7,7 +7,9 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use support::loops::run;
-use support::messages::{capability, create, create_with, map, publish, read_write_once, refused};
+use support::messages::{
+    capability, create, create_with, map, publish, refused, with_fs_type,
+};
 use support::require;
 use support::server::Server;
 use support::{NODE, Node, names};
@@ -112,17 +114,6 @@ async fn a_name_taken_by_another_volume_is_already_exists() {
         );
     }
     assert_eq!(clients.get(&volume.volume_id).await.unwrap(), volume);
-}
-
-fn with_fs_type(fs_type: &str) -> csi::VolumeCapability {
-    use rootcellar::csi::volume_capability::{AccessType, MountVolume};
-    csi::VolumeCapability {
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs_type.to_owned(),
-            ..Default::default()
-        })),
-        ..read_write_once()
-    }
 }
 
 fn place(node: &str) -> csi::Topology {

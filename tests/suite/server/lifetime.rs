@@ -98,9 +98,7 @@ async fn create_on_frozen(
     clients.make("other", 1 << 20).await;
     let id = clients.make("slow", 1 << 20).await;
     clients.delete(&id).await.unwrap();
-    eventually("all is reclaimed", || {
-        names(&disk.path().join(".rootcellar/trash")).is_empty()
-    });
+    support::wait_for_trash(&disk.path());
     let frozen = Frozen::new(disk.path());
     let mut at_work = begin(server).await;
     // To delete what is not there takes no disk, and it is told to wait while a create is at work.

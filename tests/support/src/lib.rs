@@ -211,6 +211,11 @@ impl Node {
         parent.join("mount")
     }
 
+    /// Waits until all that was deleted from the pool is reclaimed.
+    pub fn wait_for_trash(&self) {
+        wait_for_trash(&self.pool());
+    }
+
     /// The names below a directory of the pool, sorted.
     pub fn names(&self, below: &str) -> Vec<String> {
         names(&self.pool().join(below))
@@ -314,6 +319,12 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "never came true: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until all that was deleted from a pool is reclaimed.
+pub fn wait_for_trash(pool: &Path) {
+    let trash = pool.join(".rootcellar/trash");
+    eventually("the trash is empty", || names(&trash).is_empty());
 }
 
 /// A name.
