@@ -17,8 +17,7 @@ const AUTO: &[(&str, &str)] = &[("enforcement", "auto")];
 async fn a_class_that_requires_it_goes_where_sizes_are_held() {
     require!(project_quota);
     for disk in ENFORCING.into_iter().chain([XFS_PLAIN, EXT4_COUNTING]) {
-        let node = DiskNode::new(disk);
-        let mut served = node.serve().await;
+        let (node, mut served) = DiskNode::served(disk).await;
         let capacity = served.clients.capacity(REQUIRED).await;
         assert_eq!(capacity > 0, disk.enforces(), "{}", disk.name);
         let answer = served.create("pvc", 4 * MIB, REQUIRED).await;

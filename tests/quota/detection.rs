@@ -21,8 +21,7 @@ fn each_variant_is_what_it_is_taken_for() {
 async fn a_volume_says_what_holds_its_size() {
     require!(project_quota);
     for disk in ENFORCING.into_iter().chain(OTHERS) {
-        let node = DiskNode::new(disk);
-        let mut served = node.serve().await;
+        let (node, mut served) = DiskNode::served(disk).await;
         let expected = if disk.enforces() { "project" } else { "none" };
         let said = served.enforcement("pvc", 4 * MIB).await;
         assert_eq!(said, expected, "{}", disk.name);

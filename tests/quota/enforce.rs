@@ -61,8 +61,7 @@ async fn id_of(served: &mut Served, name: &str) -> String {
 
 /// The volume `pvc`, which nothing enforced when it was filled, on a disk that enforces sizes now.
 async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> DiskNode {
-    let mut node = DiskNode::new(before);
-    let mut served = node.serve().await;
+    let (mut node, mut served) = DiskNode::served(before).await;
     unenforced(&node, &mut served, "pvc", fill).await;
     served.stop();
     node.mount_as(after);
@@ -73,8 +72,7 @@ async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> DiskNode {
 async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_they_are() {
     require!(project_quota);
     for (before, after) in PAIRS {
-        let mut node = DiskNode::new(before);
-        let mut served = node.serve().await;
+        let (mut node, mut served) = DiskNode::served(before).await;
         unenforced(&node, &mut served, "pvc", |at| {
             nasty(at, Extent::default());
         })
@@ -150,8 +148,7 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
 async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_unchanged() {
     require!(project_quota);
     for (before, after) in PAIRS {
-        let mut node = DiskNode::new(before);
-        let mut served = node.serve().await;
+        let (mut node, mut served) = DiskNode::served(before).await;
         unenforced(&node, &mut served, "large", |at| {
             let (written, error) = append(&at.join("file"), SIZE + MIB);
             assert_eq!((written, error), (SIZE + MIB, None));

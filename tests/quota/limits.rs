@@ -33,10 +33,8 @@ async fn a_volume_holds_its_size_and_no_more() {
 #[tokio::test]
 async fn a_full_volume_hinders_no_neighbour() {
     for_each_served(async |node, served| {
-        let id = served.make("pvc", 4 * MIB).await;
-        let neighbour = served.make("neighbour", 8 * MIB).await;
-        let target = node.publish(served, &id, "pod").await;
-        let beside = node.publish(served, &neighbour, "beside").await;
+        let sizes = [4 * MIB, 8 * MIB];
+        let [target, beside] = node.make_neighbours(served, sizes).await;
         assert_eq!(append(&target.join("file"), 64 * MIB).1, Some(node.full()));
         assert_eq!(append(&beside.join("file"), 6 * MIB), (6 * MIB, None));
         assert_ne!(node.project("pvc"), node.project("neighbour"));

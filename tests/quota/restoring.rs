@@ -71,8 +71,7 @@ async fn a_pool_may_lose_its_limits_and_get_them_back() {
     require!(project_quota);
     let ways: [(Disk, Disk); 2] = [(XFS, XFS_PLAIN), (EXT4, EXT4_COUNTING)];
     for (holding, other) in ways {
-        let mut node = DiskNode::new(holding);
-        let mut served = node.serve().await;
+        let (mut node, mut served) = DiskNode::served(holding).await;
         let id = served.make("pvc", 4 * MIB).await;
         served.stop();
 

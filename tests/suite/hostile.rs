@@ -39,6 +39,13 @@ impl Scene {
         }
     }
 
+    /// As [`Scene::new`], with a volume and its id.
+    async fn with_volume() -> (Self, String) {
+        let mut scene = Self::new().await;
+        let id = scene.clients.make("a", 1000).await;
+        (scene, id)
+    }
+
     /// Asserts that the server lives, that nothing in it panicked, and that nothing but the pool
     /// has changed.
     #[track_caller]

@@ -20,6 +20,10 @@ fn sickness(volumes: &Volumes) -> Option<Sickness> {
     volumes.pools()[0].sickness()
 }
 
+fn edit_marker(node: &Node, from: &str, to: &str) {
+    edit(&node.pool().join(".rootcellar/pool.json"), from, to);
+}
+
 /// Replaces text in a file of the pool.
 fn edit(path: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(path).unwrap();
@@ -107,24 +111,12 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         ),
         (
             "the marker is another node's",
-            |node| {
-                edit(
-                    &node.pool().join(".rootcellar/pool.json"),
-                    "test-node",
-                    "other-node",
-                );
-            },
+            |node| edit_marker(node, "test-node", "other-node"),
             |s| matches!(s, Sickness::Foreign { .. }),
         ),
         (
             "the marker is of a newer format",
-            |node| {
-                edit(
-                    &node.pool().join(".rootcellar/pool.json"),
-                    "\"format\": 1",
-                    "\"format\": 2",
-                );
-            },
+            |node| edit_marker(node, "\"format\": 1", "\"format\": 2"),
             |s| matches!(s, Sickness::MarkerDamaged(reason) if reason.contains("format 2")),
         ),
         (

@@ -7,10 +7,10 @@ use tonic::Code;
 
 use super::mounts_at;
 use support::disk::{Disk, FILESYSTEMS};
-use support::loops::run;
+use support::loops::{LoopMount, run};
 use support::messages::{publish, refused};
 use support::require;
-use support::server::Server;
+use support::server::{Clients, Server};
 use support::sick::assert_sick;
 use support::{Node, eventually, names};
 
@@ -58,13 +58,19 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
     }
 }
 
+/// A served node with the volume `kept` on a disk of its own.
+async fn kept_on_disk() -> (Node, LoopMount, Server, Clients, String) {
+    let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
+    let id = clients.make("kept", 1 << 20).await;
+    (node, disk, server, clients, id)
+}
+
 /// Unpublishing works when the disk was pulled away from under the pool, before and after the
 /// driver notices, and in a driver that has never seen it.
 #[tokio::test]
 async fn unpublish_needs_no_healthy_pool() {
     require!(loop_devices);
-    let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
-    let id = clients.make("kept", 1 << 20).await;
+    let (node, disk, server, mut clients, id) = kept_on_disk().await;
     let targets = ["at once", "when sick", "after a restart"].map(|pod| node.target(pod));
     for target in &targets {
         clients.publish(publish(&id, target)).await.unwrap();
@@ -98,8 +104,7 @@ async fn unpublish_needs_no_healthy_pool() {
 #[tokio::test]
 async fn publications_are_known_again_when_a_disk_is_back() {
     require!(loop_devices);
-    let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
-    let id = clients.make("kept", 1 << 20).await;
+    let (node, disk, server, mut clients, id) = kept_on_disk().await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
     disk.unmount();
@@ -118,8 +123,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
 #[tokio::test]
 async fn a_read_only_disk_is_sick_until_it_is_writable() {
     require!(loop_devices);
-    let (node, disk, _server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
-    let id = clients.make("kept", 1 << 20).await;
+    let (node, disk, _server, mut clients, id) = kept_on_disk().await;
     let remount = |option: &str| {
         let option = format!("remount,{option}");
         run(Command::new("mount").args(["-o", &option]).arg(disk.path()));

@@ -7,9 +7,7 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use support::loops::run;
-use support::messages::{
-    capability, create, create_with, map, publish, refused, with_fs_type,
-};
+use support::messages::{capability, create, create_with, map, publish, refused, with_fs_type};
 use support::require;
 use support::server::Server;
 use support::{NODE, Node, names};

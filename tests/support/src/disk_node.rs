@@ -56,6 +56,13 @@ impl DiskNode {
         }
     }
 
+    /// As [`DiskNode::new`], and starts the server.
+    pub async fn served(disk: Disk) -> (Self, Served) {
+        let node = Self::new(disk);
+        let served = node.serve().await;
+        (node, served)
+    }
+
     /// Mounts a disk of the machine, which has such a filesystem.
     pub fn of_device(disk: Disk, device: &Path) -> Self {
         let node = Node::new();
@@ -87,6 +94,13 @@ impl DiskNode {
             server,
             page,
         }
+    }
+
+    /// Makes the volumes `pvc` and `neighbour` of these sizes; where a pod has each.
+    pub async fn make_neighbours(&self, served: &mut Served, sizes: [u64; 2]) -> [PathBuf; 2] {
+        let (_, target) = self.make_published(served, sizes[0]).await;
+        let neighbour = served.make("neighbour", sizes[1]).await;
+        [target, self.publish(served, &neighbour, "beside").await]
     }
 
     /// Makes the volume `pvc` of a size and publishes it to a pod: its id, and where the pod has it.
