@@ -12,7 +12,6 @@
 //! slower; a snapshot on btrfs within 10 ms; 4 GiB within 5 ms on XFS. The minimum decides.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-#[path = "common/pool.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod pool;
 
@@ -23,9 +22,11 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rootcellar::volume::{Snapshot, SnapshotClass, SnapshotRequest, SourceId, Terms, Volume};
+use rootcellar::volume::{Snapshot, SourceId, Volume};
 
 use pool::{Bench, report, request, setting};
+use support::loops::run;
+use support::machine;
 
 /// How often as fast as cp a restore is to be at the least, and what cp is told of sharing.
 const FILESYSTEMS: [(&str, f64, &str); 3] = [
@@ -40,7 +41,7 @@ const EXTENTS: u64 = 100_000;
 const BLOCK: u64 = 4096;
 
 fn main() -> ExitCode {
-    if let Some(obstacle) = pool::loops::obstacle() {
+    if let Some(obstacle) = machine::loop_devices() {
         eprintln!("copies: {obstacle}");
         return ExitCode::from(2);
     }
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
 }
 
 /// Times the tree, and says whether the targets are met.
-fn tree(filesystem: &str, target: f64, reflink: &str) -> bool {
+fn tree(filesystem: &'static str, target: f64, reflink: &str) -> bool {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     fill(&data);
@@ -80,15 +81,13 @@ fn tree(filesystem: &str, target: f64, reflink: &str) -> bool {
             bench.settle(false);
             let start = Instant::now();
             if turn == 0 {
-                pool::loops::run(
-                    Command::new("cp")
-                        .args(["-a", reflink])
-                        .arg(&data)
-                        .arg(&copied),
-                );
+                run(Command::new("cp")
+                    .args(["-a", reflink])
+                    .arg(&data)
+                    .arg(&copied));
                 sync(&bench.pool);
                 by_cp.push(start.elapsed());
-                pool::loops::run(Command::new("rm").arg("-rf").arg(&copied));
+                run(Command::new("rm").arg("-rf").arg(&copied));
             } else {
                 let source = SourceId::Snapshot(snapshot.id.to_string());
                 let restored = copy(&bench, &format!("restored-{round}"), source);
@@ -111,7 +110,7 @@ fn tree(filesystem: &str, target: f64, reflink: &str) -> bool {
 }
 
 /// Times a clone of a file of 4 GiB.
-fn large(filesystem: &str) -> bool {
+fn large(filesystem: &'static str) -> bool {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     let file = File::create(data.join("file")).unwrap();
@@ -137,7 +136,7 @@ fn large(filesystem: &str) -> bool {
 }
 
 /// Measures the longest that a writer waits while a file in many pieces is copied.
-fn stall(filesystem: &str) {
+fn stall(filesystem: &'static str) {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     let path = data.join("file");
@@ -175,18 +174,7 @@ fn stall(filesystem: &str) {
 }
 
 fn snapshot(bench: &Bench, name: &str, of: &Volume) -> Snapshot {
-    let request = SnapshotRequest {
-        name: name.parse().unwrap(),
-        source: of.id.to_string(),
-        class: SnapshotClass {
-            copies: Terms {
-                copy: true,
-                max_stall: None,
-            },
-            ..SnapshotClass::default()
-        },
-        excludes_node: false,
-    };
+    let request = support::snapshot(name, of.id);
     bench.volumes.create_snapshot(&request).unwrap()
 }
 

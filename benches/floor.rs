@@ -24,7 +24,7 @@ use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, Unmoun
 use serde::Serialize;
 use uuid::Uuid;
 
-use common::{Phase, Times, targets};
+use common::{Phase, Times, Work, targets};
 
 /// As large as a record of the driver.
 const RECORD: [u8; 512] = [b' '; 512];
@@ -45,18 +45,8 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     target_dir: PathBuf,
 
-    /// Make so many volumes
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    volumes: usize,
-
-    /// Time so many operations of each kind while the volumes are there
-    #[arg(long, value_name = "M")]
-    measure: Option<usize>,
-
-    /// Keep so many operations going
-    #[arg(long, value_name = "C", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..))]
-    in_flight: u16,
+    #[command(flatten)]
+    work: Work,
 
     /// Leave the volumes that are not timed where they are
     #[arg(long, requires = "measure")]
@@ -109,9 +99,9 @@ struct Facts {
 fn run(args: &Args) -> Result<bool, String> {
     enter_private_namespace()?;
     let floor = Floor::new(args)?;
-    let (present, timed) = match args.measure {
-        Some(measure) => (args.volumes, measure),
-        None => (0, args.volumes),
+    let (present, timed) = match args.work.measure {
+        Some(measure) => (args.work.volumes, measure),
+        None => (0, args.work.volumes),
     };
     let fill = floor.volumes(present);
     let mut phases = Vec::new();
@@ -143,7 +133,7 @@ fn run(args: &Args) -> Result<bool, String> {
         eprintln!("floor: {left} directories could not be removed");
     }
     let facts = Facts {
-        in_flight: args.in_flight,
+        in_flight: args.work.in_flight,
         volumes: present,
     };
     common::print(args.json, &facts, &phases).map_err(|error| error.to_string())?;
@@ -198,7 +188,7 @@ impl Floor {
         Ok(Self {
             dir: args.dir.clone(),
             target_dir: args.target_dir.clone(),
-            threads: args.in_flight,
+            threads: args.work.in_flight,
             data: args.data,
             staging: open(staging)?,
             volumes: open(volumes)?,

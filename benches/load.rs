@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use client::process::{self, Process};
 use client::{Call, Driver, Volume, Wanted, steady};
-use common::Phase;
+use common::{Phase, Work};
 
 /// The fewest calls that tell what a call costs that does nothing.
 const PROBES: usize = 1000;
@@ -49,18 +49,8 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     target_dir: PathBuf,
 
-    /// Make so many volumes
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    volumes: usize,
-
-    /// Time so many calls of each kind while the volumes are there
-    #[arg(long, value_name = "M")]
-    measure: Option<usize>,
-
-    /// Keep so many calls going
-    #[arg(long, value_name = "C", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..))]
-    in_flight: u16,
+    #[command(flatten)]
+    work: Work,
 
     /// Ask for this class parameter; repeat for more
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = key_value)]
@@ -175,15 +165,15 @@ async fn run(args: Args) -> Result<bool, String> {
         patience: args.timeout,
     };
     let driver = Arc::new(Driver::connect(socket, wanted).await?);
-    let (present, timed) = match (args.measure, args.lasts) {
-        (None, None) => (0, args.volumes),
-        (measure, _) => (args.volumes, measure.unwrap_or(0)),
+    let (present, timed) = match (args.work.measure, args.lasts) {
+        (None, None) => (0, args.work.volumes),
+        (measure, _) => (args.work.volumes, measure.unwrap_or(0)),
     };
     let fill = driver.volumes(present);
     let mut phases = filled(&driver, &fill, &args).await;
     let mut good = true;
     if let Some(lasts) = args.lasts {
-        let (interval, in_flight, json) = (args.interval, args.in_flight, args.json);
+        let (interval, in_flight, json) = (args.interval, args.work.in_flight, args.json);
         let plan = steady::Plan {
             lasts,
             interval,
@@ -193,7 +183,7 @@ async fn run(args: Args) -> Result<bool, String> {
         };
         good = steady::run(&driver, plan).await?;
     } else {
-        phases.extend(questions(&driver, timed, args.in_flight).await);
+        phases.extend(questions(&driver, timed, args.work.in_flight).await);
         phases.extend(lives(&driver, timed, &args).await?);
     }
     let server = Process::look(pid)?;
@@ -201,7 +191,7 @@ async fn run(args: Args) -> Result<bool, String> {
         phases.push(untimed(&driver, "clear", Call::Delete, &made(&fill)).await);
     }
     let facts = Facts {
-        in_flight: args.in_flight,
+        in_flight: args.work.in_flight,
         volumes: present,
         files: args.files,
         server,
@@ -280,7 +270,7 @@ async fn lives(driver: &Arc<Driver>, count: usize, args: &Args) -> Result<Vec<Ph
                     .map_err(|error| format!("cannot put files into a volume: {error}"))?;
             }
         }
-        phases.push(client::phase(driver, call.name(), call, &on, args.in_flight).await);
+        phases.push(client::phase(driver, call.name(), call, &on, args.work.in_flight).await);
     }
     for volume in &volumes {
         volume

@@ -12,7 +12,6 @@
 //! minimum decides, for it has the least of others' noise in it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-#[path = "common/pool.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod pool;
 
@@ -25,6 +24,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 
 use pool::{Bench, report, setting};
+use support::loops::run;
+use support::machine;
 
 /// A tree: `chains` chains of `depth` directories, `files` files in each directory.
 struct Shape {
@@ -67,7 +68,7 @@ const SIZES: [usize; 4] = [0, 1 << 10, 4 << 10, 16 << 10];
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 fn main() -> ExitCode {
-    if let Some(obstacle) = pool::loops::obstacle() {
+    if let Some(obstacle) = machine::loop_devices() {
         eprintln!("reclaim: {obstacle}");
         return ExitCode::from(2);
     }
@@ -134,7 +135,7 @@ impl Removes for Bench {
                 self.settle(cold);
                 let start = Instant::now();
                 if turn == 0 {
-                    pool::loops::run(Command::new("rm").arg("-rf").arg(data));
+                    run(Command::new("rm").arg("-rf").arg(data));
                     times.0.push(start.elapsed());
                 } else {
                     replies.1.push(self.delete(by_driver));

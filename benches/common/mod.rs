@@ -8,6 +8,23 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+/// How much a run does.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Work {
+    /// Make so many volumes
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) volumes: usize,
+
+    /// Time so many operations of each kind while the volumes are there
+    #[arg(long, value_name = "M")]
+    pub(crate) measure: Option<usize>,
+
+    /// Keep so many operations going
+    #[arg(long, value_name = "C", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) in_flight: u16,
+}
+
 /// What came of the operations of one phase.
 #[derive(Debug, Default)]
 pub(crate) struct Times {

@@ -185,11 +185,7 @@ func poolOfOneNode(s *scenario) {
 	class, _ := s.counted()
 	s.left(node1, class, 0)
 	for _, name := range []string{"one", "two", "three"} {
-		s.claim(name, class, "16Mi")
-		s.pod(name, with(name, "/data"))
-		if home := s.runningOn(name); home != node2 {
-			s.Fatalf("pod %s is on %s", name, home.name)
-		}
+		s.goesTo(node2, name, class, "16Mi")
 		s.directory(node2, "fast", s.volume(name).Name)
 	}
 	s.claim("pinned", class, "16Mi")

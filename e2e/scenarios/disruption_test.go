@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -223,12 +222,9 @@ func driverAway(s *scenario) {
 	back()
 	s.running("again")
 	s.running("new")
-	s.eventually("the deleted pod is gone", patience, func() string {
+	s.gone("the deleted pod", func() error {
 		_, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), "old", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return ""
-		}
-		return fmt.Sprint("still there ", err)
+		return err
 	})
 	s.unmounted(node1, ended)
 	s.volumeGone(dropped)

@@ -290,11 +290,7 @@ func requiredGoesWhereItIsHeld(s *scenario) {
 	s.left(node1, required, 0)
 
 	for _, name := range []string{"one", "two", "three"} {
-		s.claim(name, required, "32Mi")
-		s.pod(name, with(name, "/data"))
-		if home := s.runningOn(name); home != node2 {
-			s.Fatalf("pod %s is on %s", name, home.name)
-		}
+		s.goesTo(node2, name, required, "32Mi")
 		if held := s.enforcement(node2, name); held != "squota" {
 			s.Fatalf("the size of %s is held by %s", name, held)
 		}

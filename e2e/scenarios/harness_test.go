@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -115,6 +116,18 @@ func (s *scenario) apply(yaml string) {
 	if out, err := command.CombinedOutput(); err != nil {
 		s.Fatalf("kubectl apply: %v: %s\n%s", err, out, yaml)
 	}
+}
+
+// gone waits until what is asked for is not found.
+func (s *scenario) gone(what string, get func() error) {
+	s.Helper()
+	s.eventually(what+" is gone", patience, func() string {
+		err := get()
+		if apierrors.IsNotFound(err) {
+			return ""
+		}
+		return fmt.Sprint("still there ", err)
+	})
 }
 
 // exec runs a shell line in a pod's first container.

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -147,6 +146,34 @@ func (s *scenario) deleteClaim(name string) {
 	s.kubectl("delete", "pvc", name, "--timeout", patience.String())
 }
 
+// deleteWithClaims deletes pods, each with the claim of its name, and waits until they are gone.
+func (s *scenario) deleteWithClaims(names ...string) {
+	s.Helper()
+	for _, name := range names {
+		s.deletePod(name)
+		s.deleteClaim(name)
+	}
+}
+
+// goesTo makes a claim and its pod, and has the scheduler choose the node.
+func (s *scenario) goesTo(n node, name, class, size string) {
+	s.Helper()
+	s.claim(name, class, size)
+	s.pod(name, with(name, "/data"))
+	if home := s.runningOn(name); home != n {
+		s.Fatalf("pod %s is on %s", name, home.name)
+	}
+}
+
+// podWithFile makes a claim of 64Mi and, on a node, its pod, and writes "kept" into a file of the volume.
+func (s *scenario) podWithFile(name, class string, n node) {
+	s.Helper()
+	s.claim(name, class, "64Mi")
+	s.pod(name, with(name, "/data"), at(n))
+	s.running(name)
+	s.says(name, "echo kept > /data/file && sync && cat /data/file", "kept")
+}
+
 // volume waits until the claim is bound and returns its PersistentVolume.
 func (s *scenario) volume(claim string) *corev1.PersistentVolume {
 	s.Helper()
@@ -171,12 +198,9 @@ func (s *scenario) volume(claim string) *corev1.PersistentVolume {
 // volumeGone waits until a PersistentVolume is deleted.
 func (s *scenario) volumeGone(name string) {
 	s.Helper()
-	s.eventually("PersistentVolume "+name+" is gone", patience, func() string {
+	s.gone("PersistentVolume "+name, func() error {
 		_, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return ""
-		}
-		return fmt.Sprint("still there ", err)
+		return err
 	})
 }
 

@@ -1,12 +1,10 @@
 package scenarios
 
 import (
-	"fmt"
 	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -147,12 +145,9 @@ func ephemeralGoes(s *scenario) {
 	s.directory(node1, "default", first)
 
 	s.deletePod("worker")
-	s.eventually("the claim is gone with the pod", patience, func() string {
+	s.gone("the claim of the pod", func() error {
 		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "worker-scratch", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return ""
-		}
-		return fmt.Sprint("still there ", err)
+		return err
 	})
 	s.volumeGone(first)
 	s.reclaimed(node1, "default", first)

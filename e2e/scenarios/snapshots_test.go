@@ -236,10 +236,7 @@ func copiesAreSteered(s *scenario) {
 	if found := s.directories(home.other(), "reflink", s.namespace+"_"); len(found) > 0 {
 		s.Fatalf("left on the wrong node: %q", found)
 	}
-	for _, name := range []string{"source", "restored", "cloned"} {
-		s.deletePod(name)
-		s.deleteClaim(name)
-	}
+	s.deleteWithClaims("source", "restored", "cloned")
 	s.deleteSnapshot("taken")
 	s.nothingLeft()
 }
@@ -252,10 +249,7 @@ func claimIsSteered(s *scenario) {
 	}
 	for _, home := range nodes() {
 		source, early, late := "source-"+home.name, "early-"+home.name, "late-"+home.name
-		s.claim(source, class, "64Mi")
-		s.pod(source, with(source, "/data"), at(home))
-		s.running(source)
-		s.says(source, "echo kept > /data/file && sync && cat /data/file", "kept")
+		s.podWithFile(source, class, home)
 		s.snapshot(source, source)
 		s.taken(source)
 		// One is bound before its pod exists, the other claim and its pod are there at once.
@@ -271,10 +265,7 @@ func claimIsSteered(s *scenario) {
 			}
 			s.says(name, "cat /data/file", "kept")
 		}
-		for _, name := range []string{source, early, late} {
-			s.deletePod(name)
-			s.deleteClaim(name)
-		}
+		s.deleteWithClaims(source, early, late)
 		s.deleteSnapshot(source)
 	}
 	s.nothingLeft()
@@ -284,10 +275,7 @@ func sourceDeletedFirst(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
 		class := s.class(map[string]string{"pool": place.pool})
-		s.claim("source", class, "64Mi")
-		s.pod("source", with("source", "/data"), at(place.node))
-		s.running("source")
-		s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+		s.podWithFile("source", class, place.node)
 		s.snapshot("taken", "source")
 		s.taken("taken")
 		source := s.volume("source").Name
@@ -331,10 +319,7 @@ func snapshotDeletedUnderRestore(s *scenario) {
 		s.deleteSnapshot("taken")
 		s.says("late", "dd if=/dev/urandom of=/data/file bs=1M count=16 conv=notrunc 2>/dev/null; sync; wc -c < /data/file", "16777216")
 		s.says("source", "tr -d '\\0' < /data/file | wc -c", "0")
-		for _, name := range []string{"source", "late"} {
-			s.deletePod(name)
-			s.deleteClaim(name)
-		}
+		s.deleteWithClaims("source", "late")
 		s.nothingLeft()
 	}
 }
@@ -360,10 +345,7 @@ func restoresToOtherSizes(s *scenario) {
 	if size := s.volume("larger").Spec.Capacity.Storage().String(); size != "128Mi" {
 		s.Fatalf("the restored volume has %s", size)
 	}
-	for _, name := range []string{"source", "smaller", "larger"} {
-		s.deletePod(name)
-		s.deleteClaim(name)
-	}
+	s.deleteWithClaims("source", "smaller", "larger")
 	s.deleteSnapshot("taken")
 	s.nothingLeft()
 }
@@ -371,10 +353,7 @@ func restoresToOtherSizes(s *scenario) {
 // forbiddenSnapshots are of a volume on node1's ext4, where files share no blocks.
 func forbiddenSnapshots(s *scenario) {
 	class := s.class(map[string]string{"copy": "allowed"})
-	s.claim("source", class, "64Mi")
-	s.pod("source", with("source", "/data"), at(node1))
-	s.running("source")
-	s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+	s.podWithFile("source", class, node1)
 	s.snapshot("shared", "source")
 	s.forbidden("shared", "InvalidArgument", "pool default is on ext4", "copy: allowed")
 	s.deleteSnapshot("shared")
@@ -428,10 +407,7 @@ func snapshotsByTheManual(s *scenario) {
 	s.manually("Clone a volume")
 	s.running("cloned")
 	s.says("cloned", "cat /data/visits", "visited\nagain")
-	for _, name := range []string{"cellar", "restored", "cloned"} {
-		s.deletePod(name)
-		s.deleteClaim(name)
-	}
+	s.deleteWithClaims("cellar", "restored", "cloned")
 	s.deleteSnapshot("cellar")
 	s.nothingLeft()
 }

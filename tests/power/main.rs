@@ -2,37 +2,17 @@
 //! the reply is there; or looks at what such a disk holds. Run by hack/uml-poweroff.sh.
 //!
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
-#![allow(
-    unreachable_pub,
-    reason = "nothing outside this binary can reach anything in it"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "that is how a test fails"
-)]
-#![allow(missing_debug_implementations, reason = "nothing prints the harness")]
-
-#[path = "../quota/cellar.rs"]
-#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
-mod cellar;
-#[path = "../suite/common/mod.rs"]
-#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
-mod common;
-#[path = "../quota/kernel.rs"]
-#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
-mod kernel;
-#[path = "../quota/variant.rs"]
-#[allow(dead_code, reason = "shared with tests/quota, which uses the rest")]
-mod variant;
+#![allow(unreachable_pub, missing_debug_implementations)]
+// That is how a test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use cellar::{Cellar, MIB, OURS, Served, append};
-use common::{eventually, names};
+use support::disk::ENFORCING;
+use support::disk_node::{DiskNode, MIB, OURS, Served, append};
+use support::{eventually, kernel, names};
 
 const MODE: u32 = 0o2770;
 const OWNER: u32 = 1007;
@@ -73,17 +53,17 @@ async fn make(served: &mut Served, volume: &str, size: u64) -> String {
 }
 
 /// Makes what was there before, and does what is to be done.
-async fn act(operation: Operation, cellar: &Cellar) {
-    let mut served = cellar.serve().await;
+async fn act(operation: Operation, node: &DiskNode) {
+    let mut served = node.serve().await;
     make(&mut served, "kept", 8 * MIB).await;
-    append(&cellar.directory("kept").join("data/file"), MIB);
+    append(&node.directory("kept").join("data/file"), MIB);
     if operation == Operation::Create {
         sync();
         make(&mut served, "pvc", 4 * MIB).await;
         return lose_power();
     }
     let id = make(&mut served, "pvc", 4 * MIB).await;
-    let target = cellar.publish(&mut served, &id, "pod").await;
+    let target = node.publish(&mut served, &id, "pod").await;
     append(&target.join("file"), 2 * MIB);
     if operation == Operation::Expand {
         sync();
@@ -91,11 +71,11 @@ async fn act(operation: Operation, cellar: &Cellar) {
         return lose_power();
     }
     served.clients.unpublish(&id, &target).await.unwrap();
-    let project = cellar.project("pvc");
+    let project = node.project("pvc");
     sync();
     served.clients.delete(&id).await.unwrap();
     if operation == Operation::Reclaim {
-        cellar.wait_free(project);
+        node.wait_free(project);
     }
     lose_power();
 }
@@ -112,28 +92,28 @@ fn lose_power() {
 }
 
 /// Looks at what is there when a driver is started again.
-async fn check(operation: Operation, cellar: &Cellar) {
-    let mut served = cellar.serve().await;
+async fn check(operation: Operation, node: &DiskNode) {
+    let mut served = node.serve().await;
     assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
     let volumes = operation.leaves();
     let (ids, _) = served.clients.list(0, "").await.unwrap();
     assert_eq!(ids.len(), volumes.len(), "{ids:?}");
     for &(volume, size) in volumes {
-        let directory = cellar.directory(volume);
+        let directory = node.directory(volume);
         assert_eq!(names(&directory), ["data", "volume.json"]);
         let data = fs::metadata(directory.join("data")).unwrap();
         assert_eq!(data.permissions().mode() & 0o7777, MODE, "{volume}");
         assert_eq!(data.uid(), OWNER, "{volume}");
-        cellar.assert_limited(volume, size);
+        node.assert_limited(volume, size);
         assert!(ids.contains(&make(&mut served, volume, size).await));
     }
-    let kept = fs::metadata(cellar.directory("kept").join("data/file"));
+    let kept = fs::metadata(node.directory("kept").join("data/file"));
     assert_eq!(kept.unwrap().len(), MIB);
 
-    assert_eq!(names(&cellar.at().join(".rootcellar/staging")), [""; 0]);
+    assert_eq!(names(&node.at().join(".rootcellar/staging")), [""; 0]);
     eventually("what was deleted is reclaimed", || {
-        let trash = names(&cellar.at().join(".rootcellar/trash"));
-        let numbers = kernel::quotas(cellar.at(), OURS.start);
+        let trash = names(&node.at().join(".rootcellar/trash"));
+        let numbers = kernel::quotas(node.at(), OURS.start);
         trash.is_empty() && numbers.len() == volumes.len()
     });
     served.stop();
@@ -146,12 +126,11 @@ async fn main() {
         panic!("usage: power act|check OPERATION FILESYSTEM DEVICE");
     };
     let operation = Operation::parse(operation);
-    let variants = variant::ENFORCING.into_iter();
-    let variant = { variants }.find(|variant| variant.filesystem == filesystem);
-    let cellar = Cellar::of_device(variant.unwrap(), Path::new(device));
+    let disk = { ENFORCING.into_iter() }.find(|disk| disk.filesystem == filesystem);
+    let node = DiskNode::of_device(disk.unwrap(), Path::new(device));
     match what.as_str() {
-        "act" => act(operation, &cellar).await,
-        "check" => check(operation, &cellar).await,
+        "act" => act(operation, &node).await,
+        "check" => check(operation, &node).await,
         _ => panic!("neither act nor check: {what}"),
     }
 }

@@ -6,11 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::common::NodeDir;
-use crate::common::loops::{LoopMount, run};
-use crate::variant::{ENFORCING, OTHERS};
-use crate::{kernel, skip};
+use support::Node;
+use support::disk::OTHERS;
+use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, for_each_served};
+use support::loops::run;
+use support::{kernel, require};
 
 /// What is found of the pool at a path.
 pub fn look(pool: &Path) -> Value {
@@ -66,8 +66,8 @@ pub fn assert_well(report: &Value) {
 }
 
 /// Every number that is limited, with its limits.
-fn limits(cellar: &Cellar) -> Vec<(u32, [u64; 2], [u64; 2])> {
-    let quotas = kernel::quotas(cellar.at(), 1).into_iter();
+fn limits(node: &DiskNode) -> Vec<(u32, [u64; 2], [u64; 2])> {
+    let quotas = kernel::quotas(node.at(), 1).into_iter();
     quotas
         .filter(kernel::Quota::is_limited)
         .map(|quota| (quota.id, quota.bytes, quota.inodes))
@@ -84,14 +84,8 @@ pub fn follow(remedy: &str, commands_end: &str) {
 /// of files are in them, and nothing is changed.
 #[tokio::test]
 async fn a_pool_that_holds_sizes_is_well() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 32 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 32 * MIB).await;
         append(&target.join("file"), 8 * MIB);
         fs::hard_link(target.join("file"), target.join("again")).unwrap();
         File::create(target.join("sparse"))
@@ -104,61 +98,57 @@ async fn a_pool_that_holds_sizes_is_well() {
             fs::write(target.join(format!("d{number}/file")), "x").unwrap();
         }
         rustix::fs::syncfs(File::open(&target).unwrap()).unwrap();
-        let before = limits(&cellar);
-        let report = look(cellar.at());
+        let before = limits(node);
+        let report = look(node.at());
         assert_well(&report);
         for about in ["enforcement", "limits", "usage", "space", "records"] {
             assert_eq!(
                 of(&report, "ok", about).len(),
                 1,
                 "{}: {report:#}",
-                variant.name
+                node.disk.name
             );
         }
         assert_eq!(report["enforcement"], "project");
-        assert_eq!(limits(&cellar), before);
+        assert_eq!(limits(node), before);
 
         // A file that is deleted and still open is charged, and is no fault.
         let open = File::open(target.join("file")).unwrap();
         for name in ["file", "again"] {
             fs::remove_file(target.join(name)).unwrap();
         }
-        let report = look(cellar.at());
+        let report = look(node.at());
         assert_well(&report);
         let notes = of(&report, "note", "usage");
-        assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
+        assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
         assert!(notes[0].3.contains("deleted and still open"), "{notes:?}");
         drop(open);
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// Limits that are not as recorded, and numbers that no volume has, are told of and left as they
 /// are; a start mends them.
 #[tokio::test]
 async fn limits_that_are_not_as_recorded_are_told() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         for volume in ["lowered", "lifted", "kept"] {
             served.make(volume, 16 * MIB).await;
         }
         served.stop();
-        kernel::limit(cellar.at(), cellar.project("lowered"), MIB, 7);
-        kernel::limit(cellar.at(), cellar.project("lifted"), 0, 0);
-        kernel::limit(cellar.at(), (1 << 30) + 7, MIB, 0);
-        let before = limits(&cellar);
-        let report = look(cellar.at());
+        kernel::limit(node.at(), node.project("lowered"), MIB, 7);
+        kernel::limit(node.at(), node.project("lifted"), 0, 0);
+        kernel::limit(node.at(), (1 << 30) + 7, MIB, 0);
+        let before = limits(&node);
+        let report = look(node.at());
         let wrong = of(&report, "wrong", "limits");
-        assert_eq!(wrong.len(), 2, "{}: {report:#}", variant.name);
+        assert_eq!(wrong.len(), 2, "{}: {report:#}", node.disk.name);
         for (volume, words) in [
             ("lowered", "(1 MiB) in 7 files"),
             ("lifted", "is not limited"),
         ] {
-            let directory = cellar.directory(volume);
+            let directory = node.directory(volume);
             let is_it = |found: &&Found| directory.ends_with(&found.2) && found.3.contains(words);
             assert_eq!(
                 wrong.iter().filter(is_it).count(),
@@ -167,73 +157,68 @@ async fn limits_that_are_not_as_recorded_are_told() {
             );
         }
         let notes = of(&report, "note", "limits");
-        assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
-        assert_eq!(limits(&cellar), before);
-        cellar.serve().await.stop();
-        let report = look(cellar.at());
+        assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
+        assert_eq!(limits(&node), before);
+        node.serve().await.stop();
+        let report = look(node.at());
         assert_eq!(
             of(&report, "ok", "limits").len(),
             1,
             "{}: {report:#}",
-            variant.name
+            node.disk.name
         );
-    }
+    })
+    .await;
 }
 
 /// A volume whose data carries another number is quarantined by a start; what `check` says ends
 /// that.
 #[tokio::test]
 async fn a_volume_of_another_number_is_mended_by_what_check_says() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         served.make("pvc", 16 * MIB).await;
         served.stop();
-        let data = cellar.directory("pvc").join("data");
+        let data = node.directory("pvc").join("data");
         fs::write(data.join("file"), vec![1; 2 << 20]).unwrap();
         run(Command::new("chattr").args(["-R", "-p", "0"]).arg(&data));
-        let report = look(cellar.at());
+        let report = look(node.at());
         let wrong = of(&report, "wrong", "limits");
-        assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
+        assert_eq!(wrong.len(), 1, "{}: {report:#}", node.disk.name);
         follow(&wrong[0].4, ";");
-        let served = cellar.serve().await;
+        let served = node.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
-        assert!(cellar.quota("pvc").used[0] >= 2 * MIB, "{}", variant.name);
-        assert_well(&look(cellar.at()));
+        assert!(node.quota("pvc").used[0] >= 2 * MIB, "{}", node.disk.name);
+        assert_well(&look(node.at()));
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// However a filesystem was made and mounted, the commands that `check` gives make it hold sizes.
 #[tokio::test]
 async fn the_way_to_sizes_that_are_held_is_told_and_works() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in OTHERS {
-        let node = NodeDir::new();
-        let at = node.path("disk");
-        let disk: LoopMount = variant.format(&node.path("image"), &at);
-        variant.mount(&disk);
+    require!(project_quota);
+    for disk in OTHERS {
+        let node = Node::new();
+        let name = disk.name;
+        let disk = node.make_disk(disk);
+        let at = disk.path();
         // Kept, or it would go with the mount.
         let _device = File::open(disk.device()).unwrap();
         run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
             .args(["pool", "init", "--node=n"])
-            .arg(&at));
-        let report = look(&at);
+            .arg(at));
+        let report = look(at);
         assert_well(&report);
         let notes = of(&report, "note", "enforcement");
-        assert_eq!(notes.len(), 1, "{}: {report:#}", variant.name);
+        assert_eq!(notes.len(), 1, "{name}: {report:#}");
         follow(&notes[0].4, ", and ");
-        let report = look(&at);
+        let report = look(at);
         assert_eq!(
             of(&report, "ok", "enforcement").len(),
             1,
-            "{}: {report:#}",
-            variant.name
+            "{name}: {report:#}"
         );
     }
 }

@@ -2,10 +2,10 @@
 
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::common::messages::refused;
-use crate::skip;
-use crate::variant::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
+use support::disk::{ENFORCING, EXT4_COUNTING, XFS, XFS_PLAIN};
+use support::disk_node::{DiskNode, MIB, append, for_each_served, serve_on};
+use support::messages::refused;
+use support::require;
 
 const REQUIRED: &[(&str, &str)] = &[("enforcement", "required")];
 const NONE: &[(&str, &str)] = &[("enforcement", "none")];
@@ -15,20 +15,17 @@ const AUTO: &[(&str, &str)] = &[("enforcement", "auto")];
 /// given back to the scheduler.
 #[tokio::test]
 async fn a_class_that_requires_it_goes_where_sizes_are_held() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING.into_iter().chain([&XFS_PLAIN, &EXT4_COUNTING]) {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    require!(project_quota);
+    for disk in ENFORCING.into_iter().chain([XFS_PLAIN, EXT4_COUNTING]) {
+        let (node, mut served) = DiskNode::served(disk).await;
         let capacity = served.clients.capacity(REQUIRED).await;
-        assert_eq!(capacity > 0, variant.enforces(), "{}", variant.name);
+        assert_eq!(capacity > 0, disk.enforces(), "{}", disk.name);
         let answer = served.create("pvc", 4 * MIB, REQUIRED).await;
-        if variant.enforces() {
+        if disk.enforces() {
             assert_eq!(answer.unwrap().volume_context["enforcement"], "project");
-            cellar.assert_limited("pvc", 4 * MIB);
+            node.assert_limited("pvc", 4 * MIB);
         } else {
-            refused(variant.name, answer, Code::ResourceExhausted, "default");
+            refused(disk.name, answer, Code::ResourceExhausted, "default");
         }
         served.stop();
     }
@@ -37,39 +34,31 @@ async fn a_class_that_requires_it_goes_where_sizes_are_held() {
 /// A class that requires it must be asked for a size.
 #[tokio::test]
 async fn what_is_required_needs_a_size() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    let cellar = Cellar::new(&XFS);
-    let mut served = cellar.serve().await;
-    let answer = served.create("pvc", 0, REQUIRED).await;
-    refused("no size", answer, Code::InvalidArgument, "required");
-    let answer = served.create("pvc", MIB, &[("enforcement", "maybe")]).await;
-    refused("no such word", answer, Code::InvalidArgument, "maybe");
-    served.stop();
+    serve_on(XFS, async |_node, served| {
+        let answer = served.create("pvc", 0, REQUIRED).await;
+        refused("no size", answer, Code::InvalidArgument, "required");
+        let answer = served.create("pvc", MIB, &[("enforcement", "maybe")]).await;
+        refused("no such word", answer, Code::InvalidArgument, "maybe");
+    })
+    .await;
 }
 
 /// A volume of a class that wants none, or without a size, is not limited, and what it uses is
 /// counted all the same.
 #[tokio::test]
 async fn a_volume_that_is_not_limited_is_counted() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_served(async |node, served| {
         for (name, size, class) in [("none", 4 * MIB, NONE), ("unsized", 0, AUTO)] {
             let volume = served.create(name, size, class).await.unwrap();
             assert_eq!(volume.volume_context["enforcement"], "none", "{name}");
-            let target = cellar.publish(&mut served, &volume.volume_id, name).await;
+            let target = node.publish(served, &volume.volume_id, name).await;
             assert_eq!(append(&target.join("file"), 8 * MIB), (8 * MIB, None));
-            let quota = cellar.quota(name);
+            let quota = node.quota(name);
             assert!(!quota.is_limited(), "{name}: {quota:?}");
             assert!(quota.used[0] >= 8 * MIB, "{name}: {quota:?}");
         }
         let volume = served.create("auto", 4 * MIB, AUTO).await.unwrap();
         assert_eq!(volume.volume_context["enforcement"], "project");
-        served.stop();
-    }
+    })
+    .await;
 }

@@ -6,17 +6,16 @@ use std::path::PathBuf;
 use rootcellar::csi;
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, OURS, Served, append, as_pod, obstacle};
-use crate::common::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
-use crate::common::names;
-use crate::kernel::{self, Quota};
-use crate::skip;
-use crate::variant::{ENFORCING, XFS};
+use support::disk::XFS;
+use support::disk_node::{DiskNode, MIB, OURS, Served, append, as_pod, for_each_served, serve_on};
+use support::kernel::{self, Quota};
+use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
+use support::names;
 
 /// A volume of a size with a file of so many MiB, and where it is published.
-async fn make(cellar: &Cellar, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
+async fn make(node: &DiskNode, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
     let id = served.make(name, size).await;
-    let target = cellar.publish(served, &id, name).await;
+    let target = node.publish(served, &id, name).await;
     let written = append(&target.join("file"), file * MIB);
     assert_eq!(written, (file * MIB, None), "{name}");
     Source { id, target }
@@ -35,9 +34,14 @@ async fn take(served: &mut Served, name: &str, source: &str) -> csi::Snapshot {
         .unwrap()
 }
 
+async fn drop_snapshot(served: &mut Served, taken: &csi::Snapshot) {
+    let deleted = served.clients.delete_snapshot(&taken.snapshot_id).await;
+    deleted.unwrap();
+}
+
 /// Makes a volume that is a copy and publishes it; where it is.
 async fn make_copy(
-    cellar: &Cellar,
+    node: &DiskNode,
     served: &mut Served,
     name: &str,
     size: u64,
@@ -45,12 +49,12 @@ async fn make_copy(
 ) -> PathBuf {
     let request = copy(name, size.try_into().unwrap(), content);
     let made = served.clients.create(request).await.unwrap();
-    cellar.publish(served, &made.volume_id, name).await
+    node.publish(served, &made.volume_id, name).await
 }
 
 /// The one snapshot's record and what the kernel says of its number.
-fn of_snapshots(cellar: &Cellar) -> (serde_json::Value, Quota) {
-    let home = cellar.at().join("snapshots");
+fn of_snapshots(node: &DiskNode) -> (serde_json::Value, Quota) {
+    let home = node.at().join("snapshots");
     let [directory] = &names(&home)[..] else {
         panic!("not one snapshot")
     };
@@ -59,7 +63,7 @@ fn of_snapshots(cellar: &Cellar) -> (serde_json::Value, Quota) {
     let (project, inherits) = kernel::project(&home.join(directory).join("data"));
     assert_eq!(record["quota_id"], project);
     assert!(inherits && OURS.contains(&project));
-    (record, kernel::quota(cellar.at(), project).unwrap())
+    (record, kernel::quota(node.at(), project).unwrap())
 }
 
 /// Writes a file anew from its beginning, as a pod does.
@@ -74,18 +78,20 @@ fn rewrite(file: &std::path::Path, mib: u64) {
     });
 }
 
+/// The volume `pvc`, whose size nothing holds.
+async fn make_unheld(served: &mut Served) -> String {
+    let class = [("enforcement", "none")];
+    let volume = served.create("pvc", 8 * MIB, &class).await;
+    volume.unwrap().volume_id
+}
+
 /// A copy is limited to its size, the same or larger, from the first byte, what it was made with
 /// counts, and it holds its size and no more.
 #[tokio::test]
 async fn a_copy_is_limited_to_its_own_size() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let source = make(&cellar, &mut served, "pvc", 16 * MIB, 12).await;
-        let taken = take(&mut served, "taken", &source.id).await;
+    for_each_served(async |node, served| {
+        let source = make(node, served, "pvc", 16 * MIB, 12).await;
+        let taken = take(served, "taken", &source.id).await;
         let sources = [
             (16, of_snapshot(&taken.snapshot_id)),
             (24, of_snapshot(&taken.snapshot_id)),
@@ -94,68 +100,51 @@ async fn a_copy_is_limited_to_its_own_size() {
         ];
         for (at, (size, content)) in sources.into_iter().enumerate() {
             let name = format!("copy-{at}");
-            let target = make_copy(&cellar, &mut served, &name, size * MIB, content).await;
-            cellar.assert_limited(&name, size * MIB);
-            let charged = cellar.quota(&name).used[0];
+            let target = make_copy(node, served, &name, size * MIB, content).await;
+            node.assert_limited(&name, size * MIB);
+            let charged = node.quota(&name).used[0];
             assert!((12 * MIB..13 * MIB).contains(&charged), "{charged}");
             let (written, error) = append(&target.join("more"), 64 * MIB);
-            assert_eq!(error, Some(cellar.full()), "{name}");
+            assert_eq!(error, Some(node.full()), "{name}");
             let most = (size - 12) * MIB;
             assert!((most - MIB..=most).contains(&written), "{name}: {written}");
         }
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// A snapshot is charged to a number of its own, its record says how much it is, and no less is
 /// promised; when it is reclaimed, nothing is left of that.
 #[tokio::test]
 async fn a_snapshot_is_charged_and_its_number_is_freed() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let source = make(&cellar, &mut served, "pvc", 16 * MIB, 12).await;
+    for_each_served(async |node, served| {
+        let source = make(node, served, "pvc", 16 * MIB, 12).await;
         let before = served.clients.capacity(&[]).await;
-        let taken = take(&mut served, "taken", &source.id).await;
-        let (record, quota) = of_snapshots(&cellar);
+        let taken = take(served, "taken", &source.id).await;
+        let (record, quota) = of_snapshots(node);
         assert!((12 * MIB..13 * MIB).contains(&quota.used[0]), "{quota:?}");
         assert_eq!(record["held_bytes"], quota.used[0]);
         assert!(!quota.is_limited(), "nobody writes to it");
         let fallen = u64::try_from(before - served.clients.capacity(&[]).await).unwrap();
         assert!(fallen >= 12 * MIB, "{fallen}");
-        served
-            .clients
-            .delete_snapshot(&taken.snapshot_id)
-            .await
-            .unwrap();
-        cellar.wait_free(quota.id);
-        cellar.assert_limited("pvc", 16 * MIB);
-        assert_eq!(kernel::quotas(cellar.at(), OURS.start).len(), 1);
-        served.stop();
-    }
+        drop_snapshot(served, &taken).await;
+        node.wait_free(quota.id);
+        node.assert_limited("pvc", 16 * MIB);
+        assert_eq!(kernel::quotas(node.at(), OURS.start).len(), 1);
+    })
+    .await;
 }
 
 /// What does not fit into a volume that is to be limited is `OUT_OF_RANGE`, and nothing is left of
 /// the attempt.
 #[tokio::test]
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_served(async |node, served| {
         // A size that nothing holds, and more in it.
-        let none = served
-            .create("pvc", 8 * MIB, &[("enforcement", "none")])
-            .await;
-        let source = none.unwrap().volume_id;
-        let target = cellar.publish(&mut served, &source, "pvc").await;
+        let source = make_unheld(served).await;
+        let target = node.publish(served, &source, "pvc").await;
         assert_eq!(append(&target.join("file"), 12 * MIB), (12 * MIB, None));
-        let taken = take(&mut served, "taken", &source).await;
+        let taken = take(served, "taken", &source).await;
         assert!(taken.size_bytes >= 12 << 20, "{}", taken.size_bytes);
         for content in [of_snapshot(&taken.snapshot_id), of_volume(&source)] {
             let request = copy("copy", 8 << 20, content);
@@ -163,88 +152,68 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
             refused("too much", answer, Code::OutOfRange, "ask for more");
         }
         let content = of_snapshot(&taken.snapshot_id);
-        make_copy(&cellar, &mut served, "copy", 16 * MIB, content).await;
-        cellar.assert_limited("copy", 16 * MIB);
-        crate::common::eventually("nothing else is limited or charged", || {
+        make_copy(node, served, "copy", 16 * MIB, content).await;
+        node.assert_limited("copy", 16 * MIB);
+        support::eventually("nothing else is limited or charged", || {
             // The source, the snapshot and the copy.
-            kernel::quotas(cellar.at(), OURS.start).len() == 3
+            kernel::quotas(node.at(), OURS.start).len() == 3
         });
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// Blocks that are shared are charged to each who shares them, and may all be written anew: a volume
 /// that is nearly full of them, its source and whatever was promised beside them.
 #[tokio::test]
 async fn what_is_shared_may_all_be_written_anew() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    let cellar = Cellar::new(&XFS);
-    let mut served = cellar.serve().await;
-    let source = make(&cellar, &mut served, "pvc", 32 * MIB, 30).await;
-    let taken = take(&mut served, "taken", &source.id).await;
-    let content = of_snapshot(&taken.snapshot_id);
-    let restored = make_copy(&cellar, &mut served, "restored", 32 * MIB, content).await;
-    // All that is left is promised to another, who takes it.
-    let rest = u64::try_from(served.clients.capacity(&[]).await).unwrap();
-    let other = served.make("other", rest).await;
-    let other = cellar.publish(&mut served, &other, "other").await;
-    let (written, error) = append(&other.join("file"), 2 * rest);
-    assert_eq!(error, Some(cellar.full()));
-    assert!(written >= rest - 2 * MIB, "{written} of {rest}");
-    rewrite(&restored.join("file"), 30);
-    rewrite(&source.target.join("file"), 30);
-    let (_, quota) = of_snapshots(&cellar);
-    assert!(quota.used[0] >= 30 * MIB, "{quota:?}");
-    served.stop();
+    serve_on(XFS, async |node, served| {
+        let source = make(node, served, "pvc", 32 * MIB, 30).await;
+        let taken = take(served, "taken", &source.id).await;
+        let content = of_snapshot(&taken.snapshot_id);
+        let restored = make_copy(node, served, "restored", 32 * MIB, content).await;
+        // All that is left is promised to another, who takes it.
+        let rest = u64::try_from(served.clients.capacity(&[]).await).unwrap();
+        let other = served.make("other", rest).await;
+        let other = node.publish(served, &other, "other").await;
+        let (written, error) = append(&other.join("file"), 2 * rest);
+        assert_eq!(error, Some(node.full()));
+        assert!(written >= rest - 2 * MIB, "{written} of {rest}");
+        rewrite(&restored.join("file"), 30);
+        rewrite(&source.target.join("file"), 30);
+        let (_, quota) = of_snapshots(node);
+        assert!(quota.used[0] >= 30 * MIB, "{quota:?}");
+    })
+    .await;
 }
 
 /// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let source = make(&cellar, &mut served, "pvc", 64 * MIB, 8).await;
+    for_each_served(async |node, served| {
+        let source = make(node, served, "pvc", 64 * MIB, 8).await;
         let file = source.target.join("more");
         let pod = std::thread::spawn(move || append(&file, 48 * MIB));
         for round in 0..3 {
             let name = format!("taken-{round}");
-            let taken = take(&mut served, &name, &source.id).await;
-            let (record, quota) = of_snapshots(&cellar);
+            let taken = take(served, &name, &source.id).await;
+            let (record, quota) = of_snapshots(node);
             assert!(quota.used[0] >= 8 * MIB, "{quota:?}");
             assert!(
                 record["held_bytes"].as_u64().unwrap() >= quota.used[0],
                 "{quota:?}"
             );
-            served
-                .clients
-                .delete_snapshot(&taken.snapshot_id)
-                .await
-                .unwrap();
+            drop_snapshot(served, &taken).await;
         }
         assert_eq!(pod.join().unwrap().1, None);
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// A class that requires that sizes are held has copies that are.
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let none = served
-            .create("pvc", 8 * MIB, &[("enforcement", "none")])
-            .await;
-        let source = none.unwrap().volume_id;
+    for_each_served(async |node, served| {
+        let source = make_unheld(served).await;
         for (name, enforcement, is_held) in [("held", "required", true), ("free", "none", false)] {
             let parameters = [("copy", "allowed"), ("enforcement", enforcement)];
             let request = csi::CreateVolumeRequest {
@@ -252,8 +221,8 @@ async fn a_copy_is_held_as_its_own_class_says() {
                 ..copy(name, 8 << 20, of_volume(&source))
             };
             served.clients.create(request).await.unwrap();
-            assert_eq!(cellar.quota(name).is_limited(), is_held, "{name}");
+            assert_eq!(node.quota(name).is_limited(), is_held, "{name}");
         }
-        served.stop();
-    }
+    })
+    .await;
 }

@@ -6,25 +6,25 @@ use std::process::{Command, Output};
 
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, Served, append, inodes_of, obstacle};
-use crate::common::messages::{publish, refused};
-use crate::common::tree::{Extent, Walked, nasty};
-use crate::skip;
-use crate::variant::{EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
+use support::disk::{Disk, EXT4, EXT4_COUNTING, XFS, XFS_PLAIN};
+use support::disk_node::{DiskNode, MIB, Served, append, inodes_of};
+use support::messages::{publish, refused};
+use support::require;
+use support::tree::{Extent, Walked, nasty};
 
-type Pair = (&'static Variant, &'static Variant);
+type Pair = (Disk, Disk);
 
 /// A filesystem mounted as it enforces nothing, and then as it does.
-const PAIRS: [Pair; 2] = [(&XFS_PLAIN, &XFS), (&EXT4_COUNTING, &EXT4)];
+const PAIRS: [Pair; 2] = [(XFS_PLAIN, XFS), (EXT4_COUNTING, EXT4)];
 
 const SIZE: u64 = 64 * MIB;
 
-fn enforce(cellar: &Cellar, which: &str) -> Output {
+fn enforce(node: &DiskNode, which: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_rootcellar"))
         .args(["volume", "enforce", which])
         .arg(format!(
             "--endpoint=unix://{}",
-            cellar.node.path("run/csi.sock").display()
+            node.path("run/csi.sock").display()
         ))
         .output()
         .unwrap()
@@ -47,10 +47,10 @@ fn fails(output: &Output, says: &[&str]) -> String {
 }
 
 /// A published volume that nothing enforces.
-async fn unenforced(cellar: &Cellar, served: &mut Served, name: &str, fill: impl FnOnce(&Path)) {
+async fn unenforced(node: &DiskNode, served: &mut Served, name: &str, fill: impl FnOnce(&Path)) {
     let id = served.make(name, SIZE).await;
     assert_eq!(served.enforcement(name, SIZE).await, "none");
-    let target = cellar.publish(served, &id, name).await;
+    let target = node.publish(served, &id, name).await;
     fill(&target);
     served.clients.unpublish(&id, &target).await.unwrap();
 }
@@ -60,88 +60,82 @@ async fn id_of(served: &mut Served, name: &str) -> String {
 }
 
 /// The volume `pvc`, which nothing enforced when it was filled, on a disk that enforces sizes now.
-async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> Cellar {
-    let mut cellar = Cellar::new(before);
-    let mut served = cellar.serve().await;
-    unenforced(&cellar, &mut served, "pvc", fill).await;
+async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> DiskNode {
+    let (mut node, mut served) = DiskNode::served(before).await;
+    unenforced(&node, &mut served, "pvc", fill).await;
     served.stop();
-    cellar.mount_as(after);
-    cellar
+    node.mount_as(after);
+    node
 }
 
 #[tokio::test]
 async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_they_are() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for (before, after) in PAIRS {
-        let mut cellar = Cellar::new(before);
-        let mut served = cellar.serve().await;
-        unenforced(&cellar, &mut served, "pvc", |at| {
+        let (mut node, mut served) = DiskNode::served(before).await;
+        unenforced(&node, &mut served, "pvc", |at| {
             nasty(at, Extent::default());
         })
         .await;
         fails(
-            &enforce(&cellar, &id_of(&mut served, "pvc").await),
+            &enforce(&node, &id_of(&mut served, "pvc").await),
             &["prjquota"],
         );
         served.stop();
-        cellar.mount_as(after);
+        node.mount_as(after);
 
-        let mut served = cellar.serve().await;
+        let mut served = node.serve().await;
         let id = id_of(&mut served, "pvc").await;
-        let data = cellar.directory("pvc").join("data");
+        let data = node.directory("pvc").join("data");
         let tree = Walked::new(&data);
-        let said = succeeds(&enforce(&cellar, &id));
+        let said = succeeds(&enforce(&node, &id));
         assert!(said.contains(&format!("{id} is enforced now")), "{said}");
         assert_eq!(tree.differences(&Walked::new(&data)), <Vec<String>>::new());
-        cellar.assert_limited("pvc", SIZE);
-        let said = succeeds(&enforce(&cellar, &id));
+        node.assert_limited("pvc", SIZE);
+        let said = succeeds(&enforce(&node, &id));
         assert!(said.contains("was enforced already"), "{said}");
-        let said = succeeds(&enforce(&cellar, "--all"));
+        let said = succeeds(&enforce(&node, "--all"));
         assert!(
             said.starts_with("0 enforced now, 1 enforced before,"),
             "{said}"
         );
 
-        let target = cellar.publish(&mut served, &id, "again").await;
+        let target = node.publish(&mut served, &id, "again").await;
         for kind in ["fifo", "link"] {
             let (old, new) = (target.join(kind), target.join(format!("wide/{kind}")));
             if kind == "fifo" {
-                crate::common::loops::run(Command::new("mkfifo").arg(&old));
+                support::loops::run(Command::new("mkfifo").arg(&old));
             } else {
                 std::os::unix::fs::symlink("nowhere", &old).unwrap();
             }
             fs::rename(&old, &new).unwrap();
         }
         let (written, error) = append(&target.join("too much"), 2 * SIZE);
-        assert_eq!(error, Some(cellar.full()));
+        assert_eq!(error, Some(node.full()));
         assert!(written < SIZE, "{written}");
         served.stop();
-        cellar.serve().await.stop();
-        cellar.assert_limited("pvc", SIZE);
+        node.serve().await.stop();
+        node.assert_limited("pvc", SIZE);
     }
 }
 
 #[tokio::test]
 async fn old_links_and_nodes_can_be_renamed_afterwards() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for pair in PAIRS {
-        let cellar = moved(pair, |at| {
+        let node = moved(pair, |at| {
             fs::create_dir(at.join("dir")).unwrap();
             for dir in [at, &at.join("dir")] {
                 std::os::unix::fs::symlink("nowhere", dir.join("link")).unwrap();
                 fs::hard_link(dir.join("link"), dir.join("other")).unwrap();
-                crate::common::loops::run(Command::new("mkfifo").arg(dir.join("fifo")));
+                support::loops::run(Command::new("mkfifo").arg(dir.join("fifo")));
             }
         })
         .await;
-        let mut served = cellar.serve().await;
+        let mut served = node.serve().await;
         let id = id_of(&mut served, "pvc").await;
-        succeeds(&enforce(&cellar, "--all"));
-        let target = cellar.publish(&mut served, &id, "again").await;
+        succeeds(&enforce(&node, "--all"));
+        let target = node.publish(&mut served, &id, "again").await;
         for name in ["link", "other", "fifo"] {
             fs::rename(target.join(name), target.join(format!("dir/top-{name}"))).unwrap();
             fs::rename(target.join("dir").join(name), target.join(name)).unwrap();
@@ -152,44 +146,41 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
 
 #[tokio::test]
 async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_unchanged() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for (before, after) in PAIRS {
-        let mut cellar = Cellar::new(before);
-        let mut served = cellar.serve().await;
-        unenforced(&cellar, &mut served, "large", |at| {
+        let (mut node, mut served) = DiskNode::served(before).await;
+        unenforced(&node, &mut served, "large", |at| {
             let (written, error) = append(&at.join("file"), SIZE + MIB);
             assert_eq!((written, error), (SIZE + MIB, None));
         })
         .await;
-        unenforced(&cellar, &mut served, "used", |_| ()).await;
+        unenforced(&node, &mut served, "used", |_| ()).await;
         let unsized_volume = served.make("unsized", 0).await;
         served.stop();
-        cellar.mount_as(after);
-        let mut served = cellar.serve().await;
+        node.mount_as(after);
+        let mut served = node.serve().await;
         let (large, used) = (
             id_of(&mut served, "large").await,
             id_of(&mut served, "used").await,
         );
-        let target = cellar.publish(&mut served, &used, "used").await;
-        let record = cellar.record("large");
+        let target = node.publish(&mut served, &used, "used").await;
+        let record = node.record("large");
         let size = SIZE.to_string();
         fails(
-            &enforce(&cellar, &large),
+            &enforce(&node, &large),
             &[&large, &size, "more than its size"],
         );
-        fails(&enforce(&cellar, &used), &[&used, "published"]);
-        fails(&enforce(&cellar, &unsized_volume), &["no size"]);
-        let output = enforce(&cellar, "--all");
+        fails(&enforce(&node, &used), &[&used, "published"]);
+        fails(&enforce(&node, &unsized_volume), &["no size"]);
+        let output = enforce(&node, "--all");
         assert!(fails(&output, &["published"]).starts_with("0 enforced now, 0 enforced before,"));
-        assert_eq!(cellar.record("large"), record);
+        assert_eq!(node.record("large"), record);
         served.clients.unpublish(&used, &target).await.unwrap();
-        let output = enforce(&cellar, "--all");
+        let output = enforce(&node, "--all");
         assert!(
             fails(&output, &["more than its size"]).contains("is enforced now\n1 enforced now, 0")
         );
-        cellar.assert_limited("used", SIZE);
+        node.assert_limited("used", SIZE);
         served.stop();
     }
 }
@@ -197,9 +188,7 @@ async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_un
 /// More names than an inode may have, and more files than the size allows.
 #[tokio::test]
 async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let pair = PAIRS[1];
     let names = |count: u32| {
         move |at: &Path| {
@@ -212,58 +201,56 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
         }
     };
     // ext4 allows 65,000 names.
-    let cellar = moved(pair, names(65_000)).await;
-    let mut served = cellar.serve().await;
+    let node = moved(pair, names(65_000)).await;
+    let mut served = node.serve().await;
     let id = id_of(&mut served, "pvc").await;
-    succeeds(&enforce(&cellar, &id));
+    succeeds(&enforce(&node, &id));
     served.stop();
 
     let files = inodes_of(pair.1.filesystem, SIZE) + 1;
-    let cellar = moved(pair, |at| {
+    let node = moved(pair, |at| {
         for file in 0..files {
             fs::File::create(at.join(file.to_string())).unwrap();
         }
     })
     .await;
-    let mut served = cellar.serve().await;
+    let mut served = node.serve().await;
     let id = id_of(&mut served, "pvc").await;
-    let record = cellar.record("pvc");
+    let record = node.record("pvc");
     let limit = (files - 1).to_string();
-    fails(&enforce(&cellar, &id), &["files and directories", &limit]);
-    assert_eq!(cellar.record("pvc"), record);
-    assert!(!cellar.directory("pvc").join("enforcing").exists());
+    fails(&enforce(&node, &id), &["files and directories", &limit]);
+    assert_eq!(node.record("pvc"), record);
+    assert!(!node.directory("pvc").join("enforcing").exists());
     served.stop();
 }
 
 /// A driver that was killed in between has left a record with a quota id and a tree without it.
 #[tokio::test]
 async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_repeated() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     for pair in PAIRS {
-        let cellar = moved(pair, |at| {
+        let node = moved(pair, |at| {
             append(&at.join("file"), MIB);
         })
         .await;
-        let id = u64::from(crate::cellar::OURS.start);
-        cellar.rewrite("pvc", "quota_id", id);
-        cellar.rewrite("pvc", "enforcing", true);
-        fs::create_dir(cellar.directory("pvc").join("enforcing")).unwrap();
+        let id = u64::from(support::disk_node::OURS.start);
+        node.rewrite("pvc", "quota_id", id);
+        node.rewrite("pvc", "enforcing", true);
+        fs::create_dir(node.directory("pvc").join("enforcing")).unwrap();
 
-        let mut served = cellar.serve().await;
+        let mut served = node.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
         let volume = id_of(&mut served, "pvc").await;
         let other = served.make("other", SIZE).await;
-        assert_ne!(u64::from(cellar.project("other")), id);
-        let target = cellar.node.target("pod");
+        assert_ne!(u64::from(node.project("other")), id);
+        let target = node.target("pod");
         let answer = served.clients.publish(publish(&volume, &target)).await;
         refused("half", answer, Code::FailedPrecondition, "volume enforce");
-        succeeds(&enforce(&cellar, &volume));
-        cellar.assert_limited("pvc", SIZE);
-        assert_eq!(u64::from(cellar.project("pvc")), id);
-        assert!(!cellar.directory("pvc").join("enforcing").exists());
-        cellar.publish(&mut served, &volume, "again").await;
+        succeeds(&enforce(&node, &volume));
+        node.assert_limited("pvc", SIZE);
+        assert_eq!(u64::from(node.project("pvc")), id);
+        assert!(!node.directory("pvc").join("enforcing").exists());
+        node.publish(&mut served, &volume, "again").await;
         served.clients.delete(&other).await.unwrap();
         served.stop();
     }

@@ -8,10 +8,8 @@ use std::process::{Command, Output};
 
 use rustix::io::Errno;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
 use crate::check::{assert_well, follow, look, of};
-use crate::skip;
-use crate::variant::ENFORCING;
+use support::disk_node::{MIB, append, for_each_served};
 
 /// The user of a pod, who has no right of root's.
 const USER: u32 = 1000;
@@ -37,31 +35,26 @@ fn own_file(target: &Path, size: u64) {
 /// charges them as they should be.
 #[tokio::test]
 async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        for to_neighbour in [true, false] {
-            let cellar = Cellar::new(variant);
-            let mut served = cellar.serve().await;
+    for to_neighbour in [true, false] {
+        for_each_served(async |node, served| {
             let id = served.make("pvc", 16 * MIB).await;
             served.make("neighbour", 16 * MIB).await;
-            let target = cellar.publish(&mut served, &id, "pod").await;
+            let target = node.publish(served, &id, "pod").await;
             own_file(&target, 12 * MIB);
             let number = if to_neighbour {
-                cellar.project("neighbour").to_string()
+                node.project("neighbour").to_string()
             } else {
                 "0".to_owned()
             };
             let done = as_user(&target.join("dir"), &["chattr", "-p", &number, "own file"]);
             assert!(done.status.success(), "{done:?}");
-            assert!(cellar.quota("pvc").used[0] < MIB, "{}", variant.name);
+            assert!(node.quota("pvc").used[0] < MIB, "{}", node.disk.name);
 
-            let report = look(cellar.at());
+            let report = look(node.at());
             let wrong = of(&report, "wrong", "usage");
-            assert_eq!(wrong.len(), 1, "{}: {report:#}", variant.name);
+            assert_eq!(wrong.len(), 1, "{}: {report:#}", node.disk.name);
             let (_, _, volume, what, remedy) = &wrong[0];
-            assert!(cellar.directory("pvc").ends_with(volume), "{volume}");
+            assert!(node.directory("pvc").ends_with(volume), "{volume}");
             assert!(
                 what.contains("\"dir/own file\"") && what.contains("12 MiB"),
                 "{what}"
@@ -72,32 +65,26 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
                 usize::from(to_neighbour)
             );
             if to_neighbour {
-                let file = cellar.directory("neighbour").join("data/file");
+                let file = node.directory("neighbour").join("data/file");
                 let (written, full) = append(&file, 16 * MIB);
-                assert_eq!(full, Some(cellar.full()), "{written}");
+                assert_eq!(full, Some(node.full()), "{written}");
                 assert!(written < 5 * MIB, "{written}");
                 fs::remove_file(file).unwrap();
             }
             follow(remedy, ";");
-            assert_well(&look(cellar.at()));
-            assert!(cellar.quota("pvc").used[0] >= 12 * MIB, "{}", variant.name);
-            assert!(cellar.quota("neighbour").used[0] < MIB, "{}", variant.name);
-            served.stop();
-        }
+            assert_well(&look(node.at()));
+            assert!(node.quota("pvc").used[0] >= 12 * MIB, "{}", node.disk.name);
+            assert!(node.quota("neighbour").used[0] < MIB, "{}", node.disk.name);
+        })
+        .await;
     }
 }
 
 /// From inside a user namespace, where `hostUsers: false` puts a pod, the kernel refuses.
 #[tokio::test]
 async fn a_user_namespace_keeps_an_owner_from_it() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 16 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 16 * MIB).await;
         own_file(&target, 2 * MIB);
         let inside = ["unshare", "--user", "--map-root-user"];
         let dir = target.join("dir");
@@ -108,32 +95,26 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
                 &dir,
                 &[&inside[..], &["chattr", "-p", number, "own file"]].concat(),
             );
-            assert!(!refused.status.success(), "{}: {refused:?}", variant.name);
+            assert!(!refused.status.success(), "{}: {refused:?}", node.disk.name);
         }
-        assert!(cellar.quota("pvc").used[0] >= 2 * MIB, "{}", variant.name);
-        assert_well(&look(cellar.at()));
-        served.stop();
-    }
+        assert!(node.quota("pvc").used[0] >= 2 * MIB, "{}", node.disk.name);
+        assert_well(&look(node.at()));
+    })
+    .await;
 }
 
 /// Who has CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, and is on XFS.
 #[tokio::test]
 async fn a_privileged_pod_is_limited_on_xfs_alone() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 4 * MIB).await;
         let mut file = File::create(target.join("file")).unwrap();
         let all = file
             .write_all(&vec![1; 8 << 20])
             .and_then(|()| file.sync_all());
         let error = all.err().and_then(|error| Errno::from_io_error(&error));
-        let expected = (variant.filesystem == "xfs").then_some(Errno::NOSPC);
-        assert_eq!(error, expected, "{}", variant.name);
-        served.stop();
-    }
+        let expected = (node.disk.filesystem == "xfs").then_some(Errno::NOSPC);
+        assert_eq!(error, expected, "{}", node.disk.name);
+    })
+    .await;
 }

@@ -5,61 +5,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, append, inodes_of, obstacle, size_shown};
-use crate::common::messages::refused;
-use crate::skip;
-use crate::variant::{ENFORCING, XFS_PLAIN};
+use support::disk::XFS_PLAIN;
+use support::disk_node::{
+    MIB, append, for_each_filesystem, for_each_served, inodes_of, serve_on, size_shown,
+};
+use support::messages::refused;
 
 /// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
 /// when asked twice; a smaller size changes nothing.
 #[tokio::test]
 async fn a_published_volume_grows_and_never_shrinks() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 4 * MIB).await;
         let (before, error) = append(&target.join("file"), 64 * MIB);
-        assert_eq!(error, Some(cellar.full()));
+        assert_eq!(error, Some(node.full()));
         for asked in [12 * MIB, 12 * MIB, 6 * MIB] {
             let size = served.expand(&id, &target, asked).await.unwrap();
             assert_eq!(size, 12 * MIB, "asked for {asked}");
-            cellar.assert_limited("pvc", 12 * MIB);
+            node.assert_limited("pvc", 12 * MIB);
         }
-        let shown = (12 * MIB, inodes_of(variant.filesystem, 12 * MIB));
+        let shown = (12 * MIB, inodes_of(node.disk.filesystem, 12 * MIB));
         assert_eq!(size_shown(&target), shown);
         let (more, error) = append(&target.join("file"), 64 * MIB);
-        assert_eq!(error, Some(cellar.full()));
+        assert_eq!(error, Some(node.full()));
         assert!(
             (11 * MIB..=12 * MIB).contains(&(before + more)),
             "{before} {more}"
         );
         let kept = served.clients.get(&id).await.unwrap().capacity_bytes;
         assert_eq!(kept, 12 << 20);
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// A pod that tries again and again to write gets on when its volume grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_grows_under_its_writer() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 2 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        let (file, full) = (target.join("file"), cellar.full());
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 2 * MIB).await;
+        let (file, full) = (target.join("file"), node.full());
         let is_full = std::sync::Arc::new(AtomicBool::new(false));
         let seen = std::sync::Arc::clone(&is_full);
         let writer = tokio::task::spawn_blocking(move || {
             let mut written = 0;
-            crate::common::eventually("all is written", || {
+            support::eventually("all is written", || {
                 let (more, error) = append(&file, 6 * MIB - written);
                 written += more;
                 assert!(error.is_none_or(|errno: Errno| errno == full), "{error:?}");
@@ -67,31 +56,25 @@ async fn a_volume_grows_under_its_writer() {
                 written >= 6 * MIB
             });
         });
-        crate::common::messages::soon("the volume is full", async || {
+        support::messages::soon("the volume is full", async || {
             is_full.load(Ordering::SeqCst)
         })
         .await;
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         writer.await.unwrap();
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// A growth that the pool has no room for is refused with `OUT_OF_RANGE`, and nothing changes.
 #[tokio::test]
 async fn a_growth_that_does_not_fit_changes_nothing() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 4 * MIB).await;
         let room = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         let answer = served.expand(&id, &target, 4 * MIB + room + MIB).await;
-        refused(variant.name, answer, Code::OutOfRange, "room");
-        cellar.assert_limited("pvc", 4 * MIB);
+        refused(node.disk.name, answer, Code::OutOfRange, "room");
+        node.assert_limited("pvc", 4 * MIB);
         assert_eq!(
             served.clients.get(&id).await.unwrap().capacity_bytes,
             4 << 20
@@ -103,51 +86,43 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
         assert_eq!(grown.unwrap(), 4 * MIB + room / 2);
         let left = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         assert!(left.abs_diff(room - room / 2) < MIB, "{left} of {room}");
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// What was grown is so after a restart and another mount, and grows on.
 #[tokio::test]
 async fn a_grown_volume_stays_grown() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let mut cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_filesystem(async |mut node| {
+        let mut served = node.serve().await;
+        let (id, target) = node.make_published(&mut served, 4 * MIB).await;
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         served.clients.unpublish(&id, &target).await.unwrap();
         served.stop();
-        cellar.mount_as(variant);
-        let mut served = cellar.serve().await;
-        cellar.assert_limited("pvc", 8 * MIB);
+        node.mount_as(node.disk);
+        let mut served = node.serve().await;
+        node.assert_limited("pvc", 8 * MIB);
         assert_eq!(
             served.clients.get(&id).await.unwrap().capacity_bytes,
             8 << 20
         );
-        let target = cellar.publish(&mut served, &id, "pod").await;
+        let target = node.publish(&mut served, &id, "pod").await;
         served.expand(&id, &target, 16 * MIB).await.unwrap();
-        cellar.assert_limited("pvc", 16 * MIB);
+        node.assert_limited("pvc", 16 * MIB);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A volume whose size nothing holds grows too: in its record and in what the pool has promised.
 #[tokio::test]
 async fn a_volume_that_is_not_held_grows_in_its_record() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    let cellar = Cellar::new(&XFS_PLAIN);
-    let mut served = cellar.serve().await;
-    let id = served.make("pvc", 4 * MIB).await;
-    let target = cellar.publish(&mut served, &id, "pod").await;
-    let room = served.clients.capacity(&[]).await;
-    served.expand(&id, &target, 8 * MIB).await.unwrap();
-    assert_eq!(cellar.record("pvc")["size_bytes"], 8 * MIB);
-    assert_eq!(served.clients.capacity(&[]).await, room - (4 << 20));
-    served.stop();
+    serve_on(XFS_PLAIN, async |node, served| {
+        let (id, target) = node.make_published(served, 4 * MIB).await;
+        let room = served.clients.capacity(&[]).await;
+        served.expand(&id, &target, 8 * MIB).await.unwrap();
+        assert_eq!(node.record("pvc")["size_bytes"], 8 * MIB);
+        assert_eq!(served.clients.capacity(&[]).await, room - (4 << 20));
+    })
+    .await;
 }

@@ -4,91 +4,62 @@ use std::fs::{self, File};
 
 use rustix::io::Errno;
 
-use crate::cellar::{Cellar, MIB, append, as_pod, inodes_of, obstacle, size_shown};
-use crate::skip;
-use crate::variant::ENFORCING;
+use support::disk_node::{MIB, append, as_pod, for_each_served, inodes_of, size_shown};
 
 /// A pod gets all of its volume's size and no more, with the errno of its filesystem, and writes on
 /// when it has made room; df shows the size.
 #[tokio::test]
 async fn a_volume_holds_its_size_and_no_more() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_served(async |node, served| {
         let id = served.make("pvc", 8 * MIB).await;
-        cellar.assert_limited("pvc", 8 * MIB);
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        let shown = (8 * MIB, inodes_of(variant.filesystem, 8 * MIB));
+        node.assert_limited("pvc", 8 * MIB);
+        let target = node.publish(served, &id, "pod").await;
+        let shown = (8 * MIB, inodes_of(node.disk.filesystem, 8 * MIB));
         assert_eq!(size_shown(&target), shown);
 
         let (written, error) = append(&target.join("file"), 64 * MIB);
-        assert_eq!(error, Some(cellar.full()));
+        assert_eq!(error, Some(node.full()));
         assert!((7 * MIB..=8 * MIB).contains(&written), "{written}");
         assert_eq!(size_shown(&target), shown);
         fs::remove_file(target.join("file")).unwrap();
-        crate::common::eventually("there is room again", || {
+        support::eventually("there is room again", || {
             append(&target.join("again"), 64 << 10) == (64 << 10, None)
         });
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// A volume that is full takes nothing from its neighbour, who writes on.
 #[tokio::test]
 async fn a_full_volume_hinders_no_neighbour() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let neighbour = served.make("neighbour", 8 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        let beside = cellar.publish(&mut served, &neighbour, "beside").await;
-        assert_eq!(
-            append(&target.join("file"), 64 * MIB).1,
-            Some(cellar.full())
-        );
+    for_each_served(async |node, served| {
+        let sizes = [4 * MIB, 8 * MIB];
+        let [target, beside] = node.make_neighbours(served, sizes).await;
+        assert_eq!(append(&target.join("file"), 64 * MIB).1, Some(node.full()));
         assert_eq!(append(&beside.join("file"), 6 * MIB), (6 * MIB, None));
-        assert_ne!(cellar.project("pvc"), cellar.project("neighbour"));
-        served.stop();
-    }
+        assert_ne!(node.project("pvc"), node.project("neighbour"));
+    })
+    .await;
 }
 
 /// What the pod of a volume makes in directories of its own is charged to the volume too.
 #[tokio::test]
 async fn directories_of_the_pod_are_held_too() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 4 * MIB).await;
         let deep = target.join("a/b/c");
         fs::create_dir_all(&deep).unwrap();
-        assert_eq!(append(&deep.join("file"), 64 * MIB).1, Some(cellar.full()));
-        served.stop();
-    }
+        assert_eq!(append(&deep.join("file"), 64 * MIB).1, Some(node.full()));
+    })
+    .await;
 }
 
 /// A pod makes as many files as the inode limit says, its root directory among them.
 #[tokio::test]
 async fn the_inode_limit_holds() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 6 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        let limit = inodes_of(variant.filesystem, 6 * MIB);
+    for_each_served(async |node, served| {
+        let (_, target) = node.make_published(served, 6 * MIB).await;
+        let limit = inodes_of(node.disk.filesystem, 6 * MIB);
         let (made, error) = as_pod(|| {
             for made in 1..=limit {
                 if let Err(error) = File::create(target.join(format!("file-{made}"))) {
@@ -97,7 +68,7 @@ async fn the_inode_limit_holds() {
             }
             (limit + 1, None)
         });
-        assert_eq!((made, error), (limit, Some(cellar.full())));
-        served.stop();
-    }
+        assert_eq!((made, error), (limit, Some(node.full())));
+    })
+    .await;
 }

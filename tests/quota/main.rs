@@ -1,30 +1,16 @@
 //! The tests of sizes that project quota holds, on kernels that have it: those of hack/uml.sh.
-#![allow(
-    unreachable_pub,
-    reason = "nothing outside this binary can reach anything in it"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "that is how a test fails"
-)]
-#![allow(missing_debug_implementations, reason = "nothing prints the harness")]
+#![allow(unreachable_pub, missing_debug_implementations)]
+// That is how a test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
-mod cellar;
 mod check;
 mod classes;
-#[path = "../suite/common/mod.rs"]
-#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
-mod common;
 mod copies;
 mod detection;
 mod documents;
 mod enforce;
 mod escapes;
 mod expansion;
-mod kernel;
 mod limits;
 mod numbers;
 mod poweroff;
@@ -32,5 +18,3 @@ mod quarantine;
 mod restoring;
 mod sequences;
 mod usage;
-#[allow(dead_code, reason = "shared with tests/power, which uses the rest")]
-mod variant;

@@ -2,10 +2,8 @@
 
 use std::fs;
 
-use crate::cellar::{Cellar, MIB, OURS, append, obstacle};
-use crate::skip;
-use crate::variant::ENFORCING;
-use crate::{common, kernel};
+use support::disk_node::{MIB, OURS, append, for_each_filesystem, for_each_served};
+use support::{eventually, kernel, names};
 
 /// Numbers that are not the driver's: the kubelet's own, and the first and last beside the range.
 const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
@@ -13,103 +11,86 @@ const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
 /// Once a volume is reclaimed nothing is limited or charged under its number.
 #[tokio::test]
 async fn a_reclaimed_volume_leaves_no_limit() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 8 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_served(async |node, served| {
+        let (id, target) = node.make_published(served, 8 * MIB).await;
         append(&target.join("file"), 2 * MIB);
-        let project = cellar.project("pvc");
+        let project = node.project("pvc");
         served.clients.unpublish(&id, &target).await.unwrap();
         served.clients.delete(&id).await.unwrap();
-        cellar.wait_free(project);
-        assert_eq!(kernel::quotas(cellar.at(), OURS.start), []);
-        served.stop();
-    }
+        node.wait_free(project);
+        assert_eq!(kernel::quotas(node.at(), OURS.start), []);
+    })
+    .await;
 }
 
 /// Limits of others are neither changed nor cleared by making, deleting and starting.
 #[tokio::test]
 async fn limits_of_others_are_not_touched() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        cellar.serve().await.stop();
+    for_each_filesystem(async |node| {
+        node.serve().await.stop();
         // One with a file, which is nobody's volume, and others that are limits alone.
-        let file = cellar.at().join("file-of-others");
+        let file = node.at().join("file-of-others");
         fs::write(&file, [0x5a; 5000]).unwrap();
         kernel::set_project(&file, OTHERS[1]);
         for (at, id) in (1..).zip(OTHERS) {
-            kernel::limit(cellar.at(), id, at * MIB, at * 10);
+            kernel::limit(node.at(), id, at * MIB, at * 10);
         }
-        let look = || OTHERS.map(|id| kernel::quota(cellar.at(), id).unwrap());
+        let look = || OTHERS.map(|id| kernel::quota(node.at(), id).unwrap());
         let before = look();
-        let mut served = cellar.serve().await;
+        let mut served = node.serve().await;
         assert_eq!(look(), before);
         let id = served.make("pvc", 8 * MIB).await;
-        let project = cellar.project("pvc");
+        let project = node.project("pvc");
         served.clients.delete(&id).await.unwrap();
-        cellar.wait_free(project);
+        node.wait_free(project);
         served.stop();
-        cellar.serve().await.stop();
+        node.serve().await.stop();
         assert_eq!(look(), before);
-    }
+    })
+    .await;
 }
 
 /// A limit near the start of the driver's range that no record names and nothing is charged to is
 /// cleared when the driver starts; one that something is charged to is left alone.
 #[tokio::test]
 async fn leftovers_are_cleared_at_start() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         served.make("pvc", 8 * MIB).await;
         served.stop();
         let (left, used) = (OURS.start + 7, OURS.start + 8);
         for id in [left, used] {
-            kernel::limit(cellar.at(), id, MIB, 100);
+            kernel::limit(node.at(), id, MIB, 100);
         }
-        let file = cellar.at().join("file-of-others");
+        let file = node.at().join("file-of-others");
         fs::write(&file, [0x5a; 5000]).unwrap();
         kernel::set_project(&file, used);
-        let before = kernel::quota(cellar.at(), used).unwrap();
-        cellar.serve().await.stop();
-        cellar.wait_free(left);
-        assert_eq!(kernel::quota(cellar.at(), used), Some(before));
-        cellar.assert_limited("pvc", 8 * MIB);
-    }
+        let before = kernel::quota(node.at(), used).unwrap();
+        node.serve().await.stop();
+        node.wait_free(left);
+        assert_eq!(kernel::quota(node.at(), used), Some(before));
+        node.assert_limited("pvc", 8 * MIB);
+    })
+    .await;
 }
 
 /// Volumes that come and go use the same few quota ids, because XFS never gives the block of one
 /// back.
 #[tokio::test]
 async fn quota_ids_are_used_again() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         for _ in 0..3 {
             let id = served.make("pvc", MIB).await;
-            assert_eq!(cellar.project("pvc"), OURS.start);
+            assert_eq!(node.project("pvc"), OURS.start);
             served.clients.delete(&id).await.unwrap();
-            common::eventually("the trash is empty", || {
-                common::names(&cellar.at().join(".rootcellar/trash")).is_empty()
-            });
+            support::wait_for_trash(&node.at());
             // XFS gives space back in the background.
-            cellar.wait_free(OURS.start);
+            node.wait_free(OURS.start);
         }
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A pod that charges its files to quota ids the driver would take next hinders nothing: those ids
@@ -117,13 +98,9 @@ async fn quota_ids_are_used_again() {
 #[tokio::test]
 async fn ids_that_others_are_charged_to_are_passed_over() {
     const FILES: u32 = 1000;
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        cellar.serve().await.stop();
-        let squat = cellar.at().join("squat");
+    for_each_filesystem(async |node| {
+        node.serve().await.stop();
+        let squat = node.at().join("squat");
         fs::create_dir(&squat).unwrap();
         for id in 0..FILES {
             let file = squat.join(id.to_string());
@@ -131,31 +108,27 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
             kernel::set_project(&file, OURS.start + id);
         }
         for (volume, expected) in [("first", 0), ("second", 1)] {
-            let mut served = cellar.serve().await;
+            let mut served = node.serve().await;
             served.make(volume, MIB).await;
-            assert_eq!(cellar.project(volume), OURS.start + FILES + expected);
-            cellar.assert_limited(volume, MIB);
+            assert_eq!(node.project(volume), OURS.start + FILES + expected);
+            node.assert_limited(volume, MIB);
             served.stop();
         }
         fs::remove_dir_all(&squat).unwrap();
-        cellar.wait_free(OURS.start);
-        let mut served = cellar.serve().await;
+        node.wait_free(OURS.start);
+        let mut served = node.serve().await;
         served.make("third", MIB).await;
-        assert_eq!(cellar.project("third"), OURS.start);
+        assert_eq!(node.project("third"), OURS.start);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// The directories of the pool itself are charged to nobody, so that what is moved to the trash
 /// stays charged to its volume, and what is made beside it is not.
 #[tokio::test]
 async fn the_pools_own_directories_have_no_number() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_served(async |node, served| {
         served.make("pvc", MIB).await;
         for own in [
             "",
@@ -164,13 +137,13 @@ async fn the_pools_own_directories_have_no_number() {
             ".rootcellar/staging",
             ".rootcellar/trash",
         ] {
-            let (project, inherits) = kernel::project(&cellar.at().join(own));
+            let (project, inherits) = kernel::project(&node.at().join(own));
             assert_eq!((project, inherits), (0, false), "{own:?}");
         }
-        assert_eq!(kernel::project(&cellar.directory("pvc")), (0, false));
-        common::eventually("staging is empty", || {
-            common::names(&cellar.at().join(".rootcellar/staging")).is_empty()
+        assert_eq!(kernel::project(&node.directory("pvc")), (0, false));
+        eventually("staging is empty", || {
+            names(&node.at().join(".rootcellar/staging")).is_empty()
         });
-        served.stop();
-    }
+    })
+    .await;
 }

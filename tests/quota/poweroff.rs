@@ -1,25 +1,14 @@
 //! Power-off at every step, as tests/suite/poweroff.rs has it, on filesystems that hold sizes: what
 //! is there afterwards is limited as its record says, and nothing else is.
 
-#[path = "../suite/poweroff/image.rs"]
-mod image;
-#[path = "../suite/poweroff/loops.rs"]
-#[allow(dead_code, reason = "shared with tests/suite, which uses the rest")]
-mod loops;
-#[path = "../suite/poweroff/operations.rs"]
-mod operations;
-#[path = "../suite/poweroff/scene.rs"]
-mod scene;
-
 use std::fs;
 
-use crate::cellar::{OURS, inodes_of, obstacle};
-use crate::common::{eventually, names};
-use crate::variant::{EXT4, Variant, XFS};
-use crate::{kernel, skip};
-use loops::{Kind, lose_power};
-use operations::OPERATIONS;
-use scene::Scene;
+use support::disk::{Disk, EXT4, XFS};
+use support::disk_node::{OURS, inodes_of};
+use support::poweroff::loops::{Kind, lose_power};
+use support::poweroff::operations::OPERATIONS;
+use support::poweroff::scene::Scene;
+use support::{eventually, kernel, names, require};
 
 /// The operations in which limits are set or freed.
 const ABOUT_LIMITS: [&str; 13] = [
@@ -76,11 +65,11 @@ fn limits_are_as_recorded(scene: &Scene) {
     });
 }
 
-fn lose_power_on(variant: &'static Variant) {
+fn lose_power_on(disk: Disk) {
     let kind = Kind {
-        filesystem: variant.filesystem,
-        make: variant.make,
-        mount: variant.mount,
+        filesystem: disk.filesystem,
+        make: disk.make,
+        mount: disk.mount,
         simple_quota: false,
         look: limits_are_as_recorded,
     };
@@ -93,17 +82,13 @@ fn lose_power_on(variant: &'static Variant) {
 /// its record, and no limit is left of what is not.
 #[test]
 fn limits_are_those_of_the_records_on_xfs() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    lose_power_on(&XFS);
+    require!(project_quota);
+    lose_power_on(XFS);
 }
 
 /// As above, on ext4.
 #[test]
 fn limits_are_those_of_the_records_on_ext4() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    lose_power_on(&EXT4);
+    require!(project_quota);
+    lose_power_on(EXT4);
 }

@@ -2,92 +2,85 @@
 
 use tonic::Code;
 
-use crate::cellar::{Cellar, MIB, append, obstacle};
-use crate::common::messages::{publish, refused};
-use crate::variant::ENFORCING;
-use crate::{kernel, skip};
+use support::disk_node::{MIB, append, for_each_filesystem};
+use support::kernel;
+use support::messages::{publish, refused};
 
 /// A volume whose `data/` does not carry the number of its record is quarantined, and neither that
 /// number's limit nor the one it carries is changed.
 #[tokio::test]
 async fn a_volume_of_another_number_is_quarantined() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         let id = served.make("pvc", 4 * MIB).await;
         let neighbour = served.make("neighbour", 8 * MIB).await;
-        let target = cellar.publish(&mut served, &neighbour, "neighbour").await;
+        let target = node.publish(&mut served, &neighbour, "neighbour").await;
         append(&target.join("file"), MIB);
         served.stop();
-        let (project, other) = (cellar.project("pvc"), cellar.project("neighbour"));
-        kernel::set_project(&cellar.directory("pvc").join("data"), other);
-        let look = || [project, other].map(|id| kernel::quota(cellar.at(), id));
+        let (project, other) = (node.project("pvc"), node.project("neighbour"));
+        kernel::set_project(&node.directory("pvc").join("data"), other);
+        let look = || [project, other].map(|id| kernel::quota(node.at(), id));
         let before = look();
 
-        let mut served = cellar.serve().await;
+        let mut served = node.serve().await;
         assert_eq!(look(), before);
         assert_eq!(
-            kernel::project(&cellar.directory("pvc").join("data")).0,
+            kernel::project(&node.directory("pvc").join("data")).0,
             other
         );
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 1);
-        let pod = cellar.node.target("pod");
+        let pod = node.target("pod");
         let answer = served.clients.publish(publish(&id, &pod)).await;
         refused(
-            variant.name,
+            node.disk.name,
             answer,
             Code::FailedPrecondition,
             "quarantined",
         );
         let answer = served.clients.delete(&id).await;
         refused(
-            variant.name,
+            node.disk.name,
             answer,
             Code::FailedPrecondition,
             "quarantined",
         );
         served.clients.get(&neighbour).await.unwrap();
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// Two volumes whose records claim one number are both quarantined, and its limit is not changed.
 #[tokio::test]
 async fn volumes_that_claim_one_number_are_quarantined() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         let mut ids = Vec::new();
         for (name, size) in [("one", 4 * MIB), ("two", 8 * MIB), ("well", MIB)] {
             ids.push(served.make(name, size).await);
         }
         served.stop();
-        let project = cellar.project("one");
-        let before = kernel::quota(cellar.at(), project);
-        kernel::set_project(&cellar.directory("two").join("data"), project);
-        cellar.rewrite("two", "quota_id", project);
+        let project = node.project("one");
+        let before = kernel::quota(node.at(), project);
+        kernel::set_project(&node.directory("two").join("data"), project);
+        node.rewrite("two", "quota_id", project);
 
-        let mut served = cellar.serve().await;
+        let mut served = node.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 2);
         for id in &ids[..2] {
             let answer = served.clients.get(id).await;
             refused(
-                variant.name,
+                node.disk.name,
                 answer,
                 Code::FailedPrecondition,
                 "quarantined",
             );
         }
         served.clients.get(&ids[2]).await.unwrap();
-        let after = kernel::quota(cellar.at(), project).unwrap();
+        let after = kernel::quota(node.at(), project).unwrap();
         let before = before.unwrap();
         assert_eq!((after.bytes, after.inodes), (before.bytes, before.inodes));
         served.stop();
-    }
+    })
+    .await;
 }

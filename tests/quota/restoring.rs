@@ -1,9 +1,9 @@
 //! Limits that somebody changed, and a disk that is mounted without them for a while.
 
-use crate::cellar::{Cellar, MIB, Served, append, obstacle};
-use crate::kernel;
-use crate::skip;
-use crate::variant::{ENFORCING, EXT4, EXT4_COUNTING, Variant, XFS, XFS_PLAIN};
+use support::disk::{Disk, EXT4, EXT4_COUNTING, XFS, XFS_PLAIN};
+use support::disk_node::{DiskNode, MIB, Served, append, for_each_filesystem};
+use support::kernel;
+use support::require;
 
 const RESTORED: &str = "rootcellar_pool_limits_restored_total";
 
@@ -21,84 +21,73 @@ fn assert_told(served: &Served, restored: u64) {
 /// told.
 #[tokio::test]
 async fn a_changed_limit_is_restored_at_start() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
         for name in ["lower", "higher", "gone", "inodes", "right"] {
             served.make(name, 8 * MIB).await;
         }
         assert_eq!(served.metric(RESTORED), 0);
         served.stop();
-        let right = cellar.quota("right");
+        let right = node.quota("right");
         for (name, bytes, inodes) in [
             ("lower", MIB, right.inodes[0]),
             ("higher", 64 * MIB, right.inodes[0]),
             ("gone", 0, 0),
             ("inodes", 8 * MIB, 10),
         ] {
-            kernel::limit(cellar.at(), cellar.project(name), bytes, inodes);
+            kernel::limit(node.at(), node.project(name), bytes, inodes);
         }
-        let served = cellar.serve().await;
+        let served = node.serve().await;
         for name in ["lower", "higher", "gone", "inodes", "right"] {
-            cellar.assert_limited(name, 8 * MIB);
+            node.assert_limited(name, 8 * MIB);
         }
         assert_told(&served, 4);
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A limit below what is used already is restored as well.
 #[tokio::test]
 async fn a_limit_is_restored_whatever_is_used() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
-        let id = served.make("pvc", 4 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+    for_each_filesystem(async |node| {
+        let mut served = node.serve().await;
+        let (_, target) = node.make_published(&mut served, 4 * MIB).await;
         served.stop();
-        kernel::limit(cellar.at(), cellar.project("pvc"), 0, 0);
+        kernel::limit(node.at(), node.project("pvc"), 0, 0);
         assert_eq!(append(&target.join("file"), 8 * MIB), (8 * MIB, None));
-        let served = cellar.serve().await;
-        cellar.assert_limited("pvc", 4 * MIB);
-        assert_eq!(append(&target.join("file"), MIB).1, Some(cellar.full()));
+        let served = node.serve().await;
+        node.assert_limited("pvc", 4 * MIB);
+        assert_eq!(append(&target.join("file"), MIB).1, Some(node.full()));
         served.stop();
-    }
+    })
+    .await;
 }
 
 /// A pool mounted without limits for a while serves its volumes all the same and says of new ones
 /// that nothing holds them; mounted as before, it holds what it held.
 #[tokio::test]
 async fn a_pool_may_lose_its_limits_and_get_them_back() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    let ways: [(&'static Variant, &'static Variant); 2] =
-        [(&XFS, &XFS_PLAIN), (&EXT4, &EXT4_COUNTING)];
+    require!(project_quota);
+    let ways: [(Disk, Disk); 2] = [(XFS, XFS_PLAIN), (EXT4, EXT4_COUNTING)];
     for (holding, other) in ways {
-        let mut cellar = Cellar::new(holding);
-        let mut served = cellar.serve().await;
+        let (mut node, mut served) = DiskNode::served(holding).await;
         let id = served.make("pvc", 4 * MIB).await;
         served.stop();
 
-        cellar.mount_as(other);
-        let mut served = cellar.serve().await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
+        node.mount_as(other);
+        let mut served = node.serve().await;
+        let target = node.publish(&mut served, &id, "pod").await;
         assert_eq!(append(&target.join("file"), MIB), (MIB, None));
         assert_eq!(served.enforcement("new", 4 * MIB).await, "none");
         served.clients.unpublish(&id, &target).await.unwrap();
         served.stop();
 
-        cellar.mount_as(holding);
-        let mut served = cellar.serve().await;
-        cellar.assert_limited("pvc", 4 * MIB);
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        assert_eq!(append(&target.join("file"), 8 * MIB).1, Some(cellar.full()));
+        node.mount_as(holding);
+        let mut served = node.serve().await;
+        node.assert_limited("pvc", 4 * MIB);
+        let target = node.publish(&mut served, &id, "pod").await;
+        assert_eq!(append(&target.join("file"), 8 * MIB).1, Some(node.full()));
         assert_eq!(served.enforcement("newer", 4 * MIB).await, "project");
         served.stop();
     }

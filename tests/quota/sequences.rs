@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::cellar::{Cellar, MIB, OURS, Served, append, obstacle};
-use crate::kernel;
-use crate::skip;
-use crate::variant::ENFORCING;
+use support::disk::ENFORCING;
+use support::disk_node::{DiskNode, MIB, OURS, Served, append};
+use support::kernel;
+use support::require;
 
 /// Unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 5;
@@ -42,7 +42,7 @@ fn work() -> impl Strategy<Value = Work> {
 /// What there should be: the size and id of each volume.
 type Model = BTreeMap<usize, (u64, String)>;
 
-async fn step(cellar: &Cellar, served: &mut Served, model: &mut Model, work: &Work) {
+async fn step(node: &DiskNode, served: &mut Served, model: &mut Model, work: &Work) {
     match *work {
         Work::Make(at, size) => {
             let size = model.get(&at).map_or(size, |(has, _)| *has);
@@ -53,7 +53,7 @@ async fn step(cellar: &Cellar, served: &mut Served, model: &mut Model, work: &Wo
             let Some((has, id)) = model.get_mut(&at) else {
                 return;
             };
-            let target = cellar.publish(served, id, &format!("pod{at}")).await;
+            let target = node.publish(served, id, &format!("pod{at}")).await;
             *has = served.expand(id, &target, size).await.unwrap().max(*has);
             assert!(*has >= size);
         }
@@ -61,19 +61,16 @@ async fn step(cellar: &Cellar, served: &mut Served, model: &mut Model, work: &Wo
             let Some((size, id)) = model.get(&at) else {
                 return;
             };
-            let target = cellar.publish(served, id, &format!("pod{at}")).await;
+            let target = node.publish(served, id, &format!("pod{at}")).await;
             let (_, error) = append(&target.join("file"), most);
-            assert!(
-                error.is_none_or(|errno| errno == cellar.full()),
-                "{error:?}"
-            );
-            assert!(cellar.quota(&format!("pvc{at}")).used[0] <= *size);
+            assert!(error.is_none_or(|errno| errno == node.full()), "{error:?}");
+            assert!(node.quota(&format!("pvc{at}")).used[0] <= *size);
         }
         Work::Delete(at) => {
             let Some((_, id)) = model.remove(&at) else {
                 return;
             };
-            let target = cellar.node.target(&format!("pod{at}"));
+            let target = node.target(&format!("pod{at}"));
             served.clients.unpublish(&id, &target).await.unwrap();
             served.clients.delete(&id).await.unwrap();
             served.clients.delete(&id).await.unwrap();
@@ -82,22 +79,22 @@ async fn step(cellar: &Cellar, served: &mut Served, model: &mut Model, work: &Wo
     }
 }
 
-async fn play(cellar: &Cellar, sequence: &[Work]) {
-    let mut served = cellar.serve().await;
+async fn play(node: &DiskNode, sequence: &[Work]) {
+    let mut served = node.serve().await;
     let mut model = Model::new();
     let all: Vec<Work> = (0..4).map(Work::Delete).collect();
     for work in sequence.iter().chain(&all) {
         if matches!(work, Work::Restart) {
             served.stop();
-            served = cellar.serve().await;
+            served = node.serve().await;
         }
-        step(cellar, &mut served, &mut model, work).await;
+        step(node, &mut served, &mut model, work).await;
         for (at, (size, _)) in &model {
-            cellar.assert_limited(&format!("pvc{at}"), *size);
+            node.assert_limited(&format!("pvc{at}"), *size);
         }
     }
-    crate::common::eventually("nothing is limited any more", || {
-        kernel::quotas(cellar.at(), OURS.start).is_empty()
+    support::eventually("nothing is limited any more", || {
+        kernel::quotas(node.at(), OURS.start).is_empty()
     });
     served.stop();
 }
@@ -106,13 +103,11 @@ async fn play(cellar: &Cellar, sequence: &[Work]) {
 /// kernel limits exactly the volumes that are there, each to the size in its record.
 #[test]
 fn limits_are_those_of_the_volumes_after_any_sequence() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(project_quota);
     let default = Config::default();
     let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |_| default.cases);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for variant in ENFORCING {
+    for disk in ENFORCING {
         let config = Config {
             cases,
             // Each try takes seconds in the guest, and half a minute if it waits in vain.
@@ -122,7 +117,7 @@ fn limits_are_those_of_the_volumes_after_any_sequence() {
         };
         TestRunner::new(config)
             .run(&prop::collection::vec(work(), 1..16), |sequence| {
-                runtime.block_on(play(&Cellar::new(variant), &sequence));
+                runtime.block_on(play(&DiskNode::new(disk), &sequence));
                 Ok(())
             })
             .unwrap();

@@ -2,48 +2,38 @@
 
 use rootcellar::csi::volume_usage::Unit;
 
-use crate::cellar::{Cellar, MIB, append, inodes_of, obstacle};
-use crate::skip;
-use crate::variant::{ENFORCING, XFS_PLAIN};
+use support::disk::XFS_PLAIN;
+use support::disk_node::{MIB, append, for_each_served, inodes_of, serve_on};
 
 /// Statistics are of the volume: all is its limit, used is what is charged to it.
 #[tokio::test]
 async fn statistics_are_of_the_volume() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    for variant in ENFORCING {
-        let cellar = Cellar::new(variant);
-        let mut served = cellar.serve().await;
+    for_each_served(async |node, served| {
         let id = served.make("pvc", 8 * MIB).await;
         let other = served.make("other", 16 * MIB).await;
-        let target = cellar.publish(&mut served, &id, "pod").await;
-        let beside = cellar.publish(&mut served, &other, "beside").await;
+        let target = node.publish(served, &id, "pod").await;
+        let beside = node.publish(served, &other, "beside").await;
         append(&target.join("file"), 3 * MIB);
         append(&beside.join("file"), 12 * MIB);
 
         let [total, used, available] = served.usage(&id, &target, Unit::Bytes).await;
-        assert_eq!((total, used), (8 * MIB, cellar.quota("pvc").used[0]));
+        assert_eq!((total, used), (8 * MIB, node.quota("pvc").used[0]));
         assert!((3 * MIB..4 * MIB).contains(&used), "{used}");
         assert_eq!(available, total - used);
         let [total, used, available] = served.usage(&id, &target, Unit::Inodes).await;
-        let limit = inodes_of(variant.filesystem, 8 * MIB);
+        let limit = inodes_of(node.disk.filesystem, 8 * MIB);
         assert_eq!((total, used, available), (limit, 2, limit - 2));
-        served.stop();
-    }
+    })
+    .await;
 }
 
 /// Where sizes are not held, they are the filesystem's.
 #[tokio::test]
 async fn statistics_of_a_volume_that_is_not_held_are_the_filesystems() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    let cellar = Cellar::new(&XFS_PLAIN);
-    let mut served = cellar.serve().await;
-    let id = served.make("pvc", 8 * MIB).await;
-    let target = cellar.publish(&mut served, &id, "pod").await;
-    let [total, ..] = served.usage(&id, &target, Unit::Bytes).await;
-    assert!(total > 200 * MIB, "{total}");
-    served.stop();
+    serve_on(XFS_PLAIN, async |node, served| {
+        let (id, target) = node.make_published(served, 8 * MIB).await;
+        let [total, ..] = served.usage(&id, &target, Unit::Bytes).await;
+        assert!(total > 200 * MIB, "{total}");
+    })
+    .await;
 }

@@ -13,11 +13,12 @@ use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
 use rootcellar::pool::{PoolOptions, enable_quota};
 use rootcellar::volume::Hold;
 
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::picture::with_times;
-use crate::common::{Fakes, NodeDir, create};
 use crate::sizes::{Rig, SIZE};
-use crate::skip;
+use support::disk::Disk;
+use support::loops::{LoopMount, run};
+use support::picture::with_times;
+use support::require;
+use support::{Fakes, Node, create};
 
 const MIB: u64 = 1 << 20;
 
@@ -57,6 +58,29 @@ fn the<'a>(report: &'a Report, level: Level, about: About, words: &str) -> &'a F
 }
 
 #[track_caller]
+fn wrong<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+    the(report, Level::Wrong, about, words)
+}
+
+#[track_caller]
+fn note<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+    the(report, Level::Note, about, words)
+}
+
+#[track_caller]
+fn ok<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+    the(report, Level::Ok, about, words)
+}
+
+/// Asserts that every limit and every charge is as it should be.
+#[track_caller]
+fn assert_limits_are_well(report: &Report) {
+    assert_well(report);
+    ok(report, About::Limits, "every limit is as recorded");
+    ok(report, About::Usage, "is what the trees occupy");
+}
+
+#[track_caller]
 fn assert_well(report: &Report) {
     assert!(!report.is_wrong(), "{:#?}", report.findings);
 }
@@ -74,12 +98,11 @@ fn follow(remedy: &str, commands_end: &str) {
 }
 
 /// A disk with an empty pool on it.
-fn pool_on(filesystem: &str, options: &[&str]) -> (NodeDir, LoopMount) {
-    let node = NodeDir::new();
-    let disk = LoopMount::format(filesystem, options, &node.path("image"), &node.pool());
-    disk.mount(&[]);
-    disk.hold_other_data();
-    let option = format!("default={},init,reserve=0", node.pool().display());
+fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (Node, LoopMount) {
+    let node = Node::new();
+    let disk = Disk::new(filesystem).made_with(options).with_other_data();
+    let disk = node.make_pool_disk(disk);
+    let option = node.own_pool_option();
     drop(node.volumes_of(&[option], &Fakes::default()));
     (node, disk)
 }
@@ -87,9 +110,7 @@ fn pool_on(filesystem: &str, options: &[&str]) -> (NodeDir, LoopMount) {
 /// A pool that nothing holds sizes in is well, and told how it would come to hold them.
 #[test]
 fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let cases: [(&str, &[&str], &str, Option<bool>); 4] = [
         (
             "ext4",
@@ -116,12 +137,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
         let before = with_times(&node.pool());
         let report = look_at(&node.pool());
         assert_well(&report);
-        let found = the(
-            &report,
-            Level::Note,
-            About::Enforcement,
-            "sizes are not held",
-        );
+        let found = note(&report, About::Enforcement, "sizes are not held");
         let expected = remedy
             .replace('@', node.pool().to_str().unwrap())
             .replace('%', &disk.device());
@@ -140,7 +156,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
             Level::Note
         };
         the(&report, level, About::Snapshots, filesystem);
-        the(&report, Level::Ok, About::Records, "every record is sound");
+        ok(&report, About::Records, "every record is sound");
         assert_eq!(with_times(&node.pool()), before, "{filesystem}");
     }
 }
@@ -149,19 +165,16 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
 /// volumes made before are told of, one by one.
 #[test]
 fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for is_full in [false, true] {
-        let node = NodeDir::new();
-        let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
-        disk.hold_other_data();
+        let node = Node::new();
+        let _disk = node.make_pool_disk(Disk::new("btrfs").with_other_data());
         if is_full {
             run(Command::new("btrfs")
                 .args(["quota", "enable"])
                 .arg(node.pool()));
         }
-        let option = format!("default={},init,reserve=0", node.pool().display());
+        let option = node.own_pool_option();
         let driver = node.volumes_of(std::slice::from_ref(&option), &Fakes::default());
         driver.create(&create("old", SIZE.0)).unwrap();
         let report = look_at(&node.pool());
@@ -171,17 +184,12 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         } else {
             "quota is off"
         };
-        let found = the(&report, Level::Note, About::Enforcement, words);
+        let found = note(&report, About::Enforcement, words);
         follow(found.remedy.as_ref().unwrap(), ";");
         let report = look_at(&node.pool());
         assert_well(&report);
-        the(
-            &report,
-            Level::Ok,
-            About::Enforcement,
-            "held by simple quota",
-        );
-        let unheld = the(&report, Level::Note, About::Sizes, "nothing holds its size");
+        ok(&report, About::Enforcement, "held by simple quota");
+        let unheld = note(&report, About::Sizes, "nothing holds its size");
         assert!(unheld.volume.as_ref().unwrap().starts_with("volumes"));
     }
 }
@@ -189,22 +197,14 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
 /// Volumes that were made to be held are wrong where nothing holds them any more.
 #[test]
 fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     rig.make("held", SIZE);
     rig.running = None;
     run(Command::new("btrfs")
         .args(["quota", "disable"])
         .arg(rig.node.pool()));
     let report = look_at(&rig.node.pool());
-    let found = the(
-        &report,
-        Level::Wrong,
-        About::Enforcement,
-        "1 volumes were made so",
-    );
+    let found = wrong(&report, About::Enforcement, "1 volumes were made so");
     assert!(found.remedy.as_ref().unwrap().contains("enable-quota"));
 }
 
@@ -218,11 +218,9 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 /// operator's choice, and that other data is beside them, is worth a note.
 #[test]
 fn promises_that_cannot_be_kept_are_told() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
+    require!(loop_devices);
+    let node = Node::new();
+    let disk = node.make_pool_disk(Disk::new("ext4"));
     let option = format!(
         "default={},init,reserve=0,overcommit=1.5",
         node.pool().display()
@@ -231,7 +229,7 @@ fn promises_that_cannot_be_kept_are_told() {
     driver.create(&create("large", 150 * MIB)).unwrap();
     let report = look_at(&node.pool());
     assert_well(&report);
-    the(&report, Level::Ok, About::Space, "are promised");
+    ok(&report, About::Space, "are promised");
     assert!(
         of_level(&report, Level::Note)
             .iter()
@@ -240,12 +238,7 @@ fn promises_that_cannot_be_kept_are_told() {
 
     fs::write(disk.path().join("other"), "").unwrap();
     let report = look_at(&node.pool());
-    the(
-        &report,
-        Level::Note,
-        About::Space,
-        "other data is on its filesystem",
-    );
+    note(&report, About::Space, "other data is on its filesystem");
 
     driver.create(&create("more", 100 * MIB)).unwrap();
     the(
@@ -256,20 +249,15 @@ fn promises_that_cannot_be_kept_are_told() {
     );
     let report = look(&[option]).remove(0);
     assert_well(&report);
-    the(
-        &report,
-        Level::Note,
-        About::Space,
-        "1.5 times the room may be promised",
-    );
-    the(&report, Level::Note, About::Space, "no more than");
+    note(&report, About::Space, "1.5 times the room may be promised");
+    note(&report, About::Space, "no more than");
 }
 
 /// What is not there, or is another's, is told as the server would tell it; pools that cannot be
 /// served together too.
 #[test]
 fn a_pool_that_could_not_be_served_is_wrong() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     drop(node.volumes(&fakes));
     let pool = node.pool_option();
     let other = node.path("other");
@@ -313,16 +301,13 @@ fn a_pool_that_could_not_be_served_is_wrong() {
 /// A class may say that a size is not to be held, and that is no more than a note.
 #[test]
 fn a_size_that_is_not_to_be_held_is_a_note() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;
     rig.driver().create(&request).unwrap();
     let report = look_at(&rig.node.pool());
     assert_well(&report);
-    let found = the(&report, Level::Note, About::Sizes, "nothing holds its size");
+    let found = note(&report, About::Sizes, "nothing holds its size");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
     assert!(!enable_quota(&rig.node.pool()).unwrap(), "it is on");
 }

@@ -2,73 +2,24 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::os::{Observer, Os, Step};
+use rootcellar::os::Step;
 use rootcellar::pool::Pool;
 use rootcellar::types::Bytes;
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
-use crate::common::loops::obstacle;
-use crate::common::{Fakes, eventually, names, publish};
-use crate::skip;
 use crate::snapshots::{Kind, Rig, SIZE};
+use support::faults::{Gate, Opened};
+use support::require;
+use support::{Fakes, eventually, names, publish};
 
 const FILES: usize = 40;
 
-/// Holds whoever copies a file.
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    is_closed: bool,
-    waiting: usize,
-}
-
-impl Gate {
-    fn set(&self, is_closed: bool) {
-        self.state.lock().unwrap().is_closed = is_closed;
-        self.changed.notify_all();
-    }
-
-    /// Waits until somebody is held.
-    fn holds(&self) {
-        eventually("a file is being copied", || {
-            self.state.lock().unwrap().waiting > 0
-        });
-    }
-}
-
-impl Observer for Gate {
-    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
-        let mut state = self.state.lock().unwrap();
-        if step == Step::CopyRange {
-            state.waiting += 1;
-            while state.is_closed {
-                state = self.changed.wait(state).unwrap();
-            }
-            state.waiting -= 1;
-        }
-        Ok(())
-    }
-}
-
-/// Opens the gate, also when a test fails.
-struct Closed<'a>(&'a Gate);
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
+/// What holds whoever copies a file.
+const A_FILE: &str = "a file";
 
 /// A disk whose files share no blocks, with a volume of many files and a snapshot of it.
 struct Scene {
@@ -81,10 +32,13 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let gate = Arc::new(Gate::default());
-        let fakes = Fakes {
-            os: Os::observed(gate.clone()),
-            ..Fakes::default()
-        };
+        let at_a_file = gate.clone();
+        let fakes = Fakes::planned(move |step, _| {
+            if step == Step::CopyRange {
+                at_a_file.pass(OsStr::new(A_FILE));
+            }
+            Ok(())
+        });
         let rig = Rig::with(Kind::Ext4, fakes);
         let source = rig.make("source", SIZE);
         let data = rig.volume_data("source");
@@ -107,13 +61,13 @@ impl Scene {
         begin: impl FnOnce() -> Result<T, Error> + Send,
         meanwhile: impl FnOnce(),
     ) -> Result<T, Error> {
-        self.gate.set(true);
+        self.gate.shut(A_FILE);
         std::thread::scope(|scope| {
             let thread = scope.spawn(begin);
-            let closed = Closed(&self.gate);
-            self.gate.holds();
+            let opened = Opened(&self.gate);
+            eventually("a file is being copied", || self.gate.holds(A_FILE));
             meanwhile();
-            drop(closed);
+            drop(opened);
             thread.join().unwrap()
         })
     }
@@ -142,9 +96,7 @@ fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
 /// made.
 #[test]
 fn a_copy_is_made_once_however_often_it_is_asked_for() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let scene = Scene::new();
     let rig = &scene.rig;
     let take = || rig.snapshot("again", &scene.source);
@@ -163,9 +115,7 @@ fn a_copy_is_made_once_however_often_it_is_asked_for() {
 /// stays.
 #[test]
 fn what_is_being_copied_is_not_deleted() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let scene = Scene::new();
     let rig = &scene.rig;
     let delete = || rig.driver().delete(&scene.source.id.to_string());
@@ -189,9 +139,7 @@ fn what_is_being_copied_is_not_deleted() {
 /// others come and go; the snapshot tells that it was in use.
 #[test]
 fn a_volume_that_is_being_copied_is_used_as_ever() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let scene = Scene::new();
     let (rig, driver) = (&scene.rig, scene.rig.driver());
     let id = scene.source.id.to_string();
@@ -221,9 +169,7 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
 /// one makes it when it is asked for again.
 #[test]
 fn a_driver_that_stops_ends_its_copies() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let mut scene = Scene::new();
     let restore = || scene.restore();
     let ended = scene.during(restore, || scene.rig.driver().stop_copies());
@@ -252,13 +198,12 @@ struct Slow {
     silences: Mutex<Vec<Option<Duration>>>,
 }
 
-impl Observer for Slow {
-    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
+impl Slow {
+    fn copy_range(&self, step: Step) {
         if let (Step::CopyRange, Some(pool)) = (step, self.pool.get()) {
             self.silences.lock().unwrap().push(pool.silence());
             eventually("it takes too long", || pool.silence().is_some());
         }
-        Ok(())
     }
 }
 
@@ -266,14 +211,15 @@ impl Observer for Slow {
 /// answer.
 #[test]
 fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     let slow = Arc::new(Slow::default());
+    let at_a_step = slow.clone();
     let fakes = Fakes {
-        os: Os::observed(slow.clone()),
         patience: Duration::from_secs(1),
-        ..Fakes::default()
+        ..Fakes::planned(move |step, _| {
+            at_a_step.copy_range(step);
+            Ok(())
+        })
     };
     let rig = Rig::with(Kind::Ext4, fakes);
     let source = rig.make("source", SIZE);

@@ -14,17 +14,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::loops::{LoopMount, run};
-use crate::common::messages::{create_with, publish, soon};
-use crate::common::page::{free_address, page};
-use crate::common::picture::Picture;
-use crate::common::pod::PodNode;
-use crate::common::server::{Clients, Server};
-use crate::common::sick::{assert_sick, assert_works};
-use crate::common::{NODE, eventually, names};
-
-/// The filesystems that pools are made on.
-const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+use support::disk::FILESYSTEMS;
+use support::loops::{LoopMount, run};
+use support::messages::{create_with, publish, soon};
+use support::page::{free_address, page};
+use support::picture::Picture;
+use support::pod::PodNode;
+use support::server::{Clients, Server};
+use support::sick::{assert_sick, assert_works};
+use support::{NODE, eventually, names};
 
 /// The pool whose disk nothing happens to.
 const WELL: &str = "well";
@@ -52,6 +50,21 @@ impl Rig {
             node,
             beneath,
         }
+    }
+
+    /// Starts the server of a node with mounted disks: one of each filesystem, whose pools are called
+    /// like it, and an ext4 for each of these pools. The disks, the node and the `--pool` texts.
+    async fn serve_disks(others: &[&str]) -> (Vec<LoopMount>, Self, Vec<String>) {
+        let node = PodNode::new();
+        let others = others.iter().map(|pool| (*pool, "ext4"));
+        let all = FILESYSTEMS.map(|filesystem| (filesystem, filesystem));
+        let all: Vec<_> = all.into_iter().chain(others).collect();
+        let disks = all.iter().map(|(pool, disk)| place_disk(&node, pool, disk));
+        let disks: Vec<LoopMount> = disks.collect();
+        mount_all(&disks);
+        let pools = all.iter().map(|(pool, _)| node.option(pool, ",init"));
+        let pools: Vec<String> = pools.collect();
+        (disks, Self::serve(node, &pools).await, pools)
     }
 
     /// Stops the server and starts another.
@@ -213,7 +226,7 @@ fn place_disks(node: &PodNode) -> [LoopMount; 3] {
 }
 
 /// A disk, with a file of somebody's under its mount point.
-fn place_disk(node: &PodNode, pool: &str, filesystem: &str) -> LoopMount {
+fn place_disk(node: &PodNode, pool: &str, filesystem: &'static str) -> LoopMount {
     let place = node.place(pool);
     std::fs::create_dir(&place).unwrap();
     std::fs::write(place.join("note"), "the disk is not mounted").unwrap();

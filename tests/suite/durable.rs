@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
 
-use crate::common::NodeDir;
-use crate::common::loops::{LoopMount, obstacle};
 use crate::poweroff::operations::{OPERATIONS, Operation};
 use crate::poweroff::scene::{Disks, Moments, play};
 use crate::poweroff::{PLACES, mount_empty, unmount_all};
-use crate::skip;
 use model::{Model, World};
+use support::Node;
+use support::disk::Disk;
+use support::require;
 
 /// Follows what is on the disks.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Observer for Follower {
 
 /// Disks that are followed, and what is laid out in their place.
 struct Pessimist {
-    node: Arc<NodeDir>,
+    node: Arc<Node>,
     /// Real filesystems whose log keeps the order of metadata; else no such thing is counted on.
     logged: bool,
     follower: Arc<Follower>,
@@ -44,7 +44,7 @@ struct Pessimist {
 
 impl Pessimist {
     fn new(logged: bool) -> Self {
-        let node = Arc::new(NodeDir::new());
+        let node = Arc::new(Node::new());
         for dir in ["disk", "images"] {
             fs::create_dir(node.path(dir)).unwrap();
         }
@@ -66,11 +66,9 @@ impl Disks for Pessimist {
             let at = self.node.path(place);
             if self.logged {
                 // It stays mounted until it is unmounted by its place.
-                std::mem::forget(LoopMount::make(
-                    "ext4",
-                    &self.node.path("images").join(place),
-                    &at,
-                ));
+                std::mem::forget(
+                    Disk::new("ext4").make(&self.node.path("images").join(place), &at),
+                );
             } else {
                 mount_empty(&at);
             }
@@ -130,17 +128,13 @@ fn lose_power(logged: bool, operations: &[Operation]) {
 /// else; only that a log keeps the order of metadata is counted on, as on ext4 and XFS.
 #[test]
 fn a_disk_that_logs_metadata_may_keep_nothing_else() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(true, OPERATIONS);
 }
 
 /// As above, where nothing of the kind is counted on, as on btrfs.
 #[test]
 fn a_disk_may_keep_nothing_that_was_not_synced() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(false, OPERATIONS);
 }

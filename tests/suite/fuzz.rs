@@ -17,11 +17,11 @@ use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::common::messages::{assert_well_formed, snapshot};
-use crate::common::picture::{Picture, picture};
-use crate::common::server::{Clients, Server};
-use crate::common::{NodeDir, loops, names};
-use crate::skip;
+use support::messages::{assert_well_formed, snapshot};
+use support::picture::{Picture, picture};
+use support::require;
+use support::server::{Clients, Server};
+use support::{Node, names};
 
 /// Stands in the secrets of requests and behind the `=` of a mount option.
 const SECRET: &str = "correct-horse-battery";
@@ -138,13 +138,13 @@ struct Scene {
     known: Known,
     before: Picture,
     server: Server,
-    node: NodeDir,
+    node: Node,
 }
 
 impl Scene {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
-        let node = NodeDir::new();
+        let node = Node::new();
         fs::create_dir_all(node.path("outside")).unwrap();
         fs::write(node.path("outside/file"), "precious").unwrap();
         fs::create_dir_all(node.path("kubelet/pods/pod/full")).unwrap();
@@ -292,7 +292,7 @@ impl Scene {
 }
 
 /// The directories of the volumes, or snapshots, that no request deletes.
-fn kept_below(node: &NodeDir, home: &str) -> Vec<PathBuf> {
+fn kept_below(node: &Node, home: &str) -> Vec<PathBuf> {
     let home = node.pool().join(home);
     let kept = names(&home).into_iter();
     let kept = kept.filter(|name| name.starts_with("kept-"));
@@ -300,7 +300,7 @@ fn kept_below(node: &NodeDir, home: &str) -> Vec<PathBuf> {
 }
 
 /// Everything on the node that no request may change.
-fn look(node: &NodeDir) -> Picture {
+fn look(node: &Node) -> Picture {
     let mut seen = picture(&node.path(""), &[node.pool(), node.path("server.log")]);
     for home in ["volumes", "snapshots"] {
         for directory in kept_below(node, home) {
@@ -350,17 +350,13 @@ fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
 /// Whatever stands in the fields of a message, the call is answered with a code of the table.
 #[test]
 fn any_message_is_answered_by_the_table() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     run(|good| good);
 }
 
 /// Bytes that are a message are answered with a code of the table, and other bytes are refused.
 #[test]
 fn any_bytes_are_answered_or_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     run(wire::spoiled);
 }

@@ -10,9 +10,9 @@ use rootcellar::pool::{self, Memory, Result, Sickness, Wanted};
 use rootcellar::types::{Bytes, NodeName, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
-use crate::common::loops::{self, LoopMount};
-use crate::common::{Fakes, NODE, NodeDir, Running, create, eventually, names, publish};
-use crate::skip;
+use support::disk::Disk;
+use support::require;
+use support::{Fakes, NODE, Node, Running, create, eventually, names, publish};
 
 const SIZE: u64 = 1 << 20;
 
@@ -25,15 +25,15 @@ fn this_node() -> NodeName {
     NODE.parse().unwrap()
 }
 
-fn memory(node: &NodeDir) -> Memory {
+fn memory(node: &Node) -> Memory {
     Memory::open(Os::default(), &node.path("state")).unwrap()
 }
 
-fn adopt(node: &NodeDir) -> Result<pool::Adopted> {
+fn adopt(node: &Node) -> Result<pool::Adopted> {
     pool::adopt(&memory(node), &node.pool(), &this_node(), ANYWHERE)
 }
 
-fn retire(node: &NodeDir, id: PoolId) -> Result<Vec<std::path::PathBuf>> {
+fn retire(node: &Node, id: PoolId) -> Result<Vec<std::path::PathBuf>> {
     pool::retire(&memory(node), id)
 }
 
@@ -42,12 +42,12 @@ fn sickness(volumes: &Volumes) -> Option<Sickness> {
 }
 
 /// Puts what is at one path at another.
-fn carry(node: &NodeDir, from: &str, to: &str) {
+fn carry(node: &Node, from: &str, to: &str) {
     fs::rename(node.path(from), node.path(to)).unwrap();
 }
 
 /// Makes a pool with one volume as another node would, in `pool`.
-fn fill_elsewhere(node: &NodeDir) -> Volume {
+fn fill_elsewhere(node: &Node) -> Volume {
     let mut settings = node.settings(&[node.pool_option()]);
     settings.node = "other-node".parse().unwrap();
     settings.state_dir = node.path("other-state");
@@ -59,7 +59,7 @@ fn fill_elsewhere(node: &NodeDir) -> Volume {
 }
 
 /// A served node with one volume, whose pool's disk was taken away.
-fn bereft(node: &NodeDir) -> (Running, Volume) {
+fn bereft(node: &Node) -> (Running, Volume) {
     let volumes = node.volumes(&Fakes::default());
     let volume = volumes.create(&create("pvc", SIZE)).unwrap();
     carry(node, "pool", "away");
@@ -74,7 +74,7 @@ fn bereft(node: &NodeDir) -> (Running, Volume) {
 /// restart; adopting may be repeated.
 #[test]
 fn a_pool_of_another_node_is_served_once_it_is_adopted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let volume = fill_elsewhere(&node);
     let volumes = node.volumes(&Fakes::default());
     assert!(matches!(sickness(&volumes), Some(Sickness::Foreign { .. })));
@@ -98,7 +98,7 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
 /// a pool that is not here, and when that comes back it is refused in its turn.
 #[test]
 fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let theirs = fill_elsewhere(&node);
     carry(&node, "pool", "theirs");
     let (volumes, ours) = bereft(&node);
@@ -120,7 +120,7 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
 /// A pool that a server serves is not adopted, nor what is no pool, and nothing is changed.
 #[test]
 fn what_is_served_or_no_pool_is_not_adopted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let refused = adopt(&node).unwrap_err();
     assert!(matches!(
         refused,
@@ -157,7 +157,7 @@ fn what_is_served_or_no_pool_is_not_adopted() {
 /// pool are still to be read, however long another process holds the lock.
 #[test]
 fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let first = node.volumes(&Fakes::default());
     let volume = first.create(&create("pvc", SIZE)).unwrap();
     let second = Volumes::new(node.settings(&[node.pool_option()])).unwrap();
@@ -176,7 +176,7 @@ fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
 /// Fields that a later version wrote are accepted, and are still there after every rewrite.
 #[test]
 fn unknown_fields_are_preserved() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let volumes = node.volumes(&Fakes::default());
     let volume = volumes.create(&create("pvc", SIZE)).unwrap();
     drop(volumes);
@@ -235,12 +235,10 @@ fn flip(image: &Path, text: &[u8]) {
 /// and the volume is there when the disk is well again.
 #[test]
 fn a_record_that_cannot_be_read_now_is_not_quarantined() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
+    require!(loop_devices);
+    let node = Node::new();
     let at = node.path("disk");
-    let disk = LoopMount::format("btrfs", &[], &node.path("image"), &at);
+    let disk = Disk::new("btrfs").format(&node.path("image"), &at);
     fs::create_dir(&at).unwrap();
     // Outside the metadata a record has one copy, with a checksum.
     disk.mount(&["max_inline=0"]);
@@ -270,7 +268,7 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
 /// are, without a restart and after one, and their names are free.
 #[test]
 fn the_volumes_of_a_retired_pool_may_be_deleted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (volumes, volume) = bereft(&node);
     let id = volume.id.to_string();
     let away = volumes.delete(&id).unwrap_err();
@@ -299,7 +297,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
 /// To declare another pool gone changes nothing for one that is away.
 #[test]
 fn only_the_retired_pool_is_gone() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (volumes, volume) = bereft(&node);
     assert!(retire(&node, PoolId::random()).unwrap().is_empty());
     volumes.check_pools();
@@ -312,7 +310,7 @@ fn only_the_retired_pool_is_gone() {
 /// was.
 #[test]
 fn a_retired_pool_is_served_again_once_it_is_adopted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (volumes, volume) = bereft(&node);
     retire(&node, volume.id.pool()).unwrap();
     carry(&node, "away", "pool");
@@ -331,7 +329,7 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
 /// not it is served.
 #[test]
 fn a_pool_that_is_here_is_not_retired() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let volumes = node.volumes(&Fakes::default());
     let volume = volumes.create(&create("pvc", SIZE)).unwrap();
     let refused = || match retire(&node, volume.id.pool()) {

@@ -11,22 +11,22 @@ use std::os::unix::fs::symlink;
 
 use tonic::{Code, Status};
 
-use crate::common::NodeDir;
-use crate::common::messages::assert_well_formed;
-use crate::common::picture::{Picture, picture};
-use crate::common::server::{Clients, Server};
+use support::Node;
+use support::messages::assert_well_formed;
+use support::picture::{Picture, picture};
+use support::server::{Clients, Server};
 
 /// A served node with things of others around the pool, and a picture of them.
 struct Scene {
     clients: Clients,
     server: Server,
     before: Picture,
-    node: NodeDir,
+    node: Node,
 }
 
 impl Scene {
     async fn new() -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         prepare(&node);
         let server = Server::start(&node).await;
         let clients = server.clients().await;
@@ -37,6 +37,13 @@ impl Scene {
             before,
             node,
         }
+    }
+
+    /// As [`Scene::new`], with a volume and its id.
+    async fn with_volume() -> (Self, String) {
+        let mut scene = Self::new().await;
+        let id = scene.clients.make("a", 1000).await;
+        (scene, id)
     }
 
     /// Asserts that the server lives, that nothing in it panicked, and that nothing but the pool
@@ -50,7 +57,7 @@ impl Scene {
 }
 
 /// Things of others: files and directories outside, and links to them where targets are.
-fn prepare(node: &NodeDir) {
+fn prepare(node: &Node) {
     fs::create_dir_all(node.path("outside/directory")).unwrap();
     fs::write(node.path("outside/directory/file"), "precious").unwrap();
     fs::write(node.path("outside/file"), "precious").unwrap();
@@ -79,7 +86,7 @@ fn prepare(node: &NodeDir) {
 }
 
 /// Everything on the node but the pool and the log.
-fn look(node: &NodeDir) -> Picture {
+fn look(node: &Node) -> Picture {
     picture(&node.path(""), &[node.pool(), node.path("server.log")])
 }
 

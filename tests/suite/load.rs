@@ -1,9 +1,9 @@
 //! Many callers at once, over the real socket and with real mounts, while the server is killed
 //! again and again: what was acknowledged is there, and nothing else.
 
-mod belief;
 mod caller;
-mod vitals;
+mod expected;
+mod process_stats;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,14 +18,15 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::Signal;
 use tokio::task::JoinSet;
 
-use self::belief::{TARGETS, Volume};
 use self::caller::{Caller, Tally, read, there};
-use self::vitals::Vitals;
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::soon;
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually, name, names};
-use crate::skip;
+use self::expected::{TARGETS, Volume};
+use self::process_stats::ProcessStats;
+use support::disk::Disk;
+use support::loops::LoopMount;
+use support::messages::soon;
+use support::require;
+use support::server::Server;
+use support::{Node, eventually, name, names};
 
 /// How many callers there are.
 const CALLERS: usize = 16;
@@ -78,23 +79,23 @@ impl Random {
 }
 
 /// Two pools on disks of their own, of two filesystems, and who is served from them.
-struct Yard {
+struct LoadFixture {
     disks: Vec<LoopMount>,
-    node: NodeDir,
+    node: Node,
 }
 
 const POOLS: [(&str, &str); 2] = [("first", "ext4"), ("second", "xfs")];
 
-impl Yard {
+impl LoadFixture {
     fn new() -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         // In memory, so that the test waits for no disk; ended with the other mounts of the node.
         let images = node.path("images");
         fs::create_dir(&images).unwrap();
         mount("images", &images, "tmpfs", MountFlags::empty(), None).unwrap();
         let make = |(pool, filesystem)| {
             let disk = node.path("disks").join(pool);
-            LoopMount::make(filesystem, &images.join(pool), &disk)
+            Disk::new(filesystem).make(&images.join(pool), &disk)
         };
         let disks = POOLS.map(make).into();
         Self { disks, node }
@@ -111,7 +112,7 @@ impl Yard {
     fn spawn(&self) -> Server {
         let mut command = Server::command(&self.node, &self.options());
         // Otherwise every thread keeps some of what is freed, and no leak can be seen among that.
-        command.env("GLIBC_TUNABLES", vitals::ONE_HEAP);
+        command.env("GLIBC_TUNABLES", process_stats::ONE_HEAP);
         Server::spawn(&self.node, &mut command)
     }
 
@@ -336,14 +337,14 @@ async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
 /// acknowledged is there, and when that is undone, nothing.
 async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     let mut random = Random::told(test);
-    let (yard, tally) = (Yard::new(), Arc::new(Tally::default()));
-    let mut server = yard.serve().await;
-    let before = yard.capacities(&server).await;
-    let fresh = Vitals::least(server.pid());
+    let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
+    let mut server = fixture.serve().await;
+    let before = fixture.capacities(&server).await;
+    let fresh = ProcessStats::least(server.pid());
     let stop = Arc::new(AtomicBool::new(false));
     let mut working = JoinSet::new();
     let volumes = soak().map_or(VOLUMES.1, |_| VOLUMES.0);
-    for caller in yard.callers(volumes, &mut random, &tally) {
+    for caller in fixture.callers(volumes, &mut random, &tally) {
         working.spawn(caller.work(Arc::clone(&stop)));
     }
     let mut report = Report::new(test);
@@ -352,8 +353,8 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     let enough = 4 * volumes as u64;
     while !report.is_over(turns, at_least) || tally.answered() < enough {
         moment(&mut random, &tally, &server).await;
-        tokio::task::block_in_place(|| yard.end(server, signal));
-        server = yard.spawn();
+        tokio::task::block_in_place(|| fixture.end(server, signal));
+        server = fixture.spawn();
         turns += 1;
         if let Some(Err(error)) = working.try_join_next() {
             std::panic::resume_unwind(error.into_panic());
@@ -363,23 +364,29 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     server.wait_ready().await;
     stop.store(true, Ordering::Relaxed);
     let callers = all(working).await;
-    settle(test, &yard, &server, callers, &tally).await;
-    yard.assert_empty(&server, &before).await;
+    settle(test, &fixture, &server, callers, &tally).await;
+    fixture.assert_empty(&server, &before).await;
     eventually("the descriptors are closed", || {
-        Vitals::least(server.pid()).descriptors <= fresh.descriptors
+        ProcessStats::least(server.pid()).descriptors <= fresh.descriptors
     });
-    tokio::task::block_in_place(|| yard.end(server, Signal::TERM));
+    tokio::task::block_in_place(|| fixture.end(server, Signal::TERM));
 }
 
 /// Asks what is still open, asserts that exactly what is known is there, and undoes it.
-async fn settle(test: &str, yard: &Yard, server: &Server, callers: Vec<Caller>, tally: &Tally) {
+async fn settle(
+    test: &str,
+    fixture: &LoadFixture,
+    server: &Server,
+    callers: Vec<Caller>,
+    tally: &Tally,
+) {
     let mut resolving = JoinSet::new();
     for caller in callers {
         resolving.spawn(caller.resolve());
     }
     let mut callers = all(resolving).await;
-    yard.assert_exact(server, &mut callers).await;
-    let (volumes, mounts) = (there(&mut callers).len(), yard.mounts().len());
+    fixture.assert_exact(server, &mut callers).await;
+    let (volumes, mounts) = (there(&mut callers).len(), fixture.mounts().len());
     eprintln!("{test}: {tally:?}, {volumes} volumes, {mounts} mounts");
     assert!(volumes > 0 && mounts > 0, "there was no load");
     let mut clearing = JoinSet::new();
@@ -393,18 +400,14 @@ async fn settle(test: &str, yard: &Yard, server: &Server, callers: Vec<Caller>, 
 /// not is there whole or not at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     disturb("killed", Signal::KILL, 12).await;
 }
 
 /// The same where the server is told to stop, which leaves nothing half done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_stopped_again_and_again_keeps_what_it_acknowledged() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     disturb("stopped", Signal::TERM, 4).await;
 }
 
@@ -422,29 +425,27 @@ const GROWTH: u64 = 256;
 /// Whatever load is past, the server keeps no descriptor, no thread and no memory of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_keeps_nothing_of_a_load_that_is_past() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let test = "rounds";
     let mut random = Random::told(test);
-    let (yard, tally) = (Yard::new(), Arc::new(Tally::default()));
-    let server = yard.serve().await;
-    let before = yard.capacities(&server).await;
-    let fresh = Vitals::least(server.pid());
+    let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
+    let server = fixture.serve().await;
+    let before = fixture.capacities(&server).await;
+    let fresh = ProcessStats::least(server.pid());
     let mut memory = Vec::new();
     let mut report = Report::new(test);
     while !report.is_over(memory.len(), WARM_UP + ROUNDS) {
         let mut working = JoinSet::new();
-        for caller in yard.callers(ROUND, &mut random, &tally) {
+        for caller in fixture.callers(ROUND, &mut random, &tally) {
             working.spawn(caller.round());
         }
         drop(all(working).await);
-        yard.assert_empty(&server, &before).await;
+        fixture.assert_empty(&server, &before).await;
         eventually("descriptors and threads are what they were", || {
-            let now = Vitals::least(server.pid());
+            let now = ProcessStats::least(server.pid());
             (now.descriptors, now.threads) == (fresh.descriptors, fresh.threads)
         });
-        memory.push(Vitals::least(server.pid()).heap);
+        memory.push(ProcessStats::least(server.pid()).heap);
         report.say(|| format!("{} rounds, {tally:?}, {memory:?} KiB", memory.len()));
     }
     eprintln!("{test}: {tally:?}, {memory:?} KiB, fresh {fresh:?}");

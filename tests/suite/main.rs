@@ -1,18 +1,9 @@
 //! The integration tests: one binary, one module for each part of `docs/semantics.md`.
-#![allow(
-    unreachable_pub,
-    reason = "nothing outside this binary can reach anything in it"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "that is how a test fails"
-)]
-#![allow(missing_debug_implementations, reason = "nothing prints the harness")]
+#![allow(unreachable_pub, missing_debug_implementations)]
+// That is how a test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod check;
-mod common;
 mod copying;
 mod disks;
 mod durable;

@@ -20,11 +20,11 @@ use rootcellar::quota::Enforcement;
 use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{Capability, Class, CreateRequest, PublishRequest, Volume};
 
-use crate::common::memory::{MemoryNode, SIZE};
-use crate::common::{Fakes, Running, create, eventually, name, names};
-use crate::skip;
 use random::{Op, ops};
 use reference::Model;
+use support::memory::{MemoryNode, SIZE};
+use support::require;
+use support::{Fakes, Running, create, eventually, name, names};
 
 const STEPS: usize = 10_000;
 const MIB: u64 = 1 << 20;
@@ -348,9 +348,7 @@ fn coded<T>(result: Result<T>, operation: Operation) -> Result<T, Code> {
 /// and publications exist, and nothing else does.
 #[test]
 fn any_sequence_of_requests_does_what_the_model_says() {
-    if !MemoryNode::new(&POOLS).is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    require!(mount_namespace);
     let config = Config {
         cases: 16,
         failure_persistence: None,

@@ -11,13 +11,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::NodeDir;
-use crate::common::loops::{LoopMount, run};
-use crate::common::messages::publish;
-use crate::common::server::{Clients, Server};
-
-/// The filesystems that pools are made on.
-const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+use support::Node;
+use support::loops::run;
+use support::messages::publish;
+use support::server::{Clients, Server};
 
 /// The options of every mount at a path, the lowest first, as mountinfo shows them.
 fn mounts_at(path: &Path) -> Vec<BTreeSet<String>> {
@@ -42,23 +39,17 @@ fn umount(at: &Path) {
     run(Command::new("umount").arg(at));
 }
 
-/// `--pool` for a disk of its own.
-fn disk_option(disk: &LoopMount) -> String {
-    format!("default={},init", disk.path().display())
-}
-
 /// A served node with one volume.
-async fn one_volume(node: &NodeDir) -> (Server, Clients, String) {
-    let server = Server::start(node).await;
-    let mut clients = server.clients().await;
+async fn one_volume() -> (Node, Server, Clients, String) {
+    let (node, server, mut clients) = Server::on_new_node().await;
     let id = clients.make("pvc-1", 1 << 20).await;
-    (server, clients, id)
+    (node, server, clients, id)
 }
 
 /// A served node with one volume, published at the target `pod`.
-async fn one_published(node: &NodeDir) -> (Server, Clients, String, PathBuf) {
-    let (server, mut clients, id) = one_volume(node).await;
+async fn one_published() -> (Node, Server, Clients, String, PathBuf) {
+    let (node, server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
-    (server, clients, id, target)
+    (node, server, clients, id, target)
 }

@@ -1,6 +1,5 @@
 //! Pools that are opened while they are asked, and what keeps two of them, or two volumes, apart.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
@@ -8,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::mount::{FakeMounter, Mounter, Target};
-use rootcellar::os::{Observer, Os, Step};
+use rootcellar::os::Step;
 use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::Sickness;
 use rootcellar::types::Bytes;
 use rootcellar::volume::Volumes;
 use rustix::io::Errno;
 
-use crate::common::loops::run;
-use crate::common::memory::MemoryNode;
-use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
-use crate::skip;
+use support::loops::run;
+use support::memory::MemoryNode;
+use support::require;
+use support::{Fakes, Node, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,7 +25,7 @@ const MIB: u64 = 1 << 20;
 /// which to a delete would mean success.
 #[test]
 fn a_pool_that_is_opening_never_denies_its_volumes() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let volume = node
         .volumes(&Fakes::default())
         .create(&create("pvc-1", MIB))
@@ -76,7 +75,7 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
 /// nothing of the second.
 #[test]
 fn a_target_taken_over_protects_its_new_volume() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let mounter = Arc::new(FakeMounter::default());
     let fakes = Fakes {
         mounter: mounter.clone(),
@@ -102,38 +101,26 @@ fn a_target_taken_over_protects_its_new_volume() {
     volumes.delete(&second).unwrap();
 }
 
-/// Fails every unlink of a name while it is told to.
-#[derive(Debug, Default)]
-struct Stubborn {
-    off: AtomicBool,
-}
-
-impl Observer for Stubborn {
-    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+/// The size of a deleted volume stays promised until its space is free, and what resists, at any
+/// depth, holds up nothing else.
+#[test]
+fn what_resists_stays_promised_and_holds_up_nothing_else() {
+    let node = Node::new();
+    let off = Arc::new(AtomicBool::new(false));
+    let is_off = off.clone();
+    let fakes = Fakes::planned(move |step, name| {
         let resists = match step {
             Step::Unlink => name == "stubborn",
             // Where what is too deep is moved to.
             Step::Rename => name.to_string_lossy().starts_with("deep-"),
             _ => false,
         };
-        if resists && !self.off.load(Ordering::Relaxed) {
+        if resists && !is_off.load(Ordering::Relaxed) {
             Err(Errno::BUSY)
         } else {
             Ok(())
         }
-    }
-}
-
-/// The size of a deleted volume stays promised until its space is free, and what resists, at any
-/// depth, holds up nothing else.
-#[test]
-fn what_resists_stays_promised_and_holds_up_nothing_else() {
-    let node = NodeDir::new();
-    let stubborn = Arc::new(Stubborn::default());
-    let fakes = Fakes {
-        os: Os::observed(stubborn.clone()),
-        ..Fakes::default()
-    };
+    });
     let volumes = node.volumes(&fakes);
     let pool = &volumes.pools()[0];
     // Little enough for other data on the disk not to decide.
@@ -168,10 +155,8 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
         "{refused}"
     );
 
-    stubborn.off.store(true, Ordering::Relaxed);
-    eventually("all is reclaimed", || {
-        node.names(".rootcellar/trash").is_empty()
-    });
+    off.store(true, Ordering::Relaxed);
+    node.wait_for_trash();
     eventually("nothing is promised", || pool.status().trash == 0);
     volumes.create(&create("d", size * 3)).unwrap();
 }
@@ -179,10 +164,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
 /// A copy of a pool's disk is not served beside the original.
 #[test]
 fn a_copied_pool_is_not_served_beside_the_original() {
-    let node = MemoryNode::new(&["a", "b"]);
-    if !node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    let node = require!(mount_namespace, MemoryNode::new(&["a", "b"]));
     let fakes = Fakes::default();
     let volume = {
         let volumes = node.volumes_of(&node.options(), &fakes);

@@ -11,14 +11,18 @@ use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Sickness, Wanted};
 use rootcellar::volume::Volumes;
 
-use crate::common::loops::{self, LoopMount};
-use crate::common::{Fakes, NodeDir, create, eventually, names, publish};
-use crate::skip;
+use support::disk::Disk;
+use support::require;
+use support::{Fakes, Node, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 
 fn sickness(volumes: &Volumes) -> Option<Sickness> {
     volumes.pools()[0].sickness()
+}
+
+fn edit_marker(node: &Node, from: &str, to: &str) {
+    edit(&node.pool().join(".rootcellar/pool.json"), from, to);
 }
 
 /// Replaces text in a file of the pool.
@@ -31,7 +35,7 @@ fn edit(path: &Path, from: &str, to: &str) {
 /// A volume survives a restart whole: record, owner, mode and place.
 #[test]
 fn a_volume_survives_a_restart() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     let mut request = create("pvc-1", MIB);
     request.class.claim.namespace = Some("shop".into());
     request.class.claim.claim = Some("db".into());
@@ -52,7 +56,7 @@ fn a_volume_survives_a_restart() {
 /// the mode of its class.
 #[test]
 fn the_pools_directories_are_private() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     let volume = node.volumes(&fakes).create(&create("pvc-1", MIB)).unwrap();
     let directory = format!("volumes/pvc-1-{}", volume.id.hash());
     for (below, mode) in [
@@ -72,7 +76,7 @@ fn the_pools_directories_are_private() {
 #[test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 fn a_path_that_is_not_the_pool_makes_it_sick() {
-    type Prepare = fn(&NodeDir);
+    type Prepare = fn(&Node);
     type Expected = fn(&Sickness) -> bool;
     let cases: &[(&str, Prepare, Expected)] = &[
         (
@@ -108,24 +112,12 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         ),
         (
             "the marker is another node's",
-            |node| {
-                edit(
-                    &node.pool().join(".rootcellar/pool.json"),
-                    "test-node",
-                    "other-node",
-                );
-            },
+            |node| edit_marker(node, "test-node", "other-node"),
             |s| matches!(s, Sickness::Foreign { .. }),
         ),
         (
             "the marker is of a newer format",
-            |node| {
-                edit(
-                    &node.pool().join(".rootcellar/pool.json"),
-                    "\"format\": 1",
-                    "\"format\": 2",
-                );
-            },
+            |node| edit_marker(node, "\"format\": 1", "\"format\": 2"),
             |s| matches!(s, Sickness::MarkerDamaged(reason) if reason.contains("format 2")),
         ),
         (
@@ -135,7 +127,7 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         ),
     ];
     for (case, prepare, expected) in cases {
-        let (node, fakes) = (NodeDir::new(), Fakes::default());
+        let (node, fakes) = (Node::new(), Fakes::default());
         let volume = node.volumes(&fakes).create(&create("pvc-1", MIB)).unwrap();
         prepare(&node);
         let before = node.pool().is_dir().then(|| names(&node.pool()));
@@ -169,15 +161,15 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
 /// A directory becomes a pool only by `init`, and only if it is empty.
 #[test]
 fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
-    let plain = |node: &NodeDir| format!("default={},any-filesystem", node.pool().display());
+    let plain = |node: &Node| format!("default={},any-filesystem", node.pool().display());
     let fakes = Fakes::default();
 
-    let node = NodeDir::new();
+    let node = Node::new();
     let volumes = node.volumes_of(&[plain(&node)], &fakes);
     assert_eq!(sickness(&volumes), Some(Sickness::Unmarked));
     assert!(node.names("").is_empty());
 
-    let node = NodeDir::new();
+    let node = Node::new();
     fs::write(node.pool().join("precious"), "").unwrap();
     let volumes = node.volumes(&fakes);
     assert_eq!(
@@ -188,7 +180,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     );
     assert_eq!(node.names(""), ["precious"]);
 
-    let node = NodeDir::new();
+    let node = Node::new();
     fs::create_dir(node.pool().join("lost+found")).unwrap();
     // What an init that was interrupted leaves behind.
     for left in [
@@ -205,7 +197,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
         [".rootcellar", "lost+found", "snapshots", "volumes"]
     );
 
-    let node = NodeDir::new();
+    let node = Node::new();
     let anywhere = Wanted {
         require_mount: false,
         any_filesystem: true,
@@ -229,7 +221,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
 /// A pool is served by one server at a time; where every pool is taken there is nothing to do.
 #[test]
 fn a_second_server_on_the_same_pool_is_refused() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     let first = node.volumes(&fakes);
     let settings = node.settings(&[node.pool_option()]);
     let second = Arc::new(Volumes::new(settings).unwrap());
@@ -297,7 +289,7 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
         ),
     ];
     for (case, damage, reason) in cases {
-        let (node, fakes) = (NodeDir::new(), Fakes::default());
+        let (node, fakes) = (Node::new(), Fakes::default());
         let volumes = node.volumes(&fakes);
         let good = volumes.create(&create("good", MIB)).unwrap();
         let bad = volumes.create(&create("bad", MIB)).unwrap();
@@ -346,12 +338,10 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
 #[test]
 fn a_quarantined_tree_is_measured_in_the_background() {
     const SIZE: u64 = 32 * MIB;
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
-    let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
-    let option = [format!("default={},init,reserve=0", node.pool().display())];
+    require!(loop_devices);
+    let (node, fakes) = (Node::new(), Fakes::default());
+    let _disk = node.make_pool_disk(Disk::new("ext4"));
+    let option = [node.own_pool_option()];
     let volumes = node.volumes_of(&option, &fakes);
     let id = volumes.create(&create("bad", SIZE)).unwrap().id;
     let dir = node.pool().join(format!("volumes/bad-{}", id.hash()));
@@ -383,7 +373,7 @@ fn a_quarantined_tree_is_measured_in_the_background() {
 /// Two directories with one id are both quarantined; a name that is not ours is, too.
 #[test]
 fn twins_and_strangers_are_quarantined() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     let volume = node.volumes(&fakes).create(&create("twin", MIB)).unwrap();
     let of = |readable: &str| {
         node.pool()
@@ -413,7 +403,7 @@ fn twins_and_strangers_are_quarantined() {
 /// What was being built when the server died is nobody's: at the next start it is reclaimed.
 #[test]
 fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     drop(node.volumes(&fakes));
     for left in [
         ".rootcellar/staging/a/data",
@@ -425,15 +415,13 @@ fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
     fs::write(node.pool().join(".rootcellar/trash/c"), "a file").unwrap();
     let _volumes = node.volumes(&fakes);
     assert!(node.names(".rootcellar/staging").is_empty());
-    eventually("the trash is empty", || {
-        node.names(".rootcellar/trash").is_empty()
-    });
+    node.wait_for_trash();
 }
 
 /// A deleted volume is gone from sight at once and its space comes back in the background.
 #[test]
 fn a_deleted_volume_is_reclaimed() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     let volumes = node.volumes(&fakes);
     let before = volumes.pools()[0].status().reserved;
     let volume = volumes.create(&create("pvc-1", MIB)).unwrap();
@@ -448,16 +436,14 @@ fn a_deleted_volume_is_reclaimed() {
         volumes.get(&volume.id.to_string()),
         Err(Error::NotFound { .. })
     ));
-    eventually("the trash is empty", || {
-        node.names(".rootcellar/trash").is_empty()
-    });
+    node.wait_for_trash();
 }
 
 /// A pool that goes away while it is served falls sick and comes back without a restart; what is
 /// known to live in it is not made elsewhere.
 #[test]
 fn a_pool_that_goes_away_comes_back() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     let volumes = node.volumes(&fakes);
     let volume = volumes.create(&create("pvc-1", MIB)).unwrap();
     fs::rename(node.pool(), node.path("away")).unwrap();
@@ -504,7 +490,7 @@ fn a_pool_that_goes_away_comes_back() {
 /// does not start.
 #[test]
 fn a_damaged_memory_is_an_error() {
-    let (node, fakes) = (NodeDir::new(), Fakes::default());
+    let (node, fakes) = (Node::new(), Fakes::default());
     drop(node.volumes(&fakes));
     fs::write(node.path("state/pools.json"), "{").unwrap();
     let error = Volumes::new(node.settings(&[node.pool_option()]))
@@ -517,7 +503,7 @@ fn a_damaged_memory_is_an_error() {
 #[test]
 fn ids_never_collide_between_nodes() {
     let fakes = Fakes::default();
-    let ids = [NodeDir::new(), NodeDir::new()].map(|node| {
+    let ids = [Node::new(), Node::new()].map(|node| {
         node.volumes(&fakes)
             .create(&create("pvc-1", MIB))
             .unwrap()

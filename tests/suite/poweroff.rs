@@ -2,15 +2,11 @@
 //! copied after each step that changes a disk and after each reply; what the copies hold is what
 //! the disks would hold had the power failed there.
 
-mod image;
-pub(crate) mod loops;
-pub(crate) mod operations;
-pub(crate) mod scene;
+use support::poweroff::loops::{self, Kind};
+pub(crate) use support::poweroff::loops::{PLACES, mount_empty, unmount_all};
+pub(crate) use support::poweroff::{operations, scene};
+use support::require;
 
-use crate::common::loops::obstacle;
-use crate::skip;
-use loops::Kind;
-pub(crate) use loops::{PLACES, mount_empty, unmount_all};
 use operations::OPERATIONS;
 
 pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
@@ -28,35 +24,27 @@ fn lose_power(kind: Kind) {
 /// nothing else is left.
 #[test]
 fn nothing_acknowledged_is_lost_on_ext4() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind::plain("ext4"));
 }
 
 /// As above, on XFS.
 #[test]
 fn nothing_acknowledged_is_lost_on_xfs() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind::plain("xfs"));
 }
 
 /// As above, on btrfs.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(Kind::plain("btrfs"));
 }
 
 /// As above, on btrfs with simple quota: there the limits are as recorded besides.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     lose_power(BTRFS_WITH_QUOTA);
 }

@@ -1,7 +1,7 @@
 //! Reclaiming what pods leave behind: everything in a deleted volume goes, whatever it is, and
 //! nothing outside it.
 
-mod yard;
+mod fixture;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use support::require;
 
 use rustix::fs::{FileType, IFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,10 +21,11 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rootcellar::os::Step;
 use rootcellar::types::Bytes;
 
-use crate::common::memory::{MemoryNode, SIZE, has_own_namespace};
-use crate::common::{Fakes, create, eventually, names, publish};
-use crate::skip;
-use yard::{Gate, Opened, Yard, delete, hooked, make};
+use fixture::{ReclaimFixture, delete, make};
+use support::faults::{Gate, Opened};
+use support::memory::{MemoryNode, SIZE};
+use support::skip;
+use support::{Fakes, create, eventually, names, publish};
 
 fn enter(dir: impl AsFd, name: &str) -> OwnedFd {
     rustix::fs::mkdirat(&dir, name, Mode::RWXU).unwrap();
@@ -50,8 +52,8 @@ const LONG: &str = concat!(
 /// A tree deeper than any path may be long is reclaimed to its bottom.
 #[test]
 fn a_tree_of_any_depth_is_reclaimed() {
-    let yard = Yard::new();
-    let data = yard.make("pvc");
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
     for (first, levels) in [
         ("deepest", 2000),
         ("deep", 120),
@@ -63,21 +65,21 @@ fn a_tree_of_any_depth_is_reclaimed() {
             enter(&bottom, branch);
         }
     }
-    yard.reclaims("pvc");
+    fixture.reclaims("pvc");
 }
 
 /// Links in a volume are removed and never followed: what a symbolic link points to and what
 /// shares an inode with a file stays as it is.
 #[test]
 fn what_links_point_to_is_not_touched() {
-    let yard = Yard::new();
-    let data = yard.make("pvc");
-    let file = yard.canary.join("file");
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
+    let file = fixture.canary.join("file");
     let targets = [
         ("root", Path::new("/")),
-        ("canary", &yard.canary),
+        ("canary", &fixture.canary),
         ("file", &file),
-        ("pool", &yard.pool),
+        ("pool", &fixture.pool),
         ("up", Path::new("../../..")),
         ("here", Path::new(".")),
         ("loop", Path::new("loop")),
@@ -87,26 +89,26 @@ fn what_links_point_to_is_not_touched() {
         symlink(target, data.join(name)).unwrap();
     }
     std::fs::hard_link(&file, data.join("hard link")).unwrap();
-    yard.reclaims("pvc");
-    assert!(names(&yard.pool).contains(&"volumes".to_owned()));
+    fixture.reclaims("pvc");
+    assert!(names(&fixture.pool).contains(&"volumes".to_owned()));
 }
 
 /// FIFOs and sockets are removed without being opened, which could block for ever.
 #[test]
 fn fifos_and_sockets_are_reclaimed() {
-    let yard = Yard::new();
-    let data = yard.make("pvc");
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
     let dir = std::fs::File::open(&data).unwrap();
     rustix::fs::mknodat(&dir, "fifo", FileType::Fifo, Mode::RUSR, 0).unwrap();
     rustix::fs::mknodat(&dir, "socket", FileType::Socket, Mode::RUSR, 0).unwrap();
-    yard.reclaims("pvc");
+    fixture.reclaims("pvc");
 }
 
 /// Device nodes are removed without being opened, which could start something.
 #[test]
 fn device_nodes_are_reclaimed() {
-    let yard = Yard::new();
-    let data = yard.make("pvc");
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
     let dir = std::fs::File::open(&data).unwrap();
     let devices = [
         ("null", FileType::CharacterDevice, (1, 3)),
@@ -120,15 +122,15 @@ fn device_nodes_are_reclaimed() {
             made => made.unwrap(),
         }
     }
-    yard.reclaims("pvc");
+    fixture.reclaims("pvc");
 }
 
 /// Any bytes a filesystem takes for a name, the driver's own names among them, and directories
 /// that nobody may enter are reclaimed.
 #[test]
 fn entries_of_any_name_and_mode_are_reclaimed() {
-    let yard = Yard::new();
-    let data = yard.make("pvc");
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
     let longest = [0xFF; 255];
     let spellings: [&[u8]; 9] = [
         &longest,
@@ -151,20 +153,24 @@ fn entries_of_any_name_and_mode_are_reclaimed() {
             std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o000)).unwrap();
         }
     }
-    yard.reclaims("pvc");
+    fixture.reclaims("pvc");
 }
 
 /// A directory with very many entries is reclaimed whole, and every entry is counted.
 #[test]
 fn a_directory_of_many_entries_is_reclaimed() {
     const ENTRIES: u64 = 20_000;
-    let yard = Yard::new();
-    let data = yard.make("pvc");
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
     for entry in 0..ENTRIES {
         std::fs::File::create(data.join(format!("entry-{entry}"))).unwrap();
     }
-    yard.reclaims("pvc");
-    assert!(yard.status().reclaimed >= ENTRIES, "{:?}", yard.status());
+    fixture.reclaims("pvc");
+    assert!(
+        fixture.status().reclaimed >= ENTRIES,
+        "{:?}",
+        fixture.status()
+    );
 }
 
 /// Files and directories that a pod made immutable or append-only are reclaimed, however deep, and
@@ -173,13 +179,13 @@ fn a_directory_of_many_entries_is_reclaimed() {
 fn protected_files_and_directories_are_reclaimed() {
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = attempts.clone();
-    let yard = Yard::with(&hooked(move |step, name| {
+    let fixture = ReclaimFixture::with(&Fakes::planned(move |step, name| {
         if (step, name) == (Step::Unlink, OsStr::new("protected")) {
             counted.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }));
-    let data = yard.make("pvc");
+    let data = fixture.make("pvc");
     let deepest = dig(&data, "deep", 60);
     let mut protected = vec![enter(&deepest, "below a protected one"), deepest];
     for (name, _) in FLAGS {
@@ -201,7 +207,7 @@ fn protected_files_and_directories_are_reclaimed() {
         }
     }
     drop(protected);
-    yard.reclaims("pvc");
+    fixture.reclaims("pvc");
     // Each file once as it was, and once with its and its directory's flags cleared.
     assert_eq!(attempts.load(Ordering::Relaxed), 2 * FLAGS.len());
 }
@@ -219,12 +225,10 @@ fn mount_memory(at: &Path) {
 /// unmounted, and everything else is reclaimed meanwhile.
 #[test]
 fn mounts_inside_a_volume_are_not_entered() {
-    if !has_own_namespace() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
-    let yard = Yard::new();
-    let data = yard.make("pvc");
-    let other = yard.make("other");
+    require!(mount_namespace);
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
+    let other = fixture.make("other");
     std::fs::write(other.join("file"), "").unwrap();
     std::fs::write(data.join("file"), "").unwrap();
     let point = data.join("point");
@@ -233,9 +237,9 @@ fn mounts_inside_a_volume_are_not_entered() {
     mount_memory(&point);
     std::fs::write(point.join("mounted"), "untouched").unwrap();
 
-    yard.delete("pvc");
-    yard.delete("other");
-    let left = yard.resists().join("data");
+    fixture.delete("pvc");
+    fixture.delete("other");
+    let left = fixture.resists().join("data");
     assert_eq!(names(&left), ["point"]);
     let point = left.join("point");
     assert_eq!(
@@ -243,21 +247,19 @@ fn mounts_inside_a_volume_are_not_entered() {
         "untouched"
     );
     rustix::mount::unmount(&point, UnmountFlags::empty()).unwrap();
-    yard.is_clean();
+    fixture.is_clean();
 }
 
 /// A file of the volume that is bind-mounted elsewhere, as the kubelet does for a subPath, keeps
 /// nothing from being reclaimed, and neither does a mount that only another namespace has.
 #[test]
 fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
-    if !has_own_namespace() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
-    let yard = Yard::new();
-    let data = yard.make("pvc");
+    require!(mount_namespace);
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
     std::fs::write(data.join("file"), "still open").unwrap();
     std::fs::create_dir(data.join("point")).unwrap();
-    let elsewhere = yard.node.path("kubelet/subpath");
+    let elsewhere = fixture.node.path("kubelet/subpath");
     std::fs::write(&elsewhere, "").unwrap();
     rustix::mount::mount_bind(data.join("file"), &elsewhere).unwrap();
     let script = "mount -t tmpfs rootcellar-test \"$0\" && echo mounted && read -r line";
@@ -274,7 +276,7 @@ fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
         .unwrap();
     assert_eq!(line, "mounted\n");
 
-    yard.reclaims("pvc");
+    fixture.reclaims("pvc");
     assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "still open");
     namespace.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(namespace.wait().unwrap().success());
@@ -287,7 +289,7 @@ fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
 fn reclaiming_goes_on_after_a_restart() {
     let left = Arc::new(AtomicUsize::new(500));
     let allowance = left.clone();
-    let mut yard = Yard::with(&hooked(move |step, _| {
+    let mut fixture = ReclaimFixture::with(&Fakes::planned(move |step, _| {
         if !matches!(step, Step::Unlink | Step::Rmdir) {
             return Ok(());
         }
@@ -296,25 +298,34 @@ fn reclaiming_goes_on_after_a_restart() {
         left.map(|_| ()).map_err(|_| Errno::IO)
     }));
     for volume in ["first", "second"] {
-        let data = yard.make(volume);
+        let data = fixture.make(volume);
         for entry in 0..1000 {
             std::fs::File::create(data.join(format!("entry-{entry}"))).unwrap();
         }
     }
-    yard.delete("first");
-    yard.delete("second");
+    fixture.delete("first");
+    fixture.delete("second");
     eventually("the driver ends", || left.load(Ordering::Relaxed) == 0);
-    yard.driver().stop();
-    assert_eq!(yard.trash().len(), 2);
-    let count = |name| names(&yard.pool.join(".rootcellar/trash").join(name).join("data")).len();
-    let entries: usize = yard.trash().iter().map(count).sum();
+    fixture.driver().stop();
+    assert_eq!(fixture.trash().len(), 2);
+    let count = |name| {
+        names(
+            &fixture
+                .pool
+                .join(".rootcellar/trash")
+                .join(name)
+                .join("data"),
+        )
+        .len()
+    };
+    let entries: usize = fixture.trash().iter().map(count).sum();
     assert!(
         (1000..2000).contains(&entries),
         "{entries} entries are left"
     );
 
-    yard.restart();
-    yard.is_clean();
+    fixture.restart();
+    fixture.is_clean();
 }
 
 /// What resists is reported and tried again, ever more rarely; everything else in the same volume
@@ -324,7 +335,7 @@ fn what_resists_stops_nothing_else() {
     for errno in [Errno::BUSY, Errno::IO, Errno::PERM] {
         let resists = Arc::new(AtomicBool::new(true));
         let still = resists.clone();
-        let yard = Yard::with(&hooked(move |step, name| {
+        let fixture = ReclaimFixture::with(&Fakes::planned(move |step, name| {
             let stubborn = (step, name) == (Step::Unlink, OsStr::new("stubborn"));
             if stubborn && still.load(Ordering::Relaxed) {
                 Err(errno)
@@ -332,32 +343,32 @@ fn what_resists_stops_nothing_else() {
                 Ok(())
             }
         }));
-        let data = yard.make("pvc");
+        let data = fixture.make("pvc");
         for name in ["before", "stubborn", "tame"] {
             std::fs::create_dir(data.join(format!("dir-{name}"))).unwrap();
             std::fs::write(data.join(format!("dir-{name}")).join(name), "").unwrap();
             std::fs::write(data.join(name), "").unwrap();
         }
         dig(&data, "deep", 100);
-        std::fs::write(yard.make("other").join("file"), "").unwrap();
-        yard.delete("pvc");
-        yard.delete("other");
-        let left = yard.resists();
+        std::fs::write(fixture.make("other").join("file"), "").unwrap();
+        fixture.delete("pvc");
+        fixture.delete("other");
+        let left = fixture.resists();
         assert_eq!(names(&left), ["data", "volume.json"]);
         assert_eq!(names(&left.join("data")), ["dir-stubborn", "stubborn"]);
         resists.store(false, Ordering::Relaxed);
-        yard.is_clean();
+        fixture.is_clean();
     }
 }
 
 /// A volume whose directory somebody took away by hand can be deleted, and nothing waits for it.
 #[test]
 fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
-    let yard = Yard::new();
-    let data = yard.make("pvc");
-    std::fs::rename(data.parent().unwrap(), yard.node.path("taken away")).unwrap();
-    yard.reclaims("pvc");
-    assert_eq!(yard.driver().list(0, "").unwrap().volumes, []);
+    let fixture = ReclaimFixture::new();
+    let data = fixture.make("pvc");
+    std::fs::rename(data.parent().unwrap(), fixture.node.path("taken away")).unwrap();
+    fixture.reclaims("pvc");
+    assert_eq!(fixture.driver().list(0, "").unwrap().volumes, []);
 }
 
 /// No request waits for the reclaimer, however long it is at work.
@@ -365,26 +376,26 @@ fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
 fn requests_go_on_while_the_trash_is_reclaimed() {
     let gate = Arc::new(Gate::default());
     gate.shut("held");
-    let yard = Yard::with(&gate.fakes());
+    let fixture = ReclaimFixture::with(&gate.fakes());
     let _opened = Opened(&gate);
-    std::fs::write(yard.make("pvc").join("held"), "").unwrap();
-    yard.delete("pvc");
+    std::fs::write(fixture.make("pvc").join("held"), "").unwrap();
+    fixture.delete("pvc");
     eventually("the reclaimer is at work", || gate.holds("held"));
-    assert_eq!(yard.status().trash, 1);
+    assert_eq!(fixture.status().trash, 1);
 
-    let volume = yard.driver().create(&create("next", 1 << 20)).unwrap();
+    let volume = fixture.driver().create(&create("next", 1 << 20)).unwrap();
     let id = volume.id.to_string();
-    let target = yard.node.target("pod");
-    yard.driver().publish(&publish(&id, &target)).unwrap();
-    assert_eq!(yard.driver().list(0, "").unwrap().volumes, [volume]);
-    yard.driver().unpublish(&id, &target).unwrap();
-    yard.driver().check_pools();
-    yard.driver().delete(&id).unwrap();
-    let again = yard.driver().create(&create("pvc", 1 << 20)).unwrap();
+    let target = fixture.node.target("pod");
+    fixture.driver().publish(&publish(&id, &target)).unwrap();
+    assert_eq!(fixture.driver().list(0, "").unwrap().volumes, [volume]);
+    fixture.driver().unpublish(&id, &target).unwrap();
+    fixture.driver().check_pools();
+    fixture.driver().delete(&id).unwrap();
+    let again = fixture.driver().create(&create("pvc", 1 << 20)).unwrap();
     assert!(gate.holds("held"), "all that without the reclaimer");
     gate.open(|_| true);
-    yard.is_clean();
-    assert_eq!(yard.driver().list(0, "").unwrap().volumes, [again]);
+    fixture.is_clean();
+    assert_eq!(fixture.driver().list(0, "").unwrap().volumes, [again]);
 }
 
 /// What is reclaimed before its delete is answered does not wait for ever in the numbers.
@@ -392,23 +403,23 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
 fn an_entry_reclaimed_early_is_no_longer_counted() {
     let gate = Arc::new(Gate::default());
     gate.shut("held");
-    let yard = Yard::with(&gate.fakes());
-    std::fs::write(yard.make("first").join("held"), "").unwrap();
-    yard.make("second");
-    yard.make("third");
+    let fixture = ReclaimFixture::with(&gate.fakes());
+    std::fs::write(fixture.make("first").join("held"), "").unwrap();
+    fixture.make("second");
+    fixture.make("third");
     std::thread::scope(|scope| {
         let _opened = Opened(&gate);
-        yard.delete("first");
+        fixture.delete("first");
         eventually("the reclaimer is at work", || gate.holds("held"));
         // The reason for another round, which finds the second before its delete has ended.
-        yard.delete("third");
+        fixture.delete("third");
         gate.shut("");
-        scope.spawn(|| yard.delete("second"));
+        scope.spawn(|| fixture.delete("second"));
         eventually("the delete is at its fsync", || gate.holds(""));
         gate.open(|name| name == "held");
-        eventually("the trash is empty", || yard.trash().is_empty());
+        eventually("the trash is empty", || fixture.trash().is_empty());
     });
-    yard.is_clean();
+    fixture.is_clean();
 }
 
 /// What waits in the trash is never taken for data that was there before the pool: its room can be
@@ -416,10 +427,7 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
 #[test]
 fn the_room_of_what_is_reclaimed_comes_back() {
     const MIB: u64 = 1 << 20;
-    let node = MemoryNode::new(&["default"]);
-    if !node.is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let gate = Arc::new(Gate::default());
     gate.shut("in first");
     gate.shut("in second");
@@ -437,9 +445,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
     eventually("the second is at hand", || gate.holds("in second"));
     make(&driver, &pool, "third");
     gate.open(|_| true);
-    eventually("everything is reclaimed", || {
-        names(&pool.join(".rootcellar/trash")).is_empty()
-    });
+    support::wait_for_trash(&pool);
     let room = SIZE - SIZE / 100 - MIB;
     // A process that another test begins holds every open file for a moment.
     eventually("the room is back", || {
@@ -453,13 +459,10 @@ fn the_room_of_what_is_reclaimed_comes_back() {
 #[test]
 fn a_volume_created_during_the_measurement_is_not_other_data() {
     const FOREIGN: usize = 96 << 20;
-    let node = MemoryNode::new(&["default"]);
-    if !node.is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let gate = Arc::new(Gate::default());
     let at_the_sync = gate.clone();
-    let fakes = hooked(move |step, _| {
+    let fakes = Fakes::planned(move |step, _| {
         let thread = std::thread::current();
         if step == Step::Syncfs && thread.name() == Some("reclaim-default") {
             at_the_sync.pass(OsStr::new("syncfs"));
@@ -493,10 +496,7 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
 #[test]
 fn an_empty_pool_notices_that_others_gave_space_back() {
     const FOREIGN: usize = 96 << 20;
-    let node = MemoryNode::new(&["default"]);
-    if !node.is_in_memory() {
-        skip!("not in a mount namespace of its own; run by `make test`");
-    }
+    let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let foreign = node.path("default/foreign");
     std::fs::write(&foreign, vec![0; FOREIGN]).unwrap();
     let driver = node.volumes_of(&node.options(), &Fakes::default());

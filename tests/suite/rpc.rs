@@ -9,21 +9,13 @@ mod pools;
 mod snapshots;
 mod surface;
 
-use crate::common::memory::MemoryNode;
-use crate::common::server::{Clients, Server};
+use support::memory::MemoryNode;
+use support::server::{Clients, Server};
 
-/// A node with pools in memory, where every byte is accounted for; nothing where there can be none.
-fn memory_node(pools: &[&str]) -> Option<MemoryNode> {
+/// A node with these pools in memory, where every byte is accounted for, and its driver.
+async fn serve(pools: &[&str]) -> (MemoryNode, Server, Clients) {
     let node = MemoryNode::new(pools);
-    node.is_in_memory().then_some(node)
-}
-
-/// Why [`memory_node`] gives nothing.
-const NO_MEMORY: &str = "mounts need root and a mount namespace; run by `make test`";
-
-/// Serves a node's pools.
-async fn serve(node: &MemoryNode) -> (Server, Clients) {
-    let server = Server::start_with(node, &node.options()).await;
+    let server = Server::start_with(&node, &node.options()).await;
     let clients = server.clients().await;
-    (server, clients)
+    (node, server, clients)
 }

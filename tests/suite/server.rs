@@ -10,8 +10,8 @@ use std::process::Command;
 
 use rustix::fs::FlockOperation;
 
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir};
+use support::server::Server;
+use support::{NODE, Node};
 
 /// The binary with these arguments and nothing of the driver's in its environment.
 fn rootcellar(arguments: &[&str]) -> Command {
@@ -24,12 +24,12 @@ fn rootcellar(arguments: &[&str]) -> Command {
 }
 
 /// As [`Server::command`], but waiting for locks as long as said.
-fn waiting(node: &NodeDir, pools: &[String], lock_wait: &str) -> Command {
+fn waiting(node: &Node, pools: &[String], lock_wait: &str) -> Command {
     Server::with(&Server::command(node, pools), "--lock-wait", lock_wait)
 }
 
 /// Makes the node's one pool, as an operator would.
-fn init_pool(node: &NodeDir) {
+fn init_pool(node: &Node) {
     let path = node.pool();
     let path = path.to_str().unwrap();
     let made = rootcellar(&["pool", "init", path, "--node", NODE, "--any-filesystem"])
@@ -39,7 +39,7 @@ fn init_pool(node: &NodeDir) {
 }
 
 /// The pool's lock, taken as another server would, until this is dropped.
-fn hold_lock(node: &NodeDir) -> std::fs::File {
+fn hold_lock(node: &Node) -> std::fs::File {
     let lock = std::fs::File::open(node.pool().join(".rootcellar/lock")).unwrap();
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     lock

@@ -17,9 +17,11 @@ use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
 
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
-use crate::skip;
+use support::disk::Disk;
+use support::driver_node::DriverNode;
+use support::loops::run;
+use support::require;
+use support::{Fakes, Node, Running, create, eventually, names, publish};
 
 pub const SIZE: Bytes = Bytes(32 << 20);
 /// What metadata may take of a volume's size, and how far writes in flight are counted ahead.
@@ -27,40 +29,19 @@ const LEEWAY: u64 = 2 << 20;
 
 /// A pool on a btrfs with simple quota.
 pub struct Rig {
-    pub running: Option<Running>,
-    fakes: Fakes,
-    pub node: NodeDir,
-    disk: LoopMount,
+    base: DriverNode,
 }
 
 impl Rig {
     pub fn new() -> Self {
-        let node = NodeDir::new();
-        let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
-        assert!(enable_quota(disk.path()).unwrap(), "it was off");
-        let mut rig = Self {
-            running: None,
-            fakes: Fakes::default(),
-            node,
-            disk,
-        };
-        rig.start();
-        rig
-    }
-
-    /// Starts the driver again.
-    pub fn start(&mut self) {
-        self.running = None;
-        let option = format!("default={},init,reserve=0", self.node.pool().display());
-        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
-    }
-
-    pub fn driver(&self) -> &Running {
-        self.running.as_ref().unwrap()
+        let disk = Disk::new("btrfs").with_simple_quota();
+        Self {
+            base: DriverNode::with(disk, Fakes::default()),
+        }
     }
 
     pub fn make(&self, volume: &str, size: Bytes) -> Volume {
-        self.driver().create(&create(volume, size.0)).unwrap()
+        self.base.make(volume, size.0)
     }
 
     pub fn directory(&self, volume: &str) -> PathBuf {
@@ -91,24 +72,10 @@ impl Rig {
         })
     }
 
-    fn status(&self) -> rootcellar::pool::PoolStatus {
-        self.driver().pools()[0].status()
-    }
-
-    /// The qgroups of level 1 that the kernel knows, with their limits, as btrfs(8) shows them.
+    /// The qgroups of level 1 that the kernel knows, with their limits.
     fn qgroups(&self) -> Vec<(u64, String)> {
-        let output = Command::new("btrfs")
-            .args(["qgroup", "show", "-r", "--raw"])
-            .arg(self.disk.path())
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let row = |line: &str| {
-            let mut words = line.split_whitespace();
-            let id = words.next()?.strip_prefix("1/")?.parse().ok()?;
-            Some((id, words.nth(2)?.to_owned()))
-        };
-        text.lines().filter_map(row).collect()
+        let qgroups = self.base.qgroups().into_iter();
+        qgroups.map(|found| (found.id, found.limit)).collect()
     }
 
     pub fn qgroup(&self, command: &[&str], qgroup: u64) {
@@ -125,6 +92,8 @@ impl Rig {
         record["quota_id"].as_u64().unwrap()
     }
 }
+
+support::extends!(Rig, base: DriverNode);
 
 /// Writes until it fails; how much was written before.
 fn fill(path: &Path) -> u64 {
@@ -161,10 +130,7 @@ fn assert_about(what: &str, bytes: u64, expected: Bytes) {
 
 #[test]
 fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let (full, neighbour) = (rig.make("full", SIZE), rig.make("neighbour", SIZE));
     assert_eq!(full.enforcement, Enforcement::Squota);
     let target = rig.published(&full);
@@ -185,9 +151,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
         .unpublish(&full.id.to_string(), &target)
         .unwrap();
     rig.driver().delete(&full.id.to_string()).unwrap();
-    eventually("all is reclaimed", || {
-        names(&rig.node.pool().join(".rootcellar/trash")).is_empty()
-    });
+    rig.wait_for_trash();
     assert_eq!(rig.qgroups().len(), 1, "only the neighbour's is left");
     assert_eq!(
         rig.driver().get(&neighbour.id.to_string()).unwrap().size,
@@ -197,10 +161,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
 
 #[test]
 fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let volume = rig.make("pvc", SIZE);
     let subvolume = |path: &Path| {
         run(Command::new("btrfs")
@@ -230,28 +191,20 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
         .arg(&protected)
         .args(["ro", "true"]));
     rig.driver().delete(&volume.id.to_string()).unwrap();
-    eventually("all is reclaimed", || {
-        names(&rig.node.pool().join(".rootcellar/trash")).is_empty()
-    });
+    rig.wait_for_trash();
     assert!(rig.qgroups().is_empty());
 }
 
 #[test]
 fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     rig.make("tiny", Bytes(1));
     std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
 }
 
 #[test]
 fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     let volume = rig.make("pvc", SIZE);
     assert_eq!(
         rig.expand(&volume, Bytes(2 * SIZE.0))
@@ -306,10 +259,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
 
 #[test]
 fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
     }
@@ -341,10 +291,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
 
 #[test]
 fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
     }
@@ -375,14 +322,10 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
 
 #[test]
 fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
-    let plain = NodeDir::new();
-    let disk = LoopMount::make("btrfs", &plain.path("image"), &plain.pool());
-    disk.hold_other_data();
-    let option = format!("default={},init,reserve=0", plain.pool().display());
+    let rig = require!(loop_devices, Rig::new());
+    let plain = Node::new();
+    let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
+    let option = plain.own_pool_option();
     let cannot = plain.volumes_of(&[option], &Fakes::default());
     let ask = |driver: &Running, hold: Hold, size: Bytes| {
         let mut request = create(&format!("{hold:?}-{}", size.0), size.0);
@@ -423,13 +366,10 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
 
 #[test]
 fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_volumes() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
-    disk.hold_other_data();
-    let option = format!("default={},init,reserve=0", node.pool().display());
+    require!(loop_devices);
+    let node = Node::new();
+    let disk = node.make_pool_disk(Disk::new("btrfs").with_other_data());
+    let option = node.own_pool_option();
     let driver = node.volumes_of(&[option], &Fakes::default());
     let old = driver.create(&create("old", SIZE.0)).unwrap();
     assert_eq!(old.enforcement, Enforcement::None);
@@ -452,10 +392,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
 
 #[test]
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = Hold::None;
     let volume = rig.driver().create(&request).unwrap();
@@ -474,7 +411,7 @@ fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_th
         quotas: quota.clone(),
         ..Fakes::default()
     };
-    let node = NodeDir::new();
+    let node = Node::new();
     let volumes = node.volumes(&fakes);
     let class = Class::default();
     let made: Vec<Volume> = (0..10)

@@ -4,18 +4,15 @@ mod pinned;
 mod rules;
 mod whole;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::enable_quota;
 use rootcellar::types::Bytes;
-use rootcellar::volume::{
-    CreateRequest, Snapshot, SnapshotClass, SnapshotRequest, SourceId, Terms, Volume,
-};
+use rootcellar::volume::{CreateRequest, Snapshot, SourceId, Volume};
 
-use crate::common::loops::LoopMount;
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names};
+use support::disk::Disk;
+use support::driver_node::DriverNode;
+use support::{Fakes, create, eventually, names};
 
 pub const SIZE: u64 = 64 << 20;
 
@@ -28,14 +25,22 @@ pub enum Kind {
     Ext4,
 }
 
+impl Kind {
+    fn disk(self) -> Disk {
+        match self {
+            Self::Btrfs => Disk::new("btrfs").with_other_data(),
+            Self::BtrfsSquota => Disk::new("btrfs").with_simple_quota(),
+            Self::Xfs => Disk::new("xfs"),
+            Self::Ext4 => Disk::new("ext4"),
+        }
+    }
+}
+
 pub const KINDS: [Kind; 4] = [Kind::Btrfs, Kind::BtrfsSquota, Kind::Xfs, Kind::Ext4];
 
 /// A driver over one pool on a disk of its own.
 pub struct Rig {
-    pub running: Option<Running>,
-    pub fakes: Fakes,
-    pub node: NodeDir,
-    pub disk: LoopMount,
+    base: DriverNode,
     pub kind: Kind,
 }
 
@@ -45,42 +50,10 @@ impl Rig {
     }
 
     pub fn with(kind: Kind, fakes: Fakes) -> Self {
-        let node = NodeDir::new();
-        let filesystem = match kind {
-            Kind::Btrfs | Kind::BtrfsSquota => "btrfs",
-            Kind::Xfs => "xfs",
-            Kind::Ext4 => "ext4",
-        };
-        let disk = LoopMount::make_sized(filesystem, 1 << 30, &node.path("image"), &node.pool());
-        match kind {
-            Kind::BtrfsSquota => assert!(enable_quota(disk.path()).unwrap(), "it was off"),
-            Kind::Btrfs => disk.hold_other_data(),
-            Kind::Xfs | Kind::Ext4 => {}
-        }
-        let mut rig = Self {
-            running: None,
-            fakes,
-            node,
-            disk,
+        Self {
+            base: DriverNode::with(kind.disk().sized(1 << 30), fakes),
             kind,
-        };
-        rig.start();
-        rig
-    }
-
-    /// Starts the driver again.
-    pub fn start(&mut self) {
-        self.running = None;
-        let option = format!("default={},init,reserve=0", self.node.pool().display());
-        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
-    }
-
-    pub fn driver(&self) -> &Running {
-        self.running.as_ref().unwrap()
-    }
-
-    pub fn make(&self, volume: &str, size: u64) -> Volume {
-        self.driver().create(&create(volume, size)).unwrap()
+        }
     }
 
     /// A request as a class makes it that allows copies where they are needed.
@@ -102,7 +75,8 @@ impl Rig {
     }
 
     pub fn snapshot(&self, snapshot: &str, of: &Volume) -> Result<Snapshot, Error> {
-        self.driver().create_snapshot(&snapshot_of(snapshot, of.id))
+        self.driver()
+            .create_snapshot(&support::snapshot(snapshot, of.id))
     }
 
     pub fn delete(&self, volume: &Volume) {
@@ -126,32 +100,9 @@ impl Rig {
     pub fn volume_data(&self, name: &str) -> PathBuf {
         self.data("volumes", name)
     }
-
-    /// How many entries wait in the trash.
-    pub fn trash(&self) -> usize {
-        names(&self.node.pool().join(".rootcellar/trash")).len()
-    }
-
-    pub fn wait_for_trash(&self) {
-        eventually("all is reclaimed", || self.trash() == 0);
-    }
 }
 
-/// A request for a snapshot, by a class that allows copies where they are needed.
-pub fn snapshot_of(snapshot: &str, of: impl fmt::Display) -> SnapshotRequest {
-    SnapshotRequest {
-        name: snapshot.parse().unwrap(),
-        source: of.to_string(),
-        class: SnapshotClass {
-            copies: Terms {
-                copy: true,
-                max_stall: None,
-            },
-            ..SnapshotClass::default()
-        },
-        excludes_node: false,
-    }
-}
+support::extends!(Rig, base: DriverNode);
 
 /// Writes a file of so many bytes, durably.
 pub fn write(path: &Path, byte: u8, length: u64) -> std::io::Result<()> {

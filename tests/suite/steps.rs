@@ -4,7 +4,7 @@
 mod background;
 mod copies;
 mod enforce;
-mod stage;
+mod fixture;
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,8 @@ use rootcellar::quota::{FakeQuota, NoQuota, Quotas};
 use rootcellar::types::Bytes;
 use rootcellar::volume::ExpandRequest;
 
-use crate::common::{create, publish};
-use stage::{SIZE, Stage, Trouble};
+use fixture::{SIZE, StepFixture, Trouble};
+use support::{create, publish};
 
 /// A request about the volume "pvc", beside which there is a volume "kept".
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,48 +29,48 @@ enum Call {
 }
 
 impl Call {
-    fn prepare(self, quotas: Arc<dyn Quotas>) -> Stage {
-        let mut stage = Stage::new(quotas);
-        stage.start();
-        stage.make("kept");
+    fn prepare(self, quotas: Arc<dyn Quotas>) -> StepFixture {
+        let mut fixture = StepFixture::new(quotas);
+        fixture.start();
+        fixture.make("kept");
         if self != Self::Create {
-            stage.make("pvc");
+            fixture.make("pvc");
         }
-        self.republish(&stage);
-        stage
+        self.republish(&fixture);
+        fixture
     }
 
     /// Publishes what is to grow; once a driver was started anew it must learn of it.
-    fn republish(self, stage: &Stage) {
+    fn republish(self, fixture: &StepFixture) {
         if self == Self::Expand {
-            let target = stage.node.target("pvc");
-            let request = publish(&stage.id("pvc"), &target);
-            stage.driver().publish(&request).unwrap();
+            let target = fixture.node.target("pvc");
+            let request = publish(&fixture.id("pvc"), &target);
+            fixture.driver().publish(&request).unwrap();
         }
     }
 
-    fn make(self, stage: &Stage) -> Result<(), Code> {
-        let id = stage.id("pvc");
+    fn make(self, fixture: &StepFixture) -> Result<(), Code> {
+        let id = fixture.id("pvc");
         match self {
-            Self::Create => match stage.driver().create(&create("pvc", SIZE)) {
+            Self::Create => match fixture.driver().create(&create("pvc", SIZE)) {
                 Ok(volume) => {
                     assert_eq!(volume.id.to_string(), id);
                     Ok(())
                 }
                 Err(error) => Err(error.code(Operation::CreateVolume)),
             },
-            Self::Delete => match stage.driver().delete(&id) {
+            Self::Delete => match fixture.driver().delete(&id) {
                 Err(error) if error.code(Operation::Delete) == Code::Ok => Ok(()),
                 outcome => outcome.map_err(|error| error.code(Operation::Delete)),
             },
             Self::Expand => {
                 let request = ExpandRequest {
                     id,
-                    path: stage.node.target("pvc"),
+                    path: fixture.node.target("pvc"),
                     required: Bytes(2 * SIZE),
                     limit: None,
                 };
-                let expanded = stage.driver().expand(&request);
+                let expanded = fixture.driver().expand(&request);
                 expanded
                     .map(|size| assert_eq!(size, request.required))
                     .map_err(|error| error.code(Operation::Expand))
@@ -80,10 +80,10 @@ impl Call {
 
     /// The steps when nothing goes wrong.
     fn steps(self) -> Vec<Step> {
-        let stage = self.prepare(Arc::new(NoQuota));
-        stage.script.start(None);
-        self.make(&stage).unwrap();
-        stage.script.end()
+        let fixture = self.prepare(Arc::new(NoQuota));
+        fixture.script.start(None);
+        self.make(&fixture).unwrap();
+        fixture.script.end()
     }
 
     fn leaves(self) -> &'static [&'static str] {
@@ -157,24 +157,31 @@ fn with_every_failure(call: Call, mut check: impl FnMut(&[Step], usize, Errno)) 
 
 fn survives_every_failure(call: Call) {
     with_every_failure(call, |steps, at, errno| {
-        let stage = call.prepare(Arc::new(NoQuota));
+        let fixture = call.prepare(Arc::new(NoQuota));
         let (sick, code) = verdict(call, steps, at, errno);
-        stage.script.start(Some(Trouble::Once(at, errno)));
-        assert_eq!(call.make(&stage), Err(code));
-        stage.script.end();
-        assert_eq!(stage.is_sick(), sick);
-        assert_eq!(stage.names(".rootcellar/staging"), [""; 0]);
-        assert_eq!(stage.directory("pvc").is_some(), call.shows(at, steps));
+        fixture.script.start(Some(Trouble::Once(at, errno)));
+        assert_eq!(call.make(&fixture), Err(code));
+        fixture.script.end();
+        assert_eq!(fixture.is_sick(), sick);
+        assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
+        assert_eq!(fixture.directory("pvc").is_some(), call.shows(at, steps));
         if sick {
-            assert_eq!(call.make(&stage), Err(code), "as long as the pool is sick");
-            assert_eq!(stage.driver().pools()[0].available().unwrap(), Bytes::ZERO);
+            assert_eq!(
+                call.make(&fixture),
+                Err(code),
+                "as long as the pool is sick"
+            );
+            assert_eq!(
+                fixture.driver().pools()[0].available().unwrap(),
+                Bytes::ZERO
+            );
         }
-        stage.recovers();
-        assert!(stage.has("kept"));
-        assert_eq!(stage.has("pvc"), call.shows(at, steps));
-        stage.assert_size("pvc", call.size(at, steps));
-        call.make(&stage).expect("the retry");
-        stage.settles_to(call.leaves());
+        fixture.recovers();
+        assert!(fixture.has("kept"));
+        assert_eq!(fixture.has("pvc"), call.shows(at, steps));
+        fixture.assert_size("pvc", call.size(at, steps));
+        call.make(&fixture).expect("the retry");
+        fixture.settles_to(call.leaves());
     });
 }
 
@@ -214,29 +221,29 @@ fn survives_every_halt(call: Call) {
     for (at, step) in steps.iter().enumerate() {
         for again in [Again::Reopened, Again::Restarted] {
             eprintln!("{call:?}: halted before step {at}, {step:?}; {again:?}");
-            let mut stage = call.prepare(Arc::new(NoQuota));
-            stage.script.start(Some(Trouble::Halt(at)));
+            let mut fixture = call.prepare(Arc::new(NoQuota));
+            fixture.script.start(Some(Trouble::Halt(at)));
             let (_, code) = verdict(call, &steps, at, Errno::IO);
-            assert_eq!(call.make(&stage), Err(code));
+            assert_eq!(call.make(&fixture), Err(code));
             match again {
                 Again::Reopened => {
-                    stage.script.end();
-                    stage.recovers();
+                    fixture.script.end();
+                    fixture.recovers();
                 }
                 Again::Restarted => {
                     // Still halted while the old driver ends: it gets nothing done.
-                    stage.running = None;
-                    stage.script.end();
-                    stage.start();
+                    fixture.running = None;
+                    fixture.script.end();
+                    fixture.start();
                 }
             }
-            assert_eq!(stage.names(".rootcellar/staging"), [""; 0]);
-            assert!(stage.has("kept"));
-            assert_eq!(stage.has("pvc"), call.shows(at, &steps));
-            stage.assert_size("pvc", call.size(at, &steps));
-            call.republish(&stage);
-            call.make(&stage).expect("the retry");
-            stage.settles_to(call.leaves());
+            assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
+            assert!(fixture.has("kept"));
+            assert_eq!(fixture.has("pvc"), call.shows(at, &steps));
+            fixture.assert_size("pvc", call.size(at, &steps));
+            call.republish(&fixture);
+            call.make(&fixture).expect("the retry");
+            fixture.settles_to(call.leaves());
         }
     }
 }
@@ -266,15 +273,15 @@ fn an_expand_may_end_before_any_step() {
 #[test]
 fn a_retry_is_answered_only_when_what_it_found_is_durable() {
     for call in [Call::Create, Call::Delete] {
-        let mut stage = call.prepare(Arc::new(NoQuota));
+        let mut fixture = call.prepare(Arc::new(NoQuota));
         let at = visible(&call.steps()) + 1;
-        stage.script.start(Some(Trouble::Halt(at)));
-        call.make(&stage).unwrap_err();
-        stage.running = None;
-        stage.script.start(None);
-        stage.start();
-        call.make(&stage).unwrap();
-        let steps = stage.script.end();
+        fixture.script.start(Some(Trouble::Halt(at)));
+        call.make(&fixture).unwrap_err();
+        fixture.running = None;
+        fixture.script.start(None);
+        fixture.start();
+        call.make(&fixture).unwrap();
+        let steps = fixture.script.end();
         let syncs = steps
             .iter()
             .any(|step| matches!(step, Step::Fsync | Step::Syncfs));
@@ -283,17 +290,17 @@ fn a_retry_is_answered_only_when_what_it_found_is_durable() {
 }
 
 fn init_steps() -> Vec<Step> {
-    let mut stage = Stage::new(Arc::new(NoQuota));
-    stage.script.start(None);
-    stage.start();
-    assert!(!stage.is_sick());
-    stage.script.end()
+    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    fixture.script.start(None);
+    fixture.start();
+    assert!(!fixture.is_sick());
+    fixture.script.end()
 }
 
-fn is_a_good_pool(stage: &Stage) {
-    stage.settles_to(&[]);
-    stage.make("pvc");
-    stage.settles_to(&["pvc"]);
+fn is_a_good_pool(fixture: &StepFixture) {
+    fixture.settles_to(&[]);
+    fixture.make("pvc");
+    fixture.settles_to(&["pvc"]);
 }
 
 /// Whichever step of making a pool fails, the pool is sick and refuses volumes, and the next look
@@ -305,18 +312,18 @@ fn making_a_pool_survives_the_failure_of_every_step() {
     for (at, step) in steps.iter().enumerate() {
         for errno in [Errno::IO, Errno::NOSPC] {
             eprintln!("step {at}, {step:?}: {errno}");
-            let mut stage = Stage::new(Arc::new(NoQuota));
-            stage.script.start(Some(Trouble::Once(at, errno)));
-            stage.start();
-            stage.script.end();
-            assert!(stage.is_sick());
-            let refused = stage.driver().create(&create("pvc", SIZE)).unwrap_err();
+            let mut fixture = StepFixture::new(Arc::new(NoQuota));
+            fixture.script.start(Some(Trouble::Once(at, errno)));
+            fixture.start();
+            fixture.script.end();
+            assert!(fixture.is_sick());
+            let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             assert_eq!(
                 refused.code(Operation::CreateVolume),
                 Code::ResourceExhausted
             );
-            stage.recovers();
-            is_a_good_pool(&stage);
+            fixture.recovers();
+            is_a_good_pool(&fixture);
         }
     }
 }
@@ -326,13 +333,13 @@ fn making_a_pool_survives_the_failure_of_every_step() {
 fn making_a_pool_may_end_before_any_step() {
     for at in 0..init_steps().len() {
         eprintln!("halted before step {at}");
-        let mut stage = Stage::new(Arc::new(NoQuota));
-        stage.script.start(Some(Trouble::Halt(at)));
-        stage.start();
-        stage.running = None;
-        stage.script.end();
-        stage.start();
-        is_a_good_pool(&stage);
+        let mut fixture = StepFixture::new(Arc::new(NoQuota));
+        fixture.script.start(Some(Trouble::Halt(at)));
+        fixture.start();
+        fixture.running = None;
+        fixture.script.end();
+        fixture.start();
+        is_a_good_pool(&fixture);
     }
 }
 
@@ -360,12 +367,12 @@ fn a_limit_outlives_the_data_at_both_ends() {
         quota: quota.clone(),
         seen: Mutex::default(),
     });
-    let mut stage = Stage::new(quota.clone());
-    stage.fakes.os = Os::observed(limits.clone());
-    stage.start();
-    stage.make("pvc");
-    stage.driver().delete(&stage.id("pvc")).unwrap();
-    stage.settles_to(&[]);
+    let mut fixture = StepFixture::new(quota.clone());
+    fixture.fakes.os = Os::observed(limits.clone());
+    fixture.start();
+    fixture.make("pvc");
+    fixture.driver().delete(&fixture.id("pvc")).unwrap();
+    fixture.settles_to(&[]);
     let seen = limits.seen.lock().unwrap();
     for (step, name, in_force) in [
         (Step::Mkdir, "data", true),
@@ -382,8 +389,8 @@ fn a_limit_outlives_the_data_at_both_ends() {
 }
 
 /// Each volume has its size for a limit, and nothing else has one.
-fn assert_limits(stage: &Stage, quota: &FakeQuota) {
-    let volumes = stage.driver().list(0, "").unwrap().volumes;
+fn assert_limits(fixture: &StepFixture, quota: &FakeQuota) {
+    let volumes = fixture.driver().list(0, "").unwrap().volumes;
     let mut sizes: Vec<Bytes> = volumes.iter().map(|volume| volume.size).collect();
     let mut limits: Vec<Bytes> = quota.limits().into_values().collect();
     sizes.sort_unstable();
@@ -394,25 +401,28 @@ fn assert_limits(stage: &Stage, quota: &FakeQuota) {
 fn leaves_no_limit(call: Call) {
     with_every_failure(call, |_, at, errno| {
         let quota = Arc::new(FakeQuota::default());
-        let stage = call.prepare(quota.clone());
-        stage.script.start(Some(Trouble::Once(at, errno)));
-        call.make(&stage).unwrap_err();
-        stage.script.end();
-        stage.recovers();
+        let fixture = call.prepare(quota.clone());
+        fixture.script.start(Some(Trouble::Once(at, errno)));
+        call.make(&fixture).unwrap_err();
+        fixture.script.end();
+        fixture.recovers();
         if call == Call::Expand {
-            assert_limits(&stage, &quota);
+            assert_limits(&fixture, &quota);
         }
-        call.make(&stage).expect("the retry");
-        stage.settles_to(call.leaves());
-        assert_limits(&stage, &quota);
+        call.make(&fixture).expect("the retry");
+        fixture.settles_to(call.leaves());
+        assert_limits(&fixture, &quota);
         if call == Call::Expand {
-            let target = stage.node.target("pvc");
-            stage.driver().unpublish(&stage.id("pvc"), &target).unwrap();
+            let target = fixture.node.target("pvc");
+            fixture
+                .driver()
+                .unpublish(&fixture.id("pvc"), &target)
+                .unwrap();
         }
         for volume in call.leaves() {
-            stage.driver().delete(&stage.id(volume)).unwrap();
+            fixture.driver().delete(&fixture.id(volume)).unwrap();
         }
-        stage.settles_to(&[]);
+        fixture.settles_to(&[]);
         assert_eq!(quota.limits().len(), 0, "no limit without a volume");
     });
 }

@@ -2,54 +2,20 @@
 
 mod changing;
 mod failing;
-#[path = "../../../tests/suite/common/loops.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the integration tests use the rest"
-)]
-mod loops;
-#[path = "../../../tests/suite/common/tree.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the integration tests use the rest"
-)]
-mod tree;
 
 use std::fs;
 use std::path::PathBuf;
 
 use std::sync::atomic::AtomicUsize;
 
-use loops::LoopMount;
-use tree::{Extent, compare, nasty};
+use support::disk::Disk;
+use support::loops::LoopMount;
+use support::require;
+use support::tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
 use crate::tree::{LinkCount, remove, weigh};
-
-/// What `loops` waits by.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never came true: {what}");
-}
-
-/// Whether there can be no disks for the test, which is told; a failure where everything must run.
-fn is_skipped() -> bool {
-    let Some(obstacle) = loops::obstacle() else {
-        return false;
-    };
-    let all = std::env::var("ROOTCELLAR_REQUIRE_ALL");
-    assert_ne!(all.as_deref(), Ok("1"), "{obstacle}");
-    eprintln!("SKIP: {obstacle}");
-    true
-}
 
 /// Counts, and has the copy stop at an entry.
 #[derive(Debug)]
@@ -93,13 +59,9 @@ struct Place {
 }
 
 impl Place {
-    fn new(filesystem: &str) -> Self {
+    fn new(filesystem: &'static str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let disk = LoopMount::make(
-            filesystem,
-            &dir.path().join("image"),
-            &dir.path().join("disk"),
-        );
+        let disk = Disk::new(filesystem).make(&dir.path().join("image"), &dir.path().join("disk"));
         fs::create_dir(disk.path().join("source")).unwrap();
         Self { disk, _dir: dir }
     }
@@ -146,9 +108,7 @@ const WAYS: [(&str, Transfer); 4] = [
 
 #[test]
 fn everything_in_a_tree_is_kept() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, transfer) in WAYS {
         let place = Place::new(filesystem);
         nasty(&place.path("source"), Extent::default());
@@ -180,9 +140,7 @@ fn everything_in_a_tree_is_kept() {
 /// A copy stays in its project, also what is protected in it.
 #[test]
 fn what_a_copy_inherits_is_kept() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("xfs");
     nasty(&place.path("source"), SMALL);
     fs::create_dir(place.path("target")).unwrap();
@@ -216,9 +174,7 @@ const MOST: usize = 65_000;
 /// As many names as a file can have, with a flag that would keep it from taking one.
 #[test]
 fn a_file_may_have_all_names_it_can() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     let file = place.path("source/0");
     fs::write(&file, "").unwrap();
@@ -239,9 +195,7 @@ fn a_file_may_have_all_names_it_can() {
 
 #[test]
 fn whether_files_can_share_blocks_is_found_out_by_trying() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, shares) in [("xfs", true), ("btrfs", true), ("ext4", false)] {
         let place = Place::new(filesystem);
         let at = os::open_path(&place.path("source")).unwrap();

@@ -5,12 +5,12 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::messages::create;
-use crate::common::picture::{picture, with_times};
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir};
+use support::messages::create;
+use support::picture::{picture, with_times};
+use support::server::Server;
+use support::{NODE, Node};
 
-fn rootcellar(node: &NodeDir, arguments: &[&str]) -> Output {
+fn rootcellar(node: &Node, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
     command.arg("check").args(arguments);
     command.arg("--state-dir").arg(node.path("state"));
@@ -39,7 +39,7 @@ fn found<'a>(report: &'a Value, level: &str) -> Vec<(&'a str, &'a str)> {
 /// code is 0 whatever is noted; the lines say the same as the JSON.
 #[tokio::test]
 async fn a_look_beside_a_server_changes_nothing() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let volume = create("watched", 3 << 20);
     server.clients().await.create(volume).await.unwrap();
@@ -84,8 +84,8 @@ async fn a_look_beside_a_server_changes_nothing() {
 /// asked wrongly.
 #[test]
 fn the_exit_code_tells_wrong_from_well() {
-    let node = NodeDir::new();
-    drop(node.volumes(&crate::common::Fakes::default()));
+    let node = Node::new();
+    drop(node.volumes(&support::Fakes::default()));
     let well = format!("--pool={}", node.pool_option());
     let gone = format!("--pool=gone={}", node.path("gone").display());
     let cases = [
@@ -110,8 +110,8 @@ fn the_exit_code_tells_wrong_from_well() {
 /// What the server remembers of a path is held against what is there, and nothing is remembered.
 #[test]
 fn another_pool_than_the_server_knew_is_wrong() {
-    let node = NodeDir::new();
-    drop(node.volumes(&crate::common::Fakes::default()));
+    let node = Node::new();
+    drop(node.volumes(&support::Fakes::default()));
     let marker = node.pool().join(".rootcellar/pool.json");
     let text = fs::read_to_string(&marker).unwrap();
     let id = text.split('"').nth(5).unwrap();

@@ -1,30 +1,28 @@
 //! Limits, numbers and what is charged, on btrfs.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use rootcellar::check::{About, Level};
+use rootcellar::check::{About, Finding, Level};
 use rootcellar::types::Bytes;
 
-use super::{assert_well, below, follow, look_at, of_level, the};
-use crate::common::loops::{obstacle, run};
-use crate::common::picture::with_times;
+use super::{assert_limits_are_well, assert_well, below, follow, look_at, note, of_level, wrong};
 use crate::sizes::{Rig, SIZE};
-use crate::skip;
+use support::loops::run;
+use support::picture::with_times;
+use support::require;
 
 /// Every limit that is not as its record says, and every number that no volume has, is told of; a
 /// start mends what it can, and nothing is left to tell.
 #[test]
 fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
     }
     rig.make("unlimited", Bytes::ZERO);
-    assert_limits_are_well(&rig);
+    assert_limits_are_well(&look_at(&rig.node.pool()));
     rig.running = None;
     rig.qgroup(&["limit", "1M"], rig.quota_id("lowered"));
     rig.qgroup(&["limit", "none"], rig.quota_id("lifted"));
@@ -36,12 +34,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
 
     let before = with_times(&rig.node.pool());
     let report = look_at(&rig.node.pool());
-    let lowered = the(
-        &report,
-        Level::Wrong,
-        About::Limits,
-        "limited to 1048576 bytes (1 MiB)",
-    );
+    let lowered = wrong(&report, About::Limits, "limited to 1048576 bytes (1 MiB)");
     assert_eq!(lowered.volume, Some(below(&rig, "lowered")));
     assert!(
         lowered
@@ -50,14 +43,9 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
             .unwrap()
             .starts_with("restart the driver")
     );
-    let lifted = the(&report, Level::Wrong, About::Limits, "is not limited");
+    let lifted = wrong(&report, About::Limits, "is not limited");
     assert_eq!(lifted.volume, Some(below(&rig, "lifted")));
-    the(
-        &report,
-        Level::Note,
-        About::Limits,
-        &format!("number {left} is limited"),
-    );
+    note(&report, About::Limits, &format!("number {left} is limited"));
     assert_eq!(
         of_level(&report, Level::Wrong).len(),
         2,
@@ -67,29 +55,30 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     assert_eq!(with_times(&rig.node.pool()), before, "nothing was restored");
 
     rig.start();
-    assert_limits_are_well(&rig);
+    assert_limits_are_well(&look_at(&rig.node.pool()));
 }
 
-#[track_caller]
-fn assert_limits_are_well(rig: &Rig) {
-    let report = look_at(&rig.node.pool());
-    assert_well(&report);
-    for (about, words) in [
-        (About::Limits, "every limit is as recorded"),
-        (About::Usage, "is what the trees occupy"),
-    ] {
-        the(&report, Level::Ok, about, words);
-    }
+/// The commands of a remedy, which are for subvolumes.
+fn follow_for_subvolume(found: &Finding) {
+    let remedy = found.remedy.as_ref().unwrap();
+    follow(remedy.strip_prefix("if it is a subvolume, ").unwrap(), ";");
+}
+
+/// The qgroup that a subvolume has by itself.
+fn qgroup_of(subvolume: &Path) -> String {
+    let output = Command::new("btrfs")
+        .args(["inspect-internal", "rootid"])
+        .arg(subvolume)
+        .output();
+    let root = String::from_utf8(output.unwrap().stdout).unwrap();
+    format!("0/{}", root.trim())
 }
 
 /// Numbers that cannot be trusted are told of as a start finds them; those whose data is charged
 /// elsewhere are mended by the commands given.
 #[test]
 fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = Rig::new();
+    let mut rig = require!(loop_devices, Rig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
     }
@@ -102,18 +91,9 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
         record.replace(&second.to_string(), &first.to_string()),
     )
     .unwrap();
-    let root = Command::new("btrfs")
-        .args(["inspect-internal", "rootid"])
-        .arg(rig.data("third"))
-        .output();
-    let root = String::from_utf8(root.unwrap().stdout).unwrap();
+    let root = qgroup_of(&rig.data("third"));
     run(Command::new("btrfs")
-        .args([
-            "qgroup",
-            "remove",
-            &format!("0/{}", root.trim()),
-            &format!("1/{third}"),
-        ])
+        .args(["qgroup", "remove", &root, &format!("1/{third}")])
         .arg(rig.node.pool()));
 
     let report = look_at(&rig.node.pool());
@@ -121,24 +101,11 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     let findings = of_level(&report, Level::Wrong);
     let twins = findings.iter().filter(|finding| finding.what == words);
     assert_eq!(twins.count(), 2, "{findings:#?}");
-    let elsewhere = the(
-        &report,
-        Level::Wrong,
-        About::Limits,
-        "charged to none of ours",
-    );
+    let elsewhere = wrong(&report, About::Limits, "charged to none of ours");
     assert_eq!(elsewhere.volume, Some(below(&rig, "third")));
     assert_eq!(findings.len(), 3, "{findings:#?}");
 
-    follow(
-        elsewhere
-            .remedy
-            .as_ref()
-            .unwrap()
-            .strip_prefix("if it is a subvolume, ")
-            .unwrap(),
-        ";",
-    );
+    follow_for_subvolume(elsewhere);
     fs::write(&path, record).unwrap();
     rig.start();
     assert_well(&look_at(&rig.node.pool()));
@@ -149,10 +116,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
 /// commands given.
 #[test]
 fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     rig.make("pvc", SIZE);
     let nested = rig.data("pvc").join("a/nested");
     fs::create_dir(rig.data("pvc").join("a")).unwrap();
@@ -162,51 +126,31 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
     fs::write(nested.join("file"), vec![1; 4 << 20]).unwrap();
     rustix::fs::syncfs(fs::File::open(rig.node.pool()).unwrap()).unwrap();
     assert_well(&look_at(&rig.node.pool()));
-    let root = Command::new("btrfs")
-        .args(["inspect-internal", "rootid"])
-        .arg(&nested)
-        .output();
-    let root = String::from_utf8(root.unwrap().stdout).unwrap();
+    let root = qgroup_of(&nested);
     run(Command::new("btrfs")
-        .args(["qgroup", "remove", &format!("0/{}", root.trim())])
+        .args(["qgroup", "remove", &root])
         .arg(format!("1/{}", rig.quota_id("pvc")))
         .arg(rig.node.pool()));
     let report = look_at(&rig.node.pool());
-    let found = the(&report, Level::Wrong, About::Usage, "\"a/nested\"");
+    let found = wrong(&report, About::Usage, "\"a/nested\"");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
-    follow(
-        found
-            .remedy
-            .as_ref()
-            .unwrap()
-            .strip_prefix("if it is a subvolume, ")
-            .unwrap(),
-        ";",
-    );
+    follow_for_subvolume(found);
     assert_well(&look_at(&rig.node.pool()));
 }
 
 /// What cannot be trusted is told of with path and reason, and a copy that is charged to a volume.
 #[test]
 fn what_is_quarantined_is_told_with_its_path() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new();
+    let rig = require!(loop_devices, Rig::new());
     rig.make("pvc", SIZE);
     rig.make("other", SIZE);
     let copy = rig.node.pool().join("volumes/copy");
     fs::create_dir(&copy).unwrap();
     fs::rename(rig.data("other"), copy.join("data")).unwrap();
     let report = look_at(&rig.node.pool());
-    let strange = the(
-        &report,
-        Level::Wrong,
-        About::Records,
-        "its name is not ours",
-    );
+    let strange = wrong(&report, About::Records, "its name is not ours");
     assert_eq!(strange.volume, Some("volumes/copy".into()));
-    let lost = the(&report, Level::Wrong, About::Records, "cannot look at data");
+    let lost = wrong(&report, About::Records, "cannot look at data");
     assert_eq!(lost.volume, Some(below(&rig, "other")));
     assert!(lost.remedy.as_ref().unwrap().contains("volume.json"));
 
@@ -219,6 +163,6 @@ fn what_is_quarantined_is_told_with_its_path() {
     )
     .unwrap();
     let report = look_at(&rig.node.pool());
-    let copy = the(&report, Level::Wrong, About::Limits, "which is another's");
+    let copy = wrong(&report, About::Limits, "which is another's");
     assert_eq!(copy.volume, Some("volumes/copy".into()));
 }

@@ -9,11 +9,11 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
 use serde_json::Value;
 
-use super::{assert_well, look_at, of_level, the};
-use crate::common::loops::{obstacle, run};
-use crate::common::{create, names};
+use super::{assert_limits_are_well, assert_well, look_at, of_level, wrong};
 use crate::sizes::{Rig, SIZE};
-use crate::skip;
+use support::loops::run;
+use support::require;
+use support::{create, names};
 
 const HELD: usize = 8 << 20;
 
@@ -54,23 +54,14 @@ fn snapshot(rig: &Rig) -> PathBuf {
 /// of it was written anew.
 #[test]
 fn a_pool_with_snapshots_and_copies_is_well() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = copied();
+    let rig = require!(loop_devices, copied());
     for written in ["nothing", "original", "restored"] {
         if written != "nothing" {
             fs::write(rig.data(written).join("file"), vec![8; HELD]).unwrap();
         }
         let report = look_at(&rig.node.pool());
-        assert_well(&report);
+        assert_limits_are_well(&report);
         assert_eq!((report.pool.volumes, report.pool.snapshots), (3, 1));
-        for (about, words) in [
-            (About::Limits, "every limit is as recorded"),
-            (About::Usage, "is what the trees occupy"),
-        ] {
-            the(&report, Level::Ok, about, words);
-        }
     }
 }
 
@@ -78,19 +69,15 @@ fn a_pool_with_snapshots_and_copies_is_well() {
 /// missing and the place to move it out of.
 #[test]
 fn what_is_amiss_with_a_snapshot_is_told() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let mut rig = copied();
+    let mut rig = require!(loop_devices, copied());
     rig.running = None;
     let directory = snapshot(&rig);
     let path = rig.node.pool().join(&directory).join("snapshot.json");
     let record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     rig.qgroup(&["limit", "1M"], record["quota_id"].as_u64().unwrap());
     let report = look_at(&rig.node.pool());
-    let limited = the(
+    let limited = wrong(
         &report,
-        Level::Wrong,
         About::Limits,
         "is limited to 1048576 bytes (1 MiB), and its record says that nothing limits it",
     );
@@ -101,7 +88,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
     rig.running = None;
     fs::remove_file(&path).unwrap();
     let report = look_at(&rig.node.pool());
-    let found = the(&report, Level::Wrong, About::Records, "snapshot.json");
+    let found = wrong(&report, About::Records, "snapshot.json");
     assert_eq!(found.volume.as_ref(), Some(&directory));
     let remedy = found.remedy.as_ref().unwrap();
     assert!(remedy.starts_with("write its snapshot.json anew, or move "));
@@ -113,10 +100,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
 /// the kernel counts it.
 #[test]
 fn what_is_counted_is_shown() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = copied();
+    let rig = require!(loop_devices, copied());
     let show = |what: &str, name: &str| -> Value {
         let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))
             .args([what, "show", name, "--json", "--pool"])

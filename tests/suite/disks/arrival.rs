@@ -4,22 +4,17 @@ use std::fs;
 
 use tonic::Code;
 
-use super::{
-    FILESYSTEMS, Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, place_disks,
-    unmount_all,
-};
-use crate::common::loops;
-use crate::common::messages::{create_with, refused};
-use crate::common::pod::{PodNode, propagation};
-use crate::skip;
+use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all};
+use support::disk::FILESYSTEMS;
+use support::messages::{create_with, refused};
+use support::pod::{PodNode, propagation};
+use support::require;
 
 /// The server of these tests has its mounts as the `DaemonSet` asks for them: what is above the
 /// pools follows the host, the kubelet's directory is the host's, and all else is its own.
 #[tokio::test]
 async fn the_server_sees_mounts_as_in_its_pod() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let rig = Rig::serve(PodNode::new(), &[]).await;
     let seen = |at| propagation(rig.server.process(), &rig.node.path(at));
     assert_eq!(seen("pools"), ["master"]);
@@ -44,9 +39,7 @@ const GONE: &str = "before and holds none now";
 /// whatever kept its pool sick until then; nothing is written under the mount point meanwhile.
 #[tokio::test]
 async fn a_disk_mounted_late_is_served() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = place_disks(&node);
     for (disk, (_, options, _)) in disks.iter().zip(LATE) {
@@ -105,23 +98,14 @@ async fn assert_back(rig: &mut Rig, volume: &Kept) {
 /// it is served without a restart, as it was.
 #[tokio::test]
 async fn a_disk_taken_away_is_let_go_and_served_again() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    let unused = place_disk(&node, "unused", "ext4");
-    let well = place_disk(&node, WELL, "ext4");
-    let all = || disks.iter().chain([&unused]);
-    mount_all(all().chain([&well]));
+    require!(loop_devices);
     let names = ["ext4", "xfs", "btrfs", "unused", WELL];
-    let pools = names.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    let (disks, mut rig, _) = Rig::serve_disks(&names[3..]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
 
-    unmount_all(all());
+    unmount_all(&disks[..4]);
     rig.wait_all(&names[..4], GONE).await;
-    eventually("nothing holds the disk", || unused.device().is_empty());
+    eventually("nothing holds the disk", || disks[3].device().is_empty());
     for (pool, volume) in FILESYSTEMS.iter().zip(&kept) {
         rig.assert_sick(pool, volume).await;
         assert_eq!(volume.read(), volume.name);
@@ -136,7 +120,7 @@ async fn a_disk_taken_away_is_let_go_and_served_again() {
     }
     rig.assert_beneath();
 
-    mount_all(all());
+    mount_all(&disks[..4]);
     rig.wait_all(&names, "healthy").await;
     for volume in &kept {
         assert_back(&mut rig, volume).await;

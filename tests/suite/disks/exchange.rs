@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::picture::{self, Picture};
-use crate::common::pod::PodNode;
-use crate::skip;
+use support::disk::Disk;
+use support::loops::{LoopMount, run};
+use support::picture::{self, Picture};
+use support::pod::PodNode;
+use support::require;
 
 /// Everything on a disk, and when it was changed, seen at a place where no pool is.
 fn look(image: &Path, aside: &Path) -> Picture {
@@ -53,14 +54,14 @@ fn wrong_disks(node: &PodNode, well: &Path) -> Vec<Wrong> {
         let image = node.path(&format!("wrong-{pool}.image"));
         match kind {
             "a copy of a pool that is served" => copy(well, &image),
-            "an empty disk" => drop(LoopMount::format("ext4", &[], &image, &node.path("aside"))),
+            "an empty disk" => drop(Disk::new("ext4").format(&image, &node.path("aside"))),
             _ => {
                 let owner = if kind == "another node's pool" {
                     "another-node"
                 } else {
                     NODE
                 };
-                let disk = LoopMount::format("ext4", &[], &image, &node.path("aside"));
+                let disk = Disk::new("ext4").format(&image, &node.path("aside"));
                 init_pool(&disk, owner);
             }
         }
@@ -171,9 +172,7 @@ impl Exchange {
 /// copy of a pool's disk in the place of the original is that pool.
 #[tokio::test]
 async fn another_disk_is_refused_and_left_as_it_is() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let mut exchange = Exchange::new().await;
     let before = exchange.exchange();
     let Exchange {

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{FILESYSTEMS, Rig, WELL, eventually, mount_all, place_disk, place_disks, soon};
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::messages::create_with;
-use crate::common::pod::PodNode;
-use crate::skip;
+use super::{Rig, WELL, eventually, mount_all, place_disk, soon};
+use support::disk::{Disk, FILESYSTEMS};
+use support::loops::{LoopMount, run};
+use support::messages::create_with;
+use support::pod::PodNode;
+use support::require;
 
 /// The pool whose disk comes and goes so that time passes for the others.
 const CLOCK: &str = "clock";
@@ -32,7 +33,10 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(node: &PodNode, (pool, filesystem, failure): (&'static str, &str, Failure)) -> Self {
+    fn new(
+        node: &PodNode,
+        (pool, filesystem, failure): (&'static str, &'static str, Failure),
+    ) -> Self {
         let mut disk = place_disk(node, pool, filesystem);
         if failure == Failure::Thin {
             let store = node.path("thin");
@@ -40,7 +44,7 @@ impl Victim {
             run(Command::new("mount")
                 .args(["-t", "tmpfs", "thin"])
                 .arg(&store));
-            disk = LoopMount::format(filesystem, &[], &store.join("image"), &node.place(pool));
+            disk = Disk::new(filesystem).format(&store.join("image"), &node.place(pool));
         }
         Self {
             pool,
@@ -143,9 +147,7 @@ async fn provoke(rig: &mut Rig, pool: &str) {
 /// its pool is served with all that was acknowledged.
 #[tokio::test]
 async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let cases = [
         ("shut-ext4", "ext4", Failure::Shutdown),
         ("shut-xfs", "xfs", Failure::Shutdown),
@@ -196,19 +198,11 @@ async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
 /// unpublished, until it is writable.
 #[tokio::test]
 async fn a_disk_remounted_read_only_is_served_when_it_is_writable() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    let well = place_disk(&node, WELL, "ext4");
-    mount_all(disks.iter().chain([&well]));
-    let names = ["ext4", "xfs", "btrfs", WELL];
-    let pools = names.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    require!(loop_devices);
+    let (disks, mut rig, _) = Rig::serve_disks(&[WELL]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
     let remount = |option: &str| {
-        for disk in &disks {
+        for disk in &disks[..3] {
             let option = format!("remount,{option}");
             run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
         }

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, Kept, Rig, mount_all, place_disk, place_disks, soon};
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{create_with, publish, refused};
-use crate::common::pod::PodNode;
-use crate::skip;
+use super::{Kept, Rig, mount_all, place_disk, soon};
+use support::disk::{Disk, FILESYSTEMS};
+use support::messages::{create_with, publish, refused};
+use support::pod::PodNode;
+use support::require;
 
 /// The most small files a pod makes; btrfs, which has no number of inodes, takes long for each
 /// when it is almost full.
@@ -85,14 +85,8 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
 /// by a server that starts then; deleting makes room, and the pool is never sick for it.
 #[tokio::test]
 async fn a_disk_without_a_free_block_serves_what_it_has() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    mount_all(&disks);
-    let pools = FILESYSTEMS.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    require!(loop_devices);
+    let (disks, mut rig, pools) = Rig::serve_disks(&[]).await;
     let (mut kept, mut full, mut old) = (Vec::new(), Vec::new(), Vec::new());
     for (pool, disk) in FILESYSTEMS.into_iter().zip(&disks) {
         kept.push(rig.keep(pool).await);
@@ -125,16 +119,16 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
 /// The same of a disk without a free inode, where there is a number of them.
 #[tokio::test]
 async fn a_disk_without_a_free_inode_serves_what_it_has() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let few = [("ext4", ["-N", "2000"]), ("xfs", ["-i", "maxpct=1"])];
+    require!(loop_devices);
+    let few: [(&str, &[&str]); 2] = [("ext4", &["-N", "2000"]), ("xfs", &["-i", "maxpct=1"])];
     let node = PodNode::new();
     let disks = few.map(|(filesystem, options)| {
         let place = node.place(filesystem);
         fs::create_dir(&place).unwrap();
         let image = node.path(&format!("{filesystem}.image"));
-        LoopMount::format(filesystem, &options, &image, &place)
+        Disk::new(filesystem)
+            .made_with(options)
+            .format(&image, &place)
     });
     mount_all(&disks);
     let pools = few.map(|(name, _)| node.option(name, ",init"));
@@ -156,9 +150,7 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
 /// cannot be written down.
 #[tokio::test]
 async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disk = place_disk(&node, "ext4", "ext4");
     disk.mount(&[]);

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, Rig, eventually, mount_all, place_disks, unmount_all};
-use crate::common::loops;
-use crate::common::messages::create_with;
-use crate::common::names;
-use crate::common::pod::PodNode;
-use crate::common::server::Clients;
-use crate::skip;
+use super::{Rig, eventually, mount_all, unmount_all};
+use support::disk::FILESYSTEMS;
+use support::messages::create_with;
+use support::names;
+use support::require;
+use support::server::Clients;
 
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -67,14 +66,8 @@ fn assert_not_final(status: &tonic::Status) {
 /// nothing is written beneath them, and in the end exactly the acknowledged volumes are there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    mount_all(&disks);
-    let pools = FILESYSTEMS.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    require!(loop_devices);
+    let (disks, mut rig, _) = Rig::serve_disks(&[]).await;
     let mut callers = Vec::new();
     for pool in FILESYSTEMS {
         let (clients, calls) = (rig.server.clients().await, Arc::new(Calls::default()));

@@ -1,34 +1,16 @@
 //! A disk that hangs whoever writes to it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::{FILESYSTEMS, Kept, Rig, WELL, mount_all, place_disk, place_disks};
-use crate::common::loops::{self, run};
-use crate::common::messages::{create_with, refused};
-use crate::common::pod::PodNode;
-use crate::skip;
-
-/// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
-/// cannot be killed.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn new(at: &Path) -> Self {
-        run(Command::new("fsfreeze").arg("--freeze").arg(at));
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
-    }
-}
+use super::{Kept, Rig, WELL, mount_all, place_disk};
+use support::disk::FILESYSTEMS;
+use support::loops::Frozen;
+use support::messages::{create_with, refused};
+use support::pod::PodNode;
+use support::require;
 
 /// More than calls take that wait for nobody.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -48,16 +30,8 @@ async fn others_go_on(rig: &mut Rig, kept: &[Kept]) {
 /// goes on, so do they, to their ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_hangs_holds_up_nobody_else() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = PodNode::new();
-    let disks = place_disks(&node);
-    let well = place_disk(&node, WELL, "ext4");
-    mount_all(disks.iter().chain([&well]));
-    let names = ["ext4", "xfs", "btrfs", WELL];
-    let pools = names.map(|name| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    require!(loop_devices);
+    let (disks, mut rig, _) = Rig::serve_disks(&[WELL]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
     let mut doomed = Vec::new();
     for pool in FILESYSTEMS {
@@ -65,7 +39,10 @@ async fn a_disk_that_hangs_holds_up_nobody_else() {
         doomed.push(rig.clients.create(request).await.unwrap().volume_id);
     }
 
-    let frozen: Vec<Frozen> = disks.iter().map(|disk| Frozen::new(disk.path())).collect();
+    let frozen: Vec<Frozen> = disks[..3]
+        .iter()
+        .map(|disk| Frozen::new(disk.path()))
+        .collect();
     let (mut creates, mut deletes) = (Vec::new(), Vec::new());
     for (pool, id) in FILESYSTEMS.iter().zip(doomed.clone()) {
         let mut clients = rig.server.clients().await;
@@ -107,9 +84,7 @@ const AT_WORK: usize = 128;
 /// is UNAVAILABLE at once, and all that ask another disk or none are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_limit_of_a_pool_are_refused_at_once() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let node = PodNode::new();
     let disks = ["ext4", WELL].map(|pool| place_disk(&node, pool, "ext4"));
     mount_all(&disks);

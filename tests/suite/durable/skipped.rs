@@ -7,10 +7,10 @@ use std::slice;
 use rootcellar::os::Step::{self, Fsync, Syncfs};
 
 use super::lose_power;
-use crate::common::loops::obstacle;
+use crate::poweroff::BTRFS_WITH_QUOTA;
 use crate::poweroff::operations::{OPERATIONS, Operation};
-use crate::poweroff::{BTRFS_WITH_QUOTA, loops};
-use crate::skip;
+use support::poweroff::loops;
+use support::require;
 
 /// An operation, the kind and the path of the sync that it skips, as [`Operation::skips`] has them,
 /// and the words of the check that must fail.
@@ -73,9 +73,7 @@ fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
 /// Each sync is missed on a disk that logs metadata.
 #[test]
 fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     are_missed(LOGGED, |operation| {
         lose_power(true, slice::from_ref(operation));
     });
@@ -84,9 +82,7 @@ fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
 /// As above, on a disk that keeps no order.
 #[test]
 fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     are_missed(UNORDERED, |operation| {
         lose_power(false, slice::from_ref(operation));
     });
@@ -95,9 +91,7 @@ fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
 /// As above, on btrfs with simple quota.
 #[test]
 fn a_skipped_sync_is_missed_on_btrfs_with_quota() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     are_missed(LIMITED, |operation| {
         loops::lose_power(BTRFS_WITH_QUOTA, false, [operation]);
     });

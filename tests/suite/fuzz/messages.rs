@@ -8,8 +8,8 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 use super::{Known, SECRET};
-use crate::common::NODE;
-use crate::common::messages::{of_snapshot, of_volume};
+use support::NODE;
+use support::messages::{of_snapshot, of_volume};
 
 type Map = HashMap<String, String>;
 
@@ -47,35 +47,27 @@ fn odd() -> BoxedStrategy<String> {
     .boxed()
 }
 
+/// What two lists hold.
+fn of_both<T>(one: &[T], other: &[T], what: impl Fn(&T) -> String) -> Vec<String> {
+    one.iter().chain(other).map(what).collect()
+}
+
 fn name(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known
-        .kept
-        .iter()
-        .chain(&known.prey)
-        .map(|v| v.name.clone())
-        .collect();
+    let ours = of_both(&known.kept, &known.prey, |v| v.name.clone());
     prop_oneof![4 => one_of(&ours), 2 => "[a-z]{1,8}", 2 => odd()].boxed()
 }
 
 fn id(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known
-        .kept
-        .iter()
-        .chain(&known.prey)
-        .map(|v| v.id.clone())
-        .collect();
+    let ours = of_both(&known.kept, &known.prey, |v| v.id.clone());
     prop_oneof![5 => one_of(&ours), 2 => odd(), 1 => one_of(&ours).prop_map(|id| id.to_uppercase())]
         .boxed()
 }
 
 /// As [`id`], of snapshots.
 fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known
-        .kept_snapshots
-        .iter()
-        .chain(&known.prey_snapshots)
-        .map(|snapshot| snapshot.id.clone())
-        .collect();
+    let ours = of_both(&known.kept_snapshots, &known.prey_snapshots, |snapshot| {
+        snapshot.id.clone()
+    });
     let foreign = "s1-00000000000040008000000000000000-00000000000050008000000000000000";
     prop_oneof![
         5 => one_of(&ours),
@@ -221,7 +213,7 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let source = prop::option::weighted(0.5, content(known));
     let good = prop_oneof![
         capabilities(),
-        Just(vec![crate::common::messages::read_write_once()])
+        Just(vec![support::messages::read_write_once()])
     ];
     let requests = (
         (name(known), prop::option::of(range()), good),
@@ -361,7 +353,7 @@ pub fn capacity(_: &Known) -> BoxedStrategy<Vec<u8>> {
 pub fn publish(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let good = prop_oneof![
         capability().prop_map(Some),
-        Just(Some(crate::common::messages::read_write_once())),
+        Just(Some(support::messages::read_write_once())),
         Just(None),
     ];
     let requests = (

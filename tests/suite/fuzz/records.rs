@@ -14,11 +14,10 @@ use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 
 use super::{config, wire};
-use crate::common::memory::MemoryNode;
-use crate::common::picture::picture;
-use crate::common::{Fakes, create, names};
-use crate::skip;
-use crate::snapshots::snapshot_of;
+use support::memory::MemoryNode;
+use support::picture::picture;
+use support::require;
+use support::{Fakes, Running, create, names};
 
 /// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 400;
@@ -30,23 +29,6 @@ struct Scene {
     node: MemoryNode,
     ids: Vec<String>,
     snapshot: String,
-}
-
-/// What was opened; its locks are free for the next once it is dropped, also by a failed assertion.
-struct Opened(Arc<Volumes>);
-
-impl std::ops::Deref for Opened {
-    type Target = Volumes;
-
-    fn deref(&self) -> &Volumes {
-        &self.0
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
 }
 
 const NAMES: [&str; 4] = ["a-1", "a-2", "b-1", "b-2"];
@@ -62,7 +44,7 @@ impl Scene {
             volumes.create(&request).unwrap().id.to_string()
         };
         let ids: Vec<String> = NAMES.map(make).into();
-        let mut request = snapshot_of(SNAPSHOT, volumes.get(&ids[0]).unwrap().id);
+        let mut request = support::snapshot(SNAPSHOT, volumes.get(&ids[0]).unwrap().id);
         request.class.label.namespace = Some("somebody".to_owned());
         let snapshot = volumes.create_snapshot(&request).unwrap().id.to_string();
         drop(volumes);
@@ -74,7 +56,7 @@ impl Scene {
     }
 
     /// Opens everything as the server does.
-    fn open(&self) -> Result<Opened, Error> {
+    fn open(&self) -> Result<Running, Error> {
         let fakes = Fakes::default();
         let seams = Seams {
             os: fakes.os,
@@ -87,9 +69,18 @@ impl Scene {
             ..self.node.settings(&self.node.options())
         };
         let volumes = Volumes::with_seams(settings, seams)?;
-        let volumes = Opened(Arc::new(volumes));
+        let volumes = Running(Arc::new(volumes));
         volumes.0.load()?;
         Ok(volumes)
+    }
+
+    /// Asserts what is told of a quarantined entry, and that it is not deleted.
+    #[track_caller]
+    fn assert_quarantined(&self, path: &Path, reason: &str, deleted: Result<(), Error>) {
+        assert!(path.starts_with(self.node.pool("a")), "{}", path.display());
+        assert!(!reason.is_empty());
+        let refused = deleted.unwrap_err();
+        assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);
     }
 
     /// Asserts that the volumes at these places are served.
@@ -174,14 +165,18 @@ fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
     home.join(directory.unwrap()).join(file)
 }
 
+/// Asserts that a record that is served names what is served.
+#[track_caller]
+fn assert_names(content: &Value, id: &str) {
+    let named = (&content["id"], &content["format"]);
+    assert_eq!(named, (&id.into(), &1.into()));
+}
+
 /// Whatever stands in a volume's record, the volume is served or quarantined, and all others are
 /// served.
 #[test]
 fn any_record_is_served_or_quarantined() {
-    let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    let scene = require!(mount_namespace, Scene::new());
     let record = file_of(&scene, "volumes", "a-1", "volume.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
@@ -189,20 +184,15 @@ fn any_record_is_served_or_quarantined() {
         let quarantined = match volumes.get(&scene.ids[0]) {
             Ok(volume) => {
                 assert_eq!(volume.name.as_str(), NAMES[0]);
-                assert_eq!(
-                    (&content["id"], &content["format"]),
-                    (&scene.ids[0].as_str().into(), &1.into())
-                );
+                assert_names(content, &scene.ids[0]);
                 0
             }
             Err(Error::Pool {
                 error: PoolError::Quarantined { path, reason },
                 ..
             }) => {
-                assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
-                assert!(!reason.is_empty());
-                let deleted = volumes.delete(&scene.ids[0]).unwrap_err();
-                assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                let deleted = volumes.delete(&scene.ids[0]);
+                scene.assert_quarantined(&path, &reason, deleted);
                 1
             }
             Err(other) => panic!("{other}"),
@@ -215,10 +205,7 @@ fn any_record_is_served_or_quarantined() {
 /// made of it, and all volumes are served.
 #[test]
 fn any_snapshot_record_is_served_or_quarantined() {
-    let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    let scene = require!(mount_namespace, Scene::new());
     let record = file_of(&scene, "snapshots", "somebody", "snapshot.json");
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
@@ -226,21 +213,15 @@ fn any_snapshot_record_is_served_or_quarantined() {
         let quarantined = match volumes.get_snapshot(&scene.snapshot) {
             Ok(snapshot) => {
                 assert_eq!(snapshot.name.as_str(), SNAPSHOT);
-                let id = scene.snapshot.as_str();
-                assert_eq!(
-                    (&content["id"], &content["format"]),
-                    (&id.into(), &1.into())
-                );
+                assert_names(content, &scene.snapshot);
                 0
             }
             Err(Error::Pool {
                 error: PoolError::Quarantined { path, reason },
                 ..
             }) => {
-                assert!(path.starts_with(scene.node.pool("a")), "{}", path.display());
-                assert!(!reason.is_empty());
-                let deleted = volumes.delete_snapshot(&scene.snapshot).unwrap_err();
-                assert_eq!(deleted.code(Operation::Delete), Code::FailedPrecondition);
+                let deleted = volumes.delete_snapshot(&scene.snapshot);
+                scene.assert_quarantined(&path, &reason, deleted);
                 let mut request = create("restored", 1 << 20);
                 request.source = Some(SourceId::Snapshot(scene.snapshot.clone()));
                 let made = volumes.create(&request).unwrap_err();
@@ -256,10 +237,7 @@ fn any_snapshot_record_is_served_or_quarantined() {
 /// Whatever stands in a pool's marker, the pool is served or sick, and the other one is served.
 #[test]
 fn any_marker_is_served_or_sick() {
-    let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    let scene = require!(mount_namespace, Scene::new());
     let marker = scene.node.pool("a").join(".rootcellar/pool.json");
     let good: Value = serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
     scene.check(&marker, |opened, content| {
@@ -290,10 +268,7 @@ fn any_marker_is_served_or_sick() {
 /// or sick.
 #[test]
 fn any_memory_is_believed_or_refused() {
-    let scene = Scene::new();
-    if !scene.node.is_in_memory() {
-        skip!("two filesystems need mounts in a namespace of the test's own");
-    }
+    let scene = require!(mount_namespace, Scene::new());
     let memory = scene.node.path("state/pools.json");
     scene.check(&memory, |opened, content| {
         let volumes = match opened {

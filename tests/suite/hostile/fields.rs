@@ -8,7 +8,7 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use super::Scene;
-use crate::common::messages::{
+use support::messages::{
     Answer, capability, copy, create, create_with, map, of_snapshot, of_volume, publish,
     publish_with, read_write_once, refused, snapshot,
 };
@@ -60,8 +60,7 @@ async fn a_create_without_a_field_is_told_which() {
 /// are `INVALID_ARGUMENT`, and the message names the field.
 #[tokio::test]
 async fn a_copy_without_a_field_is_told_which() {
-    let mut scene = Scene::new().await;
-    let id = scene.clients.make("a", 1000).await;
+    let (mut scene, id) = Scene::with_volume().await;
     let requests = [
         ("name", snapshot("", &id)),
         ("source_volume_id", snapshot("s", "")),
@@ -95,8 +94,7 @@ async fn a_copy_without_a_field_is_told_which() {
 /// names it.
 #[tokio::test]
 async fn a_publish_without_a_field_is_told_which() {
-    let mut scene = Scene::new().await;
-    let id = scene.clients.make("a", 1000).await;
+    let (mut scene, id) = Scene::with_volume().await;
     let target = scene.node.path("kubelet/pods/pod/mount");
     let with = |volume_capability| csi::NodePublishVolumeRequest {
         volume_capability,
@@ -285,8 +283,7 @@ async fn bad_parameters_are_named() {
 /// A parameter of a snapshot that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
 #[tokio::test]
 async fn bad_parameters_of_snapshots_are_named() {
-    let mut scene = Scene::new().await;
-    let id = scene.clients.make("a", 1000).await;
+    let (mut scene, id) = Scene::with_volume().await;
     let cases = [
         ("pool", "default"),
         ("", ""),
@@ -370,8 +367,7 @@ async fn maps_hold_at_most_4_kib() {
 /// `ValidateVolumeCapabilities`.
 #[tokio::test]
 async fn bad_mount_options_are_named() {
-    let mut scene = Scene::new().await;
-    let id = scene.clients.make("a", 1000).await;
+    let (mut scene, id) = Scene::with_volume().await;
     let target = scene.node.path("kubelet/pods/pod/mount");
     let cases: [(&[&str], &str); 13] = [
         (&["sync"], "\"sync\""),

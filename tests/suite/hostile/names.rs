@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::{Scene, assert_one_of};
-use crate::common::messages::{create, create_with, publish, read_write_once, refused};
+use support::messages::{create, create_with, publish, read_write_once, refused};
 
 /// Any name the specification allows, up to 128 bytes of any Unicode, makes a volume whose
 /// directory has a plain name, and the name is kept as it came.

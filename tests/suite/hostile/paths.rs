@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::require;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -11,11 +12,11 @@ use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::{Scene, assert_one_of};
-use crate::common::loops::{self, run};
-use crate::common::messages::{create, publish, refused};
-use crate::common::server::Server;
-use crate::common::{NodeDir, fuse};
-use crate::skip;
+use support::loops::run;
+use support::messages::{create, publish, refused};
+use support::server::Server;
+use support::skip;
+use support::{Node, fuse};
 
 fn publish_at(id: &str, target_path: String) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
@@ -134,7 +135,7 @@ async fn a_target_behind_a_circle_of_links_is_refused() {
 /// and whether named or reached by a link.
 #[tokio::test]
 async fn a_target_in_a_pool_is_refused() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let pool = node.path("kubelet/pool");
     let link = node.path("kubelet/link");
     std::os::unix::fs::symlink(&pool, &link).unwrap();
@@ -142,7 +143,7 @@ async fn a_target_in_a_pool_is_refused() {
     let server = Server::start_with(&node, &[option]).await;
     let mut clients = server.clients().await;
     let id = clients.make("a", 1000).await;
-    let volume = crate::common::names(&pool.join("volumes")).remove(0);
+    let volume = support::names(&pool.join("volumes")).remove(0);
     let below = [
         "new",
         "volumes/new",
@@ -178,10 +179,8 @@ async fn a_target_in_a_pool_is_refused() {
 /// leaves nothing, and unpublishing what is not there works unless nobody can tell.
 #[tokio::test]
 async fn a_target_on_a_bad_mount_is_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
+    require!(loop_devices);
+    let node = Node::new();
     for name in ["gone", "read-only", "dead"] {
         fs::create_dir(node.path("kubelet").join(name)).unwrap();
     }
@@ -284,9 +283,7 @@ fn path(root: &Path) -> impl Strategy<Value = PathBuf> + use<> {
 /// undone without a trace, or is refused and leaves none.
 #[test]
 fn any_target_is_mounted_below_the_kubelet_or_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let runtime = Runtime::new().unwrap();
     let mut scene = runtime.block_on(Scene::new());
     let id = runtime

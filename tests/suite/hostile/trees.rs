@@ -13,15 +13,13 @@ use std::process::Command;
 
 use rootcellar::csi;
 
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::messages::{Answer, publish};
-use crate::common::picture::{Picture, picture};
-use crate::common::server::{Clients, Server};
-use crate::common::{NodeDir, eventually, fuse, names};
-use crate::skip;
+use support::disk::{Disk, FILESYSTEMS};
+use support::loops::{LoopMount, run};
+use support::messages::{Answer, publish};
+use support::picture::{Picture, picture};
+use support::server::{Clients, Server};
+use support::{Node, directory_of, eventually, fuse, names, require, skip};
 use swap::{Nodes, Swapper};
-
-const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// A served node with a pool on a disk of its own, and things of others beside it.
 struct Place {
@@ -32,15 +30,14 @@ struct Place {
     disk: LoopMount,
     outside: PathBuf,
     before: Picture,
-    node: NodeDir,
+    node: Node,
 }
 
 impl Place {
-    async fn new(filesystem: &str) -> Self {
-        let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+    async fn new(filesystem: &'static str) -> Self {
+        let node = Node::new();
         // Without quota, so that a directory may take the place of a subvolume.
-        disk.hold_other_data();
+        let disk = node.make_disk(Disk::new(filesystem).with_other_data());
         let outside = node.path("outside");
         fs::create_dir_all(outside.join("directory")).unwrap();
         for name in ["file", "precious", "directory/file"] {
@@ -69,13 +66,16 @@ impl Place {
         self.server = Some(server);
     }
 
+    /// As [`Place::new`], with the volume `pvc` and its id.
+    async fn with_volume(filesystem: &'static str) -> (Self, String) {
+        let mut place = Self::new(filesystem).await;
+        let id = place.clients.make("pvc", 1 << 20).await;
+        (place, id)
+    }
+
     /// The `data/` of the volume of this name.
     fn data(&self, volume: &str) -> PathBuf {
-        let volumes = self.disk.path().join("volumes");
-        let start = format!("{volume}-");
-        let mut directories = names(&volumes).into_iter();
-        let directory = directories.find(|name| name.starts_with(&start)).unwrap();
-        volumes.join(directory).join("data")
+        directory_of(&self.disk.path().join("volumes"), volume).join("data")
     }
 
     /// Makes the `data/` of an empty volume a plain directory, as it is on every filesystem but btrfs
@@ -127,7 +127,7 @@ impl Place {
     }
 }
 
-async fn serve(node: &NodeDir, disk: &LoopMount, http: SocketAddr) -> Server {
+async fn serve(node: &Node, disk: &LoopMount, http: SocketAddr) -> Server {
     let option = format!("default={},init,reserve=0", disk.path().display());
     let mut command = Server::command(node, &[option]);
     command.arg("--http").arg(http.to_string());
@@ -169,12 +169,9 @@ fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
 /// and reclaimed to the last entry like any other, and nothing outside is touched.
 #[tokio::test]
 async fn what_pods_leave_hinders_nothing_and_goes() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
-        let mut place = Place::new(filesystem).await;
-        let id = place.clients.make("pvc", 1 << 20).await;
+        let (mut place, id) = Place::with_volume(filesystem).await;
         let (first, second) = (place.node.target("first"), place.node.target("second"));
         place.clients.publish(publish(&id, &first)).await.unwrap();
         pod::fill(&first, &place.outside, filesystem);
@@ -206,12 +203,9 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
 /// the rest goes.
 #[tokio::test]
 async fn what_resists_is_told_and_goes_once_it_can() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
-        let mut place = Place::new(filesystem).await;
-        let id = place.clients.make("pvc", 1 << 20).await;
+        let (mut place, id) = Place::with_volume(filesystem).await;
         let other = place.clients.make("other", 1 << 20).await;
         place.make_plain("pvc");
         let (data, target) = (place.data("pvc"), place.node.target("pod"));
@@ -249,11 +243,8 @@ async fn what_resists_is_told_and_goes_once_it_can() {
 /// A volume that is a subvolume goes with what was mounted in it, and nothing behind the mounts.
 #[tokio::test]
 async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let mut place = Place::new("btrfs").await;
-    let id = place.clients.make("pvc", 1 << 20).await;
+    require!(loop_devices);
+    let (mut place, id) = Place::with_volume("btrfs").await;
     let data = place.data("pvc");
     let Some(_daemon) = mount_inside(&data, &place.outside) else {
         skip!("no FUSE");
@@ -268,9 +259,7 @@ async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
 /// something else while the volume is published, measured, quarantined and reclaimed.
 #[tokio::test]
 async fn nothing_is_opened_while_entries_are_swapped() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let mut place = Place::new(filesystem).await;
         let nodes = Nodes::new(place.disk.path().join("nodes"));

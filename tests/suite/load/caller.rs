@@ -1,5 +1,5 @@
 //! One of many callers: it asks at random for changes of volumes that are its own, and holds every
-//! answer against what it may believe.
+//! answer against the expected state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +15,11 @@ use rootcellar::csi::node_client::NodeClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::belief::{Maybe, Outcome, READ_ONLY, TARGETS, Volume};
+use super::expected::{Maybe, Outcome, READ_ONLY, TARGETS, Verdict, Volume};
 use super::{HUGE, Random};
-use crate::common::messages::{assert_well_formed, create_with, publish};
-use crate::common::names;
-use crate::common::server::Clients;
+use support::messages::{assert_well_formed, create_with, publish};
+use support::names;
+use support::server::Clients;
 
 /// The one file in each volume.
 const FILE: &str = "file";
@@ -162,6 +162,20 @@ impl Caller {
         }
     }
 
+    /// Counts an answer, and holds it against the expected state.
+    async fn settle<T: std::fmt::Debug>(
+        &mut self,
+        index: usize,
+        call: String,
+        end: &Outcome<T>,
+        verdict: impl FnOnce(&mut Volume) -> Verdict,
+    ) {
+        self.count(index, call, end).await;
+        let volume = &mut self.volumes[index];
+        let verdict = verdict(volume);
+        volume.hold(verdict);
+    }
+
     /// A range that may fit the volume that is there, or not, or that nothing can have.
     fn any_range(&mut self) -> csi::CapacityRange {
         let size = SIZES[self.random.below(SIZES.len())];
@@ -185,10 +199,10 @@ impl Caller {
         let range = self.any_range();
         let request = self.create_request(index, range);
         let end = ended(self.clients.create(request)).await;
-        self.count(index, format!("create {range:?}"), &end).await;
-        let volume = &mut self.volumes[index];
-        let verdict = volume.created(range, &end);
-        volume.hold(verdict);
+        self.settle(index, format!("create {range:?}"), &end, |volume| {
+            volume.created(range, &end)
+        })
+        .await;
     }
 
     /// The same call twice at once, where one of the two may be told to try again.
@@ -219,18 +233,14 @@ impl Caller {
 
     async fn delete(&mut self, index: usize) {
         let end = ended(self.clients.delete(&self.volumes[index].id)).await;
-        self.count(index, "delete".into(), &end).await;
-        let volume = &mut self.volumes[index];
-        let verdict = volume.deleted(&end);
-        volume.hold(verdict);
+        self.settle(index, "delete".into(), &end, |volume| volume.deleted(&end))
+            .await;
     }
 
     async fn get(&mut self, index: usize) {
         let end = ended(self.clients.get(&self.volumes[index].id)).await;
-        self.count(index, "get".into(), &end).await;
-        let volume = &mut self.volumes[index];
-        let verdict = volume.got(&end);
-        volume.hold(verdict);
+        self.settle(index, "get".into(), &end, |volume| volume.got(&end))
+            .await;
     }
 
     async fn publish(&mut self, index: usize, target: usize) {
@@ -240,11 +250,11 @@ impl Caller {
             ..publish(&volume.id, &volume.targets[target])
         };
         let end = ended(self.clients.publish(request)).await;
-        self.count(index, format!("publish at {target}"), &end)
-            .await;
+        self.settle(index, format!("publish at {target}"), &end, |volume| {
+            volume.was_published(target, &end)
+        })
+        .await;
         let volume = &mut self.volumes[index];
-        let verdict = volume.was_published(target, &end);
-        volume.hold(verdict);
         if volume.published[target] == Maybe::YES {
             read(volume, &volume.targets[target].clone());
         }
@@ -257,11 +267,10 @@ impl Caller {
     async fn unpublish(&mut self, index: usize, target: usize) {
         let volume = &self.volumes[index];
         let end = ended(self.clients.unpublish(&volume.id, &volume.targets[target])).await;
-        self.count(index, format!("unpublish at {target}"), &end)
-            .await;
-        let volume = &mut self.volumes[index];
-        let verdict = volume.was_unpublished(target, &end);
-        volume.hold(verdict);
+        self.settle(index, format!("unpublish at {target}"), &end, |volume| {
+            volume.was_unpublished(target, &end)
+        })
+        .await;
     }
 
     async fn stats(&mut self, index: usize, target: usize) {
@@ -276,10 +285,10 @@ impl Caller {
             answer.map(drop)
         })
         .await;
-        self.count(index, format!("stats at {target}"), &end).await;
-        let volume = &mut self.volumes[index];
-        let verdict = volume.was_measured(target, &end);
-        volume.hold(verdict);
+        self.settle(index, format!("stats at {target}"), &end, |volume| {
+            volume.was_measured(target, &end)
+        })
+        .await;
     }
 
     /// Lists everything, and finds exactly its own volumes among the others'.

@@ -14,10 +14,9 @@ use rootcellar::types::{SnapshotId, VolumeId};
 use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded};
-use crate::common::loops::obstacle;
-use crate::common::{create, name, names};
-use crate::skip;
-use crate::snapshots::{Kind, Rig, snapshot_of, write};
+use crate::snapshots::{Kind, Rig, write};
+use support::require;
+use support::{create, name, names};
 
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
 const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
@@ -168,7 +167,7 @@ impl World {
                 write(&file, byte, mib as u64 * MIB).unwrap();
             }
             Op::Snapshot(snapshot, of) => {
-                let request = snapshot_of(snapshot, self.volume_id(of));
+                let request = support::snapshot(snapshot, self.volume_id(of));
                 let got = self.rig.driver().create_snapshot(&request).map(drop);
                 let want = self.model.snapshot(snapshot, of);
                 assert_eq!(coded(got, Operation::CreateSnapshot), want);
@@ -280,9 +279,7 @@ fn read(file: &Path) -> Content {
 }
 
 fn run(kind: Kind, cases: u32) {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let config = Config {
         cases,
         failure_persistence: None,

@@ -7,7 +7,7 @@ use rootcellar::pool::{AccessMode, Mode, Parameters, Sharing};
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Capability, Class, CreateRequest};
 
-use crate::common::create;
+use support::create;
 
 use super::{MIB, NAMES, POOLS, TARGETS};
 

@@ -4,21 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{disk_option, mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::messages::publish;
-use crate::common::server::Server;
-use crate::common::{NodeDir, names};
-use crate::skip;
+use super::{mount_tmpfs, mounts_at, one_published, one_volume, umount};
+use support::disk::Disk;
+use support::loops::run;
+use support::messages::publish;
+use support::require;
+use support::server::Server;
+use support::{Node, names};
 
 /// What is written through one target is read through the other, and is in the volume's `data/`.
 #[tokio::test]
 async fn data_is_the_same_at_every_target() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let (first, second) = (node.target("first"), node.target("second"));
     for target in [&first, &second] {
         clients.publish(publish(&id, target)).await.unwrap();
@@ -49,17 +47,15 @@ fn data_of(pool: &Path) -> PathBuf {
 /// the host mounts in the pool appears at no target, though both mounts be shared.
 #[tokio::test]
 async fn mounts_inside_a_volume_stay_where_they_are() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    require!(loop_devices);
+    let node = Node::new();
+    let disk = node.make_disk(Disk::new("ext4"));
     let kubelet = node.path("kubelet");
     mount_tmpfs(&kubelet);
     for shared in [disk.path(), &kubelet] {
         run(Command::new("mount").arg("--make-shared").arg(shared));
     }
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("pvc-1", 1 << 20).await;
     let (first, second) = (node.target("first"), node.target("second"));
@@ -95,11 +91,8 @@ async fn mounts_inside_a_volume_stay_where_they_are() {
 /// What is mounted in a volume's `data/` when it is published is not seen at the target.
 #[tokio::test]
 async fn a_mount_in_the_pool_is_not_published() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let inner = data_of(&node.pool()).join("inner");
     fs::create_dir(&inner).unwrap();
     mount_tmpfs(&inner);
@@ -115,11 +108,8 @@ async fn a_mount_in_the_pool_is_not_published() {
 /// what it shows is not followed when the volume is reclaimed.
 #[tokio::test]
 async fn a_subpath_bind_is_no_publication() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (server, mut clients, id, target) = one_published(&node).await;
+    require!(loop_devices);
+    let (node, server, mut clients, id, target) = one_published().await;
     fs::create_dir(target.join("sub")).unwrap();
     let bind = node.path("kubelet/pods/pod/subpath");
     fs::create_dir(&bind).unwrap();

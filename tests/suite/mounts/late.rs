@@ -10,7 +10,7 @@ use rootcellar::mount::{
 };
 use rustix::fs::StatVfsMountFlags;
 
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names, publish};
+use support::{Fakes, Node, Running, create, eventually, names, publish};
 
 /// Mounts whose disk hangs whoever asks it, as often as is wanted.
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl Drop for LetGo<'_> {
 }
 
 /// A node with a volume on a disk that may hang.
-fn rig(node: &NodeDir) -> (Arc<Hanging>, Running, String) {
+fn rig(node: &Node) -> (Arc<Hanging>, Running, String) {
     let disk = Arc::new(Hanging::default());
     let fakes = Fakes {
         mounter: Arc::clone(&disk) as Arc<dyn Mounter>,
@@ -107,7 +107,7 @@ fn rig(node: &NodeDir) -> (Arc<Hanging>, Running, String) {
 
 /// Publishes while the disk hangs, unpublishes meanwhile, and asserts that both end well: nothing is
 /// mounted, and nothing is left of the target.
-fn overtake(node: &NodeDir, disk: &Hanging, driver: &Running, id: &str) {
+fn overtake(node: &Node, disk: &Hanging, driver: &Running, id: &str) {
     let target = node.target("pod");
     disk.set(State::WillHang);
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn overtake(node: &NodeDir, disk: &Hanging, driver: &Running, id: &str) {
 /// nothing when the disk answers after that.
 #[test]
 fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (disk, driver, id) = rig(&node);
     overtake(&node, &disk, &driver, &id);
     driver.publish(&publish(&id, &node.target("pod"))).unwrap();
@@ -142,7 +142,7 @@ fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
 /// So is a publish that is repeated, whose disk hangs while it compares what is mounted already.
 #[test]
 fn a_repeated_publish_that_hangs_is_overtaken_by_its_unpublish() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (disk, driver, id) = rig(&node);
     let target = node.target("pod");
     driver.publish(&publish(&id, &target)).unwrap();

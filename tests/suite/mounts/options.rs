@@ -10,12 +10,12 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use super::{FILESYSTEMS, disk_option, mount_tmpfs, mounts_at, one_volume, umount};
-use crate::common::NodeDir;
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{capability, publish, publish_with, refused};
-use crate::common::server::Server;
-use crate::skip;
+use super::{mount_tmpfs, mounts_at, one_volume, umount};
+use support::Node;
+use support::disk::{Disk, FILESYSTEMS};
+use support::messages::{capability, publish, publish_with, refused};
+use support::require;
+use support::server::Server;
 
 /// What is asked for, and what mountinfo shows on a disk mounted with the defaults.
 #[rustfmt::skip]
@@ -47,24 +47,16 @@ fn options(text: &str) -> BTreeSet<String> {
 /// shows it, on every filesystem, and `ValidateVolumeCapabilities` confirms it.
 #[tokio::test]
 async fn every_mount_option_is_honoured() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for filesystem in FILESYSTEMS {
-        let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
-        let server = Server::start_with(&node, &[disk_option(&disk)]).await;
-        let mut clients = server.clients().await;
+        let (node, _disk, _server, mut clients) = Server::on_new_disk(Disk::new(filesystem)).await;
         let id = clients.make("pvc-1", 1 << 20).await;
         let target = node.target("pod");
         for (flags, expected) in OPTIONS {
             let case = format!("{filesystem} {flags:?}");
             let asked = capability(Mode::SingleNodeMultiWriter, flags);
             assert_eq!(clients.validate(&id, asked).await.unwrap(), None, "{case}");
-            clients
-                .publish(publish_with(&id, &target, flags))
-                .await
-                .unwrap();
+            clients.publish_as(&id, &target, flags).await;
             assert_eq!(mounts_at(&target), [options(expected)], "{case}");
             clients.unpublish_soon(&id, &target).await;
             assert_eq!(mounts_at(&target), [], "{case}");
@@ -75,14 +67,12 @@ async fn every_mount_option_is_honoured() {
 /// What is not asked for stays as the pool's own mount has it; what is asked for wins.
 #[tokio::test]
 async fn the_pools_own_options_stay_unless_asked() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
+    require!(loop_devices);
+    let node = Node::new();
+    let disk = node.make_disk(Disk::new("ext4"));
     disk.unmount();
     disk.mount(&["nosuid", "noatime"]);
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let server = Server::start_with(&node, &[disk.option()]).await;
     let mut clients = server.clients().await;
     let id = clients.make("pvc-1", 1 << 20).await;
     let target = node.target("pod");
@@ -94,10 +84,7 @@ async fn the_pools_own_options_stay_unless_asked() {
     ];
     for (flags, expected) in cases {
         for _ in 0..2 {
-            clients
-                .publish(publish_with(&id, &target, flags))
-                .await
-                .unwrap();
+            clients.publish_as(&id, &target, flags).await;
             assert_eq!(mounts_at(&target), [options(expected)], "{flags:?}");
         }
         clients.unpublish_soon(&id, &target).await;
@@ -108,13 +95,9 @@ async fn the_pools_own_options_stay_unless_asked() {
 /// while another target may write.
 #[tokio::test]
 async fn a_read_only_publish_refuses_a_write() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
-    let request = crate::common::messages::create_with("pvc-1", 1 << 20, &[("sharing", "node")]);
+    require!(loop_devices);
+    let (node, _server, mut clients) = Server::on_new_node().await;
+    let request = support::messages::create_with("pvc-1", 1 << 20, &[("sharing", "node")]);
     let id = clients.create(request).await.unwrap().volume_id;
     let (writer, reader) = (node.target("writer"), node.target("reader"));
     clients.publish(publish(&id, &writer)).await.unwrap();
@@ -149,17 +132,13 @@ async fn a_read_only_publish_refuses_a_write() {
 #[tokio::test]
 async fn restrictions_bind_the_pod() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let (free, bound) = (node.target("free"), node.target("bound"));
     clients.publish(publish(&id, &free)).await.unwrap();
     clients
-        .publish(publish_with(&id, &bound, &["noexec", "nosymfollow"]))
-        .await
-        .unwrap();
+        .publish_as(&id, &bound, &["noexec", "nosymfollow"])
+        .await;
     fs::copy("/bin/true", free.join("program")).unwrap();
     fs::set_permissions(free.join("program"), fs::Permissions::from_mode(0o755)).unwrap();
     symlink("/etc/passwd", free.join("link")).unwrap();
@@ -178,21 +157,15 @@ async fn restrictions_bind_the_pod() {
 /// A publish that is repeated finds its mount and makes no second one.
 #[tokio::test]
 async fn a_publish_that_is_repeated_mounts_once() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     for (pod, made_before) in [("missing", false), ("empty", true)] {
         let target = node.target(pod);
         if made_before {
             fs::create_dir(&target).unwrap();
         }
         for _ in 0..3 {
-            clients
-                .publish(publish_with(&id, &target, &["nosuid"]))
-                .await
-                .unwrap();
+            clients.publish_as(&id, &target, &["nosuid"]).await;
             assert_eq!(mounts_at(&target).len(), 1, "{pod}");
         }
         clients.unpublish_soon(&id, &target).await;
@@ -204,17 +177,11 @@ async fn a_publish_that_is_repeated_mounts_once() {
 /// what is there stays.
 #[tokio::test]
 async fn another_mount_at_the_target_is_already_exists() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let other = clients.make("pvc-2", 1 << 20).await;
     let target = node.target("pod");
-    clients
-        .publish(publish_with(&id, &target, &["nosuid"]))
-        .await
-        .unwrap();
+    clients.publish_as(&id, &target, &["nosuid"]).await;
     let read_only = csi::NodePublishVolumeRequest {
         readonly: true,
         ..publish_with(&id, &target, &["nosuid"])
@@ -260,11 +227,8 @@ async fn another_mount_at_the_target_is_already_exists() {
 /// the other is told so.
 #[tokio::test]
 async fn two_volumes_never_share_a_target() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, server, mut clients, id) = one_volume().await;
     let ids = [id, clients.make("pvc-2", 1 << 20).await];
     let target = node.target("pod");
     for round in 0..16 {
@@ -293,5 +257,5 @@ async fn two_volumes_never_share_a_target() {
 }
 
 fn assert_unpublished(target: &Path) {
-    assert_eq!(crate::common::names(target), Vec::<String>::new());
+    assert_eq!(support::names(target), Vec::<String>::new());
 }

@@ -5,22 +5,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use super::{FILESYSTEMS, disk_option, one_published};
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{create_with, publish};
-use crate::common::server::Server;
-use crate::common::{NodeDir, names};
-use crate::skip;
-
-/// The server's command in a shell that first forbids everything to others.
-fn with_umask(command: &Command) -> Command {
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", "umask 0777; exec \"$@\"", "sh"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    shell
-}
+use super::one_published;
+use support::disk::{Disk, FILESYSTEMS};
+use support::messages::{create_with, publish};
+use support::require;
+use support::server::{Server, with_umask};
+use support::{Node, names};
 
 /// The parameters of a class.
 type Class = &'static [(&'static str, &'static str)];
@@ -29,9 +19,7 @@ type Class = &'static [(&'static str, &'static str)];
 /// umask of the server and on every filesystem.
 #[tokio::test]
 async fn mode_and_owner_are_exact_whatever_the_umask() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let cases: [(Class, u32, u32, u32); 8] = [
         (&[], 0o777, 0, 0),
         (&[("mode", "0700")], 0o700, 0, 0),
@@ -48,10 +36,10 @@ async fn mode_and_owner_are_exact_whatever_the_umask() {
         ),
     ];
     for filesystem in FILESYSTEMS {
-        let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
-        let command = Server::command(&node, &[disk_option(&disk)]);
-        let server = Server::spawn(&node, &mut with_umask(&command));
+        let node = Node::new();
+        let disk = node.make_disk(Disk::new(filesystem));
+        let command = Server::command(&node, &[disk.option()]);
+        let server = Server::spawn(&node, &mut with_umask("0777", &command));
         server.wait_ready().await;
         let mut clients = server.clients().await;
         let target = node.target("pod");
@@ -87,11 +75,8 @@ fn as_nobody(script: &str, path: &Path) -> bool {
 /// reaches nothing in the pool, though it knows every name.
 #[tokio::test]
 async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, _clients, _id, target) = one_published(&node).await;
+    require!(loop_devices);
+    let (node, _server, _clients, _id, target) = one_published().await;
     // The test's directory is root's alone; what is to be found out is what the pool lets through.
     fs::set_permissions(node.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(as_nobody("echo mine >\"$1/file\"", &target));
@@ -122,14 +107,9 @@ async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
 /// The driver's own directories are closed to everybody but root, whatever the umask.
 #[tokio::test]
 async fn the_pools_directories_are_closed() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let command = Server::command(&node, &[node.pool_option()]);
-    let mut careless = Command::new("sh");
-    careless
-        .args(["-c", "umask 0; exec \"$@\"", "sh"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    let server = Server::spawn(&node, &mut careless);
+    let server = Server::spawn(&node, &mut with_umask("0", &command));
     server.wait_ready().await;
     let request = create_with("pvc-1", 1000, &[]);
     server.clients().await.create(request).await.unwrap();

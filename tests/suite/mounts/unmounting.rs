@@ -5,13 +5,14 @@ use std::process::Command;
 
 use tonic::Code;
 
-use super::{FILESYSTEMS, disk_option, mounts_at};
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{publish, refused, soon};
-use crate::common::server::Server;
-use crate::common::sick::assert_sick;
-use crate::common::{NodeDir, eventually, names};
-use crate::skip;
+use super::mounts_at;
+use support::disk::{Disk, FILESYSTEMS};
+use support::loops::{LoopMount, run};
+use support::messages::{publish, refused};
+use support::require;
+use support::server::{Clients, Server};
+use support::sick::assert_sick;
+use support::{Node, eventually, names};
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
 /// volume published: the pool falls sick, its volume is `UNAVAILABLE`, others are refused with
@@ -19,15 +20,13 @@ use crate::skip;
 /// again, the disk is served without a restart, and holds what it held.
 #[tokio::test]
 async fn the_host_may_take_a_disk_away_and_bring_it_back() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let disks = FILESYSTEMS.map(|filesystem| (filesystem, ""));
     for (filesystem, extra) in disks.into_iter().chain([("ext4", ",require-mount")]) {
         let case = format!("{filesystem}{extra}");
-        let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
-        let server = Server::start_with(&node, &[disk_option(&disk) + extra]).await;
+        let node = Node::new();
+        let disk = node.make_disk(Disk::new(filesystem));
+        let server = Server::start_with(&node, &[disk.option() + extra]).await;
         let mut clients = server.clients().await;
         let capacity = clients.capacity(&[]).await;
         let id = clients.make("kept", 64 << 20).await;
@@ -38,10 +37,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         disk.unmount();
         let late = clients.publish(publish(&id, &node.target("late"))).await;
         refused(&case, late, Code::Unavailable, "pool default");
-        soon("the pool is sick", async || {
-            clients.capacity(&[]).await == 0
-        })
-        .await;
+        clients.wait_sick().await;
         assert_sick(&case, &mut clients, "default", ("kept", &id), &node).await;
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
         clients.unpublish_soon(&id, &target).await;
@@ -51,7 +47,7 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         assert_eq!(names(disk.path()), Vec::<String>::new(), "{case}");
 
         disk.mount(&[]);
-        soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+        clients.wait_back(&id).await;
         // What else is on the disk is remembered no more finely than its metadata changes.
         let lost = capacity - clients.capacity(&[]).await;
         assert!(lost.abs_diff(64 << 20) < 16 << 20, "{case}: {lost}");
@@ -62,28 +58,26 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
     }
 }
 
+/// A served node with the volume `kept` on a disk of its own.
+async fn kept_on_disk() -> (Node, LoopMount, Server, Clients, String) {
+    let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new("ext4")).await;
+    let id = clients.make("kept", 1 << 20).await;
+    (node, disk, server, clients, id)
+}
+
 /// Unpublishing works when the disk was pulled away from under the pool, before and after the
 /// driver notices, and in a driver that has never seen it.
 #[tokio::test]
 async fn unpublish_needs_no_healthy_pool() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
-    let mut clients = server.clients().await;
-    let id = clients.make("kept", 1 << 20).await;
+    require!(loop_devices);
+    let (node, disk, server, mut clients, id) = kept_on_disk().await;
     let targets = ["at once", "when sick", "after a restart"].map(|pod| node.target(pod));
     for target in &targets {
         clients.publish(publish(&id, target)).await.unwrap();
     }
-    loops::run(Command::new("umount").arg("-l").arg(disk.path()));
+    run(Command::new("umount").arg("-l").arg(disk.path()));
     clients.unpublish_soon(&id, &targets[0]).await;
-    soon("the pool is sick", async || {
-        clients.capacity(&[]).await == 0
-    })
-    .await;
+    clients.wait_sick().await;
     clients.unpublish_soon(&id, &targets[1]).await;
     refused(
         "sick",
@@ -91,10 +85,7 @@ async fn unpublish_needs_no_healthy_pool() {
         Code::Unavailable,
         "is sick",
     );
-    drop(clients);
-    assert_eq!(server.stop(), Some(0));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
-    let mut clients = server.clients().await;
+    let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     clients.unpublish_soon(&id, &targets[2]).await;
     for target in &targets {
         assert_eq!(mounts_at(target), []);
@@ -112,29 +103,18 @@ async fn unpublish_needs_no_healthy_pool() {
 /// A disk that comes back with a volume still published knows so: the volume is not deleted.
 #[tokio::test]
 async fn publications_are_known_again_when_a_disk_is_back() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
-    let mut clients = server.clients().await;
-    let id = clients.make("kept", 1 << 20).await;
+    require!(loop_devices);
+    let (node, disk, server, mut clients, id) = kept_on_disk().await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
     disk.unmount();
     // The server that starts without the disk cannot know whose the mount is.
-    assert_eq!(server.stop(), Some(0));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
-    let mut clients = server.clients().await;
+    let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     disk.mount(&[]);
-    soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
-    refused(
-        "published",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        "is published at",
-    );
+    clients.wait_back(&id).await;
+    clients
+        .assert_in_use("published", &id, "is published at")
+        .await;
     clients.unpublish_soon(&id, &target).await;
     clients.delete(&id).await.unwrap();
 }
@@ -142,25 +122,16 @@ async fn publications_are_known_again_when_a_disk_is_back() {
 /// A pool that turns read-only falls sick, and is well again when it is writable.
 #[tokio::test]
 async fn a_read_only_disk_is_sick_until_it_is_writable() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(&node, &[disk_option(&disk)]).await;
-    let mut clients = server.clients().await;
-    let id = clients.make("kept", 1 << 20).await;
+    require!(loop_devices);
+    let (node, disk, _server, mut clients, id) = kept_on_disk().await;
     let remount = |option: &str| {
         let option = format!("remount,{option}");
-        loops::run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
+        run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
     };
     remount("ro");
-    soon("the pool is sick", async || {
-        clients.capacity(&[]).await == 0
-    })
-    .await;
+    clients.wait_sick().await;
     assert_sick("read-only", &mut clients, "default", ("kept", &id), &node).await;
     remount("rw");
-    soon("the pool is back", async || clients.get(&id).await.is_ok()).await;
+    clients.wait_back(&id).await;
     clients.delete(&id).await.unwrap();
 }

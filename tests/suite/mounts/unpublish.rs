@@ -4,24 +4,22 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use support::require;
 
 use tonic::Code;
 
 use super::{mount_tmpfs, mounts_at, one_published, one_volume, umount};
-use crate::common::loops::{self, run};
-use crate::common::messages::{publish, refused};
-use crate::common::server::Server;
-use crate::common::{NodeDir, fuse, names};
-use crate::skip;
+use support::loops::run;
+use support::messages::{publish, refused};
+use support::server::Server;
+use support::skip;
+use support::{Node, fuse, names};
 
 /// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
 #[tokio::test]
 async fn an_unpublish_that_is_repeated_is_fine() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     clients.unpublish(&id, &target).await.unwrap();
     clients.publish(publish(&id, &target)).await.unwrap();
@@ -58,11 +56,8 @@ type Burden = fn(&Path);
 /// it.
 #[tokio::test]
 async fn everything_mounted_at_and_below_the_target_goes() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     let burdens: [(&str, Burden); 4] = [
         ("stacked", |target| {
@@ -103,11 +98,8 @@ async fn everything_mounted_at_and_below_the_target_goes() {
 /// removes them.
 #[tokio::test]
 async fn a_leaf_that_is_not_empty_is_not_deleted() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id, target) = one_published(&node).await;
+    require!(loop_devices);
+    let (_node, _server, mut clients, id, target) = one_published().await;
     umount(&target);
     fs::write(target.join("file"), "not of the volume").unwrap();
     for _ in 0..2 {
@@ -131,23 +123,17 @@ async fn a_leaf_that_is_not_empty_is_not_deleted() {
 /// A target in use is `UNAVAILABLE` and stays published; once it is free, unpublishing works.
 #[tokio::test]
 async fn a_busy_target_is_unavailable_until_it_is_free() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id, target) = one_published(&node).await;
+    require!(loop_devices);
+    let (_node, _server, mut clients, id, target) = one_published().await;
     let open = fs::File::create(target.join("file")).unwrap();
     for _ in 0..2 {
         let answer = clients.unpublish(&id, &target).await;
         refused("busy", answer, Code::Unavailable, "in use, cannot unmount");
         assert_eq!(mounts_at(&target).len(), 1);
     }
-    refused(
-        "published",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        "is published at",
-    );
+    clients
+        .assert_in_use("published", &id, "is published at")
+        .await;
     drop(open);
     clients.unpublish_soon(&id, &target).await;
     clients.delete(&id).await.unwrap();
@@ -156,11 +142,8 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
 /// The target of one volume is not unpublished in the name of another: `NOT_FOUND`, and it stays.
 #[tokio::test]
 async fn anothers_target_is_not_unpublished() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let other = clients.make("other", 1000).await;
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
@@ -176,11 +159,8 @@ async fn anothers_target_is_not_unpublished() {
 /// unpublish.
 #[tokio::test]
 async fn a_hanging_filesystem_is_asked_nothing() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (_server, mut clients, id) = one_volume(&node).await;
+    require!(loop_devices);
+    let (node, _server, mut clients, id) = one_volume().await;
     let target = node.target("pod");
     for (below, dead) in [("", false), ("", true), ("inner", false), ("inner", true)] {
         clients.publish(publish(&id, &target)).await.unwrap();
@@ -200,12 +180,8 @@ async fn a_hanging_filesystem_is_asked_nothing() {
 /// can be unpublished.
 #[tokio::test]
 async fn odd_targets_are_known_after_a_restart() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    require!(loop_devices);
+    let (node, server, mut clients) = Server::on_new_node().await;
     let pods = [
         "a b",
         "tab\tnewline\n",
@@ -222,18 +198,10 @@ async fn odd_targets_are_known_after_a_restart() {
         clients.publish(publish(&id, &target)).await.unwrap();
         published.push((id, target));
     }
-    drop(clients);
-    assert_eq!(server.stop(), Some(0));
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_server, mut clients) = server.restart(&node, &[node.pool_option()]).await;
     for (id, target) in published {
         let case = format!("{target:?}");
-        refused(
-            &case,
-            clients.delete(&id).await,
-            Code::FailedPrecondition,
-            "is published at",
-        );
+        clients.assert_in_use(&case, &id, "is published at").await;
         clients.unpublish(&id, &target).await.unwrap();
         clients.delete(&id).await.unwrap();
     }
@@ -243,10 +211,8 @@ async fn odd_targets_are_known_after_a_restart() {
 /// what it points to, and both mean the same.
 #[tokio::test]
 async fn a_linked_kubelet_directory_has_two_spellings() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
+    require!(loop_devices);
+    let node = Node::new();
     let link = node.path("link");
     symlink(node.path("kubelet"), &link).unwrap();
     let real = node.target("pod");
@@ -269,12 +235,7 @@ async fn a_linked_kubelet_directory_has_two_spellings() {
             server.wait_ready().await;
             let mut clients = server.clients().await;
             let says = real.to_str().unwrap();
-            refused(
-                "published",
-                clients.delete(&id).await,
-                Code::FailedPrecondition,
-                says,
-            );
+            clients.assert_in_use("published", &id, says).await;
             clients.unpublish(&id, unpublished).await.unwrap();
             clients.delete(&id).await.unwrap();
         }

@@ -5,10 +5,9 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 use tonic::Code;
 
-use crate::common::messages::{capability, create, create_with, publish, read_write_once, refused};
-use crate::common::server::Server;
-use crate::common::{NodeDir, loops};
-use crate::skip;
+use support::messages::{capability, create, create_with, publish, read_write_once, refused};
+use support::require;
+use support::server::Server;
 
 /// Mode, whether it speaks of many nodes, whether it is for one target.
 const MODES: [(Mode, bool, bool); 7] = [
@@ -26,9 +25,7 @@ const MODES: [(Mode, bool, bool); 7] = [
 /// error.
 #[tokio::test]
 async fn multi_node_modes_need_sharing() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     for sharing in ["none", "node"] {
         let volume = clients
             .create(create_with(sharing, 1000, &[("sharing", sharing)]))
@@ -58,9 +55,7 @@ async fn multi_node_modes_need_sharing() {
 /// and an answer without `confirmed` but with a reason at `ValidateVolumeCapabilities`.
 #[tokio::test]
 async fn unsupported_access_is_refused_and_not_confirmed() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("a", 1000).await;
     let block = csi::VolumeCapability {
         access_type: Some(AccessType::Block(BlockVolume {})),
@@ -110,9 +105,7 @@ async fn unsupported_access_is_refused_and_not_confirmed() {
 /// What is confirmed is what was asked about; parameters that are not the volume's are not.
 #[tokio::test]
 async fn validation_confirms_what_it_was_asked() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let volume = clients
         .create(create_with("a", 1000, &[("mode", "0700")]))
         .await
@@ -124,7 +117,7 @@ async fn validation_confirms_what_it_was_asked() {
             read_write_once(),
             capability(Mode::SingleNodeWriter, &["ro"]),
         ],
-        parameters: crate::common::messages::map(&[("mode", mode)]),
+        parameters: support::messages::map(&[("mode", mode)]),
         ..Default::default()
     };
     let answer = clients
@@ -155,12 +148,8 @@ async fn validation_confirms_what_it_was_asked() {
 /// otherwise; the same target in another mode is `ALREADY_EXISTS`.
 #[tokio::test]
 async fn a_single_writer_has_a_single_target() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    require!(loop_devices);
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let mut request = create_with("a", 1000, &[("sharing", "node")]);
     request.volume_capabilities = MODES
         .iter()
@@ -186,7 +175,7 @@ async fn a_single_writer_has_a_single_target() {
                     first.to_str().unwrap(),
                 );
                 assert!(
-                    crate::common::names(second.parent().unwrap()).is_empty(),
+                    support::names(second.parent().unwrap()).is_empty(),
                     "{case}"
                 );
             } else {

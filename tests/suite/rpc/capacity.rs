@@ -2,16 +2,17 @@
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
-use rootcellar::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
+use rootcellar::csi::volume_capability::{AccessType, BlockVolume};
 use tonic::Code;
 
-use super::{NO_MEMORY, memory_node, serve};
-use crate::common::messages::{
-    capability, create, create_with, map, read_write_once, refused, soon,
+use super::serve;
+use support::memory::MemoryNode;
+use support::messages::{
+    capability, create, create_with, map, read_write_once, refused, soon, with_fs_type,
 };
-use crate::common::server::{Clients, Server};
-use crate::common::{NODE, memory};
-use crate::skip;
+use support::require;
+use support::server::{Clients, Server};
+use support::{NODE, memory};
 
 const MIB: i64 = 1 << 20;
 
@@ -19,10 +20,8 @@ const MIB: i64 = 1 << 20;
 /// it is reclaimed; calls that make nothing take nothing.
 #[tokio::test]
 async fn capacity_falls_by_exactly_what_is_promised() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (node, _server, mut clients) = serve(&["a"]).await;
     let empty = clients.capacity(&[]).await;
     assert!(
         empty > 100 * MIB && empty.cast_unsigned() < memory::SIZE,
@@ -78,9 +77,7 @@ async fn the_capacity_is_what_a_create_accepts() {
         "overcommit=2",
         "overcommit=0.5",
     ] {
-        let Some(node) = memory_node(&["a"]) else {
-            skip!("{NO_MEMORY}");
-        };
+        let node = require!(mount_namespace, MemoryNode::new(&["a"]));
         let pools: Vec<String> = node
             .options()
             .iter()
@@ -90,20 +87,11 @@ async fn the_capacity_is_what_a_create_accepts() {
         let mut clients = server.clients().await;
         clients.create(create("before", 3 * MIB)).await.unwrap();
         let capacity = clients.capacity(&[]).await;
-        let too_much = clients.create(create("next", capacity + 1)).await;
-        refused(
-            options,
-            too_much,
-            Code::ResourceExhausted,
-            &format!(" {capacity} bytes"),
-        );
-        let too_much = clients.create(create("next", capacity + 1)).await;
-        refused(
-            options,
-            too_much,
-            Code::ResourceExhausted,
-            &format!(" {} bytes", capacity + 1),
-        );
+        for bytes in [capacity, capacity + 1] {
+            let says = format!(" {bytes} bytes");
+            let too_much = clients.create(create("next", capacity + 1)).await;
+            refused(options, too_much, Code::ResourceExhausted, &says);
+        }
         let volume = clients.create(create("next", capacity)).await.unwrap();
         assert_eq!(volume.capacity_bytes, capacity, "{options}");
         let rest = clients.capacity(&[]).await;
@@ -123,10 +111,8 @@ async fn the_capacity_is_what_a_create_accepts() {
 /// A refusal for want of room leaves nothing behind.
 #[tokio::test]
 async fn a_refused_create_leaves_nothing() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;
     clients
         .create(create("huge", capacity + 1))
@@ -134,31 +120,19 @@ async fn a_refused_create_leaves_nothing() {
         .unwrap_err();
     for directory in ["volumes", ".rootcellar/staging", ".rootcellar/trash"] {
         assert!(
-            crate::common::names(&node.pool("a").join(directory)).is_empty(),
+            support::names(&node.pool("a").join(directory)).is_empty(),
             "{directory}"
         );
     }
     assert_eq!(clients.capacity(&[]).await, capacity);
 }
 
-fn fs_type(fs_type: &str) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs_type.to_owned(),
-            ..Default::default()
-        })),
-        ..read_write_once()
-    }
-}
-
 /// A class that asks for another filesystem than the pool's has capacity 0, and a create for it is
 /// `RESOURCE_EXHAUSTED`; every other key of the sidecars is ignored.
 #[tokio::test]
 async fn another_filesystem_has_no_capacity_here() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (_node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;
     let key = "csi.storage.k8s.io/fstype";
     for (value, expected) in [
@@ -173,7 +147,7 @@ async fn another_filesystem_has_no_capacity_here() {
             "{value:?}"
         );
         let request = csi::CreateVolumeRequest {
-            volume_capabilities: vec![fs_type(value)],
+            volume_capabilities: vec![with_fs_type(value)],
             ..create(&format!("by capability {value}"), MIB)
         };
         let by_parameter = create_with(&format!("by parameter {value}"), MIB, &[(key, value)]);
@@ -210,10 +184,8 @@ async fn another_filesystem_has_no_capacity_here() {
 /// reached, which is `INVALID_ARGUMENT` naming the key.
 #[tokio::test]
 async fn a_mistake_in_a_class_is_told_by_create_and_hides_no_capacity() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (_node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;
     let mistakes = [
         ("size", "1"),
@@ -253,10 +225,8 @@ async fn asked(clients: &mut Clients, request: csi::GetCapacityRequest) -> i64 {
 /// hide it, so that `CreateVolume` is reached to say so.
 #[tokio::test]
 async fn capacity_is_of_this_node_and_of_what_it_can_do() {
-    let Some(node) = memory_node(&["a"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (_node, _server, mut clients) = serve(&["a"]).await;
     let all = clients.capacity(&[]).await;
     let at = |value| csi::GetCapacityRequest {
         accessible_topology: Some(csi::Topology {
@@ -278,7 +248,7 @@ async fn capacity_is_of_this_node_and_of_what_it_can_do() {
         ("this node", at(NODE), all),
         ("another node", at("other"), 0),
         ("a mount", with(&[], read_write_once()), all),
-        ("another filesystem", with(&[], fs_type("xfs")), 0),
+        ("another filesystem", with(&[], with_fs_type("xfs")), 0),
         ("block", with(&[], block), all),
         ("many nodes", with(&[], many()), all),
         (

@@ -6,22 +6,18 @@ use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use crate::common::loops;
-use crate::common::messages::{
-    capability, create, create_with, map, publish, read_write_once, refused,
-};
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir, names};
-use crate::skip;
+use support::loops::run;
+use support::messages::{capability, create, create_with, map, publish, refused, with_fs_type};
+use support::require;
+use support::server::Server;
+use support::{NODE, Node, names};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 
 /// A request may be repeated: it is answered with the same volume, and no second one is made.
 #[tokio::test]
 async fn a_create_that_is_repeated_finds_its_volume() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let request = create_with("pvc-1", 5 << 20, &[("mode", "0750"), ("uid", "7")]);
     let volume = clients.create(request.clone()).await.unwrap();
     assert_eq!(volume.capacity_bytes, 5 << 20);
@@ -45,9 +41,7 @@ async fn a_create_that_is_repeated_finds_its_volume() {
 /// A volume that exists fits every request whose range its size is within, and only those.
 #[tokio::test]
 async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     clients.create(create("sized", 1000)).await.unwrap();
     clients.create(create("unlimited", 0)).await.unwrap();
     // name, required, limit, whether it fits
@@ -90,9 +84,7 @@ async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
 /// `ALREADY_EXISTS`, and the message says what differs.
 #[tokio::test]
 async fn a_name_taken_by_another_volume_is_already_exists() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let volume = clients.create(create("taken", 1000)).await.unwrap();
     let class = |key, value| create_with("taken", 1000, &[(key, value)]);
     let other_filesystem = csi::CreateVolumeRequest {
@@ -122,17 +114,6 @@ async fn a_name_taken_by_another_volume_is_already_exists() {
     assert_eq!(clients.get(&volume.volume_id).await.unwrap(), volume);
 }
 
-fn with_fs_type(fs_type: &str) -> csi::VolumeCapability {
-    use rootcellar::csi::volume_capability::{AccessType, MountVolume};
-    csi::VolumeCapability {
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs_type.to_owned(),
-            ..Default::default()
-        })),
-        ..read_write_once()
-    }
-}
-
 fn place(node: &str) -> csi::Topology {
     csi::Topology {
         segments: map(&[(TOPOLOGY_KEY, node)]),
@@ -150,9 +131,7 @@ fn requisite(node: &str) -> csi::TopologyRequirement {
 /// and nothing is made.
 #[tokio::test]
 async fn a_topology_without_this_node_is_resource_exhausted() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let request = |name: &str, topology| csi::CreateVolumeRequest {
         accessibility_requirements: Some(topology),
         ..create(name, 1000)
@@ -172,7 +151,7 @@ async fn a_topology_without_this_node_is_resource_exhausted() {
 async fn every_volume_says_on_which_node_it_is() {
     let long = format!("{}.example.com", "n".repeat(100));
     for name in [NODE, &long] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let mut command = Server::with(
             &Server::command(&node, &[node.pool_option()]),
             "--node",
@@ -219,7 +198,7 @@ async fn every_volume_says_on_which_node_it_is() {
 /// Of calls for one name at the same time each gets the one volume or `ABORTED`.
 #[tokio::test]
 async fn calls_for_one_name_at_once_make_one_volume() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     for round in 0..8 {
         let name = format!("pvc-{round}");
@@ -247,12 +226,8 @@ async fn calls_for_one_name_at_once_make_one_volume() {
 /// intact; once its last target is gone, by whomever, it is.
 #[tokio::test]
 async fn a_published_volume_is_not_deleted() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    require!(loop_devices);
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("used", 1000).await;
     let (first, second) = (node.target("first"), node.target("second"));
     for target in [&first, &second] {
@@ -260,25 +235,15 @@ async fn a_published_volume_is_not_deleted() {
     }
     std::fs::write(first.join("file"), "kept").unwrap();
     let named = |target: &Path| target.to_str().unwrap().to_owned();
-    refused(
-        "twice",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        &named(&first),
-    );
+    clients.assert_in_use("twice", &id, &named(&first)).await;
     clients.unpublish_soon(&id, &first).await;
-    refused(
-        "once",
-        clients.delete(&id).await,
-        Code::FailedPrecondition,
-        &named(&second),
-    );
+    clients.assert_in_use("once", &id, &named(&second)).await;
     assert_eq!(
         std::fs::read_to_string(second.join("file")).unwrap(),
         "kept"
     );
     // An operator's umount, of which the driver hears nothing.
-    loops::run(std::process::Command::new("umount").arg(&second));
+    run(std::process::Command::new("umount").arg(&second));
     clients.delete(&id).await.unwrap();
     clients.delete(&id).await.unwrap();
     assert_eq!(node.names("volumes"), Vec::<String>::new());
@@ -287,12 +252,8 @@ async fn a_published_volume_is_not_deleted() {
 /// A deleted volume's name may be used again, for a volume that is empty.
 #[tokio::test]
 async fn a_deleted_name_starts_anew() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    require!(loop_devices);
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let target = node.target("pod");
     let mut ids = Vec::new();
     for size in [1000, 2000] {

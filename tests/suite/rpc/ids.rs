@@ -5,9 +5,9 @@ use std::path::Path;
 use rootcellar::csi;
 use tonic::Code;
 
-use crate::common::NodeDir;
-use crate::common::messages::{Answer, publish, read_write_once, refused};
-use crate::common::server::{Clients, Server};
+use support::Node;
+use support::messages::{Answer, publish, read_write_once, refused};
+use support::server::{Clients, Server};
 
 async fn stats(clients: &mut Clients, id: &str, path: &Path) -> Answer<Vec<csi::VolumeUsage>> {
     let request = csi::NodeGetVolumeStatsRequest {
@@ -20,7 +20,7 @@ async fn stats(clients: &mut Clients, id: &str, path: &Path) -> Answer<Vec<csi::
 }
 
 /// Every call that asks about a volume says `NOT_FOUND`; to unpublish it is fine.
-async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
+async fn assert_unknown(clients: &mut Clients, node: &Node, id: &str) {
     let target = node.target("pod");
     refused(id, clients.get(id).await, Code::NotFound, "");
     refused(
@@ -39,16 +39,14 @@ async fn assert_unknown(clients: &mut Clients, node: &NodeDir, id: &str) {
         refused(id, stats(clients, id, path).await, Code::NotFound, "");
     }
     clients.unpublish_soon(id, &target).await;
-    assert!(crate::common::names(target.parent().unwrap()).is_empty());
+    assert!(support::names(target.parent().unwrap()).is_empty());
 }
 
 /// An id that is none, or that names no volume of a pool that is here, is deleted already; every
 /// other call is `NOT_FOUND`.
 #[tokio::test]
 async fn an_id_of_nothing_is_deleted_already_and_not_found() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("a", 1000).await;
     let other_name = format!(
         "{}{}",
@@ -76,24 +74,17 @@ async fn an_id_of_nothing_is_deleted_already_and_not_found() {
 /// `NOT_FOUND`.
 #[tokio::test]
 async fn a_volume_of_an_absent_pool_is_not_deleted() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = "v1-11111111111141118111111111111111-22222222222252228222222222222222";
     let hint = "rootcellar pool retire 11111111-1111-4111-8111-111111111111";
-    refused(
-        "delete",
-        clients.delete(id).await,
-        Code::FailedPrecondition,
-        hint,
-    );
+    clients.assert_in_use("delete", id, hint).await;
     assert_unknown(&mut clients, &node, id).await;
 }
 
 /// Volumes of one name on two nodes have two ids, and neither node deletes or shows the other's.
 #[tokio::test]
 async fn two_nodes_never_share_an_id() {
-    let nodes = [NodeDir::new(), NodeDir::new()];
+    let nodes = [Node::new(), Node::new()];
     let mut both = Vec::new();
     for (node, name) in nodes.iter().zip(["node-a", "node-b"]) {
         let command = Server::command(node, &[node.pool_option()]);
@@ -120,12 +111,8 @@ async fn two_nodes_never_share_an_id() {
 /// Statistics are of a volume where it is published, and `NOT_FOUND` anywhere else.
 #[tokio::test]
 async fn stats_are_of_the_published_volume() {
-    if let Some(reason) = crate::common::loops::obstacle() {
-        crate::skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    support::require!(loop_devices);
+    let (node, _server, mut clients) = Server::on_new_node().await;
     let id = clients.make("a", 1000).await;
     let other = clients.make("b", 1000).await;
     let target = node.target("pod");

@@ -2,9 +2,8 @@
 
 use tonic::Code;
 
-use crate::common::NodeDir;
-use crate::common::messages::{create, refused};
-use crate::common::server::{Clients, Server};
+use support::messages::{create, refused};
+use support::server::{Clients, Server};
 
 async fn make(clients: &mut Clients, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
@@ -24,9 +23,7 @@ async fn make(clients: &mut Clients, count: usize) -> Vec<String> {
 #[tokio::test]
 async fn pages_are_exact_at_every_boundary() {
     for count in 0_usize..=7 {
-        let node = NodeDir::new();
-        let server = Server::start(&node).await;
-        let mut clients = server.clients().await;
+        let (_node, _server, mut clients) = Server::on_new_node().await;
         let all = make(&mut clients, count).await;
         for size in 1..=count + 1 {
             let mut pages = Vec::new();
@@ -60,9 +57,7 @@ async fn pages_are_exact_at_every_boundary() {
 /// volume of the page before, also when that volume is gone.
 #[tokio::test]
 async fn a_token_holds_when_volumes_come_and_go() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let all = make(&mut clients, 6).await;
     let (first, token) = clients.list(2, "").await.unwrap();
     assert_eq!(first, all[..2]);
@@ -81,9 +76,7 @@ async fn a_token_holds_when_volumes_come_and_go() {
 /// A token that is none of the driver's is `ABORTED`, a negative page size `INVALID_ARGUMENT`.
 #[tokio::test]
 async fn a_foreign_token_is_aborted() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let id = make(&mut clients, 1).await.remove(0);
     let tokens = [
         "invalid-token",

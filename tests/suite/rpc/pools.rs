@@ -2,20 +2,18 @@
 
 use tonic::Code;
 
-use super::{NO_MEMORY, memory_node, serve};
-use crate::common::messages::{create, create_with, refused};
-use crate::common::names;
-use crate::skip;
+use super::serve;
+use support::messages::{create, create_with, refused};
+use support::names;
+use support::require;
 
 const MIB: i64 = 1 << 20;
 
 /// A volume goes to the pool its class names; a class that names none means the pool `default`.
 #[tokio::test]
 async fn a_volume_goes_to_the_pool_of_its_class() {
-    let Some(node) = memory_node(&["fast", "default"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (node, _server, mut clients) = serve(&["fast", "default"]).await;
     let (fast, default) = ([("pool", "fast")], [("pool", "default")]);
     let before = [
         clients.capacity(&fast).await,
@@ -55,10 +53,8 @@ async fn a_volume_goes_to_the_pool_of_its_class() {
 /// with their names. Its capacity is that of the roomiest pool, so that it gets that far.
 #[tokio::test]
 async fn a_class_names_a_pool_where_none_is_the_default() {
-    let Some(node) = memory_node(&["fast", "slow"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (_node, _server, mut clients) = serve(&["fast", "slow"]).await;
     let slow = [("pool", "slow")];
     clients
         .create(create_with("filler", 5 * MIB, &[("pool", "fast")]))
@@ -90,10 +86,8 @@ async fn a_class_names_a_pool_where_none_is_the_default() {
 /// `RESOURCE_EXHAUSTED` with the names of those it has.
 #[tokio::test]
 async fn a_pool_of_other_nodes_is_resource_exhausted() {
-    let Some(node) = memory_node(&["fast", "slow"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (_node, _server, mut clients) = serve(&["fast", "slow"]).await;
     let bulk = [("pool", "bulk")];
     assert_eq!(clients.capacity(&bulk).await, 0);
     let answer = clients.create(create_with("a", MIB, &bulk)).await;
@@ -109,10 +103,8 @@ async fn a_pool_of_other_nodes_is_resource_exhausted() {
 /// `ALREADY_EXISTS`, naming the pool it is in.
 #[tokio::test]
 async fn a_name_is_one_volume_whatever_the_pool() {
-    let Some(node) = memory_node(&["fast", "default"]) else {
-        skip!("{NO_MEMORY}");
-    };
-    let (_server, mut clients) = serve(&node).await;
+    require!(mount_namespace);
+    let (node, _server, mut clients) = serve(&["fast", "default"]).await;
     let fast = create_with("one", MIB, &[("pool", "fast")]);
     let volume = clients.create(fast.clone()).await.unwrap();
     let other = create_with("one", MIB, &[("pool", "default")]);

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rootcellar::csi;
 use tonic::Code;
 
-use crate::common::messages::{copy, create, map, of_snapshot, of_volume, refused, snapshot, soon};
-use crate::common::server::{Clients, Server};
-use crate::common::{NODE, NodeDir};
+use support::messages::{copy, create, map, of_snapshot, of_volume, refused, snapshot, soon};
+use support::server::{Clients, Server};
+use support::{NODE, Node};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 const SIZE: i64 = 1 << 20;
@@ -46,22 +46,22 @@ fn list_of(snapshot_id: &str, source_volume_id: &str) -> csi::ListSnapshotsReque
     }
 }
 
-fn file_of(node: &NodeDir, home: &str, name: &str) -> PathBuf {
+fn file_of(node: &Node, home: &str, name: &str) -> PathBuf {
     let directories = node.names(home).into_iter();
     let mut directories = directories.filter(|directory| directory.starts_with(name));
     let directory = directories.next().unwrap();
     node.pool().join(home).join(directory).join("data/file")
 }
 
-async fn start() -> (NodeDir, Server, Clients) {
-    let node = NodeDir::new();
+async fn start() -> (Node, Server, Clients) {
+    let node = Node::new();
     let server = Server::start(&node).await;
     let clients = server.clients().await;
     (node, server, clients)
 }
 
 /// A volume with a file in it; its id.
-async fn make(node: &NodeDir, clients: &mut Clients, name: &str) -> String {
+async fn make(node: &Node, clients: &mut Clients, name: &str) -> String {
     let id = clients.make(name, SIZE).await;
     fs::write(file_of(node, "volumes", name), name).unwrap();
     id

@@ -3,19 +3,17 @@
 use rootcellar::csi;
 use tonic::{Code, Status};
 
-use crate::common::messages::{
+use csi::volume_capability::access_mode::Mode;
+use support::messages::{
     assert_well_formed, capability, create, map, publish, publish_with, refused, snapshot,
 };
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir};
-use csi::volume_capability::access_mode::Mode;
+use support::server::Server;
+use support::{NODE, Node};
 
 /// The driver says who it is and on which node.
 #[tokio::test]
 async fn the_driver_says_who_it_is() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let request = csi::GetPluginInfoRequest {};
     let plugin = clients.identity.get_plugin_info(request).await.unwrap();
     let plugin = plugin.into_inner();
@@ -36,7 +34,7 @@ async fn the_plugin_declares_what_it_does() {
     use csi::plugin_capability::Type;
     use csi::plugin_capability::service::Type as Service;
     use csi::plugin_capability::volume_expansion::Type as Expansion;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let mut client = server.clients().await.identity;
     let request = csi::GetPluginCapabilitiesRequest {};
@@ -56,23 +54,28 @@ async fn the_plugin_declares_what_it_does() {
     assert_eq!(declared.collect::<Vec<_>>(), expected);
 }
 
+/// The calls that a service of a driver declares.
+macro_rules! declared {
+    ($service:ident.$call:ident($request:ident), $of:ident) => {{
+        let (_node, _server, mut clients) = Server::on_new_node().await;
+        let answer = clients.$service.$call(csi::$request {}).await.unwrap();
+        let declared = answer.into_inner().capabilities.into_iter();
+        let declared = declared.map(|capability| match capability.r#type {
+            Some(csi::$of::Type::Rpc(rpc)) => rpc.r#type(),
+            None => panic!("nothing"),
+        });
+        declared.collect::<Vec<_>>()
+    }};
+}
+
 /// The controller declares exactly what works.
 #[tokio::test]
 async fn the_controller_declares_what_it_does() {
-    use csi::controller_service_capability::Type;
     use csi::controller_service_capability::rpc::Type as Rpc;
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut client = server.clients().await.controller;
-    let request = csi::ControllerGetCapabilitiesRequest {};
-    let answer = client.controller_get_capabilities(request).await.unwrap();
-    let declared = answer.into_inner().capabilities.into_iter();
-    let declared = declared.map(|capability| {
-        let Some(Type::Rpc(rpc)) = capability.r#type else {
-            panic!("nothing")
-        };
-        rpc.r#type()
-    });
+    let declared = declared!(
+        controller.controller_get_capabilities(ControllerGetCapabilitiesRequest),
+        controller_service_capability
+    );
     let expected = [
         Rpc::CreateDeleteVolume,
         Rpc::CreateDeleteSnapshot,
@@ -84,40 +87,29 @@ async fn the_controller_declares_what_it_does() {
         Rpc::GetVolume,
         Rpc::SingleNodeMultiWriter,
     ];
-    assert_eq!(declared.collect::<Vec<_>>(), expected);
+    assert_eq!(declared, expected);
 }
 
 /// The node service declares exactly what works.
 #[tokio::test]
 async fn the_node_declares_what_it_does() {
-    use csi::node_service_capability::Type;
     use csi::node_service_capability::rpc::Type as Rpc;
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut client = server.clients().await.node;
-    let request = csi::NodeGetCapabilitiesRequest {};
-    let answer = client.node_get_capabilities(request).await.unwrap();
-    let declared = answer.into_inner().capabilities.into_iter();
-    let declared = declared.map(|capability| {
-        let Some(Type::Rpc(rpc)) = capability.r#type else {
-            panic!("nothing")
-        };
-        rpc.r#type()
-    });
+    let declared = declared!(
+        node.node_get_capabilities(NodeGetCapabilitiesRequest),
+        node_service_capability
+    );
     let expected = [
         Rpc::GetVolumeStats,
         Rpc::ExpandVolume,
         Rpc::SingleNodeMultiWriter,
     ];
-    assert_eq!(declared.collect::<Vec<_>>(), expected);
+    assert_eq!(declared, expected);
 }
 
 /// A call that is not declared is `UNIMPLEMENTED`.
 #[tokio::test]
 async fn what_is_not_declared_is_unimplemented() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let (controller, node) = (&mut clients.controller, &mut clients.node);
     macro_rules! status {
         ($service:ident.$call:ident($message:ident)) => {{
@@ -146,7 +138,7 @@ async fn what_is_not_declared_is_unimplemented() {
 #[tokio::test]
 async fn an_unknown_service_is_unimplemented() {
     use csi::group_controller_client::GroupControllerClient;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let endpoint = format!("unix://{}", server.socket.display());
     let mut client = GroupControllerClient::connect(endpoint).await.unwrap();
@@ -160,7 +152,7 @@ async fn an_unknown_service_is_unimplemented() {
 #[tokio::test]
 async fn secrets_are_never_told() {
     const SECRET: &str = "hunter2";
-    let node = NodeDir::new();
+    let node = Node::new();
     let mut command = Server::command(&node, &[node.pool_option()]);
     command.env("RUST_LOG", "trace");
     let server = Server::spawn(&node, &mut command);
@@ -224,9 +216,7 @@ async fn secrets_are_never_told() {
 /// A message that quotes what a client sent stays small enough for the header it travels in.
 #[tokio::test]
 async fn a_message_that_quotes_is_cut() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, _server, mut clients) = Server::on_new_node().await;
     let long = "→".repeat(100_000);
     refused(
         "token",

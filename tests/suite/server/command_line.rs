@@ -2,16 +2,17 @@
 
 use std::fs;
 use std::process::Output;
+use support::require;
 
 use super::{last_line, rootcellar};
-use crate::common::loops::{self, run};
-use crate::common::picture::picture;
-use crate::common::server::Server;
-use crate::common::{NODE, NodeDir, eventually, fuse};
-use crate::skip;
+use support::loops::run;
+use support::picture::picture;
+use support::server::Server;
+use support::skip;
+use support::{NODE, Node, eventually, fuse};
 
 /// Replaces `@` by the node's directory.
-fn fill(node: &NodeDir, arguments: &[&str]) -> Vec<String> {
+fn fill(node: &Node, arguments: &[&str]) -> Vec<String> {
     let root = node.path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
     arguments
@@ -76,7 +77,7 @@ const MISTAKES: &[(&str, &str)] = &[
 /// before anything is made, bound or opened.
 #[test]
 fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
-    let node = NodeDir::new();
+    let node = Node::new();
     fs::write(node.path("file"), "").unwrap();
     let before = picture(&node.path(""), &[]);
     for (mistake, flag) in MISTAKES {
@@ -95,7 +96,7 @@ fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
 /// A required flag that is missing is named too.
 #[test]
 fn a_missing_flag_is_named() {
-    let node = NodeDir::new();
+    let node = Node::new();
     for missing in ["--endpoint", "--node"] {
         let kept: Vec<&str> = GOOD
             .iter()
@@ -113,7 +114,7 @@ fn a_missing_flag_is_named() {
 /// Mistakes in the environment are told by the variable's name.
 #[test]
 fn a_mistake_in_the_environment_names_the_variable() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let before = picture(&node.path(""), &[]);
     let cases = [
         ("CSI_ENDPOINT", "/csi.sock"),
@@ -138,7 +139,7 @@ fn a_mistake_in_the_environment_names_the_variable() {
     }
 }
 
-fn run_to_its_end(node: &NodeDir, arguments: &[String], env: &[(&str, &str)]) -> Output {
+fn run_to_its_end(node: &Node, arguments: &[String], env: &[(&str, &str)]) -> Output {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut command = rootcellar(&arguments);
     command
@@ -146,17 +147,8 @@ fn run_to_its_end(node: &NodeDir, arguments: &[String], env: &[(&str, &str)]) ->
         .current_dir(node.path("run"));
     // Should it serve after all, it ends with an error that no case expects.
     let mut limited = std::process::Command::new("timeout");
-    limited
-        .arg("30")
-        .arg(command.get_program())
-        .args(command.get_args());
-    for (variable, value) in command.get_envs() {
-        match value {
-            Some(value) => limited.env(variable, value),
-            None => limited.env_remove(variable),
-        };
-    }
-    limited.current_dir(node.path("run")).output().unwrap()
+    limited.arg("30").current_dir(node.path("run"));
+    support::server::run_by(limited, &command).output().unwrap()
 }
 
 #[track_caller]
@@ -173,7 +165,7 @@ fn assert_mistake(case: &str, output: &Output, named: &str) {
 /// Endpoint, node and pools may come from the environment.
 #[test]
 fn the_environment_configures_what_the_flags_leave_open() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let flags = fill(
         &node,
         &["serve", "--state-dir=@/state", "--kubelet-dir=@/kubelet"],
@@ -198,10 +190,8 @@ fn the_environment_configures_what_the_flags_leave_open() {
 /// never see a volume; shared, it is accepted.
 #[test]
 fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
+    require!(loop_devices);
+    let node = Node::new();
     let kubelet = node.path("kubelet");
     let mount = |arguments: &[&str]| {
         run(std::process::Command::new("mount")
@@ -228,7 +218,7 @@ fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
 /// holds anything, a pool, and a filesystem that keeps no promises, and then changes nothing.
 #[test]
 fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
-    let node = NodeDir::new();
+    let node = Node::new();
     fs::create_dir(node.path("full")).unwrap();
     fs::write(node.path("full/file"), "mine").unwrap();
     let init = |path: &str| {
@@ -272,7 +262,7 @@ fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
 /// Below an unmounted disk nothing is made by hand either, and the list says what is missing.
 #[test]
 fn pool_init_and_list_want_the_disk_mounted() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let pools = format!("late={},require-mount", node.pool().display());
     let env = [("ROOTCELLAR_POOLS", pools.as_str())];
     let before = picture(&node.path(""), &[]);
@@ -293,10 +283,8 @@ fn pool_init_and_list_want_the_disk_mounted() {
 /// A pool whose disk does not answer is listed as such, and holds up no other.
 #[test]
 fn pool_list_waits_for_no_disk_that_does_not_answer() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
+    require!(loop_devices);
+    let node = Node::new();
     let hung = node.path("hung");
     fs::create_dir(&hung).unwrap();
     let Some(_daemon) = fuse::mount_hanging(&hung) else {
@@ -319,9 +307,9 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
 /// a server serves them, and `--json` says the same to programs.
 #[tokio::test]
 async fn pool_list_tells_of_every_pool() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
-    let request = crate::common::messages::create("listed", 3 << 20);
+    let request = support::messages::create("listed", 3 << 20);
     server.clients().await.create(request).await.unwrap();
     let healthy = format!("--pool={}", node.pool_option());
     let list = |arguments: &[&str]| {
@@ -360,7 +348,7 @@ async fn pool_list_tells_of_every_pool() {
 }
 
 /// Commands about the one pool of a node, made by hand, and its id.
-fn with_pool(node: &NodeDir) -> (String, impl Fn(&[&str]) -> Output) {
+fn with_pool(node: &Node) -> (String, impl Fn(&[&str]) -> Output) {
     super::init_pool(node);
     let run = |arguments: &[&str]| run_to_its_end(node, &fill(node, arguments), &[]);
     let listed = run(&["pool", "list", "--json", "--pool=p=@/pool"]);
@@ -381,7 +369,7 @@ fn assert_refused(output: &Output, code: i32, says: &str) {
 /// exit code, and changes nothing.
 #[test]
 fn pool_adopt_says_what_it_did() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (id, run) = with_pool(&node);
     let adopt = |path: &str, node: &str| {
         let node = format!("--node={node}");
@@ -407,7 +395,7 @@ fn pool_adopt_says_what_it_did() {
 /// what it refuses is told in one sentence and by the exit code, and changes nothing.
 #[test]
 fn pool_retire_says_what_it_did() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let (id, run) = with_pool(&node);
     let retire = |id: &str, state: &str| run(&["pool", "retire", id, "--state-dir", state]);
     let remembered = "--state-dir=@/state";

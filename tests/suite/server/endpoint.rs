@@ -8,19 +8,13 @@ use std::path::Path;
 use std::process::Command;
 
 use super::last_line;
-use crate::common::picture::picture;
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually};
+use support::picture::picture;
+use support::server::{Server, with_umask};
+use support::{Node, eventually};
 
 /// The server's command in a shell that first lifts every restriction on new files.
-fn careless(node: &NodeDir) -> Command {
-    let server = Server::command(node, &[]);
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "umask 0; exec \"$@\"", "sh"])
-        .arg(server.get_program())
-        .args(server.get_args());
-    command
+fn careless(node: &Node) -> Command {
+    with_umask("0", &Server::command(node, &[]))
 }
 
 /// Whoever can connect to the socket finds it with mode 0600, whatever the umask.
@@ -28,7 +22,7 @@ fn careless(node: &NodeDir) -> Command {
 fn the_socket_is_private_whenever_it_can_be_reached() {
     // Each start shows one first moment, and it may pass unseen.
     for _ in 0..30 {
-        let node = NodeDir::new();
+        let node = Node::new();
         let path = node.path("run/csi.sock");
         let server = Server::spawn(&node, &mut careless(&node));
         let mut mode = None;
@@ -51,7 +45,7 @@ fn the_socket_is_private_whenever_it_can_be_reached() {
 /// The socket that a killed server left is replaced.
 #[tokio::test]
 async fn a_stale_socket_is_replaced() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let killed = Server::start(&node).await;
     let path = killed.socket.clone();
     killed.kill();
@@ -77,7 +71,7 @@ fn what_is_no_socket_is_refused_and_untouched() {
         ("a dangling link", |path| symlink("nothing", path).unwrap()),
     ];
     for (case, prepare) in cases {
-        let node = NodeDir::new();
+        let node = Node::new();
         prepare(&node.path("run/csi.sock"));
         let before = picture(&node.path("run"), &[]);
         let server = Server::spawn(&node, &mut Server::command(&node, &[]));
@@ -96,7 +90,7 @@ fn what_is_no_socket_is_refused_and_untouched() {
 /// goes on serving on it.
 #[tokio::test]
 async fn a_second_server_on_the_same_socket_is_refused() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let first = Server::start(&node).await;
     let before = picture(&node.path("run"), &[]);
     let second = Server::spawn(&node, &mut Server::command(&node, &[]));
@@ -111,7 +105,7 @@ async fn a_second_server_on_the_same_socket_is_refused() {
 /// the first goes on.
 #[tokio::test]
 async fn a_second_server_on_the_same_pool_is_refused() {
-    let (node, other) = (NodeDir::new(), NodeDir::new());
+    let (node, other) = (Node::new(), Node::new());
     let first = Server::start(&node).await;
     let second = Server::spawn(&other, &mut Server::command(&other, &[node.pool_option()]));
     let (code, log) = second.end();
@@ -123,7 +117,7 @@ async fn a_second_server_on_the_same_pool_is_refused() {
     assert!(picture(&other.path("run"), &[]).is_empty());
     let mut clients = first.clients().await;
     clients
-        .create(crate::common::messages::create("goes-on", 1 << 20))
+        .create(support::messages::create("goes-on", 1 << 20))
         .await
         .unwrap();
 }
@@ -132,7 +126,7 @@ async fn a_second_server_on_the_same_pool_is_refused() {
 #[tokio::test]
 async fn garbage_on_the_socket_harms_nobody() {
     use std::io::Write as _;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice();
     let endless = vec![0xff; 1 << 20];
@@ -150,7 +144,7 @@ async fn garbage_on_the_socket_harms_nobody() {
 /// A socket that is gone when the server stops, because somebody removed it, is no error.
 #[tokio::test]
 async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     fs::remove_file(&server.socket).unwrap();
     assert_eq!(server.stop(), Some(0));
@@ -159,7 +153,7 @@ async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
 /// A socket that another server made in the meantime is not removed.
 #[tokio::test]
 async fn a_stopping_server_does_not_remove_anothers_socket() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let first = Server::start(&node).await;
     fs::remove_file(&first.socket).unwrap();
     let second = Server::spawn(&node, &mut Server::command(&node, &[]));

@@ -3,8 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
@@ -13,17 +12,18 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::{hold_lock, init_pool, waiting};
-use crate::common::loops::{self, LoopMount, run};
-use crate::common::messages::{Answer, capability, create, publish, refused, soon};
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually, names};
-use crate::skip;
+use support::disk::Disk;
+use support::loops::{Frozen, LoopMount};
+use support::messages::{Answer, capability, create, publish, refused, soon};
+use support::require;
+use support::server::Server;
+use support::{Node, eventually, names};
 
 /// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
 #[tokio::test]
 async fn a_signal_ends_the_server_and_its_socket() {
     for signal in [Signal::TERM, Signal::INT] {
-        let node = NodeDir::new();
+        let node = Node::new();
         let server = Server::start(&node).await;
         server.signal(signal);
         let (code, log) = server.end();
@@ -35,9 +35,7 @@ async fn a_signal_ends_the_server_and_its_socket() {
 /// Without file descriptors each call fails as UNAVAILABLE, and the pool stays as it is.
 #[tokio::test]
 async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (_node, server, mut clients) = Server::on_new_node().await;
     clients.capacity(&[]).await;
     let pid = rustix::process::Pid::from_raw(server.process().cast_signed());
     let limit = |current| {
@@ -62,7 +60,7 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
 /// Connections that lie open and say nothing, by whomever, do not hold up the stop.
 #[tokio::test]
 async fn idle_connections_do_not_hold_up_the_stop() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let _silent = UnixStream::connect(&server.socket).unwrap();
     let mut begun = UnixStream::connect(&server.socket).unwrap();
@@ -77,31 +75,11 @@ async fn idle_connections_do_not_hold_up_the_stop() {
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
 }
 
-/// A disk on which everything that writes waits, until this is dropped.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn new(path: &Path) -> Self {
-        run(Command::new("fsfreeze").arg("-f").arg(path));
-        Self(path.to_owned())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        run(Command::new("fsfreeze").arg("-u").arg(&self.0));
-    }
-}
-
 /// A pool on a disk of its own, served.
-async fn serve_disk(node: &NodeDir) -> (LoopMount, Server) {
-    let disk = LoopMount::make("ext4", &node.path("image"), &node.path("disk"));
-    let server = Server::start_with(node, &[disk_option(&disk)]).await;
+async fn serve_disk(node: &Node) -> (LoopMount, Server) {
+    let disk = node.make_disk(Disk::new("ext4"));
+    let server = Server::start_with(node, &[disk.option()]).await;
     (disk, server)
-}
-
-fn disk_option(disk: &LoopMount) -> String {
-    format!("default={},init", disk.path().display())
 }
 
 /// Sends a create by a client of its own.
@@ -120,9 +98,7 @@ async fn create_on_frozen(
     clients.make("other", 1 << 20).await;
     let id = clients.make("slow", 1 << 20).await;
     clients.delete(&id).await.unwrap();
-    eventually("all is reclaimed", || {
-        names(&disk.path().join(".rootcellar/trash")).is_empty()
-    });
+    support::wait_for_trash(disk.path());
     let frozen = Frozen::new(disk.path());
     let mut at_work = begin(server).await;
     // To delete what is not there takes no disk, and it is told to wait while a create is at work.
@@ -143,10 +119,8 @@ async fn create_on_frozen(
 /// A call at work when the server is told to stop is finished and answered first.
 #[tokio::test]
 async fn a_stop_waits_for_the_calls_at_work() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
+    require!(loop_devices);
+    let node = Node::new();
     let (disk, server) = serve_disk(&node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
     server.signal(Signal::TERM);
@@ -158,21 +132,26 @@ async fn a_stop_waits_for_the_calls_at_work() {
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains("still at work"), "{log}");
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
-    let again = Server::start_with(&node, &[disk_option(&disk)]).await;
+    let again = Server::start_with(&node, &[disk.option()]).await;
     again.clients().await.get(&id).await.unwrap();
+}
+
+/// A disk of the node's, its server, a volume's id whose create is at work on the frozen disk and
+/// whose client has hung up, and what thaws the disk.
+async fn abandoned_create(node: &Node) -> (LoopMount, Server, String, Frozen) {
+    let (disk, server) = serve_disk(node).await;
+    let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
+    begun.abort();
+    assert!(begun.await.unwrap_err().is_cancelled());
+    (disk, server, id, frozen)
 }
 
 /// A call at work whose client hangs up is finished and logged all the same.
 #[tokio::test]
 async fn a_call_goes_on_when_its_client_hangs_up() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (disk, server) = serve_disk(&node).await;
-    let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
-    begun.abort();
-    assert!(begun.await.unwrap_err().is_cancelled());
+    require!(loop_devices);
+    let node = Node::new();
+    let (_disk, server, id, frozen) = abandoned_create(&node).await;
     let mut clients = server.clients().await;
     assert!(clients.ready().await, "others are served meanwhile");
     drop(frozen);
@@ -191,14 +170,9 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
 /// A stop waits for the calls at work also where their clients are gone.
 #[tokio::test]
 async fn a_stop_waits_for_calls_that_nobody_waits_for() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let (disk, server) = serve_disk(&node).await;
-    let (_, begun, frozen) = create_on_frozen(&server, &disk).await;
-    begun.abort();
-    assert!(begun.await.unwrap_err().is_cancelled());
+    require!(loop_devices);
+    let node = Node::new();
+    let (disk, server, _, frozen) = abandoned_create(&node).await;
     assert!(server.clients().await.ready().await);
     server.signal(Signal::TERM);
     eventually("it is stopping", || server.log().contains("SIGTERM"));
@@ -215,7 +189,7 @@ async fn a_stop_waits_for_calls_that_nobody_waits_for() {
 #[tokio::test]
 async fn a_hang_up_leaves_nothing_half_made() {
     const CALLS: usize = 64;
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     for call in 0..CALLS {
         let mut clients = server.clients().await;
@@ -260,7 +234,7 @@ fn stop(server: Server) -> (Option<i32>, String) {
 /// but `NodeUnpublishVolume`, which works; once the lock is free, it serves.
 #[tokio::test]
 async fn while_loading_only_unpublish_works() {
-    let node = NodeDir::new();
+    let node = Node::new();
     init_pool(&node);
     let lock = hold_lock(&node);
     let server = Server::spawn(&node, &mut waiting(&node, &[node.pool_option()], "600"));
@@ -313,7 +287,7 @@ async fn while_loading_only_unpublish_works() {
 /// A server that still waits for a lock stops when it is told to.
 #[test]
 fn a_loading_server_can_be_stopped() {
-    let node = NodeDir::new();
+    let node = Node::new();
     init_pool(&node);
     let _lock = hold_lock(&node);
     let server = Server::spawn(&node, &mut waiting(&node, &[node.pool_option()], "600"));
@@ -326,7 +300,7 @@ fn a_loading_server_can_be_stopped() {
 /// A driver without pools is ready, has capacity 0 and gives every create back to the scheduler.
 #[tokio::test]
 async fn a_driver_without_pools_refuses_every_create() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start_with(&node, &[]).await;
     let mut clients = server.clients().await;
     assert_eq!(clients.capacity(&[]).await, 0);
@@ -341,12 +315,8 @@ async fn a_driver_without_pools_refuses_every_create() {
 /// one writer is still given to no second target.
 #[tokio::test]
 async fn a_restart_keeps_volumes_and_publications() {
-    if let Some(reason) = loops::obstacle() {
-        skip!("{reason}");
-    }
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    require!(loop_devices);
+    let (node, server, mut clients) = Server::on_new_node().await;
     let single = || capability(Mode::SingleNodeSingleWriter, &[]);
     let request = csi::CreateVolumeRequest {
         volume_capabilities: vec![single()],
@@ -368,12 +338,9 @@ async fn a_restart_keeps_volumes_and_publications() {
     assert_eq!(clients.get(id).await.unwrap(), volume);
     assert_eq!(clients.create(request).await.unwrap(), volume);
     assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
-    refused(
-        "delete",
-        clients.delete(id).await,
-        Code::FailedPrecondition,
-        target.to_str().unwrap(),
-    );
+    clients
+        .assert_in_use("delete", id, target.to_str().unwrap())
+        .await;
     refused(
         "second",
         clients.publish(to(&second)).await,

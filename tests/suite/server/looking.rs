@@ -11,22 +11,22 @@ use rootcellar::types::{Bytes, SnapshotId, VolumeId};
 use serde_json::Value;
 
 use super::rootcellar;
-use crate::common::messages::{create_with, map, publish};
-use crate::common::picture::with_times;
-use crate::common::server::{Clients, Server};
-use crate::common::{Fakes, NodeDir, create};
+use support::messages::{create_with, map, publish};
+use support::picture::with_times;
+use support::server::{Clients, Server};
+use support::{Fakes, Node, create};
 
 const MIB: i64 = 1 << 20;
 
 /// Runs a command of the program with the node's pools in the environment, as in the container.
-fn run(node: &NodeDir, arguments: &[&str]) -> Output {
+fn run(node: &Node, arguments: &[&str]) -> Output {
     let mut command = rootcellar(arguments);
     command.env("ROOTCELLAR_POOLS", node.pool_option());
     command.env("CSI_ENDPOINT", endpoint(node));
     command.output().unwrap()
 }
 
-fn endpoint(node: &NodeDir) -> String {
+fn endpoint(node: &Node) -> String {
     format!("unix://{}", node.path("run/csi.sock").display())
 }
 
@@ -93,7 +93,7 @@ async fn fill(clients: &mut Clients) -> [String; 3] {
 /// at work or without one, and change nothing.
 #[tokio::test]
 async fn the_lists_tell_what_pools_hold_and_change_nothing() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let [volume, snapshot, copy] = fill(&mut server.clients().await).await;
     let before = with_times(&node.pool());
@@ -142,7 +142,7 @@ async fn the_lists_tell_what_pools_hold_and_change_nothing() {
 /// is a copy of and what was made of it; of a snapshot, what is of one instant.
 #[tokio::test]
 async fn one_is_shown_by_id_or_name() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let server = Server::start(&node).await;
     let [volume, snapshot, copy] = fill(&mut server.clients().await).await;
     let show = |what: &str, id: &str| run(&node, &[what, "show", id]);
@@ -192,7 +192,7 @@ async fn one_is_shown_by_id_or_name() {
 /// exit code 1, and all else is shown; nothing is said not to exist that could not be looked for.
 #[test]
 fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let running = node.volumes(&Fakes::default());
     for name in ["pvc-1", "pvc-2"] {
         running.create(&create(name, 1 << 20)).unwrap();
@@ -237,7 +237,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
 /// snapshots with the snapshots, restores and clones with the volumes.
 #[test]
 fn a_copy_that_is_being_made_is_listed() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let running = node.volumes(&Fakes::default());
     let volume = running.create(&create("pvc-1", 1 << 20)).unwrap().id;
     drop(running);
@@ -292,9 +292,7 @@ fn a_copy_that_is_being_made_is_listed() {
 /// is not there, or reaches no server, is told so.
 #[tokio::test]
 async fn delete_goes_through_the_server() {
-    let node = NodeDir::new();
-    let server = Server::start(&node).await;
-    let mut clients = server.clients().await;
+    let (node, server, mut clients) = Server::on_new_node().await;
     let [volume, snapshot, copy] = fill(&mut clients).await;
     let target = node.target("pod");
     clients.publish(publish(&volume, &target)).await.unwrap();

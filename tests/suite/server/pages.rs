@@ -4,10 +4,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use super::{hold_lock, init_pool, rootcellar, waiting};
-use crate::common::messages::create;
-use crate::common::page::{free_address, page};
-use crate::common::server::Server;
-use crate::common::{NodeDir, eventually};
+use support::messages::create;
+use support::page::{free_address, page};
+use support::server::Server;
+use support::{Node, eventually};
 
 fn with_page(mut command: Command, address: SocketAddr) -> Command {
     command.arg("--http").arg(address.to_string());
@@ -18,7 +18,7 @@ fn with_page(mut command: Command, address: SocketAddr) -> Command {
 /// Probe and /healthz stay good.
 #[tokio::test]
 async fn readyz_and_metrics_tell_a_sick_pool_apart() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let address = free_address();
     let pools = [
         node.pool_option(),
@@ -62,7 +62,7 @@ async fn readyz_and_metrics_tell_a_sick_pool_apart() {
 /// /readyz says 503 while records load, and 200 when all is loaded.
 #[tokio::test]
 async fn readyz_is_503_while_loading_and_200_after() {
-    let node = NodeDir::new();
+    let node = Node::new();
     init_pool(&node);
     let lock = hold_lock(&node);
     let address = free_address();
@@ -82,14 +82,14 @@ async fn readyz_is_503_while_loading_and_200_after() {
 /// left behind.
 #[test]
 fn a_taken_address_is_a_mistake_in_the_flags() {
-    let node = NodeDir::new();
+    let node = Node::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let (code, log) =
         Server::spawn(&node, &mut with_page(Server::command(&node, &[]), address)).end();
     assert_eq!(code, Some(64), "{log}");
     assert!(super::last_line(&log).contains("--http"), "{log}");
-    assert!(crate::common::names(&node.path("run")).is_empty());
+    assert!(support::names(&node.path("run")).is_empty());
     assert!(
         rootcellar(&["--version"])
             .output()

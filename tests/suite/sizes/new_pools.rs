@@ -13,12 +13,13 @@ use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode}
 use rustix::io::Errno;
 
 use super::SIZE;
-use crate::common::loops::{LoopMount, obstacle, run};
-use crate::common::manual::assert_enforced;
-use crate::common::page::{free_address, page};
-use crate::common::server::Server;
-use crate::common::{Fakes, NodeDir, create};
-use crate::skip;
+use support::disk::Disk;
+use support::loops::run;
+use support::manual::assert_enforced;
+use support::page::{free_address, page};
+use support::require;
+use support::server::Server;
+use support::{Fakes, Node, create};
 
 const ANYWHERE: Wanted = Wanted {
     require_mount: false,
@@ -32,12 +33,10 @@ fn mode_of(path: &Path) -> Mode {
 /// Both ways to make a pool switch on simple quota on an empty btrfs, before anything is written.
 #[test]
 fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for by_hand in [false, true] {
-        let node = NodeDir::new();
-        let _disk = LoopMount::make("btrfs", &node.path("image"), &node.pool());
+        let node = Node::new();
+        let _disk = node.make_pool_disk(Disk::new("btrfs"));
         assert_eq!(mode_of(&node.pool()), Mode::Off);
         if by_hand {
             let name = "test-node".parse().unwrap();
@@ -48,7 +47,7 @@ fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
                 None
             );
         }
-        let option = format!("default={},init,reserve=0", node.pool().display());
+        let option = node.own_pool_option();
         let driver = node.volumes_of(&[option], &Fakes::default());
         assert_eq!(mode_of(&node.pool()), Mode::Simple);
         let volume = driver.create(&create("pvc", SIZE.0)).unwrap();
@@ -74,16 +73,14 @@ fn write_other_data(at: &Path) {
 /// A btrfs with other data is left as it is, wherever that data is.
 #[test]
 fn a_btrfs_with_other_data_is_left_as_it_is() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for (place, prepare) in [
         ("pool", make_directory as fn(&Path)),
         ("pool", make_subvolume),
         (".", write_other_data),
     ] {
-        let node = NodeDir::new();
-        let disk = LoopMount::make("btrfs", &node.path("image"), &node.path("disk"));
+        let node = Node::new();
+        let disk = node.make_disk(Disk::new("btrfs"));
         prepare(disk.path());
         let at = disk.path().join(place).canonicalize().unwrap();
         let name = "test-node".parse().unwrap();
@@ -117,7 +114,7 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
         quotas: Arc::new(OldKernel),
         ..Fakes::default()
     };
-    let node = NodeDir::new();
+    let node = Node::new();
     let driver = node.volumes(&fakes);
     let volume = driver.create(&create("pvc", SIZE.0)).unwrap();
     assert_eq!(volume.enforcement, Enforcement::None);
@@ -129,11 +126,9 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
 /// no sizes, before its first volume exists.
 #[tokio::test]
 async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let node = NodeDir::new();
-    let _disk = LoopMount::make("ext4", &node.path("image"), &node.pool());
+    require!(loop_devices);
+    let node = Node::new();
+    let _disk = node.make_pool_disk(Disk::new("ext4"));
     let program = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
         command.args(arguments).env_remove("NODE_NAME");
@@ -184,8 +179,6 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
 /// sizes.
 #[test]
 fn the_documented_btrfs_enforces_sizes() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     assert_enforced("btrfs", "squota");
 }

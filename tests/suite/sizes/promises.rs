@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rootcellar::pool::enable_quota;
 use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{ExpandRequest, Hold, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 
-use crate::common::loops::{LoopMount, obstacle};
-use crate::common::{Fakes, NodeDir, Running, create, names, publish};
-use crate::skip;
+use support::disk::Disk;
+use support::loops::LoopMount;
+use support::require;
+use support::{Fakes, Node, Running, create, directory_of, publish};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 24 * MIB;
@@ -61,19 +61,20 @@ struct Moment {
 struct Rig {
     running: Option<Running>,
     fakes: Fakes,
-    node: NodeDir,
+    node: Node,
     disk: LoopMount,
     accounts: bool,
     volumes: Vec<Volume>,
 }
 
 impl Rig {
-    fn new(filesystem: &str, accounts: bool) -> Self {
-        let node = NodeDir::new();
-        let disk = LoopMount::make(filesystem, &node.path("image"), &node.path("disk"));
+    fn new(filesystem: &'static str, accounts: bool) -> Self {
+        let node = Node::new();
+        let mut disk = Disk::new(filesystem);
         if accounts {
-            assert!(enable_quota(disk.path()).unwrap());
+            disk = disk.with_simple_quota();
         }
+        let disk = node.make_disk(disk);
         let mut rig = Self {
             running: None,
             fakes: Fakes::default(),
@@ -101,11 +102,7 @@ impl Rig {
     }
 
     fn data(&self, volume: &Volume) -> PathBuf {
-        let volumes = self.pool().join("volumes");
-        let start = format!("{}-", volume.name.as_str());
-        let directories = names(&volumes).into_iter();
-        let directory = { directories }.find(|name| name.starts_with(&start));
-        volumes.join(directory.unwrap()).join("data")
+        directory_of(&self.pool().join("volumes"), volume.name.as_str()).join("data")
     }
 
     /// Does one thing; whether something was promised.
@@ -219,7 +216,7 @@ fn write(path: &Path, size: u64) {
     let _ = file.sync_all();
 }
 
-fn holds(filesystem: &str, accounts: bool, other_grows: bool) {
+fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
     let default = Config::default();
     let given = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
     let config = Config {
@@ -248,17 +245,13 @@ fn holds(filesystem: &str, accounts: bool, other_grows: bool) {
 /// whatever other data comes and goes on the disk.
 #[test]
 fn what_is_promised_is_there_where_use_is_counted() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     holds("btrfs", true, true);
 }
 
 /// Where it is not counted, that is so as long as no other data comes.
 #[test]
 fn what_is_promised_is_there_where_use_is_not_counted() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     holds("ext4", false, false);
 }

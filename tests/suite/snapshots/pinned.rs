@@ -1,45 +1,18 @@
 //! Simple quota charges whoever wrote first: what that means for sources and copies.
 
-use std::ffi::OsStr;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rootcellar::os::{Observer, Os, Step};
-use rustix::io::Errno;
+use rootcellar::os::Step;
 
 use super::*;
-use crate::common::loops::{obstacle, run};
-use crate::skip;
+use support::driver_node::Qgroup;
+use support::loops::run;
+use support::require;
 
 /// What metadata may take.
 const LEEWAY: u64 = mib(2);
-
-/// What btrfs(8) shows of a volume's or snapshot's qgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Qgroup {
-    id: u64,
-    charged: u64,
-    limit: u64,
-}
-
-fn qgroups(rig: &Rig) -> Vec<Qgroup> {
-    let output = Command::new("btrfs")
-        .args(["qgroup", "show", "-r", "--raw"])
-        .arg(rig.disk.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let row = |line: &str| {
-        let mut words = line.split_whitespace();
-        Some(Qgroup {
-            id: words.next()?.strip_prefix("1/")?.parse().ok()?,
-            charged: words.next()?.parse().ok()?,
-            limit: words.nth(1)?.parse().unwrap_or_default(),
-        })
-    };
-    text.lines().filter_map(row).collect()
-}
 
 /// The qgroup of what is in a directory of the pool.
 fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
@@ -51,12 +24,15 @@ fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
     let record: serde_json::Value =
         serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
     let id = record["quota_id"].as_u64().unwrap();
-    let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == id);
+    let found = rig.qgroups().into_iter().find(|qgroup| qgroup.id == id);
     found.unwrap_or_else(|| panic!("no qgroup {id}"))
 }
 
 fn limit(rig: &Rig, volume: &str) -> u64 {
-    qgroup(rig, "volumes", volume).limit
+    qgroup(rig, "volumes", volume)
+        .limit
+        .parse()
+        .unwrap_or_default()
 }
 
 fn assert_about(what: &str, found: u64, expected: u64) {
@@ -76,10 +52,7 @@ fn rig_with_a_file() -> (Rig, Volume) {
 
 #[test]
 fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let promised = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
     let before = promised(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
@@ -106,10 +79,7 @@ fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
 
 #[test]
 fn what_there_is_no_room_to_keep_is_no_snapshot() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (rig, source) = rig_with_a_file();
+    let (rig, source) = require!(loop_devices, rig_with_a_file());
     let room = rig
         .driver()
         .capacity(&rootcellar::volume::Class::default(), &[])
@@ -119,16 +89,13 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);
     assert_eq!(limit(&rig, "source"), SIZE);
     rig.wait_for_trash();
-    assert_eq!(qgroups(&rig).len(), 2, "{:?}", qgroups(&rig));
+    assert_eq!(rig.qgroups().len(), 2, "{:?}", rig.qgroups());
     assert!(names(&rig.node.pool().join("snapshots")).is_empty());
 }
 
 #[test]
 fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let snapshot = rig.snapshot("snap", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
     let cloned = rig.clone_of("cloned", mib(80), &source).unwrap();
@@ -137,7 +104,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
         let name = volume.name.as_str();
         let data = rig.volume_data(name);
         let target = rig.node.target(name);
-        let request = crate::common::publish(&volume.id.to_string(), &target);
+        let request = support::publish(&volume.id.to_string(), &target);
         rig.driver().publish(&request).unwrap();
         let stats = |rig: &Rig| {
             let stats = rig.driver().stats(&volume.id.to_string(), &target);
@@ -166,10 +133,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
 
 #[test]
 fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (rig, source) = rig_with_a_file();
+    let (rig, source) = require!(loop_devices, rig_with_a_file());
     let class = rootcellar::volume::Class::default();
     let room = || rig.driver().capacity(&class, &[]).unwrap().0;
     let before = room();
@@ -203,10 +167,7 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
 
 #[test]
 fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     rig.clone_of("cloned", SIZE, &source).unwrap();
     let record = rig.volume_data("cloned").with_file_name("volume.json");
     let record: serde_json::Value =
@@ -227,13 +188,10 @@ fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
 
 #[test]
 fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_it() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let dead = qgroup(&rig, "volumes", "source").id;
     let charged = |rig: &Rig| {
-        let found = qgroups(rig).into_iter().find(|qgroup| qgroup.id == dead);
+        let found = rig.qgroups().into_iter().find(|qgroup| qgroup.id == dead);
         found.map(|qgroup| qgroup.charged)
     };
     let snapshot = rig.snapshot("snap", &source).unwrap();
@@ -264,15 +222,12 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
     );
     rig.delete(&restored);
     rig.wait_for_trash();
-    assert_eq!(qgroups(&rig), []);
+    assert_eq!(rig.qgroups(), []);
 }
 
 #[test]
 fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let first = rig.snapshot("first", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &first).unwrap();
     let second = rig.snapshot("second", &restored).unwrap();
@@ -289,30 +244,16 @@ fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     assert_eq!(limit(&rig, "source"), SIZE);
 }
 
-/// Counts the commits of a filesystem.
-#[derive(Debug, Default)]
-struct Commits(AtomicUsize);
-
-impl Observer for Commits {
-    fn before(&self, step: Step, _name: &OsStr) -> Result<(), Errno> {
-        if step == Step::Syncfs {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
 #[test]
 fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
     const COUNT: usize = 30;
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let commits = Arc::new(Commits::default());
-    let fakes = Fakes {
-        os: Os::observed(commits.clone()),
-        ..Fakes::default()
-    };
+    require!(loop_devices);
+    let commits = Arc::new(AtomicUsize::new(0));
+    let counter = commits.clone();
+    let fakes = Fakes::planned(move |step, _| {
+        counter.fetch_add(usize::from(step == Step::Syncfs), Ordering::Relaxed);
+        Ok(())
+    });
     let rig = Rig::with(Kind::BtrfsSquota, fakes);
     let volumes: Vec<Volume> = (0..COUNT)
         .map(|at| {
@@ -332,20 +273,17 @@ fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
             .iter()
             .all(|entry| names(&trash.join(entry)) == ["volume.json"])
     });
-    let before = commits.0.load(Ordering::Relaxed);
+    let before = commits.load(Ordering::Relaxed);
     let last = rig.make("last", mib(1));
     rig.delete(&last);
     eventually("the last is reclaimed", || rig.trash() == COUNT);
-    let after = commits.0.load(Ordering::Relaxed);
+    let after = commits.load(Ordering::Relaxed);
     assert!(after - before < COUNT / 2, "{} commits", after - before);
 }
 
 #[test]
 fn a_quarantined_source_keeps_its_retained_charge_reserved() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (mut rig, source) = rig_with_a_file();
+    let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let other = rig.make("other", SIZE);
     write(&rig.volume_data("other").join("file"), 1, mib(20)).unwrap();
     rig.snapshot("kept", &other).unwrap();
@@ -366,10 +304,7 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
 
 #[test]
 fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let (rig, source) = rig_with_a_file();
+    let (rig, source) = require!(loop_devices, rig_with_a_file());
     let snapshot = rig.snapshot("snap", &source).unwrap();
     rig.restore("restored", SIZE, &snapshot).unwrap();
     rig.clone_of("cloned", mib(80), &source).unwrap();

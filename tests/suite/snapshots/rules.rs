@@ -3,16 +3,12 @@
 use rootcellar::volume::{InUse, SnapshotFilter};
 
 use super::*;
-use crate::common::loops::obstacle;
-use crate::common::publish;
-use crate::skip;
+use support::publish;
+use support::require;
 
 #[test]
 fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new(Kind::Xfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Xfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let snapshot = rig.snapshot("snap", &one).unwrap();
     assert_eq!(rig.snapshot("snap", &one).unwrap(), snapshot);
@@ -34,10 +30,7 @@ fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
 
 #[test]
 fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new(Kind::Btrfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let source = rig.make("source", SIZE);
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_eq!(snapshot.size, Bytes(SIZE));
@@ -67,13 +60,11 @@ fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller()
 
 #[test]
 fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for (kind, refused) in [(Kind::Ext4, true), (Kind::Xfs, false), (Kind::Btrfs, false)] {
         let rig = Rig::new(kind);
         let source = rig.make("source", SIZE);
-        let mut request = snapshot_of("snap", source.id);
+        let mut request = support::snapshot("snap", source.id);
         request.class.copies.copy = false;
         let outcome = rig.driver().create_snapshot(&request);
         assert_eq!(outcome.is_err(), refused, "{kind:?}: {outcome:?}");
@@ -94,10 +85,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
 
 #[test]
 fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new(Kind::Xfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Xfs));
     let source = rig.make("source", SIZE);
     assert!(!rig.snapshot("idle", &source).unwrap().in_use);
     let target = rig.node.target("pod");
@@ -105,7 +93,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
         .publish(&publish(&source.id.to_string(), &target))
         .unwrap();
     assert!(rig.snapshot("busy", &source).unwrap().in_use);
-    let mut request = snapshot_of("refused", source.id);
+    let mut request = support::snapshot("refused", source.id);
     request.class.in_use = InUse::Refuse;
     let error = rig.driver().create_snapshot(&request).unwrap_err();
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);
@@ -117,10 +105,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
 
 #[test]
 fn a_copy_is_made_in_the_pool_of_its_source() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new(Kind::Btrfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let source = rig.make("source", SIZE);
     let mut request = Rig::copy("cloned", SIZE, SourceId::Volume(source.id.to_string()));
     request.class.pool = Some("other".parse().unwrap());
@@ -135,10 +120,7 @@ fn a_copy_is_made_in_the_pool_of_its_source() {
 
 #[test]
 fn lists_are_by_snapshot_and_by_source_and_in_pages() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
-    let rig = Rig::new(Kind::Btrfs);
+    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let mut all: Vec<Snapshot> = (0..5)
         .map(|number| {

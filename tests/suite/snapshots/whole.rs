@@ -1,9 +1,8 @@
 //! Copies are whole, and go in any order.
 
 use super::*;
-use crate::common::loops::obstacle;
-use crate::common::tree::{Extent, compare, nasty};
-use crate::skip;
+use support::require;
+use support::tree::{Extent, compare, nasty};
 
 /// What a small test's tree has.
 const EXTENT: Extent = Extent {
@@ -14,9 +13,7 @@ const EXTENT: Extent = Extent {
 
 #[test]
 fn snapshots_restores_and_clones_have_all_that_the_volume_had_and_nothing_written_since() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for kind in KINDS {
         let mut rig = Rig::new(kind);
         let source = rig.make("source", SIZE);
@@ -54,9 +51,7 @@ fn snapshots_restores_and_clones_have_all_that_the_volume_had_and_nothing_writte
 
 #[test]
 fn source_snapshot_and_copies_go_in_any_order_and_leave_nothing() {
-    if let Some(obstacle) = obstacle() {
-        skip!("{obstacle}");
-    }
+    require!(loop_devices);
     for kind in KINDS {
         let rig = Rig::new(kind);
         for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 0, 1, 3]] {

@@ -12,10 +12,10 @@ use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::NoQuota;
 use rootcellar::volume::{Seams, Volumes};
 
-use super::stage::{SIZE, Stage, Trouble};
+use super::fixture::{SIZE, StepFixture, Trouble};
 use super::{Call, ERRORS, is_a_good_pool, visible};
-use crate::common::memory::MemoryNode;
-use crate::common::{create, eventually};
+use support::memory::MemoryNode;
+use support::{create, eventually};
 
 /// What else is on the disk at first, enough that the marker is written anew when it is gone.
 const FOREIGN_BYTES: usize = 32 << 20;
@@ -30,33 +30,33 @@ fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) +
 }
 
 /// A volume with a few things in it beside one that is kept.
-fn stage_to_reclaim() -> Stage {
-    let mut stage = Stage::new(Arc::new(NoQuota));
-    stage.start();
-    stage.make("kept");
-    stage.make("pvc");
-    let data = stage.directory("pvc").unwrap().join("data");
+fn stage_to_reclaim() -> StepFixture {
+    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    fixture.start();
+    fixture.make("kept");
+    fixture.make("pvc");
+    let data = fixture.directory("pvc").unwrap().join("data");
     std::fs::create_dir(data.join("dir")).unwrap();
     std::fs::write(data.join("dir/file"), "file").unwrap();
-    stage
+    fixture
 }
 
 fn reclaim_steps() -> Vec<Step> {
-    let stage = stage_to_reclaim();
-    stage.script.start_reclaiming(None);
-    stage.driver().delete(&stage.id("pvc")).unwrap();
-    stage.settles_to(&["kept"]);
-    let steps = stage.script.end();
+    let fixture = stage_to_reclaim();
+    fixture.script.start_reclaiming(None);
+    fixture.driver().delete(&fixture.id("pvc")).unwrap();
+    fixture.settles_to(&["kept"]);
+    let steps = fixture.script.end();
     assert!(steps.len() >= 6, "{steps:?}");
     steps
 }
 
 /// Deletes the volume and waits until the reclaimer ran into its trouble.
-fn delete_into_trouble(stage: &Stage, at: usize, trouble: Trouble) {
-    stage.script.start_reclaiming(Some(trouble));
-    stage.driver().delete(&stage.id("pvc")).unwrap();
+fn delete_into_trouble(fixture: &StepFixture, at: usize, trouble: Trouble) {
+    fixture.script.start_reclaiming(Some(trouble));
+    fixture.driver().delete(&fixture.id("pvc")).unwrap();
     eventually("the reclaimer is in trouble", || {
-        stage.script.count_so_far() > at
+        fixture.script.count_so_far() > at
     });
 }
 
@@ -67,12 +67,12 @@ fn a_reclaim_survives_the_failure_of_every_step() {
     let cases = (0..steps).flat_map(|at| [Errno::IO, Errno::NOSPC].map(|errno| (at, errno)));
     at_once(cases, |(at, errno)| {
         eprintln!("step {at}: {errno}");
-        let stage = stage_to_reclaim();
-        delete_into_trouble(&stage, at, Trouble::Once(at, errno));
-        stage.recovers();
-        stage.settles_to(&["kept"]);
+        let fixture = stage_to_reclaim();
+        delete_into_trouble(&fixture, at, Trouble::Once(at, errno));
+        fixture.recovers();
+        fixture.settles_to(&["kept"]);
         eventually("nothing resists", || {
-            stage.driver().pools()[0].status().resisting == 0
+            fixture.driver().pools()[0].status().resisting == 0
         });
     });
 }
@@ -82,12 +82,12 @@ fn a_reclaim_survives_the_failure_of_every_step() {
 fn a_reclaim_may_end_before_any_step() {
     at_once(0..reclaim_steps().len(), |at| {
         eprintln!("halted before step {at}");
-        let mut stage = stage_to_reclaim();
-        delete_into_trouble(&stage, at, Trouble::Halt(at));
-        stage.running = None;
-        stage.script.end();
-        stage.start();
-        stage.settles_to(&["kept"]);
+        let mut fixture = stage_to_reclaim();
+        delete_into_trouble(&fixture, at, Trouble::Halt(at));
+        fixture.running = None;
+        fixture.script.end();
+        fixture.start();
+        fixture.settles_to(&["kept"]);
     });
 }
 
@@ -98,32 +98,32 @@ fn other_bytes(pool: &Path) -> usize {
     usize::try_from(marker["other_bytes"].as_u64().unwrap()).unwrap()
 }
 
-fn stage_to_rewrite_the_marker() -> Stage {
-    let mut stage = Stage::new(Arc::new(NoQuota));
-    let foreign = stage.node.path("default/foreign");
+fn stage_to_rewrite_the_marker() -> StepFixture {
+    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    let foreign = fixture.node.path("default/foreign");
     std::fs::write(&foreign, vec![1; FOREIGN_BYTES]).unwrap();
-    stage.start();
-    stage.make("pvc");
-    assert!(other_bytes(&stage.node.pool("default")) >= FOREIGN_BYTES);
+    fixture.start();
+    fixture.make("pvc");
+    assert!(other_bytes(&fixture.node.pool("default")) >= FOREIGN_BYTES);
     std::fs::remove_file(&foreign).unwrap();
-    stage
+    fixture
 }
 
-fn marker_is_written_anew(stage: &Stage) {
+fn marker_is_written_anew(fixture: &StepFixture) {
     eventually("the marker is written anew", || {
-        other_bytes(&stage.node.pool("default")) < FOREIGN_BYTES
+        other_bytes(&fixture.node.pool("default")) < FOREIGN_BYTES
     });
 }
 
 /// The steps up to the marker's last, and where those of the marker begin, with the sync before it.
 /// How often the reclaimer looks once more afterwards is a matter of time.
 fn rewrite_steps() -> (Vec<Step>, usize) {
-    let stage = stage_to_rewrite_the_marker();
-    stage.script.start_reclaiming(None);
-    stage.driver().delete(&stage.id("pvc")).unwrap();
-    marker_is_written_anew(&stage);
-    stage.settles_to(&[]);
-    let mut steps = stage.script.end();
+    let fixture = stage_to_rewrite_the_marker();
+    fixture.script.start_reclaiming(None);
+    fixture.driver().delete(&fixture.id("pvc")).unwrap();
+    marker_is_written_anew(&fixture);
+    fixture.settles_to(&[]);
+    let mut steps = fixture.script.end();
     let sync = steps.iter().position(|step| *step == Step::Syncfs).unwrap();
     let rename = steps.iter().rposition(|step| *step == Step::Rename);
     steps.truncate(rename.unwrap() + 2);
@@ -140,24 +140,24 @@ fn rewriting_the_marker_survives_the_failure_of_every_step() {
     let cases = (sync..steps.len()).flat_map(|at| [Errno::IO, Errno::NOSPC].map(|e| (at, e)));
     at_once(cases, |(at, errno)| {
         eprintln!("step {at}: {errno}");
-        let stage = stage_to_rewrite_the_marker();
-        delete_into_trouble(&stage, at, Trouble::Once(at, errno));
+        let fixture = stage_to_rewrite_the_marker();
+        delete_into_trouble(&fixture, at, Trouble::Once(at, errno));
         let full = errno == Errno::NOSPC && !matches!(steps[at], Step::Fsync | Step::Syncfs);
         if full {
-            stage.script.end();
-            assert!(!stage.is_sick());
-            stage.make("again");
-            stage.driver().delete(&stage.id("again")).unwrap();
+            fixture.script.end();
+            assert!(!fixture.is_sick());
+            fixture.make("again");
+            fixture.driver().delete(&fixture.id("again")).unwrap();
         } else {
-            eventually("the pool is sick", || stage.is_sick());
-            let refused = stage.driver().create(&create("pvc", SIZE)).unwrap_err();
+            eventually("the pool is sick", || fixture.is_sick());
+            let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             let code = refused.code(Operation::CreateVolume);
             assert_eq!(code, Code::ResourceExhausted);
-            stage.script.end();
-            stage.recovers();
+            fixture.script.end();
+            fixture.recovers();
         }
-        marker_is_written_anew(&stage);
-        is_a_good_pool(&stage);
+        marker_is_written_anew(&fixture);
+        is_a_good_pool(&fixture);
     });
 }
 
@@ -167,45 +167,45 @@ fn rewriting_the_marker_may_end_before_any_step() {
     let (steps, sync) = rewrite_steps();
     at_once(sync..steps.len(), |at| {
         eprintln!("halted before step {at}");
-        let mut stage = stage_to_rewrite_the_marker();
-        delete_into_trouble(&stage, at, Trouble::Halt(at));
-        stage.running = None;
-        stage.script.end();
-        stage.start();
-        is_a_good_pool(&stage);
+        let mut fixture = stage_to_rewrite_the_marker();
+        delete_into_trouble(&fixture, at, Trouble::Halt(at));
+        fixture.running = None;
+        fixture.script.end();
+        fixture.start();
+        is_a_good_pool(&fixture);
     });
 }
 
 /// A pool with a volume, and another that a killed driver left in staging.
-fn stage_to_clear() -> Stage {
-    let mut stage = Call::Create.prepare(Arc::new(NoQuota));
+fn stage_to_clear() -> StepFixture {
+    let mut fixture = Call::Create.prepare(Arc::new(NoQuota));
     let reveal = visible(&Call::Create.steps());
-    stage.script.start(Some(Trouble::Halt(reveal)));
-    Call::Create.make(&stage).unwrap_err();
-    stage.running = None;
-    stage.script.end();
-    assert_eq!(stage.names(".rootcellar/staging").len(), 1);
-    stage
+    fixture.script.start(Some(Trouble::Halt(reveal)));
+    Call::Create.make(&fixture).unwrap_err();
+    fixture.running = None;
+    fixture.script.end();
+    assert_eq!(fixture.names(".rootcellar/staging").len(), 1);
+    fixture
 }
 
 /// Whichever step of a start fails, the pool is sick and refuses volumes, and the next look ends
 /// the start.
 #[test]
 fn a_start_survives_the_failure_of_every_step() {
-    let mut stage = stage_to_clear();
-    stage.script.start(None);
-    stage.start();
-    let steps = stage.script.end();
+    let mut fixture = stage_to_clear();
+    fixture.script.start(None);
+    fixture.start();
+    let steps = fixture.script.end();
     assert_eq!(steps, [Step::Rename, Step::Syncfs, Step::Fsync]);
     for (at, step) in steps.iter().enumerate() {
         for errno in ERRORS {
             eprintln!("step {at}, {step:?}: {errno}");
-            let mut stage = stage_to_clear();
-            stage.script.start(Some(Trouble::Once(at, errno)));
-            stage.start();
-            stage.script.end();
-            assert!(stage.is_sick());
-            let refused = stage.driver().create(&create("pvc", SIZE)).unwrap_err();
+            let mut fixture = stage_to_clear();
+            fixture.script.start(Some(Trouble::Once(at, errno)));
+            fixture.start();
+            fixture.script.end();
+            assert!(fixture.is_sick());
+            let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             let code = refused.code(Operation::CreateVolume);
             // A shortage of memory says nothing of the disk.
             let expected = match errno {
@@ -213,8 +213,8 @@ fn a_start_survives_the_failure_of_every_step() {
                 _ => Code::ResourceExhausted,
             };
             assert_eq!(code, expected);
-            stage.recovers();
-            stage.settles_to(&["kept"]);
+            fixture.recovers();
+            fixture.settles_to(&["kept"]);
         }
     }
 }

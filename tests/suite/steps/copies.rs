@@ -15,11 +15,10 @@ use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::volume::{Snapshot, Volume};
 
-use super::stage::{Script, Trouble};
-use crate::common::loops::obstacle;
-use crate::common::{Fakes, eventually, names};
-use crate::skip;
+use super::fixture::{Script, Trouble};
 use crate::snapshots::{Kind, Rig, write};
+use support::require;
+use support::{Fakes, eventually, names};
 
 /// Small, for where nobody counts each copy is promised as much.
 const SIZE: u64 = 16 << 20;
@@ -304,9 +303,7 @@ fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
 }
 
 fn survive(kind: Kind) {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     for call in CALLS {
         let steps = call.steps(kind);
         assert!(steps.len() >= 3, "{steps:?}");
@@ -372,9 +369,7 @@ impl Observer for Watch {
 /// charged for that; and it is lowered when the copy is reclaimed.
 #[test]
 fn a_limit_is_raised_as_long_as_a_copy_keeps_what_is_charged() {
-    if let Some(reason) = obstacle() {
-        skip!("{reason}");
-    }
+    require!(loop_devices);
     let watch = Arc::new(Watch::default());
     let fakes = Fakes {
         os: Os::observed(watch.clone()),

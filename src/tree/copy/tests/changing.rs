@@ -60,9 +60,7 @@ fn contents(top: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// Files and directories that come, go, move, grow and shrink are no error.
 #[test]
 fn a_tree_may_change_while_it_is_copied() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, transfer) in WAYS {
         let place = Place::new(filesystem);
         let source = place.path("source");
@@ -123,9 +121,7 @@ fn a_tree_may_change_while_it_is_copied() {
 /// files is read.
 #[test]
 fn what_is_swapped_in_is_never_followed() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, transfer) in WAYS {
         let place = Place::new(filesystem);
         let outside = place.path("outside");
@@ -183,9 +179,7 @@ fn what_is_swapped_in_is_never_followed() {
 /// An entry that is something else when it is opened than when it was looked at is left, and counted.
 #[test]
 fn what_changed_its_kind_is_left() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     let at = |name: &str| place.path("source").join(name);
     fs::create_dir(at("directory")).unwrap();
@@ -246,9 +240,7 @@ fn what_changed_its_kind_is_left() {
 /// Whoever appends to a file for ever does not keep the copy from ending.
 #[test]
 fn a_file_that_grows_is_copied_as_far_as_it_was() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     let file = fs::File::create(place.path("source/log")).unwrap();
     file.write_all_at(&[1; 4096], 0).unwrap();
@@ -279,7 +271,7 @@ struct Remover {
 impl CopyWatch for Remover {
     fn copied(&self, _bytes: u64) {
         if !self.removed.swap(true, Ordering::Relaxed) {
-            loops::run(std::process::Command::new("rm").arg("-rf").arg(&self.dir));
+            support::loops::run(std::process::Command::new("rm").arg("-rf").arg(&self.dir));
         }
     }
 
@@ -290,9 +282,7 @@ impl CopyWatch for Remover {
 
 #[test]
 fn a_directory_that_is_removed_while_it_is_read_is_no_error() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, transfer) in WAYS {
         let place = Place::new(filesystem);
         let dir = place.path("source/dir");

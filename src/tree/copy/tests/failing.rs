@@ -27,9 +27,7 @@ impl Observer for Trouble {
 /// Whichever step fails, the copy ends with that fault.
 #[test]
 fn every_step_that_fails_is_told() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     for (filesystem, transfer) in [("xfs", Transfer::Share), ("ext4", Transfer::Copy)] {
         let place = Place::new(filesystem);
         nasty(&place.path("source"), SMALL);
@@ -62,9 +60,7 @@ fn every_step_that_fails_is_told() {
 
 #[test]
 fn a_full_disk_is_told_with_the_file() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     let mut file = fs::File::create(place.path("source/large")).unwrap();
     for _ in 0..150 {
@@ -123,9 +119,7 @@ fn a_copy_needs_an_empty_directory() {
 
 #[test]
 fn a_copy_stops_where_it_is_told() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     nasty(&place.path("source"), SMALL);
     let file = fs::File::create(place.path("source/large")).unwrap();
@@ -195,9 +189,7 @@ const PIECES: u32 = 1000;
 
 #[test]
 fn a_file_in_too_many_pieces_is_refused_beforehand() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("xfs");
     fs::create_dir(place.path("source/dir")).unwrap();
     let file = fs::File::create(place.path("source/dir/pieces")).unwrap();
@@ -228,9 +220,7 @@ fn a_file_in_too_many_pieces_is_refused_beforehand() {
 
 #[test]
 fn a_file_whose_blocks_cannot_be_shared_is_named() {
-    if is_skipped() {
-        return;
-    }
+    require!(loop_devices);
     let place = Place::new("ext4");
     fs::write(place.path("source/file"), "content").unwrap();
     let (os, count) = (Os::default(), Count::default());

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rustix::fs::{FileType, IFlags, Mode, OFlags};
 
-use crate::common::loops::run;
+use support::loops::run;
 
 /// How many names one directory gets on ext4, where each is cheapest, and elsewhere. Ten times as many
 /// test the same, and take minutes where the machine is busy.
@@ -50,12 +50,6 @@ fn links(dir: &Path, outside: &Path) {
     fs::hard_link(dir.join("one name"), dir.join("another name")).unwrap();
 }
 
-/// Makes a node that is no file.
-pub fn make_node(path: &Path, kind: FileType, (major, minor): (u32, u32)) {
-    let device = rustix::fs::makedev(major, minor);
-    rustix::fs::mknodat(rustix::fs::CWD, path, kind, Mode::RWXU, device).unwrap();
-}
-
 fn special(dir: &Path) {
     let nodes = [
         ("null", FileType::CharacterDevice, (1, 3)),
@@ -67,7 +61,7 @@ fn special(dir: &Path) {
         ("socket", FileType::Socket, (0, 0)),
     ];
     for (name, kind, device) in nodes {
-        make_node(&dir.join(name), kind, device);
+        support::tree::make_node(&dir.join(name), kind, device);
     }
 }
 
@@ -107,7 +101,7 @@ fn protected(dir: &Path) {
         let at = dir.join(name);
         fs::create_dir(&at).unwrap();
         fs::write(at.join("file"), "kept").unwrap();
-        make_node(&at.join("fifo"), FileType::Fifo, (0, 0));
+        support::tree::make_node(&at.join("fifo"), FileType::Fifo, (0, 0));
         for path in [at.join("file"), at] {
             protect(fs::File::open(path).unwrap(), flag);
         }

@@ -12,7 +12,8 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, FileType, IFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::pod::{make_node, protect};
+use super::pod::protect;
+use support::tree::make_node;
 
 /// Nodes that nobody may open, and a watch that sees who does. The kernel watches the nodes
 /// themselves, whatever the name and whatever the mount they are opened by.

@@ -12,20 +12,11 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::{
     Capability, Class, CreateRequest, PATIENCE, Settings, SourceId, Volume, Volumes,
 };
-
-#[path = "../../tests/suite/common/loops.rs"]
-#[allow(dead_code, unreachable_pub)]
-pub mod loops;
+use support::disk::Disk;
+use support::loops::{LoopMount, run};
 
 /// The size of every volume.
 const SIZE: u64 = 1 << 30;
-
-/// What `loops` waits by.
-fn eventually(_what: &str, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A number from the environment.
 pub fn setting(name: &str, default: usize) -> usize {
@@ -54,16 +45,8 @@ pub struct Bench {
     pub volumes: Arc<Volumes>,
     pub pool: PathBuf,
     // Dropped after the driver has closed what it holds there.
-    _mount: Mounted,
+    _disk: LoopMount,
     _dir: tempfile::TempDir,
-}
-
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        loops::run(Command::new("umount").arg("-l").arg(&self.0));
-    }
 }
 
 impl Drop for Bench {
@@ -92,28 +75,19 @@ pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
 }
 
 impl Bench {
-    pub fn new(filesystem: &str) -> Self {
+    pub fn new(filesystem: &'static str) -> Self {
         const DISK: u64 = 16 << 30;
         let dir = tempfile::Builder::new()
             .prefix("rootcellar-bench-")
             .tempdir()
             .unwrap();
-        let (image, pool) = (dir.path().join("image"), dir.path().join("pool"));
-        fs::File::create(&image).unwrap().set_len(DISK).unwrap();
-        loops::run(
-            Command::new(format!("mkfs.{filesystem}"))
-                .arg("-q")
-                .arg(&image),
-        );
         for name in ["pool", "kubelet", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        loops::run(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&pool),
-        );
+        let pool = dir.path().join("pool");
+        let disk = Disk::new(filesystem)
+            .sized(DISK)
+            .make(&dir.path().join("image"), &pool);
         let option = format!("default={},init,reserve=0", pool.display());
         let settings = Settings {
             node: "bench".parse().unwrap(),
@@ -129,7 +103,7 @@ impl Bench {
         let bench = Self {
             volumes,
             pool,
-            _mount: Mounted(dir.path().join("pool")),
+            _disk: disk,
             _dir: dir,
         };
         // A pool that holds nothing is measured, which would be in the way.
@@ -162,7 +136,7 @@ impl Bench {
             rustix::fs::sync();
             fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
         } else {
-            loops::run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
+            run(Command::new("find").arg(&self.pool).args(["-size", "+1G"]));
         }
     }
 }

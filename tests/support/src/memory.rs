@@ -1,11 +1,11 @@
 //! Pools on filesystems in memory: nothing but the test changes them, so a test knows to the byte
 //! what is on them, and no step waits for a disk.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::NodeDir;
+use crate::{Node, machine};
 
 /// The size of each filesystem.
 pub const SIZE: u64 = 256 << 20;
@@ -15,7 +15,7 @@ pub const SIZE: u64 = 256 << 20;
 pub struct MemoryNode {
     mounts: Vec<PathBuf>,
     pools: Vec<String>,
-    dir: NodeDir,
+    dir: Node,
 }
 
 impl MemoryNode {
@@ -24,12 +24,12 @@ impl MemoryNode {
         let mut node = Self {
             mounts: Vec::new(),
             pools: pools.iter().map(|&name| name.to_owned()).collect(),
-            dir: NodeDir::new(),
+            dir: Node::new(),
         };
         for name in pools {
             let at = node.dir.path(name);
             std::fs::create_dir(&at).unwrap();
-            if has_own_namespace() {
+            if machine::mount_namespace().is_none() {
                 let size = std::ffi::CString::new(format!("size={SIZE}")).unwrap();
                 let flags = MountFlags::empty();
                 rustix::mount::mount("rootcellar-test", &at, "tmpfs", flags, size.as_c_str())
@@ -60,13 +60,7 @@ impl MemoryNode {
     }
 }
 
-impl std::ops::Deref for MemoryNode {
-    type Target = NodeDir;
-
-    fn deref(&self) -> &NodeDir {
-        &self.dir
-    }
-}
+crate::extends!(MemoryNode, dir: Node);
 
 impl Drop for MemoryNode {
     fn drop(&mut self) {
@@ -75,12 +69,4 @@ impl Drop for MemoryNode {
             let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
         }
     }
-}
-
-/// Whether mounts made here end with the test and are allowed.
-pub fn has_own_namespace() -> bool {
-    let namespace = |pid: &str| std::fs::read_link(Path::new("/proc").join(pid).join("ns/mnt"));
-    // Another user's namespace cannot be read, and is then not ours.
-    let first = matches!((namespace("self"), namespace("1")), (Ok(own), Ok(one)) if own == one);
-    rustix::process::geteuid().is_root() && !first
 }

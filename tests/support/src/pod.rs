@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::NodeDir;
+use super::Node;
+use super::disk::Disk;
 use super::loops::{LoopMount, run};
 use super::picture::{self, Picture};
-use super::server::Server;
+use super::server::{Server, run_by};
 
 /// Runs a command in the pod of the node whose pools are in `$1`: the directory above the pools follows the host
 /// (`HostToContainer`), the kubelet's directory is the host's own (`Bidirectional`), and of the
@@ -33,16 +34,14 @@ exec "$@"
 
 /// The host's side of the node.
 pub struct PodNode {
-    dir: NodeDir,
+    dir: Node,
 }
 
 impl PodNode {
     /// Makes the directories; those that the pod has by a hostPath are on shared mounts, as
     /// everything is where systemd runs.
     pub fn new() -> Self {
-        let node = Self {
-            dir: NodeDir::new(),
-        };
+        let node = Self { dir: Node::new() };
         for name in ["pools", "beneath"] {
             std::fs::create_dir(node.dir.path(name)).unwrap();
         }
@@ -69,9 +68,9 @@ impl PodNode {
     }
 
     /// A disk with an empty filesystem, mounted nowhere yet, that belongs at a pool's place.
-    pub fn disk(&self, pool: &str, filesystem: &str) -> LoopMount {
+    pub fn disk(&self, pool: &str, filesystem: &'static str) -> LoopMount {
         let image = self.dir.path(&format!("{pool}.image"));
-        LoopMount::format(filesystem, &[], &image, &self.place(pool))
+        Disk::new(filesystem).format(&image, &self.place(pool))
     }
 
     /// What lies under the disks, whether or not they are mounted, with the time of every change.
@@ -93,26 +92,12 @@ impl PodNode {
         inside
             .args(["--mount", "--propagation", "unchanged", "--"])
             .args(["sh", "-c", ENTER, "sh"])
-            .arg(self.dir.path("pools"))
-            .arg(command.get_program())
-            .args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        inside
+            .arg(self.dir.path("pools"));
+        run_by(inside, command)
     }
 }
 
-impl std::ops::Deref for PodNode {
-    type Target = NodeDir;
-
-    fn deref(&self) -> &NodeDir {
-        &self.dir
-    }
-}
+crate::extends!(PodNode, dir: Node);
 
 /// How a mount of another process is tied to its peers, as its mount table shows it: `shared`,
 /// `master` or nothing.

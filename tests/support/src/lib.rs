@@ -1,18 +1,42 @@
-//! What the integration tests share: a node's directories, the domain over them with or without
-//! fakes, the real server over them, and loop-mounted filesystems.
+//! What tests and benches share: a node's directories, the domain over them with or without fakes,
+//! the real server over them, and loop-mounted filesystems.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "that is how a test fails"
+)]
+#![allow(
+    missing_debug_implementations,
+    missing_docs,
+    reason = "only tests use it"
+)]
+#![allow(
+    clippy::new_without_default,
+    reason = "what is new is a directory on the disk"
+)]
 
+pub mod disk;
+pub mod disk_node;
+pub mod driver_node;
+pub mod faults;
 pub mod fuse;
+pub mod kernel;
 pub mod loops;
+pub mod machine;
 pub mod manual;
 pub mod memory;
 pub mod messages;
 pub mod page;
 pub mod picture;
 pub mod pod;
+pub mod poweroff;
 pub mod server;
 pub mod sick;
 pub mod tree;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,11 +47,21 @@ use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
-    Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, Volumes,
+    Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, SnapshotClass,
+    SnapshotRequest, Terms, Volumes,
 };
+
+use crate::disk::Disk;
+use crate::loops::LoopMount;
 
 /// The name of the node in every test.
 pub const NODE: &str = "test-node";
+
+/// The binary under test: Cargo puts it beside the directory of the test programs.
+pub fn rootcellar() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(2).unwrap().join("rootcellar")
+}
 
 /// Ends the test, visibly skipped, with the reason; a failure where everything must run.
 #[macro_export]
@@ -44,12 +78,47 @@ macro_rules! skip {
     }};
 }
 
+/// Skips the test where the machine lacks what it needs: `require!(loop_devices)`. What is made then
+/// may follow: `let node = require!(loop_devices, Node::new())`.
+#[macro_export]
+macro_rules! require {
+    ($what:ident) => {
+        if let Some(reason) = $crate::machine::$what() {
+            $crate::skip!("{reason}");
+        }
+    };
+    ($what:ident, $then:expr) => {{
+        $crate::require!($what);
+        $then
+    }};
+}
+
+/// A fixture that has another in a field, and can do all that it can.
+#[macro_export]
+macro_rules! extends {
+    ($fixture:ident, $field:ident: $base:ty) => {
+        impl std::ops::Deref for $fixture {
+            type Target = $base;
+
+            fn deref(&self) -> &$base {
+                &self.$field
+            }
+        }
+
+        impl std::ops::DerefMut for $fixture {
+            fn deref_mut(&mut self) -> &mut $base {
+                &mut self.$field
+            }
+        }
+    };
+}
+
 /// A temporary directory with the directories of a node: `pool`, `kubelet`, `state`, `run`.
-pub struct NodeDir {
+pub struct Node {
     dir: tempfile::TempDir,
 }
 
-impl NodeDir {
+impl Node {
     /// Makes them, the pool's empty.
     pub fn new() -> Self {
         let dir = tempfile::Builder::new()
@@ -78,6 +147,21 @@ impl NodeDir {
             "default={},init,any-filesystem,reserve=0",
             self.pool().display()
         )
+    }
+
+    /// `--pool` for the directory `pool`, which is a filesystem of its own.
+    pub fn own_pool_option(&self) -> String {
+        format!("default={},init,reserve=0", self.pool().display())
+    }
+
+    /// Makes a disk and mounts it at `disk`.
+    pub fn make_disk(&self, disk: Disk) -> LoopMount {
+        disk.make(&self.path("image"), &self.path("disk"))
+    }
+
+    /// Makes a disk and mounts it at `pool`.
+    pub fn make_pool_disk(&self, disk: Disk) -> LoopMount {
+        disk.make(&self.path("image"), &self.pool())
     }
 
     /// Settings with the pools of these `--pool` texts.
@@ -127,15 +211,20 @@ impl NodeDir {
         parent.join("mount")
     }
 
+    /// Waits until all that was deleted from the pool is reclaimed.
+    pub fn wait_for_trash(&self) {
+        wait_for_trash(&self.pool());
+    }
+
     /// The names below a directory of the pool, sorted.
     pub fn names(&self, below: &str) -> Vec<String> {
         names(&self.pool().join(below))
     }
 }
 
-impl Drop for NodeDir {
+impl Drop for Node {
     fn drop(&mut self) {
-        if !memory::has_own_namespace() {
+        if machine::mount_namespace().is_some() {
             return;
         }
         // What a test leaves mounted would keep its directory from being removed.
@@ -155,6 +244,14 @@ pub fn names(dir: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// The directory of a volume or snapshot, by its name, in `volumes/` or `snapshots/` of a pool.
+pub fn directory_of(home: &Path, name: &str) -> PathBuf {
+    let start = format!("{name}-");
+    let all = names(home);
+    let directory = all.iter().find(|directory| directory.starts_with(&start));
+    home.join(directory.unwrap_or_else(|| panic!("no {name} in {all:?}")))
 }
 
 /// The seams of a driver under test; they outlive it, as the kernel does.
@@ -190,7 +287,7 @@ impl Fakes {
 
 /// Loaded volumes that are stopped when dropped.
 #[derive(Debug)]
-pub struct Running(Arc<Volumes>);
+pub struct Running(pub Arc<Volumes>);
 
 impl Running {
     /// Looks at every pool, as the server does every few seconds.
@@ -224,6 +321,12 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until all that was deleted from a pool is reclaimed.
+pub fn wait_for_trash(pool: &Path) {
+    let trash = pool.join(".rootcellar/trash");
+    eventually("the trash is empty", || names(&trash).is_empty());
+}
+
 /// A name.
 pub fn name(text: &str) -> VolumeName {
     text.parse().unwrap()
@@ -247,6 +350,22 @@ pub fn create(volume: &str, size: u64) -> CreateRequest {
         capabilities: vec![capability(AccessMode::SingleNodeMultiWriter)],
         class: Class::default(),
         source: None,
+        excludes_node: false,
+    }
+}
+
+/// A request for a snapshot, by a class that allows copies where they are needed.
+pub fn snapshot(name: &str, of: impl Display) -> SnapshotRequest {
+    SnapshotRequest {
+        name: name.parse().unwrap(),
+        source: of.to_string(),
+        class: SnapshotClass {
+            copies: Terms {
+                copy: true,
+                max_stall: None,
+            },
+            ..SnapshotClass::default()
+        },
         excludes_node: false,
     }
 }

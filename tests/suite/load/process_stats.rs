@@ -15,7 +15,7 @@ pub const ONE_HEAP: &str = "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0
 const RUNTIME: &str = "tokio-rt-worker";
 
 #[derive(Debug, Clone, Copy)]
-pub struct Vitals {
+pub struct ProcessStats {
     pub descriptors: usize,
     /// Those of the runtime left out: it has as many as calls ever overlapped, up to its limit.
     pub threads: usize,
@@ -23,7 +23,7 @@ pub struct Vitals {
     pub heap: u64,
 }
 
-impl Vitals {
+impl ProcessStats {
     fn of(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         // A thread may end while it is looked at.

@@ -1,4 +1,4 @@
-//! What a caller may believe of one volume: every state that its answers so far allow. A call that
+//! The expected state of one volume: every state that its answers so far allow. A call that
 //! was not answered adds states, an answer takes away those that it rules out, and an answer that
 //! leaves none is a promise broken.
 

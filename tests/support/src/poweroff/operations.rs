@@ -9,7 +9,7 @@ use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
 use super::scene::{Kill, SIZE, Scene};
-use crate::common::{NODE, eventually};
+use crate::{NODE, eventually};
 
 /// What is done, and what a driver started after a power-off must then find.
 pub struct Operation {

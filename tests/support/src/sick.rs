@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::messages::{create_with, publish, read_write_once, refused};
 use super::server::Clients;
-use super::{NodeDir, names};
+use super::{Node, names};
 
 /// Asserts what each call says while the pool of a volume, given by its name and id, is sick.
 pub async fn assert_sick(
@@ -14,7 +14,7 @@ pub async fn assert_sick(
     clients: &mut Clients,
     pool: &str,
     (name, id): (&str, &str),
-    node: &NodeDir,
+    node: &Node,
 ) {
     let sick = format!("pool {pool}");
     let class = [("pool", pool)];
@@ -44,7 +44,7 @@ pub async fn assert_sick(
 }
 
 /// Asserts that a pool is at full function: a volume is made, used by a pod, and deleted.
-pub async fn assert_works(case: &str, clients: &mut Clients, pool: &str, node: &NodeDir) {
+pub async fn assert_works(case: &str, clients: &mut Clients, pool: &str, node: &Node) {
     let class = [("pool", pool)];
     let name = format!("works-{pool}");
     assert_ne!(clients.capacity(&class).await, 0, "{case}");

@@ -10,8 +10,8 @@ use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::Quotas;
 use rootcellar::types::{Bytes, VolumeId};
 
-use crate::common::memory::MemoryNode;
-use crate::common::{Fakes, Running, create, eventually, name, names};
+use support::memory::MemoryNode;
+use support::{Fakes, Running, create, eventually, name, names};
 
 pub const SIZE: u64 = 1 << 20;
 
@@ -107,14 +107,14 @@ impl Observer for Script {
 }
 
 /// A node with one pool, whose steps are scripted.
-pub struct Stage {
+pub struct StepFixture {
     pub running: Option<Running>,
     pub script: Arc<Script>,
     pub fakes: Fakes,
     pub node: MemoryNode,
 }
 
-impl Stage {
+impl StepFixture {
     pub fn new(quotas: Arc<dyn Quotas>) -> Self {
         let script = Arc::new(Script::default());
         let fakes = Fakes {

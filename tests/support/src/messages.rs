@@ -36,6 +36,17 @@ pub fn capability(mode: Mode, flags: &[&str]) -> csi::VolumeCapability {
     }
 }
 
+/// As [`read_write_once`], on a filesystem that is asked for.
+pub fn with_fs_type(fs_type: &str) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_type: Some(AccessType::Mount(MountVolume {
+            fs_type: fs_type.to_owned(),
+            ..Default::default()
+        })),
+        ..read_write_once()
+    }
+}
+
 /// `ReadWriteOnce`, as the provisioner translates it for this driver.
 pub fn read_write_once() -> csi::VolumeCapability {
     capability(Mode::SingleNodeMultiWriter, &[])
@@ -176,6 +187,11 @@ impl Clients {
         self.controller.delete_volume(request).await.map(drop)
     }
 
+    /// Asserts that a volume is in use: it is not deleted, in words that hold `says`.
+    pub async fn assert_in_use(&mut self, case: &str, id: &str, says: &str) {
+        refused(case, self.delete(id).await, Code::FailedPrecondition, says);
+    }
+
     /// `ControllerGetVolume`.
     pub async fn get(&mut self, id: &str) -> Answer<csi::Volume> {
         let request = csi::ControllerGetVolumeRequest {
@@ -269,6 +285,22 @@ impl Clients {
     /// `NodePublishVolume`.
     pub async fn publish(&mut self, request: csi::NodePublishVolumeRequest) -> Answer {
         self.node.node_publish_volume(request).await.map(drop)
+    }
+
+    /// As [`Clients::publish`] with mount options, which must succeed.
+    pub async fn publish_as(&mut self, id: &str, target: &Path, flags: &[&str]) {
+        let answer = self.publish(publish_with(id, target, flags)).await;
+        answer.unwrap();
+    }
+
+    /// Waits until the pool is sick, whose capacity then is 0.
+    pub async fn wait_sick(&mut self) {
+        soon("the pool is sick", async || self.capacity(&[]).await == 0).await;
+    }
+
+    /// Waits until the pool of a volume is back.
+    pub async fn wait_back(&mut self, id: &str) {
+        soon("the pool is back", async || self.get(id).await.is_ok()).await;
     }
 
     /// `NodeUnpublishVolume`.

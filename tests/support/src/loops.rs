@@ -4,26 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why loop mounts cannot be made here, if they cannot.
-pub fn obstacle() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("loop mounts need root".into());
-    }
-    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    match (namespace("self"), namespace("1")) {
-        (Ok(own), Ok(first)) if own == first => {
-            Some("not in a mount namespace of its own; run by `make test`".into())
-        }
-        _ if !Path::new("/dev/loop-control")
-            .try_exists()
-            .is_ok_and(|exists| exists) =>
-        {
-            Some("no loop devices".into())
-        }
-        _ => None,
-    }
-}
-
 /// A filesystem in an image file, mounted at a directory until it is unmounted.
 #[derive(Debug)]
 pub struct LoopMount {
@@ -32,64 +12,12 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Makes the image and the filesystem and mounts it at a directory that is made if missing.
-    pub fn make(filesystem: &str, image: &Path, at: &Path) -> Self {
-        let disk = Self::format(filesystem, &[], image, at);
-        std::fs::create_dir_all(at).unwrap();
-        disk.mount(&[]);
-        disk
-    }
-
-    /// As [`LoopMount::make`], of so many bytes.
-    pub fn make_sized(filesystem: &str, size: u64, image: &Path, at: &Path) -> Self {
-        let disk = Self::format_sized(filesystem, &[], size, image, at);
-        std::fs::create_dir_all(at).unwrap();
-        disk.mount(&[]);
-        disk
-    }
-
-    /// Makes the image and, with these options of mkfs, the filesystem; mounts nothing.
-    pub fn format(filesystem: &str, options: &[&str], image: &Path, at: &Path) -> Self {
-        let size = if filesystem == "xfs" {
-            320 << 20
-        } else {
-            256 << 20
-        };
-        Self::format_sized(filesystem, options, size, image, at)
-    }
-
-    fn format_sized(
-        filesystem: &str,
-        options: &[&str],
-        size: u64,
-        image: &Path,
-        at: &Path,
-    ) -> Self {
-        std::fs::File::create(image).unwrap().set_len(size).unwrap();
-        let mkfs = || {
-            let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
-            mkfs.arg("-q").args(options).arg(image).output().unwrap()
-        };
-        let mut made = mkfs();
-        // It looks through all loop devices, and takes one that goes meanwhile for a failure.
-        for _ in 0..10 {
-            if !String::from_utf8_lossy(&made.stderr).contains("cannot check mount status") {
-                break;
-            }
-            made = mkfs();
-        }
-        let stderr = String::from_utf8_lossy(&made.stderr);
-        assert!(made.status.success(), "mkfs.{filesystem}: {stderr}");
+    /// The filesystem in an image, which is mounted nowhere yet, and where it belongs.
+    pub(crate) fn new(image: &Path, at: &Path) -> Self {
         Self {
             at: at.to_owned(),
             image: image.to_owned(),
         }
-    }
-
-    /// Puts other data on it, so that a btrfs stays without quota when a pool is made on it.
-    pub fn hold_other_data(&self) {
-        std::fs::create_dir_all(self.at.join("lost+found")).unwrap();
-        std::fs::write(self.at.join("lost+found/other"), "other").unwrap();
     }
 
     /// Mounts the image again, with options.
@@ -138,6 +66,11 @@ impl LoopMount {
         });
     }
 
+    /// `--pool` for the whole disk.
+    pub fn option(&self) -> String {
+        format!("default={},init", self.at.display())
+    }
+
     /// The loop device it is behind; empty once nothing holds the disk, for with its last user a
     /// loop device goes.
     pub fn device(&self) -> String {
@@ -164,6 +97,24 @@ impl Drop for LoopMount {
     fn drop(&mut self) {
         // Not every test leaves it mounted, and what still is ends with the namespace.
         let _ = Command::new("umount").arg("-l").arg(&self.at).output();
+    }
+}
+
+/// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
+/// cannot be killed.
+#[derive(Debug)]
+pub struct Frozen(PathBuf);
+
+impl Frozen {
+    pub fn new(at: &Path) -> Self {
+        run(Command::new("fsfreeze").arg("--freeze").arg(at));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
     }
 }
 

@@ -126,7 +126,7 @@ fn holes(at: &Path, pieces: u64) {
 }
 
 /// Makes a node that is no file.
-fn node(path: &Path, kind: FileType, (major, minor): (u32, u32)) {
+pub fn make_node(path: &Path, kind: FileType, (major, minor): (u32, u32)) {
     let device = rustix::fs::makedev(major, minor);
     rustix::fs::mknodat(CWD, path, kind, Mode::RWXU, device).unwrap();
 }
@@ -142,7 +142,7 @@ fn nodes(at: &Path) {
     ];
     for (name, kind, device) in nodes {
         let path = at.join(name);
-        node(&path, kind, device);
+        make_node(&path, kind, device);
         own(&path, 1000, 0o4620);
         set_attribute(&path, "trusted.node", b"kept");
         set_attribute(&path, "system.posix_acl_access", &acl(1234));
@@ -221,7 +221,7 @@ fn links(at: &Path, linked: usize) {
     }
     let dir = at.join("links");
     fs::write(dir.join("file"), "of several names").unwrap();
-    node(&dir.join("fifo"), FileType::Fifo, (0, 0));
+    make_node(&dir.join("fifo"), FileType::Fifo, (0, 0));
     symlink("file", dir.join("link")).unwrap();
     for kind in ["file", "fifo", "link"] {
         for other in ["one/a", "one/b", "two/below/c"] {
@@ -249,7 +249,7 @@ fn flags(at: &Path) {
     for (name, flags) in flags {
         let inner = dir.join(name);
         fs::create_dir(&inner).unwrap();
-        node(&inner.join("fifo"), FileType::Fifo, (0, 0));
+        make_node(&inner.join("fifo"), FileType::Fifo, (0, 0));
         let file = inner.join("file");
         fs::write(&file, "kept").unwrap();
         fs::write(inner.join("of several names"), "kept").unwrap();

@@ -11,8 +11,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::image::Image;
 use super::operations::Operation;
 use super::scene::{Disks, Moments, Scene, play};
-use crate::common::loops::LoopMount;
-use crate::common::{NodeDir, eventually};
+use crate::disk::Disk;
+use crate::loops::LoopMount;
+use crate::{Node, eventually};
 
 /// Where the two disks are mounted.
 pub const PLACES: [&str; 2] = ["disk", "state"];
@@ -94,12 +95,12 @@ struct Loops {
     disks: [LoopMount; 2],
     empty: [Image; 2],
     camera: Arc<Camera>,
-    node: Arc<NodeDir>,
+    node: Arc<Node>,
 }
 
 impl Loops {
     fn new(kind: Kind, commits: bool) -> Self {
-        let node = Arc::new(NodeDir::new());
+        let node = Arc::new(Node::new());
         let images = node.path("images");
         std::fs::create_dir(&images).unwrap();
         mount_empty(&images);
@@ -107,7 +108,9 @@ impl Loops {
         let mounts = PLACES.map(|place| node.path(place));
         let disks = [0, 1].map(|disk| {
             std::fs::create_dir(&mounts[disk]).unwrap_or_default();
-            LoopMount::format(kind.filesystem, kind.make, &images[disk], &mounts[disk])
+            Disk::new(kind.filesystem)
+                .made_with(kind.make)
+                .format(&images[disk], &mounts[disk])
         });
         if kind.simple_quota {
             disks[0].mount(kind.mount);
@@ -180,7 +183,7 @@ impl Disks for Loops {
 
 /// Unmounts both disks as an operator would. The thread that opened a pool may be the last to let
 /// go of it.
-pub fn unmount_all(node: &NodeDir) {
+pub fn unmount_all(node: &Node) {
     for place in PLACES {
         let at = node.path(place);
         eventually("nothing holds the disk", || {

@@ -1,33 +1,27 @@
 //! A pool whose reclaimer can be held and hindered.
 
-use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
 
-use rustix::io::Errno;
-
-use rootcellar::os::{Observer, Os, Step};
 use rootcellar::pool::PoolStatus;
 
-use crate::common::{Fakes, NodeDir, Running, create, eventually, names};
+use support::{Fakes, Node, Running, create, directory_of, eventually, names};
 
 /// A node with a loaded pool, and a directory beside the pool that nothing may touch.
-pub struct Yard {
+pub struct ReclaimFixture {
     running: Option<Running>,
     pub pool: PathBuf,
     pub canary: PathBuf,
-    pub node: NodeDir,
+    pub node: Node,
 }
 
-impl Yard {
+impl ReclaimFixture {
     pub fn new() -> Self {
         Self::with(&Fakes::default())
     }
 
     pub fn with(fakes: &Fakes) -> Self {
-        let node = NodeDir::new();
+        let node = Node::new();
         let canary = node.path("canary");
         std::fs::create_dir(&canary).unwrap();
         std::fs::write(canary.join("file"), "untouched").unwrap();
@@ -98,10 +92,7 @@ impl Yard {
 /// Makes a volume; the path of its data.
 pub fn make(driver: &Running, pool: &Path, volume: &str) -> PathBuf {
     driver.create(&create(volume, 1 << 20)).unwrap();
-    let start = format!("{volume}-");
-    let mut directories = names(&pool.join("volumes")).into_iter();
-    let directory = directories.find(|name| name.starts_with(&start)).unwrap();
-    pool.join("volumes").join(directory).join("data")
+    directory_of(&pool.join("volumes"), volume).join("data")
 }
 
 pub fn delete(driver: &Running, volume: &str) {
@@ -111,77 +102,4 @@ pub fn delete(driver: &Running, volume: &str) {
         .find(|known| known.name.as_str() == volume)
         .unwrap();
     driver.delete(&volume.id.to_string()).unwrap();
-}
-
-/// Lets a test have its say before every step.
-struct Hook<F>(F);
-
-impl<F> fmt::Debug for Hook<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hook")
-    }
-}
-
-impl<F: Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync> Observer for Hook<F> {
-    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
-        self.0(step, name)
-    }
-
-    fn after(&self, _step: Step, _name: &OsStr) {}
-}
-
-pub fn hooked(hook: impl Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync + 'static) -> Fakes {
-    Fakes {
-        os: Os::observed(Arc::new(Hook(hook))),
-        ..Fakes::default()
-    }
-}
-
-/// Holds whoever makes a step on an entry of a shut name.
-#[derive(Default)]
-pub struct Gate {
-    shut: Mutex<Vec<(&'static str, bool)>>,
-    opened: Condvar,
-}
-
-impl Gate {
-    pub fn shut(&self, name: &'static str) {
-        self.shut.lock().unwrap().push((name, false));
-    }
-
-    pub fn open(&self, open: impl Fn(&str) -> bool) {
-        self.shut.lock().unwrap().retain(|(name, _)| !open(name));
-        self.opened.notify_all();
-    }
-
-    pub fn pass(&self, name: &OsStr) {
-        let mut shut = self.shut.lock().unwrap();
-        while let Some((_, arrived)) = shut.iter_mut().find(|(closed, _)| *closed == name) {
-            *arrived = true;
-            shut = self.opened.wait(shut).unwrap();
-        }
-    }
-
-    pub fn holds(&self, name: &str) -> bool {
-        let shut = self.shut.lock().unwrap();
-        shut.iter()
-            .any(|(closed, arrived)| *closed == name && *arrived)
-    }
-
-    pub fn fakes(self: &Arc<Self>) -> Fakes {
-        let gate = self.clone();
-        hooked(move |_, name| {
-            gate.pass(name);
-            Ok(())
-        })
-    }
-}
-
-/// Opens a gate at the end of a test, or a failed one would wait for the reclaimer for ever.
-pub struct Opened<'a>(pub &'a Gate);
-
-impl Drop for Opened<'_> {
-    fn drop(&mut self) {
-        self.0.open(|_| true);
-    }
 }

@@ -13,7 +13,9 @@ use rootcellar::csi::node_client::NodeClient;
 use rustix::process::{Pid, Signal};
 use tonic::transport::{Channel, Endpoint};
 
-use super::{NODE, NodeDir};
+use super::disk::Disk;
+use super::loops::LoopMount;
+use super::{NODE, Node, rootcellar};
 
 /// A serving driver; killed when dropped.
 pub struct Server {
@@ -26,8 +28,8 @@ pub struct Server {
 
 impl Server {
     /// The command that serves on a node's directories with these `--pool` texts.
-    pub fn command(node: &NodeDir, pools: &[String]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
+    pub fn command(node: &Node, pools: &[String]) -> Command {
+        let mut command = Command::new(rootcellar());
         command
             .arg("serve")
             .arg("--endpoint")
@@ -58,15 +60,40 @@ impl Server {
     }
 
     /// Starts serving the node's one pool and waits until it is ready.
-    pub async fn start(node: &NodeDir) -> Self {
+    pub async fn start(node: &Node) -> Self {
         Self::start_with(node, &[node.pool_option()]).await
     }
 
     /// Starts serving these pools and waits until it is ready.
-    pub async fn start_with(node: &NodeDir, pools: &[String]) -> Self {
+    pub async fn start_with(node: &Node, pools: &[String]) -> Self {
         let server = Self::spawn(node, &mut Self::command(node, pools));
         server.wait_ready().await;
         server
+    }
+
+    /// A node of its own, a driver that serves its one pool, and clients of that.
+    pub async fn on_new_node() -> (Node, Self, Clients) {
+        let node = Node::new();
+        let server = Self::start(&node).await;
+        let clients = server.clients().await;
+        (node, server, clients)
+    }
+
+    /// As [`Server::on_new_node`], with the pool on a disk of its own.
+    pub async fn on_new_disk(disk: Disk) -> (Node, LoopMount, Self, Clients) {
+        let node = Node::new();
+        let disk = node.make_disk(disk);
+        let server = Self::start_with(&node, &[disk.option()]).await;
+        let clients = server.clients().await;
+        (node, disk, server, clients)
+    }
+
+    /// Stops it well, and starts another on the node with these pools.
+    pub async fn restart(self, node: &Node, pools: &[String]) -> (Self, Clients) {
+        assert_eq!(self.stop(), Some(0));
+        let server = Self::start_with(node, pools).await;
+        let clients = server.clients().await;
+        (server, clients)
     }
 
     /// Waits until it is ready.
@@ -81,7 +108,7 @@ impl Server {
     }
 
     /// Starts a command whose standard error becomes the log.
-    pub fn spawn(node: &NodeDir, command: &mut Command) -> Self {
+    pub fn spawn(node: &Node, command: &mut Command) -> Self {
         let log = node.path("server.log");
         let file = File::options()
             .create(true)
@@ -164,6 +191,26 @@ impl Server {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
+}
+
+/// A command that another runs, such as env(1): its arguments come last, and its environment is its
+/// own.
+pub fn run_by(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer
+}
+
+/// A command in a shell that first sets the umask.
+pub fn with_umask(umask: &str, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]);
+    run_by(shell, command)
 }
 
 impl Drop for Server {

@@ -19,7 +19,7 @@ use rootcellar::volume::{
 use rustix::io::Errno;
 
 use super::operations::Operation;
-use crate::common::{Fakes, NodeDir, Running, create, eventually, name, names, publish};
+use crate::{Fakes, Node, Running, create, eventually, name, names, publish};
 
 const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
@@ -138,7 +138,7 @@ impl Observer for Control {
 
 /// A node with its driver, which may be down.
 pub struct Scene {
-    pub node: Arc<NodeDir>,
+    pub node: Arc<Node>,
     pub running: Option<Running>,
     /// The pool somebody was told of.
     pub id: Option<PoolId>,
@@ -147,7 +147,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    fn new(node: &Arc<NodeDir>, witness: Option<Arc<dyn Observer>>) -> Self {
+    fn new(node: &Arc<Node>, witness: Option<Arc<dyn Observer>>) -> Self {
         let control = Arc::new(Control {
             plan: Mutex::default(),
             changed: Condvar::new(),
@@ -436,7 +436,7 @@ fn request(volume: &str) -> CreateRequest {
 }
 
 /// Plays an operation and loses power at every moment of it and after its reply.
-pub fn play(disks: &mut impl Disks, node: &Arc<NodeDir>, operation: &Operation) {
+pub fn play(disks: &mut impl Disks, node: &Arc<Node>, operation: &Operation) {
     disks.format();
     let mut scene = Scene::new(node, Some(disks.witness()));
     (operation.prepare)(&mut scene);
@@ -464,7 +464,7 @@ pub fn play(disks: &mut impl Disks, node: &Arc<NodeDir>, operation: &Operation) 
 
 fn check(
     disks: &impl Disks,
-    node: &Arc<NodeDir>,
+    node: &Arc<Node>,
     operation: &Operation,
     id: Option<PoolId>,
     replied: bool,

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::NodeDir;
 use super::loops::run;
+use super::{Node, rootcellar};
 
 /// Mounts nothing outside, and leaves the machine's own /etc/fstab and /var/lib as they are.
 const RUN: &str = r#"
@@ -35,7 +35,7 @@ struct Block {
 /// The blocks of a page that are marked with a word, as in "sh xfs".
 fn blocks(page: &str, mark: &str) -> Vec<Block> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("docs")
+        .join("../../docs")
         .join(page);
     let text = std::fs::read_to_string(path).unwrap();
     let (mut heading, mut found) = ("", Vec::new());
@@ -60,7 +60,7 @@ fn blocks(page: &str, mark: &str) -> Vec<Block> {
 /// blocks they were, each with what `check` then says of enforcement.
 pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
     let follow_block = |page: &str, block: Block| {
-        let node = NodeDir::new();
+        let node = Node::new();
         let (image, fstab) = (node.path("image"), node.path("fstab"));
         File::create(&image).unwrap().set_len(320 << 20).unwrap();
         File::create(&fstab).unwrap();
@@ -77,7 +77,7 @@ pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
             .envs([("POOL", "fast"), ("PAGE", page), ("BLOCK", &block.commands)])
             .envs([("DISK", device), ("NEW_DISK", device)])
             .env("FSTAB", &fstab)
-            .env("ROOTCELLAR", env!("CARGO_BIN_EXE_rootcellar"))
+            .env("ROOTCELLAR", rootcellar())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -1,58 +1,34 @@
-//! A node whose one pool is on a disk of some variant, the server that serves it, and its pods.
+//! A node whose one pool is on a disk of some kind, the server that serves it, and its pods.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_usage::Unit;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use crate::common::loops::{self, LoopMount};
-use crate::common::messages::{Answer, create, create_with, publish};
-use crate::common::page::{free_address, page};
-use crate::common::server::{Clients, Server};
-use crate::common::{NodeDir, eventually, names};
+use crate::disk::{Disk, ENFORCING};
 use crate::kernel::{self, Quota};
-use crate::variant::{ENFORCING, Variant};
+use crate::loops::LoopMount;
+use crate::messages::{Answer, create, create_with, publish};
+use crate::page::{free_address, page};
+use crate::server::{Clients, Server};
+use crate::{Node, directory_of, eventually, require};
 
 pub const MIB: u64 = 1 << 20;
 
 /// The project numbers that are the driver's.
 pub const OURS: std::ops::Range<u32> = 1 << 30..1 << 31;
 
-/// Why project quota cannot be tested here, if it cannot.
-pub fn obstacle() -> Option<String> {
-    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-    OBSTACLE
-        .get_or_init(|| loops::obstacle().or_else(lack))
-        .clone()
-}
-
-/// What this kernel does not mount with project quota.
-fn lack() -> Option<String> {
-    let node = NodeDir::new();
-    let fails = |variant: &&Variant| {
-        let name = variant.filesystem;
-        let image = node.path(&format!("{name}.image"));
-        !variant.can_be_mounted(&variant.format(&image, &node.path(name)))
-    };
-    let variant = { ENFORCING.into_iter() }.find(fails)?;
-    Some(format!(
-        "this kernel mounts no {}; run by hack/uml.sh",
-        variant.name
-    ))
-}
-
 /// The node and its disk.
-pub struct Cellar {
+pub struct DiskNode {
     /// The image that is mounted, unless it is a disk of the machine.
-    disk: Option<LoopMount>,
-    pub variant: &'static Variant,
-    pub node: NodeDir,
+    mount: Option<LoopMount>,
+    pub disk: Disk,
+    node: Node,
     at: PathBuf,
 }
 
@@ -66,30 +42,35 @@ pub fn inodes_of(filesystem: &str, size: u64) -> u64 {
     (size / bytes_of_one).max(1024)
 }
 
-impl Cellar {
+impl DiskNode {
     /// Makes and mounts the disk; there is no pool yet.
-    pub fn new(variant: &'static Variant) -> Self {
-        let node = NodeDir::new();
-        let at = node.path("disk");
-        let disk = variant.format(&node.path("image"), &at);
-        variant.mount(&disk);
-        eprintln!("{}", variant.name);
+    pub fn new(disk: Disk) -> Self {
+        eprintln!("{}", disk.name);
+        let node = Node::new();
+        let mount = node.make_disk(disk);
         Self {
-            disk: Some(disk),
-            variant,
+            at: mount.path().to_owned(),
+            mount: Some(mount),
+            disk,
             node,
-            at,
         }
     }
 
+    /// As [`DiskNode::new`], and starts the server.
+    pub async fn served(disk: Disk) -> (Self, Served) {
+        let node = Self::new(disk);
+        let served = node.serve().await;
+        (node, served)
+    }
+
     /// Mounts a disk of the machine, which has such a filesystem.
-    pub fn of_device(variant: &'static Variant, device: &Path) -> Self {
-        let node = NodeDir::new();
+    pub fn of_device(disk: Disk, device: &Path) -> Self {
+        let node = Node::new();
         let at = node.path("disk");
-        variant.mount_device(device, &at);
+        disk.mount_device(device, &at);
         Self {
-            disk: None,
-            variant,
+            mount: None,
+            disk,
             node,
             at,
         }
@@ -115,21 +96,31 @@ impl Cellar {
         }
     }
 
-    /// Unmounts the disk and mounts it as another variant says.
-    pub fn mount_as(&mut self, variant: &'static Variant) {
-        let disk = self.disk.as_ref().unwrap();
-        disk.unmount_soon();
-        variant.mount(disk);
-        self.variant = variant;
+    /// Makes the volumes `pvc` and `neighbour` of these sizes; where a pod has each.
+    pub async fn make_neighbours(&self, served: &mut Served, sizes: [u64; 2]) -> [PathBuf; 2] {
+        let (_, target) = self.make_published(served, sizes[0]).await;
+        let neighbour = served.make("neighbour", sizes[1]).await;
+        [target, self.publish(served, &neighbour, "beside").await]
+    }
+
+    /// Makes the volume `pvc` of a size and publishes it to a pod: its id, and where the pod has it.
+    pub async fn make_published(&self, served: &mut Served, size: u64) -> (String, PathBuf) {
+        let id = served.make("pvc", size).await;
+        let target = self.publish(served, &id, "pod").await;
+        (id, target)
+    }
+
+    /// Unmounts the disk and mounts it as another is.
+    pub fn mount_as(&mut self, disk: Disk) {
+        let mount = self.mount.as_ref().unwrap();
+        mount.unmount_soon();
+        disk.mount(mount);
+        self.disk = disk;
     }
 
     /// The directory of a volume.
     pub fn directory(&self, volume: &str) -> PathBuf {
-        let volumes = self.at().join("volumes");
-        let start = format!("{volume}-");
-        let mut directories = names(&volumes).into_iter();
-        let directory = directories.find(|directory| directory.starts_with(&start));
-        volumes.join(directory.unwrap())
+        directory_of(&self.at().join("volumes"), volume)
     }
 
     /// What is written down of a volume.
@@ -165,7 +156,7 @@ impl Cellar {
     #[track_caller]
     pub fn assert_limited(&self, volume: &str, size: u64) {
         let quota = self.quota(volume);
-        let inodes = inodes_of(self.variant.filesystem, size);
+        let inodes = inodes_of(self.disk.filesystem, size);
         assert_eq!(
             (quota.bytes, quota.inodes),
             ([size; 2], [inodes; 2]),
@@ -184,7 +175,7 @@ impl Cellar {
 
     /// The errno of one who finds a volume full.
     pub fn full(&self) -> Errno {
-        match self.variant.filesystem {
+        match self.disk.filesystem {
             "xfs" => Errno::NOSPC,
             _ => Errno::DQUOT,
         }
@@ -196,6 +187,33 @@ impl Cellar {
         served.clients.publish(publish(id, &target)).await.unwrap();
         target
     }
+}
+
+crate::extends!(DiskNode, node: Node);
+
+/// Runs a test on a node of its own for each filesystem on which project quota holds sizes.
+pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
+    require!(project_quota);
+    for disk in ENFORCING {
+        test(DiskNode::new(disk)).await;
+    }
+}
+
+/// As [`for_each_filesystem`], with a driver that serves the node and stops well afterwards.
+pub async fn for_each_served(test: impl AsyncFn(&DiskNode, &mut Served)) {
+    for_each_filesystem(async |node| serve(node, &test).await).await;
+}
+
+/// As [`for_each_served`], on this disk alone.
+pub async fn serve_on(disk: Disk, test: impl AsyncFn(&DiskNode, &mut Served)) {
+    require!(project_quota);
+    serve(DiskNode::new(disk), &test).await;
+}
+
+async fn serve(node: DiskNode, test: &impl AsyncFn(&DiskNode, &mut Served)) {
+    let mut served = node.serve().await;
+    test(&node, &mut served).await;
+    served.stop();
 }
 
 /// A serving driver.

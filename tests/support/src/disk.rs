@@ -1,0 +1,231 @@
+//! Disks of tests: the ways a filesystem can be made and mounted, and what project quota then does.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use rootcellar::pool::enable_quota;
+use rustix::io::Errno;
+
+use crate::loops::{LoopMount, run};
+
+/// A disk to be made. Nothing else is said: a filesystem with the defaults, without quota, of the
+/// least size that its mkfs takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Disk {
+    pub name: &'static str,
+    pub filesystem: &'static str,
+    /// Options of mkfs.
+    pub make: &'static [&'static str],
+    /// Options of mount.
+    pub mount: &'static [&'static str],
+    /// An option it is mounted again with while it is mounted.
+    remount: Option<&'static str>,
+    size: u64,
+    then: Then,
+    /// What the kernel says of project quota.
+    pub state: Result<u16, Errno>,
+}
+
+/// What is done to a disk once it is mounted.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Nothing,
+    /// Simple quota is switched on.
+    SimpleQuota,
+    /// Other data is put there.
+    OtherData,
+}
+
+/// Project quota counts and limits.
+const LIMITS: Result<u16, Errno> = Ok(0x30);
+
+impl Disk {
+    /// A filesystem.
+    pub const fn new(filesystem: &'static str) -> Self {
+        Self {
+            name: filesystem,
+            filesystem,
+            make: &[],
+            mount: &[],
+            remount: None,
+            size: match filesystem.as_bytes() {
+                b"xfs" => 320 << 20,
+                _ => 256 << 20,
+            },
+            then: Then::Nothing,
+            state: Err(Errno::NOSYS),
+        }
+    }
+
+    /// What tests call it.
+    const fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn sized(mut self, size: u64) -> Self {
+        self.size = size;
+        self
+    }
+
+    /// Made with options of mkfs.
+    #[must_use]
+    pub const fn made_with(mut self, options: &'static [&'static str]) -> Self {
+        self.make = options;
+        self
+    }
+
+    /// Mounted with options.
+    #[must_use]
+    pub const fn mounted_with(mut self, options: &'static [&'static str]) -> Self {
+        self.mount = options;
+        self
+    }
+
+    const fn remounted_with(mut self, option: &'static str) -> Self {
+        self.remount = Some(option);
+        self
+    }
+
+    /// What the kernel then says of project quota.
+    const fn has_state(mut self, state: Result<u16, Errno>) -> Self {
+        self.state = state;
+        self
+    }
+
+    /// A btrfs with simple quota.
+    #[must_use]
+    pub const fn with_simple_quota(mut self) -> Self {
+        self.then = Then::SimpleQuota;
+        self
+    }
+
+    /// It holds other data, so that a btrfs stays without quota when a pool is made on it.
+    #[must_use]
+    pub const fn with_other_data(mut self) -> Self {
+        self.then = Then::OtherData;
+        self
+    }
+
+    /// Whether project quota holds sizes.
+    pub fn enforces(&self) -> bool {
+        self.state == LIMITS
+    }
+
+    /// Makes the image and the filesystem; mounts nothing.
+    pub fn format(&self, image: &Path, at: &Path) -> LoopMount {
+        File::create(image).unwrap().set_len(self.size).unwrap();
+        let mkfs = || {
+            let mut mkfs = Command::new(format!("mkfs.{}", self.filesystem));
+            mkfs.arg("-q").args(self.make).arg(image).output().unwrap()
+        };
+        let mut made = mkfs();
+        // It looks through all loop devices, and takes one that goes meanwhile for a failure.
+        for _ in 0..10 {
+            if !String::from_utf8_lossy(&made.stderr).contains("cannot check mount status") {
+                break;
+            }
+            made = mkfs();
+        }
+        let stderr = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "mkfs.{}: {stderr}", self.filesystem);
+        LoopMount::new(image, at)
+    }
+
+    /// Makes the image and the filesystem and mounts it at a directory that is made if missing.
+    pub fn make(&self, image: &Path, at: &Path) -> LoopMount {
+        let disk = self.format(image, at);
+        std::fs::create_dir_all(at).unwrap();
+        self.mount(&disk);
+        match self.then {
+            Then::Nothing => {}
+            Then::SimpleQuota => assert!(enable_quota(at).unwrap(), "it was off"),
+            Then::OtherData => {
+                std::fs::create_dir_all(at.join("lost+found")).unwrap();
+                std::fs::write(at.join("lost+found/other"), "other").unwrap();
+            }
+        }
+        disk
+    }
+
+    /// Whether this kernel mounts an image of it.
+    pub fn can_be_mounted(&self, disk: &LoopMount) -> bool {
+        std::fs::create_dir_all(disk.path()).unwrap();
+        let options = [&["loop"], self.mount].concat().join(",");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-o", &options])
+            .args([disk.image(), disk.path()]);
+        mount.output().unwrap().status.success()
+    }
+
+    /// Mounts a disk of the machine that was made so.
+    pub fn mount_device(&self, device: &Path, at: &Path) {
+        std::fs::create_dir_all(at).unwrap();
+        run(Command::new("mount")
+            .args(["-o", &self.mount.join(",")])
+            .args([device, at]));
+    }
+
+    /// Mounts an image, made so or like it.
+    pub fn mount(&self, disk: &LoopMount) {
+        disk.mount(self.mount);
+        if let Some(option) = self.remount {
+            run(Command::new("mount")
+                .args(["-o", &format!("remount,{option}")])
+                .arg(disk.path()));
+        }
+    }
+}
+
+/// The filesystems that pools are made on.
+pub const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+
+/// An ext4 that can count for project quota.
+const EXT4_PROJECT: Disk =
+    Disk::new("ext4").made_with(&["-O", "quota,project", "-E", "quotatype=prjquota"]);
+
+pub const XFS: Disk = Disk::new("xfs")
+    .named("xfs prjquota")
+    .mounted_with(&["prjquota"])
+    .has_state(LIMITS);
+
+pub const EXT4: Disk = EXT4_PROJECT
+    .named("ext4 prjquota")
+    .mounted_with(&["prjquota"])
+    .has_state(LIMITS);
+
+/// Those on which project quota holds sizes.
+pub const ENFORCING: [Disk; 2] = [XFS, EXT4];
+
+pub const XFS_PLAIN: Disk = Disk::new("xfs").named("xfs plain");
+
+/// As [`EXT4`], mounted without the option.
+pub const EXT4_COUNTING: Disk = EXT4_PROJECT
+    .named("ext4 features without the option")
+    .has_state(Ok(0x10));
+
+/// Those that hold none.
+pub const OTHERS: [Disk; 7] = [
+    XFS_PLAIN,
+    Disk::new("xfs")
+        .named("xfs pqnoenforce")
+        .mounted_with(&["pqnoenforce"])
+        .has_state(Ok(0x10)),
+    Disk::new("xfs")
+        .named("xfs usrquota")
+        .mounted_with(&["usrquota"])
+        .has_state(Ok(0x3)),
+    Disk::new("xfs")
+        .named("xfs remounted with prjquota")
+        .remounted_with("prjquota"),
+    EXT4_COUNTING,
+    EXT4_PROJECT
+        .named("ext4 remounted with prjquota")
+        .remounted_with("prjquota")
+        .has_state(Ok(0x10)),
+    Disk::new("ext4").named("ext4 plain"),
+];

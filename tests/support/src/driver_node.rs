@@ -1,0 +1,90 @@
+//! A node whose one pool is on a disk of its own, with a driver in the process of the test.
+
+use std::process::Command;
+
+use rootcellar::pool::PoolStatus;
+use rootcellar::volume::Volume;
+
+use crate::disk::Disk;
+use crate::loops::LoopMount;
+use crate::{Fakes, Node, Running, create, eventually, names};
+
+/// What btrfs(8) shows of a qgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qgroup {
+    pub id: u64,
+    pub charged: u64,
+    /// The limit in bytes, or `none`.
+    pub limit: String,
+}
+
+/// The node, its disk and the driver.
+pub struct DriverNode {
+    pub running: Option<Running>,
+    pub fakes: Fakes,
+    pub node: Node,
+    pub disk: LoopMount,
+}
+
+impl DriverNode {
+    /// Makes the disk and the pool, and starts the driver.
+    pub fn with(disk: Disk, fakes: Fakes) -> Self {
+        let node = Node::new();
+        let disk = node.make_pool_disk(disk);
+        let mut made = Self {
+            running: None,
+            fakes,
+            node,
+            disk,
+        };
+        made.start();
+        made
+    }
+
+    /// Starts the driver again.
+    pub fn start(&mut self) {
+        self.running = None;
+        let option = self.node.own_pool_option();
+        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
+    }
+
+    pub fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn status(&self) -> PoolStatus {
+        self.driver().pools()[0].status()
+    }
+
+    pub fn make(&self, volume: &str, size: u64) -> Volume {
+        self.driver().create(&create(volume, size)).unwrap()
+    }
+
+    /// The qgroups of level 1 that the kernel knows.
+    pub fn qgroups(&self) -> Vec<Qgroup> {
+        let output = Command::new("btrfs")
+            .args(["qgroup", "show", "-r", "--raw"])
+            .arg(self.disk.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let row = |line: &str| {
+            let mut words = line.split_whitespace();
+            Some(Qgroup {
+                id: words.next()?.strip_prefix("1/")?.parse().ok()?,
+                charged: words.next()?.parse().ok()?,
+                limit: words.nth(1)?.to_owned(),
+            })
+        };
+        text.lines().filter_map(row).collect()
+    }
+
+    /// How many entries wait in the trash.
+    pub fn trash(&self) -> usize {
+        names(&self.node.pool().join(".rootcellar/trash")).len()
+    }
+
+    pub fn wait_for_trash(&self) {
+        eventually("all is reclaimed", || self.trash() == 0);
+    }
+}

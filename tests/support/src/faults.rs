@@ -1,0 +1,88 @@
+//! What goes wrong in a test, and when: a plan that is asked before every step.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex};
+
+use rootcellar::os::{Observer, Os, Step};
+use rustix::io::Errno;
+
+use crate::Fakes;
+
+/// Asks a plan before every step, which may hold the step or fail it.
+struct FaultPlan<F>(F);
+
+impl<F> fmt::Debug for FaultPlan<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FaultPlan")
+    }
+}
+
+impl<F: Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync> Observer for FaultPlan<F> {
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+        self.0(step, name)
+    }
+
+    fn after(&self, _step: Step, _name: &OsStr) {}
+}
+
+impl Fakes {
+    /// No fakes but a plan that is asked before every step.
+    pub fn planned(
+        plan: impl Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            os: Os::observed(Arc::new(FaultPlan(plan))),
+            ..Self::default()
+        }
+    }
+}
+
+/// Holds whoever makes a step on an entry of a shut name.
+#[derive(Default)]
+pub struct Gate {
+    shut: Mutex<Vec<(&'static str, bool)>>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub fn shut(&self, name: &'static str) {
+        self.shut.lock().unwrap().push((name, false));
+    }
+
+    pub fn open(&self, open: impl Fn(&str) -> bool) {
+        self.shut.lock().unwrap().retain(|(name, _)| !open(name));
+        self.opened.notify_all();
+    }
+
+    pub fn pass(&self, name: &OsStr) {
+        let mut shut = self.shut.lock().unwrap();
+        while let Some((_, arrived)) = shut.iter_mut().find(|(closed, _)| *closed == name) {
+            *arrived = true;
+            shut = self.opened.wait(shut).unwrap();
+        }
+    }
+
+    pub fn holds(&self, name: &str) -> bool {
+        let shut = self.shut.lock().unwrap();
+        shut.iter()
+            .any(|(closed, arrived)| *closed == name && *arrived)
+    }
+
+    pub fn fakes(self: &Arc<Self>) -> Fakes {
+        let gate = self.clone();
+        Fakes::planned(move |_, name| {
+            gate.pass(name);
+            Ok(())
+        })
+    }
+}
+
+/// Opens a gate at the end of a test, or a failed one would wait for the reclaimer for ever.
+pub struct Opened<'a>(pub &'a Gate);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.open(|_| true);
+    }
+}
