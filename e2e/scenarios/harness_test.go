@@ -118,7 +118,7 @@ func (s *scenario) apply(yaml string) {
 	}
 }
 
-// gone waits until what is asked for is not found.
+// gone waits until an object is not found.
 func (s *scenario) gone(what string, get func() error) {
 	s.Helper()
 	s.eventually(what+" is gone", patience, func() string {

@@ -18,7 +18,7 @@ use support::{Fakes, eventually, names, publish};
 
 const FILES: usize = 40;
 
-/// What holds whoever copies a file.
+/// The name of the gate that a copy passes at each file.
 const A_FILE: &str = "a file";
 
 /// A disk whose files share no blocks, with a volume of many files and a snapshot of it.

@@ -47,7 +47,7 @@ fn odd() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// What two lists hold.
+/// A property of every entry of two lists.
 fn of_both<T>(one: &[T], other: &[T], what: impl Fn(&T) -> String) -> Vec<String> {
     one.iter().chain(other).map(what).collect()
 }

@@ -74,7 +74,7 @@ impl Scene {
         Ok(volumes)
     }
 
-    /// Asserts what is told of a quarantined entry, and that it is not deleted.
+    /// Asserts that a quarantined entry has a path and a reason, and is not deleted.
     #[track_caller]
     fn assert_quarantined(&self, path: &Path, reason: &str, deleted: Result<(), Error>) {
         assert!(path.starts_with(self.node.pool("a")), "{}", path.display());
@@ -165,7 +165,7 @@ fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
     home.join(directory.unwrap()).join(file)
 }
 
-/// Asserts that a record that is served names what is served.
+/// Asserts that a record names the entry that is served by it.
 #[track_caller]
 fn assert_names(content: &Value, id: &str) {
     let named = (&content["id"], &content["format"]);

@@ -137,7 +137,7 @@ async fn a_stop_waits_for_the_calls_at_work() {
 }
 
 /// A disk of the node's, its server, a volume's id whose create is at work on the frozen disk and
-/// whose client has hung up, and what thaws the disk.
+/// whose client has hung up; the disk thaws with the last.
 async fn abandoned_create(node: &Node) -> (LoopMount, Server, String, Frozen) {
     let (disk, server) = serve_disk(node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;

@@ -1,4 +1,4 @@
-//! Disks of tests: the ways a filesystem can be made and mounted, and what project quota then does.
+//! The disk builder: the ways to make and mount a filesystem, with quota or without.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use crate::loops::{LoopMount, run};
 
-/// A disk to be made. Nothing else is said: a filesystem with the defaults, without quota, of the
-/// least size that its mkfs takes.
+/// A disk to be made. A new one has a filesystem with the defaults, without quota, on 256 MiB, or on
+/// 320 MiB if it is an XFS.
 #[derive(Debug, Clone, Copy)]
 pub struct Disk {
     pub name: &'static str,
@@ -23,11 +23,11 @@ pub struct Disk {
     remount: Option<&'static str>,
     size: u64,
     then: Then,
-    /// What the kernel says of project quota.
+    /// The state of project quota as the kernel tells it.
     pub state: Result<u16, Errno>,
 }
 
-/// What is done to a disk once it is mounted.
+/// The last step of making a disk, once it is mounted.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     Nothing,
@@ -58,7 +58,7 @@ impl Disk {
         }
     }
 
-    /// What tests call it.
+    /// Its name in the messages of tests.
     const fn named(mut self, name: &'static str) -> Self {
         self.name = name;
         self
@@ -90,7 +90,7 @@ impl Disk {
         self
     }
 
-    /// What the kernel then says of project quota.
+    /// The state of project quota that the kernel then tells.
     const fn has_state(mut self, state: Result<u16, Errno>) -> Self {
         self.state = state;
         self

@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::loops::LoopMount;
 use crate::{Fakes, Node, Running, create, eventually, names};
 
-/// What btrfs(8) shows of a qgroup.
+/// A qgroup as btrfs(8) shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qgroup {
     pub id: u64,

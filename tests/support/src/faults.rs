@@ -1,4 +1,4 @@
-//! What goes wrong in a test, and when: a plan that is asked before every step.
+//! Plans of faults: a plan is asked before every step of the driver.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,5 +1,4 @@
-//! What tests and benches share: a node's directories, the domain over them with or without fakes,
-//! the real server over them, and loop-mounted filesystems.
+//! Support for tests and benches: nodes, disks, drivers with or without fakes, and the real server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -78,8 +77,8 @@ macro_rules! skip {
     }};
 }
 
-/// Skips the test where the machine lacks what it needs: `require!(loop_devices)`. What is made then
-/// may follow: `let node = require!(loop_devices, Node::new())`.
+/// Skips the test where the machine lacks something: `require!(loop_devices)`. A value may follow,
+/// which is made only then: `let node = require!(loop_devices, Node::new())`.
 #[macro_export]
 macro_rules! require {
     ($what:ident) => {

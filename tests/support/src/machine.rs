@@ -1,4 +1,4 @@
-//! What a test needs of the machine. Each function answers with the reason why there is none, so
+//! The needs of a test. Each function answers with the reason why there is none, so
 //! that `require!(loop_devices)` can tell it.
 
 use std::fs;
