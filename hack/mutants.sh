@@ -84,7 +84,7 @@ mutant() { # NAME {FILE PERL}...
 mutant "init: syncfs after the rename" \
     pool/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
 mutant "record::write: rename before the content" \
-    pool/record.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).during("")?;\n$1    os.unlink(&dir, name).during("")?;\n    write_new(os, &dir, name, record)?;\n/s'
+    pool/record.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
 mutant "recover: staging is not cleared" \
     pool/disk.rs 's/for name in &left \{/for name in left.iter().take(0) {/'
 mutant "recover: only when the pool is served" \
@@ -93,19 +93,17 @@ mutant "recover: only when the pool is served" \
 mutant "open: remembered before what was found is durable" \
     pool/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
-    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::error::Result::Ok(true);/'
+    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
-    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::error::Result::Ok(true);/' \
-    pool/life.rs 's/(self\.serve\(opened\);\n)/let id = opened.disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Sickness::Memory(error.chain()))?;\n/'
+    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::Ok(true);/' \
+    pool/life.rs 's/(self\.serve\(opened\);\n)/let id = opened.disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Unavailable::Memory(error.to_string()))?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
-    pool/disk.rs 's/(fn settle.*?\{\n)/$1        self.sync()?;\n/s'
-mutant "create: mode and owner after the record" \
-    pool/contents.rs 's/(        os\.chown.*?)        disk\.seal\(staged, record\)\n/        disk.seal(staged, record)?;\n$1        Ok(())\n/s'
+    pool/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: record after the rename" \
-    pool/contents.rs 's/        disk\.seal\(staged, record\)\n/        Ok(())\n/; s/(        let settled = )disk\.settle::<R>\(\);/$1match disk.seal(staged, &record) { Err(fault) if fault.errno != Errno::EXIST => Err(fault), _ => disk.settle::<R>() };/'
+    pool/draft.rs 's/disk\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
 mutant "expand: limit after the record" \
-    pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.during\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).during("$1"))/'
+    pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
 mutant "quota: directory before the limit" \
     quota/fake.rs 's/(        let id = \{.*?\};\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
 mutant "reclaim: quota id released before the content is gone" \
@@ -113,9 +111,9 @@ mutant "reclaim: quota id released before the content is gone" \
 mutant "reclaim: record removed before the quota id is released" \
     pool/trash/pass.rs 's/entry\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
-    pool/copies.rs 's/(        order\.room\.cover\(needs\(order, promised, 0[^\n]*\n)        self\.pin\(disk, &pins\)\?;\n/$1/'
+    pool/copies.rs 's/(        order\.room\.cover\(needs\(order, promised, 0[^\n]*\n)        let _pinned = self\.pin\(disk, pins\)\?;\n/$1/'
 mutant "copy: what it pins is not recorded" \
-    pool/copies.rs 's/            record\.pins\.clone_from\(&made\.pins\);\n//g'
+    pool/copies.rs 's/        record\.pins\.clone_from\(&made\.pinned\.pins\);\n//g'
 mutant "start: the charges that copies retain are not counted" \
     pool/index.rs 's/        self\.retain\(entry\.record\.pins\(\)\);\n//'
 mutant "start: the charges that copies in the trash retain are not counted" \

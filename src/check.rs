@@ -2,7 +2,7 @@
 //! is taken, and a server may be at work on them.
 
 mod advice;
-mod holdings;
+mod contents;
 mod inspect;
 mod limits;
 mod space;
@@ -14,13 +14,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::mount::{MountTable, Place};
-use crate::pool::{Claims, Memory, PoolOptions, Sickness, Unenforced, limits as pool_limits, path};
+use crate::pool::{
+    Claims, Memory, PoolOptions, Unavailable, Unenforced, limits as pool_limits, path,
+};
 use crate::quota::Enforcement;
 use crate::types::NodeName;
 
-pub use holdings::{Held, Holdings, holdings};
+pub use contents::{Held, PoolContents, contents};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
 use inspect::{Looked, look};
@@ -158,9 +160,9 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
                 findings: Vec::new(),
             },
         };
-        if let Err(sickness) = examination.run(&claims) {
-            examination.report.pool.problem = Some(sickness.clone());
-            let (what, remedy) = advice::of_sickness(&sickness);
+        if let Err(unavailable) = examination.run(&claims) {
+            examination.report.pool.problem = Some(unavailable.clone());
+            let (what, remedy) = advice::of_unavailable(&unavailable);
             examination.find(Level::Wrong, About::Pool, what, remedy);
         }
         examination.report
@@ -205,10 +207,10 @@ impl Examination<'_> {
         }
     }
 
-    fn run(&mut self, claims: &Claims) -> Result<(), Sickness> {
+    fn run(&mut self, claims: &Claims) -> Result<(), Unavailable> {
         let place = place(self.options)?;
         let looked = look(self.options, &mut self.report.pool);
-        let looked = looked.map_err(|sickness| self.remembering(sickness))?;
+        let looked = looked.map_err(|unavailable| self.remembering(unavailable))?;
         claims.filesystem(place.device, &self.options.name)?;
         self.identify(&looked, claims)?;
         let pool = &self.report.pool;
@@ -232,33 +234,35 @@ impl Examination<'_> {
     }
 
     /// A path without a pool that held one before misses that.
-    fn remembering(&self, sickness: Sickness) -> Sickness {
+    fn remembering(&self, unavailable: Unavailable) -> Unavailable {
         let memory = self.surroundings.memory;
         match (
-            sickness,
+            unavailable,
             memory.map(|memory| memory.recall(&self.options.path)),
         ) {
-            (Sickness::Unmarked, Some(Ok(Some(remembered)))) => Sickness::MarkerLost { remembered },
-            (_, Some(Err(error))) => Sickness::Memory(error.to_string()),
-            (sickness, _) => sickness,
+            (Unavailable::Unmarked, Some(Ok(Some(remembered)))) => {
+                Unavailable::MarkerLost { remembered }
+            }
+            (_, Some(Err(error))) => Unavailable::Memory(error.to_string()),
+            (unavailable, _) => unavailable,
         }
     }
 
     /// Whether the pool is the one that is to be served here.
-    fn identify(&self, looked: &Looked, claims: &Claims) -> Result<(), Sickness> {
+    fn identify(&self, looked: &Looked, claims: &Claims) -> Result<(), Unavailable> {
         let found = looked.marker.id;
         if let Some(memory) = self.surroundings.memory {
-            let unreadable = |error: crate::pool::Error| Sickness::Memory(error.to_string());
+            let unreadable = |error: crate::pool::Error| Unavailable::Memory(error.to_string());
             let remembered = memory.recall(&self.options.path).map_err(unreadable)?;
             if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
-                return Err(Sickness::Swapped { found, remembered });
+                return Err(Unavailable::Swapped { found, remembered });
             }
             if memory.is_retired(found).map_err(unreadable)? {
-                return Err(Sickness::Retired { found });
+                return Err(Unavailable::Retired { found });
             }
         }
         match self.surroundings.node {
-            Some(node) if *node != looked.marker.node => Err(Sickness::Foreign {
+            Some(node) if *node != looked.marker.node => Err(Unavailable::Foreign {
                 found,
                 node: looked.marker.node.clone(),
             }),
@@ -306,7 +310,7 @@ impl Examination<'_> {
         let (filesystem, root) = (looked.filesystem, looked.root.as_fd());
         let place = (&*self.options.path, place);
         let found = Unenforced::find(&*looked.quota, filesystem, root, place);
-        let Some(unenforced) = found.during(pool_limits::LOOK)? else {
+        let Some(unenforced) = found.context(pool_limits::LOOK)? else {
             return Ok(());
         };
         let (why, remedy) = (unenforced.reason, unenforced.remedy);
@@ -330,7 +334,7 @@ impl Examination<'_> {
     fn snapshots(&mut self, looked: &Looked) -> Result<(), Fault> {
         let filesystem = looked.filesystem;
         let shares = filesystem.shares_blocks(looked.root.as_fd());
-        let shares = shares.during("ask whether files can share blocks")?;
+        let shares = shares.context("ask whether files can share blocks")?;
         self.report.shares_blocks = shares;
         let (level, what, remedy) = match shares {
             Some(true) => (
@@ -383,7 +387,10 @@ impl Examination<'_> {
         if enforcement == Enforcement::None {
             return;
         }
-        for entry in entries.iter().filter(|entry| entry.is_unheld(enforcement)) {
+        for entry in entries
+            .iter()
+            .filter(|entry| entry.is_not_enforced(enforcement))
+        {
             let what = format!(
                 "nothing holds its size, {}: it was made when sizes were not held here, or its \
                  class says so",
@@ -402,15 +409,15 @@ impl Examination<'_> {
 }
 
 /// Where the pool's directory is, which must be what `require-mount` wants.
-fn place(options: &PoolOptions) -> Result<Place, Sickness> {
+fn place(options: &PoolOptions) -> Result<Place, Unavailable> {
     path::open_mounted(&options.path, options.require_mount)?;
     let place = MountTable::read().and_then(|table| table.place_at(&options.path));
-    let place = place.map_err(|error| Sickness::Io {
+    let place = place.map_err(|error| Unavailable::Io {
         what: "find the pool's mount".into(),
         error: error.to_string(),
     })?;
     if options.require_mount && !place.mounts_whole_filesystem {
-        return Err(Sickness::CannotTell);
+        return Err(Unavailable::CannotTell);
     }
     Ok(place)
 }

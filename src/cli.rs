@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 use crate::config::ServeArgs;
 use crate::error::{Error, Result};
-use crate::pool::{Error as PoolError, Sickness};
+use crate::pool::{Error as PoolError, Unavailable};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
@@ -113,11 +113,11 @@ fn exit_code(error: &Error) -> u8 {
         | Error::Pool {
             error:
                 PoolError::Refused {
-                    reason: Sickness::Locked,
+                    reason: Unavailable::Locked,
                     ..
                 }
                 | PoolError::NotAdopted {
-                    reason: Sickness::Locked,
+                    reason: Unavailable::Locked,
                     ..
                 },
             ..
@@ -225,10 +225,10 @@ mod tests {
         let cases = [
             (Error::invalid("--pool", "bad"), 64),
             (Error::AllLocked, 75),
-            (refused(Sickness::Locked), 75),
-            (refused(Sickness::Absent), 1),
-            (not_adopted(Sickness::Locked), 75),
-            (not_adopted(Sickness::Unmarked), 1),
+            (refused(Unavailable::Locked), 75),
+            (refused(Unavailable::Absent), 1),
+            (not_adopted(Unavailable::Locked), 75),
+            (not_adopted(Unavailable::Unmarked), 1),
             (Error::Internal("x".into()), 1),
         ];
         for (error, code) in cases {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::filesystem::Filesystem;
 use crate::mount;
-use crate::pool::{self, Sickness};
+use crate::pool::{self, Unavailable};
 use crate::types::{Invalid, PoolId, PoolName};
 
 /// The result of a domain function.
@@ -211,7 +211,7 @@ fn in_context(error: &pool::Error, object: Object) -> String {
         ),
         (pool::Error::Unavailable { pool, reason }, Object::Existing)
         | (pool::Error::CommittedUnsynced { pool, reason }, _) => {
-            format!("pool {pool}, which holds the volume, is sick: {reason}")
+            format!("pool {pool}, which holds the volume, is unavailable: {reason}")
         }
         _ => error.to_string(),
     }
@@ -219,8 +219,8 @@ fn in_context(error: &pool::Error, object: Object) -> String {
 
 /// Whether a volume whose creation was not answered may be in a pool that is unavailable for this
 /// reason: then no other node may make it.
-fn may_hold(reason: &Sickness) -> bool {
-    matches!(reason, Sickness::Opening | Sickness::Locked)
+fn may_hold(reason: &Unavailable) -> bool {
+    matches!(reason, Unavailable::Opening | Unavailable::Locked)
 }
 
 /// Most calls are about an object that exists.
@@ -335,7 +335,7 @@ fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code 
         {
             Code::ResourceExhausted
         }
-        pool::Error::NoRoom { .. } | pool::Error::DiskFull { .. } => match operation {
+        pool::Error::NoSpace { .. } | pool::Error::DiskFull { .. } => match operation {
             // "Infeasible" to the kubelet: the user may shrink the claim.
             Expand => Code::OutOfRange,
             // RESOURCE_EXHAUSTED is not final to the snapshotter: the object could not be deleted.

@@ -53,19 +53,19 @@ impl Fault {
 }
 
 /// Names the step whose result this is.
-pub(crate) trait During<T> {
+pub(crate) trait InContext<T> {
     /// For a step that changes memory.
-    fn during(self, what: &'static str) -> Result<T, Fault>;
+    fn context(self, what: &'static str) -> Result<T, Fault>;
     /// For a step that makes something durable.
-    fn during_sync(self, what: &'static str) -> Result<T, Fault>;
+    fn context_sync(self, what: &'static str) -> Result<T, Fault>;
 }
 
-impl<T> During<T> for Result<T, Errno> {
-    fn during(self, what: &'static str) -> Result<T, Fault> {
+impl<T> InContext<T> for Result<T, Errno> {
+    fn context(self, what: &'static str) -> Result<T, Fault> {
         self.map_err(|errno| Fault::new(what, errno))
     }
 
-    fn during_sync(self, what: &'static str) -> Result<T, Fault> {
+    fn context_sync(self, what: &'static str) -> Result<T, Fault> {
         self.map_err(|errno| Fault {
             what,
             errno,

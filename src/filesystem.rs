@@ -29,7 +29,7 @@ pub enum Filesystem {
 
 /// How the trees of a filesystem are best removed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Removal {
+pub(crate) struct RemovalPolicy {
     /// The threads that remove one tree.
     pub(crate) threads: usize,
     /// Whether the last entries of a directory go first.
@@ -38,7 +38,7 @@ pub(crate) struct Removal {
     pub(crate) has_subvolumes: bool,
 }
 
-impl Removal {
+impl RemovalPolicy {
     /// One entry after the other.
     pub(crate) const PLAIN: Self = Self {
         threads: 1,
@@ -105,17 +105,17 @@ impl Filesystem {
     /// but it removes the last entry of a node without moving the rest. XFS frees inodes in the
     /// background, and threads only wait for each other's turn at a directory. Elsewhere freeing an
     /// inode is most of the work, and is done beside the next.
-    pub(crate) fn removal(self) -> Removal {
+    pub(crate) fn removal(self) -> RemovalPolicy {
         match self {
-            Self::Btrfs => Removal {
+            Self::Btrfs => RemovalPolicy {
                 backwards: true,
                 has_subvolumes: true,
-                ..Removal::PLAIN
+                ..RemovalPolicy::PLAIN
             },
-            Self::Xfs => Removal::PLAIN,
-            _ => Removal {
+            Self::Xfs => RemovalPolicy::PLAIN,
+            _ => RemovalPolicy {
                 threads: 4,
-                ..Removal::PLAIN
+                ..RemovalPolicy::PLAIN
             },
         }
     }

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::metrics::{self, Metrics};
-use crate::pool::{Pool, PoolStatus, Sickness};
+use crate::pool::{Pool, PoolStatus, Unavailable};
 use crate::quota::Enforcement;
 use crate::types::PoolName;
 use crate::volume::Volumes;
@@ -97,7 +97,7 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
     let pools = pools.map(|pool| {
         let unenforced = pool.enforcement() == Enforcement::None;
         let name = pool.name().clone();
-        (name, pool.sickness(), pool.silence(), unenforced)
+        (name, pool.why_unavailable(), pool.silence(), unenforced)
     });
     readiness(page.volumes.is_loaded(), &pools.collect::<Vec<_>>())
 }
@@ -118,19 +118,19 @@ async fn metrics_text(State(page): State<Page>) -> Response {
 }
 
 /// Why a pool cannot be used, how long its disk has not answered, and whether it enforces no sizes.
-type Health = (PoolName, Option<Sickness>, Option<Duration>, bool);
+type Health = (PoolName, Option<Unavailable>, Option<Duration>, bool);
 
-/// Ready is a driver that has loaded its records. A sick pool is named and does not make it
+/// Ready is a driver that has loaded its records. An unavailable pool is named and does not make it
 /// unready: one dead disk would otherwise hold up the rollout of a whole cluster.
 fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
     let mut text = String::new();
     if !loaded {
         text.push_str("loading\n");
     }
-    for (name, sickness, silence, unenforced) in pools {
+    for (name, unavailable, silence, unenforced) in pools {
         // Writing to a string does not fail.
-        let _ = match (sickness, silence) {
-            (Some(reason), _) => writeln!(text, "pool {name}: sick: {reason}"),
+        let _ = match (unavailable, silence) {
+            (Some(reason), _) => writeln!(text, "pool {name}: unavailable: {reason}"),
             (None, Some(silence)) => writeln!(
                 text,
                 "pool {name}: not answering: an operation on its disk has not returned for {} s; \
@@ -139,7 +139,7 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
             ),
             (None, None) => writeln!(text, "pool {name}: healthy"),
         };
-        if *unenforced && sickness.is_none() && silence.is_none() {
+        if *unenforced && unavailable.is_none() && silence.is_none() {
             let _ = writeln!(
                 text,
                 "pool {name}: sizes are not enforced; `rootcellar check` says why"
@@ -166,8 +166,8 @@ mod tests {
     fn readyz_tells_the_pools_apart() {
         let healthy = || ("fast".parse().unwrap(), None, None, false);
         let unenforced = || ("big".parse().unwrap(), None, None, true);
-        let read_only = Some(Sickness::ReadOnly);
-        let sick = || ("slow".parse().unwrap(), read_only.clone(), None, true);
+        let read_only = Some(Unavailable::ReadOnly);
+        let unavailable = || ("slow".parse().unwrap(), read_only.clone(), None, true);
         let long = Some(Duration::from_secs(31));
         let silent = || ("hung".parse().unwrap(), None, long, true);
         let cases = [
@@ -178,9 +178,9 @@ mod tests {
             (false, vec![healthy()], 503, "loading\npool fast: healthy\n"),
             (
                 true,
-                vec![healthy(), sick()],
+                vec![healthy(), unavailable()],
                 200,
-                "pool fast: healthy\npool slow: sick: its filesystem is read-only\n",
+                "pool fast: healthy\npool slow: unavailable: its filesystem is read-only\n",
             ),
             (
                 true,

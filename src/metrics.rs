@@ -85,7 +85,7 @@ type Number = (&'static str, &'static str, fn(&PoolStatus) -> u64);
 
 const GAUGES: [Number; 13] = [
     ("pool_healthy", "Whether the pool can be used.", |pool| {
-        (pool.sickness.is_none() && pool.silence.is_none()).into()
+        (pool.unavailable.is_none() && pool.silence.is_none()).into()
     }),
     (
         "pool_answering",
@@ -94,12 +94,12 @@ const GAUGES: [Number; 13] = [
     ),
     (
         "pool_total_bytes",
-        "The size of the pool's filesystem; 0 while the pool is sick or its disk does not answer.",
+        "The size of the pool's filesystem; 0 while the pool is unavailable or its disk does not answer.",
         |pool| pool.total.0,
     ),
     (
         "pool_available_bytes",
-        "What the next volume may have; 0 while the pool is sick or its disk does not answer.",
+        "What the next volume may have; 0 while the pool is unavailable or its disk does not answer.",
         |pool| pool.available.0,
     ),
     (
@@ -122,13 +122,13 @@ const GAUGES: [Number; 13] = [
     ),
     (
         "pool_enforces",
-        "Whether the kernel holds the pool's volumes to their sizes; 0 while the pool is sick.",
+        "Whether the kernel holds the pool's volumes to their sizes; 0 while the pool is unavailable.",
         |pool| (pool.enforcement != Enforcement::None).into(),
     ),
     (
-        "pool_volumes_unheld",
+        "pool_volumes_not_enforced",
         "How many volumes have a size that nothing holds.",
-        |pool| count(pool.unheld),
+        |pool| count(pool.not_enforced),
     ),
     (
         "pool_quarantined",
@@ -198,15 +198,15 @@ fn count(number: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::Sickness;
+    use crate::pool::Unavailable;
     use crate::types::Bytes;
 
-    fn pool(name: &str, sickness: Option<Sickness>) -> PoolStatus {
+    fn pool(name: &str, unavailable: Option<Unavailable>) -> PoolStatus {
         PoolStatus {
             name: name.parse().unwrap(),
             path: "/pool".into(),
             id: None,
-            sickness,
+            unavailable,
             silence: None,
             filesystem: "ext4".into(),
             enforcement: Enforcement::Project,
@@ -215,7 +215,7 @@ mod tests {
             reserved: Bytes(300),
             volumes: 3,
             snapshots: 1,
-            unheld: 2,
+            not_enforced: 2,
             limits_restored: 5,
             quarantined: 1,
             trash: 2,
@@ -233,8 +233,8 @@ mod tests {
             silence: Some(Duration::from_secs(31)),
             ..pool("silent", None)
         };
-        let sick = pool("slow", Some(Sickness::ReadOnly));
-        let pools = vec![pool("fast", None), sick, silent];
+        let unavailable = pool("slow", Some(Unavailable::ReadOnly));
+        let pools = vec![pool("fast", None), unavailable, silent];
         let metrics = Metrics::new();
         metrics.observe("CreateVolume", "OK", Duration::from_millis(2));
         let text = metrics.text(pools).unwrap();
@@ -259,7 +259,7 @@ mod tests {
             "rootcellar_pool_reserved_bytes{pool=\"fast\"} 300",
             "rootcellar_pool_volumes{pool=\"fast\"} 3",
             "rootcellar_pool_enforces{pool=\"fast\"} 1",
-            "rootcellar_pool_volumes_unheld{pool=\"fast\"} 2",
+            "rootcellar_pool_volumes_not_enforced{pool=\"fast\"} 2",
             "rootcellar_pool_limits_restored_total{pool=\"fast\"} 5",
             "rootcellar_pool_quarantined{pool=\"fast\"} 1",
             "rootcellar_pool_trash{pool=\"fast\"} 2",

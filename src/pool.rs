@@ -1,7 +1,7 @@
 //! A pool: a named root path on one filesystem, with what it holds and how it fares.
 //!
-//! A pool is open or sick. While it is open, [`disk::Disk`] holds its descriptors; a pool that
-//! falls sick drops them all and is looked at again every few seconds. The mutex guards what is
+//! A pool is open or unavailable. While it is open, [`disk::Disk`] holds its descriptors; a pool that
+//! becomes unavailable drops them all and is looked at again every few seconds. The mutex guards what is
 //! known in memory and is never held while the disk is asked or written.
 
 mod adopt;
@@ -27,8 +27,8 @@ mod quarantine;
 pub(crate) mod record;
 mod retained;
 mod room;
-mod sickness;
 mod trash;
+mod unavailable;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -45,23 +45,23 @@ use crate::types::{Bytes, NodeName, PoolId, PoolName};
 pub use adopt::{Adopted, adopt, retire};
 pub use claims::Claims;
 pub(crate) use copies::Origin;
-pub use copies::{CopyStatus, Terms, Unfinished};
+pub use copies::{CopyPolicy, CopyStatus, Unfinished};
 pub use disk::Site;
 pub use enforce::Enforced;
 pub use enforcement::{Unenforced, said_at_init};
 pub use error::{Error, Result};
-pub(crate) use index::Kept;
+pub(crate) use index::Resource;
 pub use index::{Entry, Quarantined, SnapshotEntry};
 pub use init::{Wanted, enable_quota, init};
-pub use marker::Made;
+pub use marker::NewPool;
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub use record::{
-    AccessMode, FORMAT, Method, Mode, Parameters, Pin, Record, Sharing, SnapshotRecord, Source,
-    Unknown, VolumeRecord,
+    AccessMode, FORMAT, Method, Mode, Parameters, Record, RetainedCharge, Sharing, SnapshotRecord,
+    Source, Unknown, VolumeRecord,
 };
 pub use room::Reservation;
-pub use sickness::Sickness;
+pub use unavailable::Unavailable;
 pub(crate) use work::{CALLS_AT_ONCE, Work};
 
 use copies::Copies;
@@ -112,8 +112,8 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct State {
-    disk: Result<Arc<Disk>, Sickness>,
-    /// Kept while the pool is sick: its volumes still live in it.
+    disk: Result<Arc<Disk>, Unavailable>,
+    /// Resource while the pool is unavailable: its volumes still live in it.
     id: Option<PoolId>,
     index: Index,
     /// What is promised to what is being made.
@@ -121,7 +121,7 @@ struct State {
     /// How often room was promised, or a disk opened: nothing came as long as this is the same.
     grants: u64,
     /// What snapshots being made pin.
-    pinning: Vec<Pin>,
+    pending: Vec<RetainedCharge>,
     /// What stood on the filesystem when the pool last held nothing.
     other: Bytes,
     /// The charges as they were read last.
@@ -145,16 +145,16 @@ pub struct PoolStatus {
     /// Its identity, once known.
     pub id: Option<PoolId>,
     /// Why it cannot be used, if it cannot.
-    pub sickness: Option<Sickness>,
+    pub unavailable: Option<Unavailable>,
     /// How long its disk has not answered, if that is too long.
     pub silence: Option<Duration>,
-    /// The type of its filesystem, as in `ext4`; empty while the pool is sick.
+    /// The type of its filesystem, as in `ext4`; empty while the pool is unavailable.
     pub filesystem: String,
-    /// What holds sizes in it; nothing while the pool is sick.
+    /// What holds sizes in it; nothing while the pool is unavailable.
     pub enforcement: Enforcement,
-    /// The size of its filesystem; 0 while the pool is sick or its disk does not answer.
+    /// The size of its filesystem; 0 while the pool is unavailable or its disk does not answer.
     pub total: Bytes,
-    /// What the next volume may have; 0 while the pool is sick or its disk does not answer.
+    /// What the next volume may have; 0 while the pool is unavailable or its disk does not answer.
     pub available: Bytes,
     /// The sum of the sizes of its volumes.
     pub reserved: Bytes,
@@ -163,7 +163,7 @@ pub struct PoolStatus {
     /// How many snapshots it holds.
     pub snapshots: usize,
     /// How many of them have a size that nothing holds.
-    pub unheld: usize,
+    pub not_enforced: usize,
     /// How many limits were not as recorded, and were restored, since start.
     pub limits_restored: u64,
     /// How many directories and records are quarantined.
@@ -184,7 +184,7 @@ pub struct PoolStatus {
 
 /// What a pool knows of an id.
 #[derive(Debug, Clone)]
-pub enum Known<R = VolumeRecord> {
+pub enum Lookup<R = VolumeRecord> {
     /// What is called so.
     Entry(Arc<Entry<R>>),
     /// Something that cannot be trusted.
@@ -198,12 +198,12 @@ impl Pool {
     pub fn new(options: PoolOptions, context: Context) -> Result<Self> {
         let id = context.memory.recall(&options.path)?;
         let state = State {
-            disk: Err(Sickness::Opening),
+            disk: Err(Unavailable::Opening),
             id,
             index: Index::default(),
             in_flight: 0,
             grants: 0,
-            pinning: Vec::new(),
+            pending: Vec::new(),
             other: Bytes::ZERO,
             measured: None,
         };
@@ -250,7 +250,7 @@ impl Pool {
         self.copies.stop();
     }
 
-    fn disk(&self) -> Result<Arc<Disk>, Sickness> {
+    fn disk(&self) -> Result<Arc<Disk>, Unavailable> {
         self.lock().disk.clone()
     }
 
@@ -258,7 +258,7 @@ impl Pool {
         self.limiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_sick(&self) -> bool {
+    fn is_unavailable(&self) -> bool {
         self.lock().disk.is_err()
     }
 
@@ -272,22 +272,22 @@ impl Pool {
     }
 
     /// The error of a pool that cannot be used.
-    pub fn unavailable(&self, reason: Sickness) -> Error {
+    pub fn unavailable(&self, reason: Unavailable) -> Error {
         let pool = self.options.name.clone();
         match reason {
-            Sickness::Shortage(fault) => Error::Retry { pool, fault },
+            Unavailable::Shortage(fault) => Error::Retry { pool, fault },
             _ => Error::Unavailable { pool, reason },
         }
     }
 
     /// Why the pool cannot be used, if it cannot.
-    pub fn sickness(&self) -> Option<Sickness> {
+    pub fn why_unavailable(&self) -> Option<Unavailable> {
         self.lock().disk.as_ref().err().cloned()
     }
 
     /// Classifies a fault. A full disk and a shortage of the process's own are answers; any other
-    /// makes the pool sick, because the state of the disk is unknown until its records are read again.
-    fn judge(&self, fault: Fault) -> Error {
+    /// makes the pool unavailable, because the state of the disk is unknown until its records are read again.
+    fn classify(&self, fault: Fault) -> Error {
         let pool = self.options.name.clone();
         if fault.is_full() {
             return Error::DiskFull {
@@ -298,14 +298,14 @@ impl Pool {
         if fault.is_local() {
             return Error::Retry { pool, fault };
         }
-        let sickness = Sickness::from(fault);
-        self.fall_sick(sickness.clone());
-        self.unavailable(sickness)
+        let unavailable = Unavailable::from(fault);
+        self.mark_unavailable(unavailable.clone());
+        self.unavailable(unavailable)
     }
 
     /// Classifies a fault of the sync after a change became visible.
     fn unsynced(&self, fault: Fault) -> Error {
-        match self.judge(fault) {
+        match self.classify(fault) {
             Error::Unavailable { pool, reason } => Error::CommittedUnsynced { pool, reason },
             other => other,
         }
@@ -313,19 +313,19 @@ impl Pool {
 
     /// What the pool knows of an id, and why it cannot be used now, if it cannot; both of one
     /// moment.
-    pub(crate) fn find<R: Kept>(&self, id: R::Id) -> (Known<R>, Option<Sickness>) {
+    pub(crate) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
         let state = self.lock();
         let index = &state.index;
         let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
-            (Some(entry), _) => Known::Entry(Arc::clone(entry)),
-            (None, Some(quarantined)) => Known::Quarantined(quarantined.clone()),
-            (None, None) => Known::Nothing,
+            (Some(entry), _) => Lookup::Entry(Arc::clone(entry)),
+            (None, Some(quarantined)) => Lookup::Quarantined(quarantined.clone()),
+            (None, None) => Lookup::Nothing,
         };
         (known, state.disk.as_ref().err().cloned())
     }
 
     /// At most `count` entries that are asked for, whose ids come after one, in order.
-    pub(crate) fn after<R: Kept + 'static>(
+    pub(crate) fn after<R: Resource + 'static>(
         &self,
         id: Option<R::Id>,
         count: usize,
@@ -339,11 +339,13 @@ impl Pool {
 
     /// The type of the filesystem the pool is on.
     pub fn filesystem(&self) -> Result<Filesystem> {
-        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
+        let disk = self
+            .disk()
+            .map_err(|unavailable| self.unavailable(unavailable))?;
         Ok(disk.filesystem)
     }
 
-    /// How the pool holds sizes; not at all while it is sick.
+    /// How the pool holds sizes; not at all while it is unavailable.
     pub fn enforcement(&self) -> Enforcement {
         self.disk()
             .map_or(Enforcement::None, |disk| disk.quota.enforcement())

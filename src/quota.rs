@@ -2,8 +2,8 @@
 
 mod btrfs;
 mod fake;
+mod ids;
 mod none;
-mod numbers;
 mod project;
 
 use std::fmt;
@@ -19,8 +19,8 @@ use crate::types::Bytes;
 
 pub use btrfs::{Mode, enable, mode};
 pub use fake::FakeQuota;
+pub use ids::OURS;
 pub use none::NoQuota;
-pub use numbers::OURS;
 
 /// How a size is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +137,7 @@ impl Quotas for KernelQuotas {
 
 /// Why the kernel holds no sizes on a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lack {
+pub enum MissingQuota {
     /// It is one of which the driver knows no quota.
     Unknown,
     /// It was mounted without the option that makes project quota limit.
@@ -152,7 +152,7 @@ pub enum Lack {
     Permission,
 }
 
-impl Lack {
+impl MissingQuota {
     /// The reason, as part of a sentence about the filesystem of this type.
     pub fn on(self, filesystem: Filesystem) -> String {
         match self {
@@ -174,15 +174,15 @@ impl Lack {
 
 /// Why nothing holds sizes on the filesystem of this type that `root` is on; nothing if they are
 /// held.
-pub fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
+pub fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<MissingQuota>, Errno> {
     match filesystem {
         Filesystem::Btrfs => Ok(match mode(root)? {
-            Mode::Off => Some(Lack::Off),
-            Mode::Full => Some(Lack::Full),
+            Mode::Off => Some(MissingQuota::Off),
+            Mode::Full => Some(MissingQuota::Full),
             Mode::Simple => None,
         }),
         Filesystem::Xfs | Filesystem::Ext4 => project::lack(filesystem, root),
-        _ => Ok(Some(Lack::Unknown)),
+        _ => Ok(Some(MissingQuota::Unknown)),
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Edge {
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
     /// Of which each call has one until it ends.
-    turns: Arc<Semaphore>,
+    calls: Arc<Semaphore>,
 }
 
 /// What a handler answers.
@@ -101,21 +101,21 @@ impl Edge {
             key: plugin.topology_key.clone(),
             value: plugin.node.topology_value(),
         };
-        let turns = Arc::new(Semaphore::new(ALL_CALLS as usize));
+        let calls = Arc::new(Semaphore::new(ALL_CALLS as usize));
         Self {
             plugin,
             topology,
             volumes,
             metrics,
-            turns,
+            calls,
         }
     }
 
     /// Waits until no call is at work, also none whose client is gone, and lets none begin after.
     pub(crate) async fn close(&self) {
         // An error says that it is closed already.
-        let _all = self.turns.acquire_many(ALL_CALLS).await;
-        self.turns.close();
+        let _all = self.calls.acquire_many(ALL_CALLS).await;
+        self.calls.close();
     }
 
     /// Runs a call's work to its end; `subject` is the volume's id or name, or empty.
@@ -125,7 +125,7 @@ impl Edge {
         F: FnOnce(&Edge) -> Result<T> + Send + 'static,
     {
         let started = Instant::now();
-        let turn = Arc::clone(&self.turns).try_acquire_owned();
+        let turn = Arc::clone(&self.calls).try_acquire_owned();
         let turn = turn.map_err(|_| stopping())?;
         let edge = Arc::clone(self);
         let call = move || {

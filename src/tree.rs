@@ -2,7 +2,7 @@
 //! crossing no mount, at any depth. The descriptors come from a guarded clone of the pool.
 
 mod copy;
-mod crew;
+mod queue;
 mod tag;
 mod weigh;
 
@@ -17,11 +17,11 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::fault::{During, Fault};
-use crate::filesystem::Removal;
+use crate::fault::{Fault, InContext};
+use crate::filesystem::RemovalPolicy;
 use crate::os::{self, Os};
 
-use crew::{Crew, Entry, Job, Over, next_entries};
+use queue::{Entry, Job, Over, WorkQueue, next_entries};
 
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
 pub(crate) use tag::Tagging;
@@ -70,9 +70,9 @@ impl Watch for NoWatch {
 
 /// Removes the tree `name` in `dir`.
 pub(crate) fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
-    let top = os::open_dir(dir, name).during("open a directory to remove")?;
-    empty(os, &top, None, Removal::PLAIN, &NoWatch)?;
-    os.rmdir(dir, name).during("remove a directory")
+    let top = os::open_dir(dir, name).context("open a directory to remove")?;
+    empty(os, &top, None, RemovalPolicy::PLAIN, &NoWatch)?;
+    os.rmdir(dir, name).context("remove a directory")
 }
 
 /// Removes everything in `top` but the entry called `keep`. What resists does not stop the rest;
@@ -81,34 +81,34 @@ pub(crate) fn empty(
     os: &Os,
     top: &OwnedFd,
     keep: Option<&str>,
-    manner: Removal,
+    manner: RemovalPolicy,
     watch: &dyn Watch,
 ) -> Result<(), Fault> {
-    let top = rustix::io::fcntl_dupfd_cloexec(top, 0).during("hold a directory")?;
-    let sweep = Sweep {
+    let top = rustix::io::fcntl_dupfd_cloexec(top, 0).context("hold a directory")?;
+    let removal = Removal {
         os,
         top: Dir::new(Emptied::new(top), None),
         manner,
         hoisted: AtomicBool::new(false),
         fault: Mutex::new(None),
         watch,
-        crew: Crew::new(manner.threads.saturating_sub(1), "reclaim-helper"),
+        queue: WorkQueue::new(manner.threads.saturating_sub(1), "reclaim-helper"),
     };
     std::thread::scope(|scope| {
-        let _over = Over(&sweep.crew);
-        let hand = Hand {
-            sweep: &sweep,
+        let _over = Over(&removal.queue);
+        let worker = Worker {
+            removal: &removal,
             scope,
         };
-        hand.empty_top(keep)
+        worker.empty_top(keep)
     })?;
-    let fault = sweep.fault.into_inner();
+    let fault = removal.fault.into_inner();
     fault
         .unwrap_or_else(PoisonError::into_inner)
         .map_or(Ok(()), Err)
 }
 
-type Dir = crew::Dir<Emptied>;
+type Dir = queue::Dir<Emptied>;
 
 /// A directory that is being emptied.
 #[derive(Debug)]
@@ -142,26 +142,26 @@ impl AsFd for Emptied {
     }
 }
 
-struct Sweep<'a> {
+struct Removal<'a> {
     os: &'a Os,
     top: Arc<Dir>,
-    manner: Removal,
+    manner: RemovalPolicy,
     hoisted: AtomicBool,
     fault: Mutex<Option<Fault>>,
     watch: &'a dyn Watch,
-    crew: Crew<Emptied>,
+    queue: WorkQueue<Emptied>,
 }
 
 /// One of the threads at work.
 #[derive(Clone, Copy)]
-struct Hand<'scope, 'env> {
-    sweep: &'scope Sweep<'scope>,
+struct Worker<'scope, 'env> {
+    removal: &'scope Removal<'scope>,
     scope: &'scope Scope<'scope, 'env>,
 }
 
-impl Hand<'_, '_> {
+impl Worker<'_, '_> {
     fn empty_top(self, keep: Option<&str>) -> Result<(), Fault> {
-        let top = &self.sweep.top;
+        let top = &self.removal.top;
         loop {
             for _ in 0..MAX_PASSES {
                 self.pass(top, keep, 0, Reading::Anew)?;
@@ -169,7 +169,7 @@ impl Hand<'_, '_> {
                     break;
                 }
             }
-            if !self.sweep.hoisted.swap(false, Ordering::Relaxed) {
+            if !self.removal.hoisted.swap(false, Ordering::Relaxed) {
                 return Ok(());
             }
         }
@@ -184,10 +184,10 @@ impl Hand<'_, '_> {
         reading: Reading,
     ) -> Result<(), Fault> {
         let passed = self.read(dir, keep, depth, reading);
-        self.sweep
-            .crew
+        self.removal
+            .queue
             .gather(dir, |job| self.work(&job.dir, job.entries, depth + 1));
-        if self.sweep.watch.stopped() {
+        if self.removal.watch.stopped() {
             return Err(Fault::new("go on: stopped", Errno::CANCELED));
         }
         passed
@@ -202,20 +202,20 @@ impl Hand<'_, '_> {
     ) -> Result<(), Fault> {
         let listing = "list a directory";
         if reading == Reading::Anew {
-            rustix::fs::seek(dir.as_fd(), SeekFrom::Start(0)).during(listing)?;
+            rustix::fs::seek(dir.as_fd(), SeekFrom::Start(0)).context(listing)?;
         }
-        while let Some(mut entries) = next_entries(dir.as_fd()).during(listing)? {
+        while let Some(mut entries) = next_entries(dir.as_fd()).context(listing)? {
             entries
                 .retain(|entry| keep.is_none_or(|keep| keep.as_bytes() != entry.name.as_bytes()));
             let all = reading == Reading::Few && entries.len() < CERTAINLY_ALL;
             // The last is taken first.
-            if !self.sweep.manner.backwards {
+            if !self.removal.manner.backwards {
                 entries.reverse();
             }
             // Files first: directories are what is worth giving away.
             entries.sort_by_key(|entry| !entry.is_dir());
             self.work(dir, entries, depth);
-            if all || self.sweep.watch.stopped() {
+            if all || self.removal.watch.stopped() {
                 break;
             }
         }
@@ -225,12 +225,14 @@ impl Hand<'_, '_> {
     /// Removes entries of a directory, the last first, and gives some away to whoever is idle.
     fn work(self, dir: &Arc<Dir>, mut entries: Vec<Entry>, depth: usize) {
         while let Some(entry) = entries.pop() {
-            if self.sweep.watch.stopped() {
+            if self.removal.watch.stopped() {
                 return;
             }
-            if self.sweep.crew.wants() {
+            if self.removal.queue.wants() {
                 let does = move |job: Job<Emptied>| self.work(&job.dir, job.entries, 0);
-                self.sweep.crew.share(self.scope, dir, &mut entries, does);
+                self.removal
+                    .queue
+                    .share(self.scope, dir, &mut entries, does);
             }
             if self.remove_entry(dir, &entry, depth) {
                 dir.advance();
@@ -253,7 +255,7 @@ impl Hand<'_, '_> {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
             Err(errno) => {
-                let fault = &self.sweep.fault;
+                let fault = &self.removal.fault;
                 fault
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -265,16 +267,16 @@ impl Hand<'_, '_> {
 
     fn unlink(self, dir: &Arc<Dir>, name: &CStr) -> Result<(), Errno> {
         let name = OsStr::from_bytes(name.to_bytes());
-        self.sweep
-            .insist(dir, name, || self.sweep.os.unlink(dir.as_fd(), name))?;
-        self.sweep.watch.removed();
+        self.removal
+            .insist(dir, name, || self.removal.os.unlink(dir.as_fd(), name))?;
+        self.removal.watch.removed();
         Ok(())
     }
 
     fn remove_directory(self, dir: &Arc<Dir>, name: &CStr, depth: usize) -> Result<(), Errno> {
         let path = OsStr::from_bytes(name.to_bytes());
         if depth >= MAX_DEPTH {
-            return self.sweep.hoist(dir, path);
+            return self.removal.hoist(dir, path);
         }
         let child = match os::open_dir(dir.as_fd(), path) {
             Ok(child) => Dir::new(Emptied::new(child), Some(Arc::clone(dir))),
@@ -282,11 +284,11 @@ impl Hand<'_, '_> {
             Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(dir, name),
             Err(errno) => return Err(errno),
         };
-        if self.sweep.manner.has_subvolumes && os::is_subvolume(&child)? {
+        if self.removal.manner.has_subvolumes && os::is_subvolume(&child)? {
             // A pod may have left it read-only as a whole.
-            self.sweep.os.clear_read_only(&child)?;
+            self.removal.os.clear_read_only(&child)?;
             if depth > 0 {
-                return self.sweep.hoist(dir, path);
+                return self.removal.hoist(dir, path);
             }
         }
         let mut advanced = false;
@@ -300,15 +302,15 @@ impl Hand<'_, '_> {
                 .map_err(|fault| fault.errno)?;
             advanced |= child.has_advanced();
             let removed = self
-                .sweep
-                .insist(dir, path, || self.sweep.os.rmdir(dir.as_fd(), path));
+                .removal
+                .insist(dir, path, || self.removal.os.rmdir(dir.as_fd(), path));
             match removed {
                 // That it is empty, only the filesystem knows.
                 Err(Errno::NOTEMPTY | Errno::EXIST) if pass == 0 => {}
                 Err(Errno::NOTEMPTY | Errno::EXIST) if advanced => advanced = false,
                 outcome => {
                     outcome?;
-                    self.sweep.watch.removed();
+                    self.removal.watch.removed();
                     return Ok(());
                 }
             }
@@ -317,7 +319,7 @@ impl Hand<'_, '_> {
     }
 }
 
-impl Sweep<'_> {
+impl Removal<'_> {
     /// Moves a directory that is too deep to the top, where another pass finds it. Out of a
     /// subvolume only other subvolumes can be moved; those are moved wherever they are found, so
     /// that what holds the rest is right below the top.

@@ -1,13 +1,13 @@
 //! The volumes of this node, over all its pools: what the RPC edge, the command line and the
 //! tests all call. Everything here is synchronous, and every change runs to its end.
 
-mod busy;
 mod capability;
 mod class;
 mod create;
 mod enforce;
 mod expand;
 mod find;
+mod in_flight;
 mod publications;
 mod publish;
 mod snapshot;
@@ -20,18 +20,20 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::Os;
-use crate::pool::{self, Context, Entry, Memory, Pool, PoolOptions, Sickness, Site, VolumeRecord};
+use crate::pool::{
+    self, Context, Entry, Memory, Pool, PoolOptions, Site, Unavailable, VolumeRecord,
+};
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
-pub use crate::pool::{AccessMode, Method, Mode, Parameters, Sharing, Source, Terms};
+pub use crate::pool::{AccessMode, CopyPolicy, Method, Mode, Parameters, Sharing, Source};
 pub use capability::Capability;
-pub use class::{Class, Hold, InUse, SnapshotClass};
+pub use class::{Class, EnforcementPolicy, InUse, SnapshotClass};
 pub use expand::ExpandRequest;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotPage, SnapshotRequest};
 
-use busy::Busy;
 use find::{parse_id, shorten};
+use in_flight::InFlight;
 use publications::Publications;
 
 /// How long the server waits for the answer of a disk before it says that there is none.
@@ -88,7 +90,7 @@ pub struct Volumes {
     memory: Arc<Memory>,
     pools: Vec<Arc<Pool>>,
     publications: Publications,
-    busy: Busy,
+    in_flight: InFlight,
     loaded: AtomicBool,
 }
 
@@ -225,7 +227,7 @@ impl Volumes {
             memory,
             pools,
             publications: Publications::default(),
-            busy: Busy::default(),
+            in_flight: InFlight::default(),
             loaded: AtomicBool::new(false),
         })
     }
@@ -236,8 +238,8 @@ impl Volumes {
         let deadline = Instant::now() + self.settings.lock_wait;
         let mut locked = 0;
         for pool in &self.pools {
-            // Any other sickness is the pool's own matter, and it is looked at again.
-            if self.open_patiently(pool, deadline)? == Some(Sickness::Locked) {
+            // Any other unavailable is the pool's own matter, and it is looked at again.
+            if self.open_patiently(pool, deadline)? == Some(Unavailable::Locked) {
                 locked += 1;
             }
         }
@@ -257,21 +259,21 @@ impl Volumes {
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         deadline: Instant,
-    ) -> Result<Option<Sickness>> {
+    ) -> Result<Option<Unavailable>> {
         let (done, outcome) = mpsc::channel();
         let (volumes, opening) = (Arc::clone(self), Arc::clone(pool));
         std::thread::Builder::new()
             .name(format!("open-{}", pool.name()))
             .spawn(move || {
                 let opened = opening.open(deadline, &|site| volumes.learn_publications(site));
-                // Nobody waits any more; the pool is open or sick all the same.
+                // Nobody waits any more; the pool is open or unavailable all the same.
                 let _ = done.send(opened.err());
             })
             .map_err(no_thread(pool))?;
         let patience = deadline.saturating_duration_since(Instant::now()) + OPEN_PATIENCE;
         Ok(outcome.recv_timeout(patience).unwrap_or_else(|_| {
             tracing::error!(pool = %pool.name(), "does not open; going on without it");
-            Some(Sickness::Opening)
+            Some(Unavailable::Opening)
         }))
     }
 
@@ -280,7 +282,7 @@ impl Volumes {
         self.loaded.load(Ordering::Acquire)
     }
 
-    /// Looks at a pool: one that is not what it was falls sick, a sick one is opened again.
+    /// Looks at a pool: one that is not what it was becomes unavailable, an unavailable one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
         pool.check(&|site| self.learn_publications(site));
     }

@@ -19,7 +19,7 @@ var disks = []entry{
 }
 
 const (
-	notMounted = "sick: nothing is mounted at its path, and it has require-mount; mount the disk"
+	notMounted = "unavailable: nothing is mounted at its path, and it has require-mount; mount the disk"
 	// within is what is promised for a disk that comes: the driver looks every two seconds, the provisioner every five.
 	within = 10 * time.Second
 	// promptly leaves a pod time to start on a busy machine.
@@ -125,7 +125,7 @@ func diskComesLate(s *scenario) {
 	})
 	s.nothingBeneath()
 
-	s.logged("pool is sick pool=late reason=nothing is mounted at its path")
+	s.logged("pool is unavailable pool=late reason=nothing is mounted at its path")
 
 	s.mountAt("late.img", poolPath("late"))
 	s.eventually("the pool works and the scheduler knows it", within, func() string {
@@ -247,10 +247,10 @@ func diskExchanged(s *scenario) {
 		init   []string
 		reason string
 	}{
-		{"empty", "late", nil, "sick: its path held pool"},
-		{"another", "late", []string{"pool", "init"}, "sick: its path holds pool"},
+		{"empty", "late", nil, "unavailable: its path held pool"},
+		{"another", "late", []string{"pool", "init"}, "unavailable: its path holds pool"},
 		// There was no pool at this path before.
-		{"elsewheres", "fast", []string{"pool", "init", "--node", "elsewhere"}, "sick: its path holds pool"},
+		{"elsewheres", "fast", []string{"pool", "init", "--node", "elsewhere"}, "unavailable: its path holds pool"},
 	} {
 		path, image := poolPath(other.pool), other.disk+".img"
 		s.poolIs(node1, other.pool, notMounted)

@@ -29,7 +29,7 @@ func podFillsDisk(s *scenario) {
 	s.poolIs(node1, "late", "healthy")
 	s.left(node1, class, 0)
 	s.claim("sent", class, "25Mi", sentTo(node1))
-	s.event("PersistentVolumeClaim", "sent", "pool late has room for 0 bytes, not for 26214400 bytes")
+	s.event("PersistentVolumeClaim", "sent", "pool late has free space for 0 bytes, not for 26214400 bytes")
 	snapshots := s.snapshotClass("{copy: allowed}")
 	s.snapshotBy(snapshots, "no-room", "neighbour")
 	s.forbidden("no-room", "FailedPrecondition", "pool late")

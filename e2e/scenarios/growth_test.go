@@ -255,7 +255,7 @@ func growsWhenThereIsRoom(s *scenario) {
 	s.running("taker")
 
 	s.ask("data", "128Mi")
-	s.event("Pod", "writer", "OutOfRange", "pool held has room for")
+	s.event("Pod", "writer", "OutOfRange", "pool held has free space for")
 	s.sizes("data", "128Mi", "64Mi")
 	s.deletePod("taker")
 	s.deleteClaim("taker")

@@ -94,7 +94,7 @@ func (s *scenario) page(n node, path string) (string, error) {
 	return string(text), err
 }
 
-// poolIs waits until the driver's page and its metrics say of a pool that it is healthy, or sick for this reason.
+// poolIs waits until the driver's page and its metrics say of a pool that it is healthy, or unavailable for this reason.
 func (s *scenario) poolIs(n node, pool, state string) {
 	s.Helper()
 	metric := fmt.Sprintf("rootcellar_pool_healthy{pool=%q} 0\n", pool)

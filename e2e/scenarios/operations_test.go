@@ -139,10 +139,10 @@ func replaceDisk(s *scenario) {
 	p := s.follow("Replace a disk", "NEW_DISK="+s.makeBlank("new.img"))
 	// Deleted before the disk was declared gone, it stays.
 	s.kubectl("delete", "pvc", "keeper")
-	s.event("PersistentVolume", lost.Name, "is sick")
+	s.event("PersistentVolume", lost.Name, "is unavailable")
 	s.unmountAfter(node1)
 	p.step("mkfs")
-	s.poolIs(node1, "late", "sick: its path held pool")
+	s.poolIs(node1, "late", "unavailable: its path held pool")
 	p.step("pool retire")
 	s.poolIs(node1, "late", "healthy")
 	p.step("delete pvc")
@@ -157,7 +157,7 @@ func replaceDisk(s *scenario) {
 	s.unmountLate()
 
 	s.mountAt("late.img", poolPath("late"))
-	s.poolIs(node1, "late", "sick: its path holds pool")
+	s.poolIs(node1, "late", "unavailable: its path holds pool")
 	s.directory(node1, "late", lost.Name)
 	_, err := s.on(node1, "sh", "-euc", "rm -r "+poolPath("late")+"/volumes/*"+lost.Name+"*")
 	s.must(err)
@@ -182,7 +182,7 @@ func moveDisk(s *scenario) {
 	s.lateFreed()
 	s.unmountAfter(node2)
 	p.step("mount")
-	s.poolIs(node2, "late", "sick: its path holds pool")
+	s.poolIs(node2, "late", "unavailable: its path holds pool")
 	p.step("pool adopt")
 	s.poolIs(node2, "late", "healthy")
 	s.keptOn(node2)
@@ -198,7 +198,7 @@ func moveDisk(s *scenario) {
 	s.poolIs(node2, "late", notMounted)
 
 	s.mountAt("late.img", poolPath("late"))
-	s.poolIs(node1, "late", "sick: its path holds pool")
+	s.poolIs(node1, "late", "unavailable: its path holds pool")
 	s.adopt(node1)
 	s.unmountLate()
 }
@@ -238,7 +238,7 @@ func takeBackGrowth(s *scenario) {
 	s.says("writer", "echo kept > /data/kept && cat /data/kept", "kept")
 
 	s.ask("data", "1Ti")
-	s.event("Pod", "writer", "OutOfRange", "pool held has room for")
+	s.event("Pod", "writer", "OutOfRange", "pool held has free space for")
 	s.sizes("data", "1Ti", "64Mi")
 	if promised := s.metric(home, "rootcellar_pool_reserved_bytes", "held"); promised != 64<<20 {
 		s.Fatalf("%d bytes are promised", promised)
@@ -250,11 +250,11 @@ func takeBackGrowth(s *scenario) {
 
 	s.deletePod("writer")
 	s.pod("writer", with("data", "/data"))
-	s.event("Pod", "writer", "MountVolume.Setup failed while expanding volume", "pool held has room for")
+	s.event("Pod", "writer", "MountVolume.Setup failed while expanding volume", "pool held has free space for")
 	s.sizes("data", "1Ti", "64Mi")
 
 	p := s.follow("Take back a growth that does not fit", "NAMESPACE="+s.namespace, "CLAIM=data", "SIZE=65Mi")
-	if out := p.step("get events"); !holdsAll(out, []string{"1Ti", "64Mi", "pool held has room for"}) {
+	if out := p.step("get events"); !holdsAll(out, []string{"1Ti", "64Mi", "pool held has free space for"}) {
 		s.Fatalf("it prints\n%s", out)
 	}
 	out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi"))

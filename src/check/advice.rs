@@ -5,15 +5,15 @@ use std::path::Path;
 use crate::filesystem::Filesystem;
 use crate::mount::Place;
 use crate::pool::enforcement::quoted;
-use crate::pool::{Record, Sickness, SnapshotRecord, VolumeRecord};
+use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
 use crate::quota::Enforcement;
 
 /// What makes the driver read a pool anew.
 pub(super) const RESTART: &str = "restart the driver on this node";
 
-/// The sentence of a sickness, and the way out that it ends in.
-pub(super) fn of_sickness(sickness: &Sickness) -> (String, Option<String>) {
-    let text = sickness.to_string();
+/// The reason why a pool is unavailable, and the way out that its sentence ends in.
+pub(super) fn of_unavailable(unavailable: &Unavailable) -> (String, Option<String>) {
+    let text = unavailable.to_string();
     match text.split_once("; ") {
         Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
         None => (text, None),

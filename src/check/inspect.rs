@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::filesystem::Filesystem;
 use crate::mount::{GuardedDir, MountTable};
 use crate::os;
-use crate::pool::index::{Homes, Index};
+use crate::pool::index::{Index, RecordDirs};
 use crate::pool::init::open_root;
 use crate::pool::marker::Marker;
-use crate::pool::{PoolOptions, Sickness, Unenforced, Wanted, layout};
+use crate::pool::{PoolOptions, Unavailable, Unenforced, Wanted, layout};
 use crate::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
@@ -45,7 +45,7 @@ pub struct Inspection {
     /// Why it enforces no sizes, if it enforces none.
     pub unenforced: Option<Unenforced>,
     /// Why it could not be looked at, if it could not.
-    pub problem: Option<Sickness>,
+    pub problem: Option<Unavailable>,
 }
 
 /// A pool that was looked at, still open for reading.
@@ -54,7 +54,7 @@ pub(super) struct Looked {
     pub(super) root: GuardedDir,
     pub(super) quota: Arc<dyn Quota>,
     pub(super) marker: Marker,
-    pub(super) homes: Homes,
+    pub(super) homes: RecordDirs,
     pub(super) index: Index,
 }
 
@@ -62,7 +62,7 @@ impl Looked {
     /// One of the pool's own directories.
     pub(super) fn own(&self, name: &str) -> Result<OwnedFd, Fault> {
         let path: PathBuf = [layout::META, name].iter().collect();
-        os::open_dir(&self.root, path).during("open the pool's own directories")
+        os::open_dir(&self.root, path).context("open the pool's own directories")
     }
 }
 
@@ -95,20 +95,20 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
             let found = unenforced(&options.path, filesystem, &looked.root, quota);
             inspection.unenforced = found.unwrap_or_default();
         }
-        Err(sickness) => inspection.problem = Some(sickness),
+        Err(unavailable) => inspection.problem = Some(unavailable),
     }
     inspection
 }
 
 /// Why the pool at a path enforces no sizes; nothing if it does.
-pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Sickness> {
+pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Unavailable> {
     let wanted = Wanted {
         require_mount: false,
         any_filesystem: true,
     };
     let (filesystem, root) = open_root(path, wanted)?;
     let quota = KernelQuotas.find(filesystem, root.as_fd());
-    unenforced(path, filesystem, &root, &*quota.during(ASK)?)
+    unenforced(path, filesystem, &root, &*quota.context(ASK)?)
 }
 
 fn unenforced(
@@ -116,14 +116,14 @@ fn unenforced(
     filesystem: Filesystem,
     root: &GuardedDir,
     quota: &dyn Quota,
-) -> Result<Option<Unenforced>, Sickness> {
+) -> Result<Option<Unenforced>, Unavailable> {
     let place = MountTable::read().and_then(|table| table.place_at(path));
-    let place = place.map_err(|error| Sickness::Io {
+    let place = place.map_err(|error| Unavailable::Io {
         what: "find the pool's mount".into(),
         error: error.to_string(),
     })?;
     let found = Unenforced::find(quota, filesystem, root.as_fd(), (path, &place));
-    Ok(found.during(ASK)?)
+    Ok(found.context(ASK)?)
 }
 
 /// Looks at pools as [`inspect`] does, at each in a thread of its own. A disk that does not answer
@@ -143,7 +143,7 @@ pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Ve
     let outcomes = options.iter().zip(looks).map(|(options, outcome)| {
         let left = deadline.saturating_duration_since(Instant::now());
         outcome.recv_timeout(left).unwrap_or_else(|_| Inspection {
-            problem: Some(Sickness::Silent {
+            problem: Some(Unavailable::Silent {
                 seconds: patience.as_secs(),
             }),
             ..Inspection::nothing_yet(options)
@@ -153,20 +153,23 @@ pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Ve
 }
 
 /// Looks at a pool on its disk, and tells what it saw even if it did not come to the end.
-pub(super) fn look(options: &PoolOptions, inspection: &mut Inspection) -> Result<Looked, Sickness> {
+pub(super) fn look(
+    options: &PoolOptions,
+    inspection: &mut Inspection,
+) -> Result<Looked, Unavailable> {
     let wanted = Wanted {
         require_mount: options.require_mount,
         any_filesystem: options.any_filesystem,
     };
     let (filesystem, root) = open_root(&options.path, wanted)?;
     let quota = KernelQuotas.find(filesystem, root.as_fd());
-    let quota = quota.during(ASK)?;
+    let quota = quota.context(ASK)?;
     inspection.filesystem = filesystem.to_string();
     inspection.enforcement = Some(quota.enforcement());
-    let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
+    let marker = Marker::read(&root)?.ok_or(Unavailable::Unmarked)?;
     inspection.id = Some(marker.id);
     inspection.node = Some(marker.node.clone());
-    let homes = Homes::open(&root)?;
+    let homes = RecordDirs::open(&root)?;
     let index = Index::load(&homes, marker.id, &*quota)?;
     inspection.volumes = index.volumes().len();
     inspection.snapshots = index.snapshots().len();

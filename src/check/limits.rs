@@ -8,10 +8,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::check::inspect::Looked;
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::index::{Index, Kept, read_entry};
-use crate::pool::limits::{self, Doubt, LOOK, Ledger, told};
+use crate::pool::index::{Index, Resource, read_entry};
+use crate::pool::limits::{self, LOOK, Ledger, QuotaConflict, told};
 use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
@@ -35,7 +35,7 @@ impl Examination<'_> {
         let ledger = Ledger {
             recorded: limits::recorded(&looked.index),
             retained: looked.index.retained().clone(),
-            charges: looked.quota.charges().during(LOOK)?.into_iter().collect(),
+            charges: looked.quota.charges().context(LOOK)?.into_iter().collect(),
         };
         let before = self.report.findings.len();
         let mut owners = Vec::new();
@@ -55,7 +55,7 @@ impl Examination<'_> {
     }
 
     /// A volume or snapshot whose number is certainly its own; what is amiss is told.
-    fn owner<R: Kept>(
+    fn owner<R: Resource>(
         &mut self,
         looked: &Looked,
         entry: &Entry<R>,
@@ -70,8 +70,8 @@ impl Examination<'_> {
         }
         self.tell(looked, &path, finding);
         let number = match finding {
-            limits::Finding::Doubtful(_) => None,
-            _ => entry.record.number(),
+            limits::Finding::Conflict(_) => None,
+            _ => entry.record.quota_id(),
         };
         let inherited = match looked.quota.enforcement() {
             Enforcement::Squota => entry.record.inherited(),
@@ -101,7 +101,7 @@ impl Examination<'_> {
                 let remedy = format!("{}, which restores it", advice::RESTART);
                 self.find_of(wrong, at, what, remedy);
             }
-            limits::Finding::Doubtful(Doubt::Twin(id)) => {
+            limits::Finding::Conflict(QuotaConflict::Twin(id)) => {
                 let what = format!("another is recorded with its quota_id, {id}");
                 let remedy = format!(
                     "mend the record that is wrong, or move that directory out of the pool; \
@@ -110,7 +110,7 @@ impl Examination<'_> {
                 );
                 self.find_of(wrong, at, what, remedy);
             }
-            limits::Finding::Doubtful(Doubt::Elsewhere { found, recorded }) => {
+            limits::Finding::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
                 let what = format!(
                     "its data is charged to {}, and its record says quota_id {recorded}",
                     told(found)
@@ -142,7 +142,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Numbers of ours that no volume or snapshot has.
+    /// Quota ids of ours that no volume or snapshot has.
     fn leftovers(&mut self, looked: &Looked, mut charges: Charges) -> Result<(), Fault> {
         let pool = looked.marker.id;
         let mut known: BTreeSet<u32> = limits::recorded(&looked.index).into_keys().collect();
@@ -160,7 +160,7 @@ impl Examination<'_> {
             known.extend(limits::recorded(&index).into_keys());
             known.extend(staged_numbers(looked)?);
             for (id, charge) in &mut charges {
-                *charge = looked.quota.charge(*id).during(LOOK)?;
+                *charge = looked.quota.charge(*id).context(LOOK)?;
             }
         }
         for (id, charge) in charges {
@@ -198,7 +198,7 @@ fn limited(charge: &Charge) -> String {
 /// The numbers of what is being made.
 fn staged_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
     let staging = looked.own(layout::STAGING)?;
-    let names = os::entry_names(staging.as_fd()).during("list staging")?;
+    let names = os::entry_names(staging.as_fd()).context("list staging")?;
     let number = |name| {
         let data = os::open_dir(&staging, std::path::Path::new(name).join(layout::DATA)).ok()?;
         looked.quota.charged_to(data.as_fd()).ok()?
@@ -208,7 +208,7 @@ fn staged_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
 
 /// What is to be said of one limit when it is looked at until it is as recorded; nothing if what it
 /// is of is deleted meanwhile.
-fn settled<R: Kept>(
+fn settled<R: Resource>(
     looked: &Looked,
     entry: &Entry<R>,
     ledger: &Ledger,
@@ -231,8 +231,8 @@ fn settled<R: Kept>(
             return Ok(None);
         };
         let mut charges = Vec::new();
-        if let Some(id) = again.record.number() {
-            charges.push((id, quota.charge(id).during(LOOK)?));
+        if let Some(id) = again.record.quota_id() {
+            charges.push((id, quota.charge(id).context(LOOK)?));
         }
         // Snapshots may have come and gone too.
         let index = Index::load(&looked.homes, looked.marker.id, quota)?;

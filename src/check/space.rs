@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use crate::check::inspect::Looked;
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::mount::{MountTable, Place};
 use crate::os;
 use crate::pool::capacity::{Others, Room, Space};
@@ -86,8 +86,8 @@ fn has_company(looked: &Looked) -> Result<bool, Fault> {
         layout::SNAPSHOTS,
         layout::LOST_AND_FOUND,
     ];
-    let root = os::open_dir(&looked.root, ".").during("open the pool's directory")?;
-    let names = os::entry_names(root.as_fd()).during("list the pool's directory")?;
+    let root = os::open_dir(&looked.root, ".").context("open the pool's directory")?;
+    let names = os::entry_names(root.as_fd()).context("list the pool's directory")?;
     Ok(names
         .iter()
         .any(|name| !ours.iter().any(|ours| *ours == name)))
@@ -98,17 +98,17 @@ fn room(
     options: &crate::pool::PoolOptions,
     on_root_disk: bool,
 ) -> Result<Room, Fault> {
-    let vfs = rustix::fs::fstatvfs(&looked.root).during("ask for the disk's space")?;
+    let vfs = rustix::fs::fstatvfs(&looked.root).context("ask for the disk's space")?;
     let space = Space::from(vfs);
     let quota = &*looked.quota;
     let counted = quota.enforcement() != Enforcement::None;
     let others = if counted {
         let mut charged = looked.index.copied();
         for entry in looked.index.volumes() {
-            let Some(id) = entry.record.number() else {
+            let Some(id) = entry.record.quota_id() else {
                 continue;
             };
-            let charge = quota.usage(id).during("ask what a volume uses")?;
+            let charge = quota.usage(id).context("ask what a volume uses")?;
             let retained = looked.index.retained().of(entry.record.id);
             charged = charged.saturating_add(entry.record.own(charge, retained));
         }

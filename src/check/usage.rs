@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::check::inspect::Looked;
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::os;
 use crate::pool::enforcement::quoted;
@@ -87,8 +87,8 @@ impl Examination<'_> {
         let id = owner.number;
         let on_btrfs = quota.enforcement() == Enforcement::Squota;
         let path = owner.path.join(layout::DATA);
-        let open = || os::open_dir(&looked.root, &path).during("open what is to be measured");
-        let charge = || quota.charge(id).during("ask what is charged to a number");
+        let open = || os::open_dir(&looked.root, &path).context("open what is to be measured");
+        let charge = || quota.charge(id).context("ask what is charged to a number");
         let first = charge()?;
         let mut strays = BTreeMap::new();
         let mut inline: u64 = 0;
@@ -100,7 +100,7 @@ impl Examination<'_> {
             }
             Ok(())
         })
-        .during("measure a tree")?;
+        .context("measure a tree")?;
         weight.bytes = weight
             .bytes
             .saturating_sub(inline.saturating_add(owner.inherited));
@@ -111,7 +111,7 @@ impl Examination<'_> {
                 note_stray(quota, id, seen, &mut strays);
                 Ok(())
             })
-            .during("look for what is charged elsewhere")?;
+            .context("look for what is charged elsewhere")?;
         }
         self.unseen(owner, &weight);
         let explained = !strays.is_empty();

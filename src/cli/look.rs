@@ -10,10 +10,10 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::{cannot_print, environment, table};
-use crate::check::{self, Held, Holdings, Inspection};
+use crate::check::{self, Held, Inspection, PoolContents};
 use crate::config::{POOLS_ENV, parse_pools};
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Pin, Record, Source, Unfinished};
+use crate::pool::{self, Entry, Record, RetainedCharge, Source, Unfinished};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, PoolId};
 
@@ -42,9 +42,9 @@ pub(super) struct ShowArgs {
 }
 
 impl LookArgs {
-    fn holdings(&self) -> Result<Vec<Holdings>> {
+    fn holdings(&self) -> Result<Vec<PoolContents>> {
         let options = parse_pools(&self.pools, environment(POOLS_ENV)?.as_deref())?;
-        Ok(options.iter().map(check::holdings).collect())
+        Ok(options.iter().map(check::contents).collect())
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) trait Kind: Record {
     const HEADS: &'static [&'static str];
 
     /// Those of a pool.
-    fn all(holdings: &Holdings) -> &[Held<Self>]
+    fn all(holdings: &PoolContents) -> &[Held<Self>]
     where
         Self: Sized;
     /// The id that a text is, or is the name of in a pool.
@@ -64,19 +64,19 @@ pub(super) trait Kind: Record {
     /// Whether it is one that a source tells of.
     fn is(source: Source) -> bool;
     /// One in a row below the heads.
-    fn row(holdings: &Holdings, held: &Held<Self>) -> Vec<String>
+    fn row(holdings: &PoolContents, held: &Held<Self>) -> Vec<String>
     where
         Self: Sized;
     /// All there is to say of one.
-    fn fields(holdings: &Holdings, held: &Held<Self>) -> Fields
+    fn fields(holdings: &PoolContents, held: &Held<Self>) -> Fields
     where
         Self: Sized;
     /// What is known of one besides its record, for programs.
-    fn known(holdings: &Holdings, held: &Held<Self>) -> Value
+    fn known(holdings: &PoolContents, held: &Held<Self>) -> Value
     where
         Self: Sized;
     /// What was made of one, for programs.
-    fn copies(holdings: &Holdings, held: &Held<Self>) -> Value
+    fn copies(holdings: &PoolContents, held: &Held<Self>) -> Value
     where
         Self: Sized;
 }
@@ -96,7 +96,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn add_place<R: Record>(&mut self, holdings: &Holdings, entry: &Entry<R>) {
+    pub(super) fn add_place<R: Record>(&mut self, holdings: &PoolContents, entry: &Entry<R>) {
         let Inspection { name, path, .. } = &holdings.pool;
         self.add("pool", &format!("{name}, at {}", path.display()));
         self.add("directory", &path.join(entry.path()).display());
@@ -116,8 +116,8 @@ impl Fields {
         self.add("charged", &charged);
     }
 
-    pub(super) fn add_pins(&mut self, pins: &[Pin]) {
-        for Pin {
+    pub(super) fn add_pins(&mut self, pins: &[RetainedCharge]) {
+        for RetainedCharge {
             volume,
             origin,
             bytes,
@@ -125,7 +125,7 @@ impl Fields {
         {
             let bytes = bytes.rounded();
             self.add(
-                "pins",
+                "retains",
                 &format!(
                     "up to {bytes} that volume {volume} stays charged for, first kept by {origin}"
                 ),
@@ -156,7 +156,7 @@ pub(super) fn list<K: Kind>(args: &LookArgs) -> Result<ExitCode> {
         print_list::<K>(&mut out, &pools).map_err(cannot_print)?;
     }
     let quarantined = pools.iter().any(|pool| pool.quarantined::<K>().count() > 0);
-    Ok(if tell_sick(&pools) || quarantined {
+    Ok(if report_unavailable(&pools) || quarantined {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -170,7 +170,7 @@ pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<ExitCode> {
         if pools.is_empty() {
             return Err(Error::invalid("--pool", NO_POOL));
         }
-        if tell_sick(&pools) {
+        if report_unavailable(&pools) {
             let (what, id) = (K::WHAT, &args.id);
             eprintln!("rootcellar: {what} {id:?} is in no pool that can be read");
             return Ok(ExitCode::FAILURE);
@@ -194,9 +194,9 @@ pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<ExitCode> {
 
 /// The one with an id, or with a name that no other pool has.
 fn find<'a, K: Kind + 'a>(
-    pools: &'a [Holdings],
+    pools: &'a [PoolContents],
     text: &str,
-) -> Result<Option<(&'a Holdings, &'a Held<K>)>> {
+) -> Result<Option<(&'a PoolContents, &'a Held<K>)>> {
     let mut found = Vec::new();
     for holdings in pools {
         let id = holdings.pool.id.and_then(|pool| K::id_in(pool, text));
@@ -225,20 +225,20 @@ fn find<'a, K: Kind + 'a>(
 }
 
 /// Tells why pools cannot be read; false if all can.
-fn tell_sick(pools: &[Holdings]) -> bool {
-    let sick = pools.iter().filter_map(|holdings| {
+fn report_unavailable(pools: &[PoolContents]) -> bool {
+    let unavailable = pools.iter().filter_map(|holdings| {
         let Inspection { name, problem, .. } = &holdings.pool;
         Some((name, problem.as_ref()?))
     });
     let mut any = false;
-    for (name, problem) in sick {
+    for (name, problem) in unavailable {
         eprintln!("rootcellar: pool {name}: {problem}");
         any = true;
     }
     any
 }
 
-fn print_list<K: Kind>(out: &mut impl Write, pools: &[Holdings]) -> io::Result<()> {
+fn print_list<K: Kind>(out: &mut impl Write, pools: &[PoolContents]) -> io::Result<()> {
     if pools.is_empty() {
         return writeln!(out, "{NO_POOL}");
     }
@@ -260,14 +260,14 @@ fn print_list<K: Kind>(out: &mut impl Write, pools: &[Holdings]) -> io::Result<(
     Ok(())
 }
 
-fn unfinished<K: Kind>(holdings: &Holdings) -> impl Iterator<Item = &Unfinished> {
+fn unfinished<K: Kind>(holdings: &PoolContents) -> impl Iterator<Item = &Unfinished> {
     let unfinished = holdings.unfinished.iter();
     unfinished.filter(|unfinished| K::is(unfinished.status.copy))
 }
 
 fn print_unfinished(
     out: &mut impl Write,
-    holdings: &Holdings,
+    holdings: &PoolContents,
     Unfinished { status, told_at }: &Unfinished,
 ) -> io::Result<()> {
     let of = name_or_id(holdings, status.of);
@@ -297,9 +297,9 @@ pub(super) fn print_quarantined(
     )
 }
 
-fn list_json<K: Kind>(pools: &[Holdings]) -> Value {
+fn list_json<K: Kind>(pools: &[PoolContents]) -> Value {
     let (mut all, mut copies) = (Vec::new(), Vec::new());
-    let (mut quarantined, mut sick) = (Vec::new(), Vec::new());
+    let (mut quarantined, mut unavailable) = (Vec::new(), Vec::new());
     for holdings in pools {
         let pool = &holdings.pool.name;
         all.extend(K::all(holdings).iter().map(|held| to_json(holdings, held)));
@@ -313,14 +313,14 @@ fn list_json<K: Kind>(pools: &[Holdings]) -> Value {
             quarantined.push(json!({ "pool": pool, "path": path, "reason": reason }));
         }
         if let Some(problem) = &holdings.pool.problem {
-            sick.push(json!({ "pool": pool, "problem": problem.to_string() }));
+            unavailable.push(json!({ "pool": pool, "problem": problem.to_string() }));
         }
     }
-    json!({ K::HOME: all, "unfinished": copies, "quarantined": quarantined, "sick": sick })
+    json!({ K::HOME: all, "unfinished": copies, "quarantined": quarantined, "unavailable": unavailable })
 }
 
 /// The record, and what is known besides.
-fn to_json<K: Kind>(holdings: &Holdings, held: &Held<K>) -> Value {
+fn to_json<K: Kind>(holdings: &PoolContents, held: &Held<K>) -> Value {
     let Inspection { name, path, .. } = &holdings.pool;
     let charge = held.charge;
     let limit = charge.map(|charge| charge.byte_limit);
@@ -345,7 +345,7 @@ fn add(json: &mut Value, more: Value) {
 }
 
 /// What something is a copy of, by its name if it is still there.
-pub(super) fn name_or_id(holdings: &Holdings, source: Source) -> String {
+pub(super) fn name_or_id(holdings: &PoolContents, source: Source) -> String {
     let what = match source {
         Source::Volume(_) => "volume",
         Source::Snapshot(_) => "snapshot",
@@ -376,15 +376,15 @@ pub(super) fn when(seconds: u64) -> String {
     prost_types::Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-/// What holds sizes, and by which number.
-pub(super) fn holder(enforcement: Enforcement, number: Option<u32>) -> String {
+/// The enforcement of a size, and its quota id.
+pub(super) fn enforced_by(enforcement: Enforcement, quota_id: Option<u32>) -> String {
     let by = match enforcement {
         Enforcement::Project => "project quota",
         Enforcement::Squota => "simple quota",
         Enforcement::None => "nothing",
     };
-    match number {
-        Some(number) => format!("{by}, number {number}"),
+    match quota_id {
+        Some(quota_id) => format!("{by}, quota id {quota_id}"),
         None => by.to_owned(),
     }
 }

@@ -14,7 +14,7 @@ use crate::check::{self, Inspection};
 use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
 use crate::error::{Error, Result};
 use crate::os::Os;
-use crate::pool::{self, Adopted, Memory, Sickness, Unenforced, Wanted};
+use crate::pool::{self, Adopted, Memory, Unavailable, Unenforced, Wanted};
 use crate::quota::AtInit;
 use crate::types::{NodeName, PoolId, VolumeId};
 
@@ -243,7 +243,7 @@ fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::
 fn print_enforcement(
     out: &mut impl Write,
     quota: AtInit,
-    unenforced: Result<Option<Unenforced>, Sickness>,
+    unenforced: Result<Option<Unenforced>, Unavailable>,
 ) -> io::Result<()> {
     if let Some(said) = pool::said_at_init(quota) {
         writeln!(out, "{said}")?;
@@ -253,9 +253,9 @@ fn print_enforcement(
             writeln!(out, "sizes are NOT enforced: {reason}; {remedy}")
         }
         Ok(None) => writeln!(out, "sizes are enforced"),
-        Err(sickness) => writeln!(
+        Err(unavailable) => writeln!(
             out,
-            "it is not known whether sizes are enforced: {sickness}"
+            "it is not known whether sizes are enforced: {unavailable}"
         ),
     }
 }
@@ -355,8 +355,8 @@ fn print_table(out: &mut impl Write, pools: &[Inspection]) -> io::Result<()> {
 
 fn row(pool: &Inspection) -> Vec<String> {
     let state = match (&pool.problem, pool.quarantined.len()) {
-        (Some(Sickness::Silent { .. }), _) => "not answering".to_owned(),
-        (Some(_), _) => "sick".to_owned(),
+        (Some(Unavailable::Silent { .. }), _) => "not answering".to_owned(),
+        (Some(_), _) => "unavailable".to_owned(),
         (None, 0) => "ok".to_owned(),
         (None, quarantined) => format!("{quarantined} quarantined"),
     };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
 use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or_dash, when};
-use crate::check::{Held, Holdings};
+use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, SnapshotRecord, Source};
 use crate::types::{Bytes, PoolId, SnapshotId, SnapshotName};
@@ -52,7 +52,7 @@ impl Kind for SnapshotRecord {
         "NAME", "SNAPSHOT", "POOL", "SIZE", "HOLDS", "METHOD", "IN USE", "CREATED", "OF",
     ];
 
-    fn all(holdings: &Holdings) -> &[Held<Self>] {
+    fn all(holdings: &PoolContents) -> &[Held<Self>] {
         &holdings.snapshots
     }
 
@@ -65,7 +65,7 @@ impl Kind for SnapshotRecord {
         matches!(source, Source::Snapshot(_))
     }
 
-    fn row(holdings: &Holdings, held: &Held<Self>) -> Vec<String> {
+    fn row(holdings: &PoolContents, held: &Held<Self>) -> Vec<String> {
         let record = &held.entry.record;
         let volume = Source::Volume(record.source_volume_id);
         let of = source_claim(record).map(|claim| format!("claim {claim}"));
@@ -83,7 +83,7 @@ impl Kind for SnapshotRecord {
         ]
     }
 
-    fn fields(holdings: &Holdings, held: &Held<Self>) -> Fields {
+    fn fields(holdings: &PoolContents, held: &Held<Self>) -> Fields {
         let entry = &held.entry;
         let record = &entry.record;
         let mut fields = Fields::default();
@@ -116,7 +116,7 @@ impl Kind for SnapshotRecord {
             least => format!("volumes of at least {least}"),
         };
         fields.add("restores to", &least);
-        let holder = look::holder(record.enforcement, record.number());
+        let holder = look::enforced_by(record.enforcement, record.quota_id());
         fields.add("charged by", &holder);
         fields.add_charge(held);
         fields.add_pins(&record.pins);
@@ -126,7 +126,7 @@ impl Kind for SnapshotRecord {
         fields
     }
 
-    fn known(_holdings: &Holdings, held: &Held<Self>) -> Value {
+    fn known(_holdings: &PoolContents, held: &Held<Self>) -> Value {
         let record = &held.entry.record;
         json!({
             "restore_bytes": record.least_size(),
@@ -134,7 +134,7 @@ impl Kind for SnapshotRecord {
         })
     }
 
-    fn copies(holdings: &Holdings, held: &Held<Self>) -> Value {
+    fn copies(holdings: &PoolContents, held: &Held<Self>) -> Value {
         let copies = holdings.made_of(Source::Snapshot(held.entry.record.id));
         json!({ "copies": copies.map(|held| held.entry.record.id).collect::<Vec<_>>() })
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::delete::{self, DeleteArgs};
 use super::enforce::{self, EnforceArgs};
 use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or_dash, when};
-use crate::check::{Held, Holdings};
+use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, Source, VolumeRecord};
 use crate::types::{Bytes, PoolId, VolumeId, VolumeName};
@@ -49,9 +49,9 @@ fn claim(record: &VolumeRecord) -> String {
     or_dash(object(claim.namespace.as_ref(), claim.claim.as_ref()))
 }
 
-fn pinned(holdings: &Holdings, record: &VolumeRecord) -> Bytes {
-    let pinned = holdings.pinned.get(&record.id);
-    Bytes(pinned.copied().unwrap_or_default())
+fn retained(holdings: &PoolContents, record: &VolumeRecord) -> Bytes {
+    let retained = holdings.retained.get(&record.id);
+    Bytes(retained.copied().unwrap_or_default())
 }
 
 impl Kind for VolumeRecord {
@@ -60,7 +60,7 @@ impl Kind for VolumeRecord {
         "NAME", "CLAIM", "POOL", "SIZE", "USED", "CREATED", "COPY OF",
     ];
 
-    fn all(holdings: &Holdings) -> &[Held] {
+    fn all(holdings: &PoolContents) -> &[Held] {
         &holdings.volumes
     }
 
@@ -73,7 +73,7 @@ impl Kind for VolumeRecord {
         matches!(source, Source::Volume(_))
     }
 
-    fn row(holdings: &Holdings, held: &Held) -> Vec<String> {
+    fn row(holdings: &PoolContents, held: &Held) -> Vec<String> {
         let record = &held.entry.record;
         let size = Some(record.size_bytes).filter(|size| *size > Bytes::ZERO);
         vec![
@@ -87,7 +87,7 @@ impl Kind for VolumeRecord {
         ]
     }
 
-    fn fields(holdings: &Holdings, held: &Held) -> Fields {
+    fn fields(holdings: &PoolContents, held: &Held) -> Fields {
         let entry = &held.entry;
         let record = &entry.record;
         let mut fields = Fields::default();
@@ -99,8 +99,8 @@ impl Kind for VolumeRecord {
         fields.add("created", &when(record.created_at));
         fields.add("size", &look::size(record.size_bytes));
         fields.add(
-            "held by",
-            &look::holder(record.enforcement, record.number()),
+            "enforced by",
+            &look::enforced_by(record.enforcement, record.quota_id()),
         );
         fields.add("used", &or_dash(held.used().map(|used| used.to_string())));
         fields.add_charge(held);
@@ -114,10 +114,11 @@ impl Kind for VolumeRecord {
             fields.add("shared with it", &record.inherited_bytes);
         }
         fields.add_pins(&record.pins);
-        let pinned = pinned(holdings, record);
-        if pinned > Bytes::ZERO {
-            let said = format!("up to {pinned} of what it is charged for is kept by copies of it");
-            fields.add("pinned", &said);
+        let retained = retained(holdings, record);
+        if retained > Bytes::ZERO {
+            let said =
+                format!("up to {retained} of what it is charged for is kept by copies of it");
+            fields.add("retained", &said);
         }
         let (id, of_volume) = (record.id, Source::Volume(record.id));
         let snapshots = holdings.snapshots_of(id);
@@ -129,14 +130,14 @@ impl Kind for VolumeRecord {
         fields
     }
 
-    fn known(holdings: &Holdings, held: &Held) -> Value {
+    fn known(holdings: &PoolContents, held: &Held) -> Value {
         json!({
             "used_bytes": held.used(),
-            "pinned_bytes": pinned(holdings, &held.entry.record),
+            "retained_bytes": retained(holdings, &held.entry.record),
         })
     }
 
-    fn copies(holdings: &Holdings, held: &Held) -> Value {
+    fn copies(holdings: &PoolContents, held: &Held) -> Value {
         let id = held.entry.record.id;
         let copies = holdings.made_of(Source::Volume(id));
         let snapshots = holdings.snapshots_of(id);

@@ -7,12 +7,12 @@ use crate::pool::error::{Error, Result};
 use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
 
-use super::index::{Homes, Index};
+use super::index::{Index, RecordDirs};
 use super::init::{Wanted, open_root};
 use super::marker::Marker;
 use super::path::{open_mounted, take_lock};
-use super::{Memory, Sickness, layout, record};
-use crate::fault::During;
+use super::{Memory, Unavailable, layout, record};
+use crate::fault::InContext;
 use crate::os;
 
 /// How long a server that ends may still hold the pool.
@@ -45,22 +45,22 @@ fn take_over(
     path: &Path,
     node: &NodeName,
     wanted: Wanted,
-) -> Result<Adopted, Sickness> {
+) -> Result<Adopted, Unavailable> {
     let (_, root) = open_root(path, wanted)?;
     if Marker::read(&root)?.is_none() {
-        return Err(Sickness::Unmarked);
+        return Err(Unavailable::Unmarked);
     }
-    let meta = os::open_dir(&root, layout::META).during("open .rootcellar")?;
+    let meta = os::open_dir(&root, layout::META).context("open .rootcellar")?;
     let _lock = take_lock(&meta, Instant::now() + LOCK_WAIT)?;
-    let marker = Marker::read(&root)?.ok_or(Sickness::Unmarked)?;
-    let homes = Homes::open(&root)?;
+    let marker = Marker::read(&root)?.ok_or(Unavailable::Unmarked)?;
+    let homes = RecordDirs::open(&root)?;
     let adopted = Adopted {
         id: marker.id,
         from: marker.node.clone(),
         volumes: Index::load(&homes, marker.id, &NoQuota)?.volumes().len(),
     };
     // What a killed driver left in sight would be missed for ever if it were remembered and lost.
-    memory.os().syncfs(&root).during_sync("sync the disk")?;
+    memory.os().syncfs(&root).context_sync("sync the disk")?;
     if marker.node != *node {
         let node = node.clone();
         let marker = Marker { node, ..marker };

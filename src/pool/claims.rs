@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::types::{PoolId, PoolName};
 
-use super::Sickness;
+use super::Unavailable;
 
 /// Who has claimed what.
 #[derive(Debug, Default)]
@@ -22,7 +22,11 @@ struct Maps {
 
 impl Claims {
     /// Claims a filesystem by its device number.
-    pub(crate) fn filesystem(&self, device: (u32, u32), name: &PoolName) -> Result<(), Sickness> {
+    pub(crate) fn filesystem(
+        &self,
+        device: (u32, u32),
+        name: &PoolName,
+    ) -> Result<(), Unavailable> {
         let mut maps = self.lock();
         match maps
             .filesystems
@@ -30,18 +34,18 @@ impl Claims {
             .or_insert_with(|| name.clone())
         {
             holder if holder == name => Ok(()),
-            holder => Err(Sickness::SharesFilesystem {
+            holder => Err(Unavailable::SharesFilesystem {
                 with: holder.clone(),
             }),
         }
     }
 
     /// Claims an identity; a copy of a disk has that of the original.
-    pub(crate) fn id(&self, id: PoolId, name: &PoolName) -> Result<(), Sickness> {
+    pub(crate) fn id(&self, id: PoolId, name: &PoolName) -> Result<(), Unavailable> {
         let mut maps = self.lock();
         match maps.ids.entry(id).or_insert_with(|| name.clone()) {
             holder if holder == name => Ok(()),
-            holder => Err(Sickness::Twin {
+            holder => Err(Unavailable::Twin {
                 id,
                 with: holder.clone(),
             }),

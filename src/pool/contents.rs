@@ -15,8 +15,10 @@ use super::disk::{self, Disk};
 use super::draft::Draft;
 use super::record::Record;
 use super::trash::TrashEntry;
-use super::{Entry, Kept, Origin, Pool, Reservation, Sickness, Terms, VolumeRecord, layout};
-use crate::fault::{During, Fault};
+use super::{
+    CopyPolicy, Entry, Origin, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout,
+};
+use crate::fault::{Fault, InContext};
 
 impl Pool {
     /// Makes a volume from its record, empty or a copy: built unseen, visible by one rename, durable
@@ -27,15 +29,15 @@ impl Pool {
     pub(crate) fn create(
         &self,
         room: &Reservation<'_>,
-        held_by: Enforcement,
-        content: Option<(&Origin, Terms)>,
+        enforcement: Enforcement,
+        content: Option<(&Origin, CopyPolicy)>,
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
         let (disk, _) = self
             .attached()
-            .map_err(|sickness| self.unavailable(sickness))?;
-        if disk.quota.enforcement() != held_by {
-            return Err(self.unavailable(Sickness::EnforcementChanged));
+            .map_err(|unavailable| self.unavailable(unavailable))?;
+        if disk.quota.enforcement() != enforcement {
+            return Err(self.unavailable(Unavailable::EnforcementChanged));
         }
         if let Some(content) = content {
             return self.create_copy(&disk, room, content, record);
@@ -53,8 +55,8 @@ impl Pool {
         entry: &Entry,
         size: Bytes,
     ) -> Result<Arc<Entry>> {
-        let home_sick = |sickness| self.unavailable(sickness);
-        let (disk, _) = self.attached().map_err(home_sick)?;
+        let home_unavailable = |unavailable| self.unavailable(unavailable);
+        let (disk, _) = self.attached().map_err(home_unavailable)?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
         self.change(&disk, entry, record)
@@ -70,13 +72,13 @@ impl Pool {
         let _limiting = self.limiting();
         let amended = self
             .set_limit(disk, &record)
-            .during("raise a volume's limit")
+            .context("raise a volume's limit")
             .and_then(|()| disk.amend(&entry.directory, &record));
         if let Err(fault) = amended {
             if let Err(errno) = self.set_limit(disk, &entry.record) {
                 tracing::warn!(pool = %self.options.name, %errno, "left a limit raised");
             }
-            return Err(self.judge(fault));
+            return Err(self.classify(fault));
         }
         let directory = entry.directory.clone();
         Ok(self.lock().index.insert(Entry { record, directory }))
@@ -84,39 +86,43 @@ impl Pool {
 
     /// What is charged to a volume, where that is counted.
     pub fn charge(&self, entry: &Entry) -> Result<Option<Charge>> {
-        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
-        let Some(id) = entry.record.number().filter(|_| disk.accounts()) else {
+        let disk = self
+            .disk()
+            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let Some(id) = entry.record.quota_id().filter(|_| disk.accounts()) else {
             return Ok(None);
         };
-        let charge = disk.quota.charge(id).during("ask what a volume uses");
-        charge.map(Some).map_err(|fault| self.judge(fault))
+        let charge = disk.quota.charge(id).context("ask what a volume uses");
+        charge.map(Some).map_err(|fault| self.classify(fault))
     }
 
     /// What the filesystem has.
     pub fn space(&self) -> Result<StatVfs> {
-        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
-        disk.statvfs().map_err(|fault| self.judge(fault))
+        let disk = self
+            .disk()
+            .map_err(|unavailable| self.unavailable(unavailable))?;
+        disk.statvfs().map_err(|fault| self.classify(fault))
     }
 
     /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
     /// is done on a disk that was taken away a moment ago.
-    pub(super) fn attached(&self) -> Result<(Arc<Disk>, OwnedFd), Sickness> {
+    pub(super) fn attached(&self) -> Result<(Arc<Disk>, OwnedFd), Unavailable> {
         let disk = self.disk()?;
         match disk.attached(&self.options) {
             Ok(at) => Ok((disk, at)),
-            Err(sickness) => {
-                self.fall_sick(sickness.clone());
-                Err(sickness)
+            Err(unavailable) => {
+                self.mark_unavailable(unavailable.clone());
+                Err(unavailable)
             }
         }
     }
 
     /// Takes a volume or snapshot out of sight, durably; its space comes back in the background, and
     /// until then what was promised to it may stay promised.
-    pub(crate) fn delete<R: Kept>(&self, entry: &Entry<R>) -> Result<()> {
+    pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>) -> Result<()> {
         let (disk, _) = self
             .attached()
-            .map_err(|sickness| self.unavailable(sickness))?;
+            .map_err(|unavailable| self.unavailable(unavailable))?;
         // Counted before it is there, for the reclaimer may be done with it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
@@ -125,7 +131,7 @@ impl Pool {
         if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
             self.lock().index.forget_trash(place.as_ref());
         }
-        binned.map_err(|fault| self.judge(fault))?;
+        binned.map_err(|fault| self.classify(fault))?;
         self.lock().index.remove::<R>(entry.record.id());
         self.trash.notify();
         Ok(())
@@ -136,22 +142,24 @@ impl Pool {
     pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
         let (_, at) = self
             .attached()
-            .map_err(|sickness| self.unavailable(sickness))?;
+            .map_err(|unavailable| self.unavailable(unavailable))?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
         os::open_place(at, path)
-            .during(disk::LOOK_AT_DATA)
-            .map_err(|fault| self.judge_data(entry, fault))
+            .context(disk::LOOK_AT_DATA)
+            .map_err(|fault| self.classify_data(entry, fault))
     }
 
     /// What a volume's `data/` is identified by.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
-        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
+        let disk = self
+            .disk()
+            .map_err(|unavailable| self.unavailable(unavailable))?;
         disk.data_id(entry)
-            .map_err(|fault| self.judge_data(entry, fault))
+            .map_err(|fault| self.classify_data(entry, fault))
     }
 
     /// A `data/` that is not what was made is a matter of that volume, not of the pool.
-    pub(super) fn judge_data(&self, entry: &Entry, fault: Fault) -> Error {
+    pub(super) fn classify_data(&self, entry: &Entry, fault: Fault) -> Error {
         match fault.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
                 path: self
@@ -164,7 +172,7 @@ impl Pool {
                     fault.errno
                 ),
             },
-            _ => self.judge(fault),
+            _ => self.classify(fault),
         }
     }
 }

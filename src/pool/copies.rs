@@ -20,16 +20,16 @@ use crate::types::{Bytes, Invalid};
 
 use super::disk::Disk;
 use super::draft::Draft;
-use super::record::{Method, Pin, Source};
+use super::record::{Method, RetainedCharge, Source};
 use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 
 pub(super) use progress::Copies;
 pub(crate) use progress::unfinished;
 pub use progress::{CopyStatus, Unfinished};
 
-use pins::Pinned;
+use pins::PendingCharges;
 use progress::Progress;
 
 const OPEN_SOURCE: &str = "open what is to be copied";
@@ -102,7 +102,7 @@ impl Origin {
 
 /// What a class says of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Terms {
+pub struct CopyPolicy {
     /// Whether a copy may take its time and the space of the original again.
     pub copy: bool,
     /// How long a file may be locked while it is copied, if that is bounded.
@@ -110,11 +110,11 @@ pub struct Terms {
 }
 
 /// A copy that is to be made.
-pub(super) struct Order<'a> {
+pub(super) struct CopyJob<'a> {
     pub(super) origin: &'a Origin,
     /// What it will be.
     pub(super) copy: Source,
-    pub(super) terms: Terms,
+    pub(super) terms: CopyPolicy,
     pub(super) room: &'a Reservation<'a>,
     /// What it is limited to; zero: nothing.
     pub(super) limit: Bytes,
@@ -122,7 +122,7 @@ pub(super) struct Order<'a> {
 
 /// A copy that was made.
 #[derive(Debug)]
-pub(super) struct Made<'a> {
+pub(super) struct CopyResult<'a> {
     pub(super) method: Method,
     /// The number it is charged to.
     pub(super) number: Option<u32>,
@@ -130,7 +130,7 @@ pub(super) struct Made<'a> {
     pub(super) held: u64,
     /// How much of that it shares with others.
     pub(super) inherited: u64,
-    pub(super) pinned: Pinned<'a>,
+    pub(super) pinned: PendingCharges<'a>,
 }
 
 impl Pool {
@@ -141,13 +141,15 @@ impl Pool {
         &self,
         room: &Reservation<'_>,
         volume: &Arc<Entry>,
-        terms: Terms,
+        terms: CopyPolicy,
         mut record: SnapshotRecord,
         in_use: &dyn Fn() -> bool,
     ) -> Result<Arc<SnapshotEntry>> {
         let origin = Origin::Volume(Arc::clone(volume));
-        let (disk, _) = self.attached().map_err(|sick| self.unavailable(sick))?;
-        let order = Order {
+        let (disk, _) = self
+            .attached()
+            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let order = CopyJob {
             origin: &origin,
             copy: Source::Snapshot(record.id),
             terms,
@@ -169,10 +171,10 @@ impl Pool {
         &self,
         disk: &Disk,
         room: &Reservation<'_>,
-        (origin, terms): (&Origin, Terms),
+        (origin, terms): (&Origin, CopyPolicy),
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let order = Order {
+        let order = CopyJob {
             origin,
             copy: Source::Volume(record.id),
             terms,
@@ -200,11 +202,11 @@ impl Pool {
     fn draft_copy<'a>(
         &'a self,
         disk: &'a Disk,
-        order: &Order<'_>,
-    ) -> Result<(Made<'a>, Draft<'a>)> {
-        let fault = |fault| self.judge(fault);
-        let source = disk.open_below(&order.origin.data()).during(OPEN_SOURCE);
-        let source = source.map_err(|missing| self.judge_source(order.origin, missing))?;
+        order: &CopyJob<'_>,
+    ) -> Result<(CopyResult<'a>, Draft<'a>)> {
+        let fault = |fault| self.classify(fault);
+        let source = disk.open_below(&order.origin.data()).context(OPEN_SOURCE);
+        let source = source.map_err(|missing| self.classify_source(order.origin, missing))?;
         let method = disk.method(&source).map_err(fault)?;
         if method == Method::Copy && !order.terms.copy {
             let (pool, filesystem) = (self.name(), disk.filesystem);
@@ -236,9 +238,9 @@ impl Pool {
         disk: &'a Disk,
         target: &OwnedFd,
         source: &OwnedFd,
-        order: &Order<'_>,
-    ) -> Result<Made<'a>> {
-        let fault = |fault| self.judge(fault);
+        order: &CopyJob<'_>,
+    ) -> Result<CopyResult<'a>> {
+        let fault = |fault| self.classify(fault);
         let promised = order.room.size().0;
         let pins = self.pins_of(order)?;
         order.room.cover(needs(order, promised, 0, &pins))?;
@@ -254,7 +256,7 @@ impl Pool {
                 order.limit,
                 read_only,
             )
-            .during("make a snapshot of a subvolume");
+            .context("make a snapshot of a subvolume");
         let refused = |step: Fault| match step.errno {
             Errno::TXTBSY | Errno::OPNOTSUPP => {
                 let source = order.origin.source();
@@ -266,9 +268,9 @@ impl Pool {
         };
         let number = copied.map_err(refused)?;
         // Data that was written before and had no place on the disk yet has one now.
-        let (now, held) = (self.pins_of(order)?, self.held_by(disk, order.origin)?);
+        let (now, held) = (self.pins_of(order)?, self.bytes_held(disk, order.origin)?);
         order.room.cover(needs(order, promised, held, &now))?;
-        Ok(Made {
+        Ok(CopyResult {
             method: Method::Subvolume,
             number,
             held,
@@ -280,16 +282,16 @@ impl Pool {
     /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
     /// it is copied.
     pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
-        let home_sick = |sickness| self.unavailable(sickness);
-        let disk = self.disk().map_err(home_sick)?;
+        let home_unavailable = |unavailable| self.unavailable(unavailable);
+        let disk = self.disk().map_err(home_unavailable)?;
         let origin = Origin::Volume(Arc::clone(volume));
-        let source = disk.open_below(&origin.data()).during(OPEN_SOURCE);
-        let source = source.map_err(|missing| self.judge_source(&origin, missing))?;
+        let source = disk.open_below(&origin.data()).context(OPEN_SOURCE);
+        let source = source.map_err(|missing| self.classify_source(&origin, missing))?;
         let method = disk.method(&source);
-        match method.map_err(|fault| self.judge(fault))? {
+        match method.map_err(|fault| self.classify(fault))? {
             Method::Reflink | Method::Copy if !disk.accounts() => Ok(Bytes::ZERO),
             Method::Subvolume | Method::Reflink | Method::Copy => {
-                self.held_by(&disk, &origin).map(Bytes)
+                self.bytes_held(&disk, &origin).map(Bytes)
             }
         }
     }
@@ -299,16 +301,16 @@ impl Pool {
         disk: &'a Disk,
         target: &OwnedFd,
         source: &OwnedFd,
-        order: &Order<'_>,
+        order: &CopyJob<'_>,
         method: Method,
-    ) -> Result<Made<'a>> {
-        let fault = |fault| self.judge(fault);
+    ) -> Result<CopyResult<'a>> {
+        let fault = |fault| self.classify(fault);
         let os = &self.context.os;
         let made = disk
             .quota
             .create_dir(os, target.as_fd(), layout::DATA, order.limit);
-        let number = made.during("make the copy's data").map_err(fault)?;
-        let data = os::open_dir(target, layout::DATA).during("open the copy's data");
+        let number = made.context("make the copy's data").map_err(fault)?;
+        let data = os::open_dir(target, layout::DATA).context("open the copy's data");
         let data = data.map_err(fault)?;
         let progress = Progress::begin(self, target, order, method);
         let copying = Copying {
@@ -324,12 +326,12 @@ impl Pool {
         let copied = copying.copy(source, &data);
         progress.end(os).map_err(fault)?;
         let copied =
-            copied.map_err(|copy| self.judge_copy(disk, order, number, &progress, &copy))?;
+            copied.map_err(|copy| self.classify_copy(disk, order, number, &progress, &copy))?;
         // What was copied has its place on the disk, and is charged for it, only when it is synced.
         disk.sync().map_err(fault)?;
         let mut held = copied.bytes;
         if let Some(id) = number.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
-            let charge = disk.quota.charge(id).during("ask what a copy uses");
+            let charge = disk.quota.charge(id).context("ask what a copy uses");
             let charge = charge.map_err(fault)?;
             // Whoever is as privileged as this driver passes any limit of ext4.
             if charge.exceeds() {
@@ -337,30 +339,30 @@ impl Pool {
             }
             held = charge.bytes;
         }
-        Ok(Made {
+        Ok(CopyResult {
             method,
             number,
             held,
             inherited: if method == Method::Reflink { held } else { 0 },
-            pinned: Pinned::none(self, disk),
+            pinned: PendingCharges::none(self, disk),
         })
     }
 
     /// What is to be copied and is not what was made is a matter of its own, not of the pool.
-    fn judge_source(&self, origin: &Origin, fault: Fault) -> Error {
+    fn classify_source(&self, origin: &Origin, fault: Fault) -> Error {
         match fault.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
                 path: self.path().join(origin.data()),
                 reason: format!("it is not the directory that was made: {}", fault.errno),
             },
-            _ => self.judge(fault),
+            _ => self.classify(fault),
         }
     }
 
-    fn judge_copy(
+    fn classify_copy(
         &self,
         disk: &Disk,
-        order: &Order<'_>,
+        order: &CopyJob<'_>,
         number: Option<u32>,
         progress: &Progress<'_>,
         fault: &CopyFault,
@@ -375,22 +377,22 @@ impl Pool {
         };
         let fault = step;
         if fault.errno == Errno::CANCELED {
-            return match (progress.refusal(), self.sickness()) {
+            return match (progress.refusal(), self.why_unavailable()) {
                 (Some(refused), _) => refused,
-                (None, Some(sickness)) => self.unavailable(sickness),
+                (None, Some(unavailable)) => self.unavailable(unavailable),
                 (None, None) => Error::Stopped(format!("copying {}", order.origin.source())),
             };
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, number, order.limit) {
             return does_not_fit(order);
         }
-        self.judge(fault)
+        self.classify(fault)
     }
 }
 
 /// What a copy of a subvolume needs of the pool, in bytes: a snapshot what it holds, a volume its
 /// size and the charge that its original retains for it.
-fn needs(order: &Order<'_>, promised: u64, held: u64, pins: &[Pin]) -> u64 {
+fn needs(order: &CopyJob<'_>, promised: u64, held: u64, pins: &[RetainedCharge]) -> u64 {
     if matches!(order.copy, Source::Snapshot(_)) {
         return promised.max(held);
     }
@@ -414,7 +416,7 @@ pub(super) fn is_of_the_tree(fault: Fault) -> bool {
     !(of_the_disk || fault.sync || fault.is_full() || fault.is_local())
 }
 
-fn does_not_fit(order: &Order<'_>) -> Error {
+fn does_not_fit(order: &CopyJob<'_>) -> Error {
     let (source, limit) = (order.origin.source(), order.limit);
     Error::OutOfRange(format!(
         "what is in {source} does not fit into {limit}; ask for more"

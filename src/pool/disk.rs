@@ -21,12 +21,12 @@ use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::enforcement::Unenforced;
-use super::index::{Entry, Homes};
+use super::index::{Entry, RecordDirs};
 use super::marker::Marker;
 use super::path::{find_marker, look_at_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
-use super::{Context, PoolOptions, Sickness, layout};
-use crate::fault::{During, Fault};
+use super::{Context, PoolOptions, Unavailable, layout};
+use crate::fault::{Fault, InContext};
 use crate::filesystem::{self, Filesystem};
 
 pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
@@ -48,7 +48,7 @@ pub(crate) struct Disk {
     root: GuardedDir,
     meta: OwnedFd,
     staging: OwnedFd,
-    homes: Homes,
+    homes: RecordDirs,
     _lock: OwnedFd,
     seen: Seen,
     /// Whether files can share blocks, once that was tried.
@@ -113,11 +113,11 @@ impl Disk {
         options: &PoolOptions,
         context: &Context,
         deadline: Instant,
-    ) -> Result<Self, Sickness> {
+    ) -> Result<Self, Unavailable> {
         let (at, place, filesystem) = look_at_path(options, context)?;
         context.claims.filesystem(place.device, &options.name)?;
-        let seen = Seen::from(os::status(&at).during("look at the pool's directory")?);
-        let root = mount::open_guarded(&at).during("clone the pool's mount")?;
+        let seen = Seen::from(os::status(&at).context("look at the pool's directory")?);
+        let root = mount::open_guarded(&at).context("clone the pool's mount")?;
         drop(at);
         let marker = find_marker(options, context, &root)?;
         // A new pool may have switched it on.
@@ -131,7 +131,7 @@ impl Disk {
             quota,
             context: context.clone(),
             staging: open_own(&meta, layout::STAGING)?,
-            homes: Homes::open(&root)?,
+            homes: RecordDirs::open(&root)?,
             root,
             meta,
             _lock: lock,
@@ -146,37 +146,37 @@ impl Disk {
         if remembered? {
             Ok(disk)
         } else {
-            Err(Sickness::Retired { found: disk.id })
+            Err(Unavailable::Retired { found: disk.id })
         }
     }
 
     /// Looks at the path again and compares with what was opened.
-    pub(crate) fn verify(&self, options: &PoolOptions) -> Result<(), Sickness> {
+    pub(crate) fn verify(&self, options: &PoolOptions) -> Result<(), Unavailable> {
         let at = self.attached(options)?;
-        let found = Marker::read(&at)?.ok_or(Sickness::MarkerLost {
+        let found = Marker::read(&at)?.ok_or(Unavailable::MarkerLost {
             remembered: self.id,
         })?;
         if found.id != self.id {
-            return Err(Sickness::Swapped {
+            return Err(Unavailable::Swapped {
                 found: found.id,
                 remembered: self.id,
             });
         }
-        if filesystem::is_read_only(&at).during("ask whether the disk is read-only")? {
-            return Err(Sickness::ReadOnly);
+        if filesystem::is_read_only(&at).context("ask whether the disk is read-only")? {
+            return Err(Unavailable::ReadOnly);
         }
         let quota = find_quota(&self.context, self.filesystem, &self.root)?;
         if quota.enforcement() != self.quota.enforcement() {
-            return Err(Sickness::EnforcementChanged);
+            return Err(Unavailable::EnforcementChanged);
         }
         Ok(())
     }
 
     /// The pool's directory by its path, as mounts need it, if it still shows this disk.
-    pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Sickness> {
+    pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Unavailable> {
         let (at, status) = open_mounted(&options.path, options.require_mount)?;
         if Seen::from(status) != self.seen {
-            return Err(Sickness::Changed);
+            return Err(Unavailable::Changed);
         }
         Ok(at)
     }
@@ -184,7 +184,7 @@ impl Disk {
     /// What a volume's `data/` is identified by.
     pub(crate) fn data_id(&self, entry: &Entry) -> Result<FileId, Fault> {
         let path = [&entry.directory, layout::DATA].join("/");
-        let status = os::status_at(&self.homes.volumes, path).during(LOOK_AT_DATA)?;
+        let status = os::status_at(&self.homes.volumes, path).context(LOOK_AT_DATA)?;
         Ok(status.id)
     }
 
@@ -199,7 +199,7 @@ impl Disk {
         Unenforced::find(&*self.quota, self.filesystem, root, (path, &self.place))
     }
 
-    pub(crate) fn homes(&self) -> &Homes {
+    pub(crate) fn homes(&self) -> &RecordDirs {
         &self.homes
     }
 
@@ -208,7 +208,7 @@ impl Disk {
     }
 
     pub(crate) fn statvfs(&self) -> Result<StatVfs, Fault> {
-        rustix::fs::fstatvfs(&self.root).during("ask for the disk's space")
+        rustix::fs::fstatvfs(&self.root).context("ask for the disk's space")
     }
 
     /// What the filesystem has. A btrfs takes room for metadata out of what is neither used nor
@@ -230,13 +230,13 @@ impl Disk {
     /// found from here on is durable. The server before may have died, or an fsync of its failed,
     /// between a rename and the reply; what it left in sight will be answered for as done.
     fn recover(&self) -> Result<(), Fault> {
-        let left = os::entry_names(self.staging.as_fd()).during("list staging")?;
+        let left = os::entry_names(self.staging.as_fd()).context("list staging")?;
         for name in &left {
             let place = Uuid::new_v4().simple().to_string();
             self.context
                 .os
                 .rename((&self.staging, name), (self.trash(), place))
-                .during("move what is left in staging to the trash")?;
+                .context("move what is left in staging to the trash")?;
         }
         if !left.is_empty() {
             tracing::info!(entries = left.len(), "cleared staging");
@@ -244,19 +244,19 @@ impl Disk {
         self.context
             .os
             .syncfs(&self.root)
-            .during_sync("sync the disk")
+            .context_sync("sync the disk")
     }
 
     /// Writes something durable and removes it. A disk that takes no more data can still be read,
     /// and to sync what is not dirty succeeds: without this the pool would be well at every look
-    /// and sick at every call. A full disk is not one that fails.
-    pub(crate) fn try_writing(&self) -> Result<(), Sickness> {
+    /// and unavailable at every call. A full disk is not one that fails.
+    pub(crate) fn try_writing(&self) -> Result<(), Unavailable> {
         let os = &self.context.os;
         let name = Uuid::new_v4().simple().to_string();
         let written = record::write_new(os, &self.staging, &name, &self.marker()?);
         let removed = match os.unlink(&self.staging, &name) {
             Err(Errno::NOENT) => Ok(()),
-            removed => removed.during("remove what was written to try the disk"),
+            removed => removed.context("remove what was written to try the disk"),
         };
         let mut faults = [written.err(), removed.err()].into_iter().flatten();
         match faults.find(|fault| !fault.is_full()) {
@@ -278,13 +278,13 @@ impl Disk {
     /// How a directory is copied here.
     pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
         const ASK: &str = "ask how a copy can be made";
-        if self.quota.copies(source.as_fd()).during(ASK)? {
+        if self.quota.copies(source.as_fd()).context(ASK)? {
             return Ok(Method::Subvolume);
         }
         let known = self
             .filesystem
             .shares_blocks(self.root.as_fd())
-            .during(ASK)?;
+            .context(ASK)?;
         let shares = match known.or_else(|| self.shares_blocks.get().copied()) {
             Some(shares) => shares,
             None => self.try_sharing()?,
@@ -310,8 +310,8 @@ impl Disk {
         self.context
             .os
             .mkdir(&self.staging, &name, 0o700)
-            .during("make a staging directory")?;
-        let dir = os::open_dir(&self.staging, &name).during("open a staging directory")?;
+            .context("make a staging directory")?;
+        let dir = os::open_dir(&self.staging, &name).context("open a staging directory")?;
         Ok(Staged { dir, name })
     }
 
@@ -321,9 +321,9 @@ impl Disk {
     }
 
     /// Makes the record durable, still unseen. If nothing was put into `data/`, the one fsync of
-    /// [`Disk::settle`] covers directory, mode and owner, except where the filesystem says no.
+    /// [`Disk::sync_parent`] covers directory, mode and owner, except where the filesystem says no.
     /// What was put into it is to be synced before.
-    pub(crate) fn seal<R: Record>(&self, staged: &Staged, record: &R) -> Result<(), Fault> {
+    pub(crate) fn write_record<R: Record>(&self, staged: &Staged, record: &R) -> Result<(), Fault> {
         if self.filesystem.needs_syncfs() {
             self.sync()?;
         }
@@ -333,13 +333,13 @@ impl Disk {
     /// Makes all that is on the disk durable.
     pub(crate) fn sync(&self) -> Result<(), Fault> {
         let synced = self.context.os.syncfs(&self.root);
-        synced.during_sync("sync the disk")
+        synced.context_sync("sync the disk")
     }
 
     /// Replaces the record of a volume, durably, after what was changed in the kernel for it.
     pub(crate) fn amend(&self, directory: &str, record: &VolumeRecord) -> Result<(), Fault> {
         let dir = os::open_dir(&self.homes.volumes, directory);
-        let dir = dir.during("open a volume's directory")?;
+        let dir = dir.context("open a volume's directory")?;
         if self.filesystem.needs_syncfs() {
             self.sync()?;
         }
@@ -347,7 +347,7 @@ impl Disk {
         let (os, name) = (&self.context.os, Uuid::new_v4().simple().to_string());
         let replaced = record::write_new(os, &self.staging, &name, record).and_then(|()| {
             os.replace((&self.staging, &name), (&dir, VolumeRecord::FILE))
-                .during("rename a record")
+                .context("rename a record")
         });
         if let Err(fault) = replaced {
             match os.unlink(&self.staging, &name) {
@@ -360,17 +360,21 @@ impl Disk {
     }
 
     /// Makes what was sealed visible.
-    pub(crate) fn reveal<R: Record>(&self, staged: &Staged, directory: &str) -> Result<(), Fault> {
+    pub(crate) fn rename_into_place<R: Record>(
+        &self,
+        staged: &Staged,
+        directory: &str,
+    ) -> Result<(), Fault> {
         let (from, to) = (
             (&self.staging, &staged.name),
             (self.homes.of::<R>(), directory),
         );
         let renamed = self.context.os.rename(from, to);
-        renamed.during("rename what was made into place")
+        renamed.context("rename what was made into place")
     }
 
     /// Makes what was revealed durable.
-    pub(crate) fn settle<R: Record>(&self) -> Result<(), Fault> {
+    pub(crate) fn sync_parent<R: Record>(&self) -> Result<(), Fault> {
         self.sync_dirs([self.homes.of::<R>()])
     }
 
@@ -378,7 +382,7 @@ impl Disk {
     pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
         let to = (self.trash(), Uuid::new_v4().simple().to_string());
         let renamed = self.context.os.rename((&self.staging, &staged.name), to);
-        renamed.during("move what was begun to the trash")
+        renamed.context("move what was begun to the trash")
     }
 
     /// A name in the trash that nothing else has.
@@ -410,18 +414,18 @@ impl Disk {
             self.context
                 .os
                 .fsync(dir)
-                .during_sync("fsync a directory")?;
+                .context_sync("fsync a directory")?;
         }
         Ok(())
     }
 
     /// What stood on the filesystem when the pool last held nothing, as the marker tells.
-    pub(crate) fn other(&self) -> Result<Bytes, Sickness> {
+    pub(crate) fn other(&self) -> Result<Bytes, Unavailable> {
         Ok(self.marker()?.other_bytes)
     }
 
     /// Writes that down in the marker; false if the disk is full.
-    pub(crate) fn keep_other(&self, other_bytes: Bytes) -> Result<bool, Sickness> {
+    pub(crate) fn keep_other(&self, other_bytes: Bytes) -> Result<bool, Unavailable> {
         let marker = Marker {
             other_bytes,
             ..self.marker()?
@@ -440,12 +444,12 @@ impl Disk {
             self.context
                 .os
                 .syncfs(&self.root)
-                .during_sync("sync the disk")?;
+                .context_sync("sync the disk")?;
         }
         Ok(Bytes(self.space()?.used))
     }
 
-    fn marker(&self) -> Result<Marker, Sickness> {
+    fn marker(&self) -> Result<Marker, Unavailable> {
         Ok(record::read(&self.meta, layout::MARKER)?)
     }
 
@@ -469,9 +473,9 @@ fn find_quota(
     root: &GuardedDir,
 ) -> Result<Arc<dyn Quota>, Fault> {
     let quota = context.quotas.find(filesystem, root.as_fd());
-    quota.during("ask what holds sizes on the disk")
+    quota.context("ask what holds sizes on the disk")
 }
 
 fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {
-    os::open_dir(dir, name).during("open the pool's own directories")
+    os::open_dir(dir, name).context("open the pool's own directories")
 }

@@ -7,11 +7,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os;
 
 use super::disk::{Disk, Staged};
-use super::index::Kept;
+use super::index::Resource;
 use super::{Entry, Pool, Result, VolumeRecord, layout};
 
 /// A volume or snapshot under construction.
@@ -37,7 +37,7 @@ enum Content {
 impl<'a> Draft<'a> {
     /// Begins a draft without content.
     pub(super) fn begin(pool: &'a Pool, disk: &'a Disk) -> Result<Self> {
-        let staged = disk.stage().map_err(|fault| pool.judge(fault))?;
+        let staged = disk.stage().map_err(|fault| pool.classify(fault))?;
         Ok(Self {
             pool,
             disk,
@@ -55,7 +55,7 @@ impl<'a> Draft<'a> {
     /// Makes the data of a new volume, and fills in the record's quota id.
     pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<()> {
         let made = self.make_data(record);
-        made.map_err(|fault| self.pool.judge(fault))
+        made.map_err(|fault| self.pool.classify(fault))
     }
 
     /// Limit, then `data/`, then owner and mode (chown clears mode bits).
@@ -67,25 +67,25 @@ impl<'a> Draft<'a> {
             .disk
             .quota
             .create_dir(os, dir, layout::DATA, limit)
-            .during("make a volume's data")?;
+            .context("make a volume's data")?;
         self.content = Content::Empty(record.quota_id);
-        let data = os::open_dir(dir, layout::DATA).during("open a volume's data")?;
+        let data = os::open_dir(dir, layout::DATA).context("open a volume's data")?;
         os.chown(&data, parameters.uid, parameters.gid)
-            .during("set a volume's owner")?;
+            .context("set a volume's owner")?;
         os.chmod(&data, parameters.mode.bits())
-            .during("set a volume's mode")
+            .context("set a volume's mode")
     }
 
     /// Makes the draft a volume or snapshot: the record, one rename, and the sync of the rename.
-    pub(super) fn commit<R: Kept>(mut self, record: R) -> Result<Arc<Entry<R>>> {
+    pub(super) fn commit<R: Resource>(mut self, record: R) -> Result<Arc<Entry<R>>> {
         let (pool, disk) = (self.pool, self.disk);
         let directory = record.directory();
-        disk.seal(&self.staged, &record)
-            .and_then(|()| disk.reveal::<R>(&self.staged, &directory))
-            .map_err(|fault| pool.judge(fault))?;
+        disk.write_record(&self.staged, &record)
+            .and_then(|()| disk.rename_into_place::<R>(&self.staged, &directory))
+            .map_err(|fault| pool.classify(fault))?;
         // From here on it may be on the disk whatever happens.
         self.content = Content::Committed;
-        let synced = disk.settle::<R>();
+        let synced = disk.sync_parent::<R>();
         let entry = pool.lock().index.insert(Entry { record, directory });
         synced.map_err(|fault| pool.unsynced(fault))?;
         Ok(entry)

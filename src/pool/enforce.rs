@@ -20,7 +20,7 @@ use super::copies::is_of_the_tree;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::{Entry, Pool, VolumeRecord, Work, layout};
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::tree::{self, LinkCount, Tagging, Weight};
 
 /// How often long work is reported.
@@ -54,16 +54,16 @@ impl Pool {
     pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
         let (disk, _) = self
             .attached()
-            .map_err(|sickness| self.unavailable(sickness))?;
+            .map_err(|unavailable| self.unavailable(unavailable))?;
         let record = &entry.record;
         self.check_enforceable(&disk, record)?;
         let path = [&entry.directory, layout::DATA].join("/");
-        let data = os::open_dir(&disk.homes().volumes, path).during("open a volume's data");
+        let data = os::open_dir(&disk.homes().volumes, path).context("open a volume's data");
         let job = Job {
             work,
             disk: &disk,
             entry,
-            data: data.map_err(|fault| self.judge_data(entry, fault))?,
+            data: data.map_err(|fault| self.classify_data(entry, fault))?,
         };
         let begun = self
             .check_fits(&job)
@@ -71,7 +71,7 @@ impl Pool {
         let tagged = begun.and_then(|begun| {
             let id = begun.quota_id.unwrap_or_default();
             let tagged = self.tag(&job, id);
-            tagged.map_err(|fault| self.judge_enforcing(&job, fault))?;
+            tagged.map_err(|fault| self.classify_enforcing(&job, fault))?;
             self.limit_tagged(&job, id)?;
             Ok(begun)
         });
@@ -118,8 +118,8 @@ impl Pool {
         if record.enforcing {
             return Ok(record.clone());
         }
-        let judge = |fault| self.judge(fault);
-        let id = quota.take().during("take a quota id").map_err(judge)?;
+        let classify = |fault| self.classify(fault);
+        let id = quota.take().context("take a quota id").map_err(classify)?;
         let begun = VolumeRecord {
             quota_id: Some(id),
             enforcing: true,
@@ -130,17 +130,17 @@ impl Pool {
             if quota.release(&self.context.os, id).is_err() {
                 tracing::warn!(pool = %self.name(), id, "left a quota id");
             }
-            return Err(judge(fault));
+            return Err(classify(fault));
         }
         Ok(begun)
     }
 
     /// Limits a tagged tree, unless it holds more than the limits allow.
     fn limit_tagged(&self, job: &Job<'_>, id: u32) -> Result<()> {
-        let judge = |fault| self.judge(fault);
+        let classify = |fault| self.classify(fault);
         let (record, quota) = (&job.entry.record, &job.disk.quota);
-        let charge = quota.charge(id).during("ask what a volume uses");
-        let charge = charge.map_err(judge)?;
+        let charge = quota.charge(id).context("ask what a volume uses");
+        let charge = charge.map_err(classify)?;
         refuse_if_larger(
             record,
             quota.inode_limit(record.size_bytes),
@@ -148,7 +148,7 @@ impl Pool {
             charge.inodes,
         )?;
         let limited = quota.limit(&self.context.os, id, record.size_bytes);
-        limited.during("limit a volume").map_err(judge)
+        limited.context("limit a volume").map_err(classify)
     }
 
     fn check_enforceable(&self, disk: &Disk, record: &VolumeRecord) -> Result<()> {
@@ -180,12 +180,12 @@ impl Pool {
         let record = &job.entry.record;
         let weighed = os::open_source_dir(&job.data, ".")
             .and_then(|top| tree::weigh(top, LinkCount::InParts, &mut |_| self.go_on(job)))
-            .during("measure a volume");
+            .context("measure a volume");
         let Weight {
             bytes,
             inodes,
             unseen,
-        } = weighed.map_err(|fault| self.judge_enforcing(job, fault))?;
+        } = weighed.map_err(|fault| self.classify_enforcing(job, fault))?;
         if let Some(errno) = unseen {
             return Err(Error::NotEnforceable(format!(
                 "a part of volume {} cannot be read: {errno}",
@@ -199,21 +199,21 @@ impl Pool {
     /// Ends the work when the driver or the pool does.
     fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
         job.work.advance();
-        if self.copies.is_stopped() || self.is_sick() {
+        if self.copies.is_stopped() || self.is_unavailable() {
             return Err(Errno::CANCELED);
         }
         Ok(())
     }
 
-    fn judge_enforcing(&self, job: &Job<'_>, fault: Fault) -> Error {
+    fn classify_enforcing(&self, job: &Job<'_>, fault: Fault) -> Error {
         let id = job.entry.record.id;
-        match (fault.errno, self.sickness()) {
-            (Errno::CANCELED, Some(sickness)) => self.unavailable(sickness),
+        match (fault.errno, self.why_unavailable()) {
+            (Errno::CANCELED, Some(unavailable)) => self.unavailable(unavailable),
             (Errno::CANCELED, None) => Error::Stopped(format!("enforcing the size of volume {id}")),
             _ if is_of_the_tree(fault) => {
                 Error::NotEnforceable(format!("the size of volume {id} is not enforced: {fault}"))
             }
-            _ => self.judge(fault),
+            _ => self.classify(fault),
         }
     }
 
@@ -222,10 +222,10 @@ impl Pool {
         let os = &self.context.os;
         let dir = volume_dir(job)?;
         remove_scratch(os, &dir)?;
-        os.mkdir(&dir, SCRATCH, 0o700).during("make a directory")?;
-        let scratch = os::open_dir(&dir, SCRATCH).during("open a directory")?;
+        os.mkdir(&dir, SCRATCH, 0o700).context("make a directory")?;
+        let scratch = os::open_dir(&dir, SCRATCH).context("open a directory")?;
         let set = job.disk.quota.set_tag(os, scratch.as_fd(), Some(id), true);
-        set.during("tag a directory")?;
+        set.context("tag a directory")?;
         self.tag_all(job, Some((id, &scratch)))?;
         remove_scratch(os, &dir)?;
         job.disk.sync()
@@ -252,10 +252,10 @@ impl Pool {
             })
             .and_then(|()| {
                 let released = job.disk.quota.release(&self.context.os, id);
-                released.during("release a quota id")
+                released.context("release a quota id")
             });
         if let Err(fault) = restored {
-            let error = self.judge_enforcing(job, fault);
+            let error = self.classify_enforcing(job, fault);
             let (pool, volume) = (self.name(), job.entry.record.id);
             tracing::warn!(%pool, %volume, %error, "left a volume half enforced");
         }
@@ -286,7 +286,7 @@ impl Pool {
 
 fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
     let dir = os::open_dir(&job.disk.homes().volumes, &job.entry.directory);
-    dir.during("open a volume's directory")
+    dir.context("open a volume's directory")
 }
 
 fn refuse_if_larger(

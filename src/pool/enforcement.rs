@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::filesystem::Filesystem;
 use crate::mount::Place;
-use crate::quota::{self, AtInit, Enforcement, Lack, Quota};
+use crate::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 
 /// A pool that enforces no sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Unenforced {
             return Ok(None);
         }
         // Without a lack there is a quota that this process may not use.
-        let lack = quota::lack(filesystem, root)?.unwrap_or(Lack::Permission);
+        let lack = quota::lack(filesystem, root)?.unwrap_or(MissingQuota::Permission);
         Ok(Some(Self {
             reason: lack.on(filesystem),
             remedy: remedy(lack, path, place),
@@ -67,19 +67,19 @@ pub(crate) fn quoted(path: &Path) -> String {
 }
 
 /// How a filesystem comes to hold sizes.
-fn remedy(lack: Lack, path: &Path, place: &Place) -> String {
+fn remedy(lack: MissingQuota, path: &Path, place: &Place) -> String {
     let pool = quoted(path);
     match lack {
-        Lack::Unknown => "use XFS, ext4 or btrfs where sizes must be held".to_owned(),
-        Lack::Permission => {
+        MissingQuota::Unknown => "use XFS, ext4 or btrfs where sizes must be held".to_owned(),
+        MissingQuota::Permission => {
             "run it as root of the host, outside of a user namespace, with CAP_SYS_ADMIN".to_owned()
         }
-        Lack::Off => format!("rootcellar pool enable-quota {pool}"),
-        Lack::Full => {
+        MissingQuota::Off => format!("rootcellar pool enable-quota {pool}"),
+        MissingQuota::Full => {
             format!("btrfs quota disable {pool} && rootcellar pool enable-quota {pool}")
         }
-        Lack::MountOption => mount_again(place, None),
-        Lack::Features => mount_again(place, Some("tune2fs -O project,quota -Q prjquota")),
+        MissingQuota::MountOption => mount_again(place, None),
+        MissingQuota::Features => mount_again(place, Some("tune2fs -O project,quota -Q prjquota")),
     }
 }
 
@@ -144,38 +144,42 @@ mod tests {
         let own = place("/srv/a b", true);
         let cases = [
             (
-                Lack::MountOption,
+                MissingQuota::MountOption,
                 &own,
                 "umount '/srv/a b' && mount -o prjquota /dev/sdb '/srv/a b'",
             ),
             (
-                Lack::Features,
+                MissingQuota::Features,
                 &own,
                 "umount '/srv/a b' && tune2fs -O project,quota -Q prjquota /dev/sdb && mount",
             ),
             (
-                Lack::MountOption,
+                MissingQuota::MountOption,
                 &place("/", true),
                 "boot with rootflags=prjquota",
             ),
             (
-                Lack::Features,
+                MissingQuota::Features,
                 &place("/", true),
                 "boot a rescue system: tune2fs -O project,quota -Q prjquota /dev/sdb; then boot",
             ),
             (
-                Lack::MountOption,
+                MissingQuota::MountOption,
                 &place("/pools", false),
                 "on the host, unmount",
             ),
-            (Lack::Off, &own, "rootcellar pool enable-quota /srv/pool"),
             (
-                Lack::Full,
+                MissingQuota::Off,
+                &own,
+                "rootcellar pool enable-quota /srv/pool",
+            ),
+            (
+                MissingQuota::Full,
                 &own,
                 "btrfs quota disable /srv/pool && rootcellar pool enable-quota /srv/pool",
             ),
-            (Lack::Unknown, &own, "use XFS"),
-            (Lack::Permission, &own, "run it as root"),
+            (MissingQuota::Unknown, &own, "use XFS"),
+            (MissingQuota::Permission, &own, "run it as root"),
         ];
         for (lack, place, start) in cases {
             let advice = remedy(lack, Path::new("/srv/pool"), place);

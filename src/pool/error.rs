@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::fault::Fault;
 use crate::types::{Bytes, Invalid, PoolId, PoolName};
 
-use super::Sickness;
+use super::Unavailable;
 
 /// The result of an operation on a pool.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -20,20 +20,20 @@ pub enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The pool cannot be used now.
-    #[error("pool {pool} is sick: {reason}")]
+    #[error("pool {pool} is unavailable: {reason}")]
     Unavailable {
         /// The pool.
         pool: PoolName,
         /// Why.
-        reason: Sickness,
+        reason: Unavailable,
     },
     /// The change is visible, and may be lost at a power-off.
-    #[error("pool {pool} is sick: {reason}")]
+    #[error("pool {pool} is unavailable: {reason}")]
     CommittedUnsynced {
         /// The pool.
         pool: PoolName,
         /// Why.
-        reason: Sickness,
+        reason: Unavailable,
     },
     /// The pool's disk has as many calls in flight as are allowed.
     #[error(
@@ -48,10 +48,10 @@ pub enum Error {
     },
     /// The pool has less free space than the size.
     #[error(
-        "pool {pool} has room for {available}, not for {size}; free space, delete volumes, or \
+        "pool {pool} has free space for {available}, not for {size}; free space, delete volumes, or \
          change the pool's overcommit or reserve"
     )]
-    NoRoom {
+    NoSpace {
         /// The pool.
         pool: PoolName,
         /// The size asked for.
@@ -104,7 +104,7 @@ pub enum Error {
         /// The path.
         path: PathBuf,
         /// Why, and what to do.
-        reason: Sickness,
+        reason: Unavailable,
     },
     /// The pool at this path cannot be taken over.
     #[error("the pool at {path:?} cannot be adopted: {reason}")]
@@ -112,7 +112,7 @@ pub enum Error {
         /// The path.
         path: PathBuf,
         /// Why, and what to do.
-        reason: Sickness,
+        reason: Unavailable,
     },
     /// The pool is to be declared gone, and is there.
     #[error(

@@ -14,10 +14,12 @@ use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
 use super::layout;
-use super::record::{self, Pin, Record, SnapshotRecord, Source, Unreadable, VolumeRecord};
+use super::record::{
+    self, Record, RetainedCharge, SnapshotRecord, Source, Unreadable, VolumeRecord,
+};
 use super::retained::Retained;
 use super::trash::{self, TrashEntry};
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl<R: Record> Entry<R> {
 
 impl Entry {
     /// Whether it has a size that nothing holds, in a pool that holds them so.
-    pub(crate) fn is_unheld(&self, enforcement: Enforcement) -> bool {
+    pub(crate) fn is_not_enforced(&self, enforcement: Enforcement) -> bool {
         let held = self.record.enforcement;
         self.record.size_bytes > Bytes::ZERO && (held == Enforcement::None || held != enforcement)
     }
@@ -48,20 +50,20 @@ impl Entry {
 
 /// The directories of a pool that hold its volumes, its snapshots and its trash.
 #[derive(Debug)]
-pub(crate) struct Homes {
+pub(crate) struct RecordDirs {
     pub(crate) volumes: OwnedFd,
     pub(crate) snapshots: OwnedFd,
     pub(crate) trash: OwnedFd,
 }
 
-impl Homes {
+impl RecordDirs {
     pub(crate) fn open(root: impl AsFd) -> Result<Self, Fault> {
-        let open = |name| os::open_dir(&root, name).during("open the pool's own directories");
+        let open = |name| os::open_dir(&root, name).context("open the pool's own directories");
         Ok(Self {
             volumes: open(layout::VOLUMES)?,
             snapshots: open(layout::SNAPSHOTS)?,
             trash: os::open_dir(&root, Path::new(layout::META).join(layout::TRASH))
-                .during("open the trash")?,
+                .context("open the trash")?,
         })
     }
 
@@ -118,19 +120,19 @@ struct Sums {
 }
 
 /// What an index holds those of a kind in.
-pub(crate) trait Kept: Record + Sized {
-    fn kept(index: &Index) -> &BTreeMap<Self::Id, Arc<Entry<Self>>>;
-    fn kept_mut(index: &mut Index) -> &mut BTreeMap<Self::Id, Arc<Entry<Self>>>;
+pub(crate) trait Resource: Record + Sized {
+    fn entries(index: &Index) -> &BTreeMap<Self::Id, Arc<Entry<Self>>>;
+    fn entries_mut(index: &mut Index) -> &mut BTreeMap<Self::Id, Arc<Entry<Self>>>;
     /// The volume that an id names, if it names one.
     fn volume(id: Self::Id) -> Option<VolumeId>;
 }
 
-impl Kept for VolumeRecord {
-    fn kept(index: &Index) -> &BTreeMap<VolumeId, Arc<Entry>> {
+impl Resource for VolumeRecord {
+    fn entries(index: &Index) -> &BTreeMap<VolumeId, Arc<Entry>> {
         &index.volumes
     }
 
-    fn kept_mut(index: &mut Index) -> &mut BTreeMap<VolumeId, Arc<Entry>> {
+    fn entries_mut(index: &mut Index) -> &mut BTreeMap<VolumeId, Arc<Entry>> {
         &mut index.volumes
     }
 
@@ -139,12 +141,12 @@ impl Kept for VolumeRecord {
     }
 }
 
-impl Kept for SnapshotRecord {
-    fn kept(index: &Index) -> &BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
+impl Resource for SnapshotRecord {
+    fn entries(index: &Index) -> &BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
         &index.snapshots
     }
 
-    fn kept_mut(index: &mut Index) -> &mut BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
+    fn entries_mut(index: &mut Index) -> &mut BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
         &mut index.snapshots
     }
 
@@ -155,7 +157,7 @@ impl Kept for SnapshotRecord {
 
 impl Index {
     /// Reads every record of the pool.
-    pub(crate) fn load(homes: &Homes, pool: PoolId, quota: &dyn Quota) -> Result<Self, Fault> {
+    pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Self, Fault> {
         let mut index = Self::default();
         index.read::<VolumeRecord>(homes, pool, quota)?;
         index.read::<SnapshotRecord>(homes, pool, quota)?;
@@ -166,14 +168,14 @@ impl Index {
         Ok(index)
     }
 
-    fn read<R: Kept>(
+    fn read<R: Resource>(
         &mut self,
-        homes: &Homes,
+        homes: &RecordDirs,
         pool: PoolId,
         quota: &dyn Quota,
     ) -> Result<(), Fault> {
         let home = homes.of::<R>();
-        let names = os::entry_names(home.as_fd()).during("list what the pool holds")?;
+        let names = os::entry_names(home.as_fd()).context("list what the pool holds")?;
         let mut seen: BTreeMap<NameHash, usize> = BTreeMap::new();
         for hash in names
             .iter()
@@ -207,7 +209,7 @@ impl Index {
     }
 
     /// Quarantines an entry whose record or quota id belongs to another as well.
-    pub(crate) fn distrust<R: Kept>(&mut self, entry: &Entry<R>, reason: String) {
+    pub(crate) fn distrust<R: Resource>(&mut self, entry: &Entry<R>, reason: String) {
         let id = entry.record.id();
         self.remove::<R>(id);
         let hash = layout::hash_of(&entry.directory);
@@ -236,7 +238,7 @@ impl Index {
         });
     }
 
-    pub(crate) fn insert<R: Kept>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
+    pub(crate) fn insert<R: Resource>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
         let id = entry.record.id();
         self.remove::<R>(id);
         self.retain(entry.record.pins());
@@ -248,12 +250,12 @@ impl Index {
         sums.copied = sums.copied.saturating_add(record.copied());
         sums.retained = sums.retained.saturating_add(retained);
         let entry = Arc::new(entry);
-        R::kept_mut(self).insert(id, Arc::clone(&entry));
+        R::entries_mut(self).insert(id, Arc::clone(&entry));
         entry
     }
 
-    pub(crate) fn remove<R: Kept>(&mut self, id: R::Id) {
-        let Some(entry) = R::kept_mut(self).remove(&id) else {
+    pub(crate) fn remove<R: Resource>(&mut self, id: R::Id) {
+        let Some(entry) = R::entries_mut(self).remove(&id) else {
             return;
         };
         let record = &entry.record;
@@ -291,15 +293,19 @@ impl Index {
         }
     }
 
-    fn retain(&mut self, pins: &[Pin]) {
+    fn retain(&mut self, pins: &[RetainedCharge]) {
         self.change_retained(pins, Retained::add);
     }
 
-    fn release(&mut self, pins: &[Pin]) {
+    fn release(&mut self, pins: &[RetainedCharge]) {
         self.change_retained(pins, Retained::remove);
     }
 
-    fn change_retained(&mut self, pins: &[Pin], change: fn(&mut Retained, &Pin)) {
+    fn change_retained(
+        &mut self,
+        pins: &[RetainedCharge],
+        change: fn(&mut Retained, &RetainedCharge),
+    ) {
         for pin in pins {
             let before = self.retained.of(pin.volume);
             change(&mut self.retained, pin);
@@ -311,8 +317,8 @@ impl Index {
         }
     }
 
-    pub(crate) fn get<R: Kept>(&self, id: R::Id) -> Option<&Arc<Entry<R>>> {
-        R::kept(self).get(&id)
+    pub(crate) fn get<R: Resource>(&self, id: R::Id) -> Option<&Arc<Entry<R>>> {
+        R::entries(self).get(&id)
     }
 
     /// What of a kind is quarantined under an id, if anything is.
@@ -324,12 +330,12 @@ impl Index {
     }
 
     /// Those of a kind whose ids come after one, in order.
-    pub(crate) fn after<R: Kept + 'static>(
+    pub(crate) fn after<R: Resource + 'static>(
         &self,
         id: Option<R::Id>,
     ) -> impl Iterator<Item = &Arc<Entry<R>>> {
         use std::ops::Bound::{Excluded, Unbounded};
-        R::kept(self)
+        R::entries(self)
             .range((id.map_or(Unbounded, Excluded), Unbounded))
             .map(|(_, entry)| entry)
     }
@@ -423,9 +429,11 @@ impl Index {
     }
 
     /// How many volumes have a size that nothing holds, in a pool that holds them so.
-    pub(crate) fn unheld(&self, enforcement: Enforcement) -> usize {
+    pub(crate) fn not_enforced(&self, enforcement: Enforcement) -> usize {
         let volumes = self.volumes.values();
-        volumes.filter(|entry| entry.is_unheld(enforcement)).count()
+        volumes
+            .filter(|entry| entry.is_not_enforced(enforcement))
+            .count()
     }
 
     pub(crate) fn quarantined(&self) -> &[Quarantined] {

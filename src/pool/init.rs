@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::fault::During;
+use crate::fault::InContext;
 use crate::filesystem::Filesystem;
 use crate::mount::{self, GuardedDir};
 use crate::os::Os;
@@ -13,8 +13,8 @@ use crate::pool::error::{Error, Result};
 use crate::quota::{self, KernelQuotas};
 use crate::types::{Invalid, NodeName};
 
-use super::Sickness;
-use super::marker::{self, Made, Marker};
+use super::Unavailable;
+use super::marker::{self, Marker, NewPool};
 use super::path::{open_mounted, suitable_filesystem};
 
 /// What a directory must be to be a pool, or become one.
@@ -27,18 +27,18 @@ pub struct Wanted {
 }
 
 /// Makes a pool of an empty directory, which is made if only its parent exists.
-pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made> {
+pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool> {
     make(os, path, node, wanted).map_err(|reason| Error::Refused {
         path: path.to_owned(),
         reason,
     })
 }
 
-fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Made, Sickness> {
+fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool, Unavailable> {
     marker::make_directory(os, path)?;
     let root = open_root(path, wanted)?.1;
     if let Some(marker) = Marker::read(&root)? {
-        return Err(Sickness::IsPool {
+        return Err(Unavailable::IsPool {
             id: marker.id,
             node: marker.node,
         });
@@ -91,9 +91,12 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
 }
 
 /// Opens a pool's directory through a guarded clone.
-pub(crate) fn open_root(path: &Path, wanted: Wanted) -> Result<(Filesystem, GuardedDir), Sickness> {
+pub(crate) fn open_root(
+    path: &Path,
+    wanted: Wanted,
+) -> Result<(Filesystem, GuardedDir), Unavailable> {
     let (at, _) = open_mounted(path, wanted.require_mount)?;
     let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
-    let root = mount::open_guarded(&at).during("clone the directory's mount")?;
+    let root = mount::open_guarded(&at).context("clone the directory's mount")?;
     Ok((filesystem, root))
 }

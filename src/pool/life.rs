@@ -1,4 +1,4 @@
-//! How a pool comes and goes: opened when its disk is there, sick when it is not what it was.
+//! How a pool comes and goes: opened when its disk is there, unavailable when it is not what it was.
 
 use std::mem;
 use std::sync::{Arc, PoisonError, TryLockError};
@@ -9,7 +9,7 @@ use crate::types::Bytes;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::index::Index;
-use super::{Learn, Pool, Sickness};
+use super::{Learn, Pool, Unavailable};
 
 /// What opening a pool yields.
 struct Opened {
@@ -21,33 +21,33 @@ struct Opened {
 impl Pool {
     /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
     /// once `learn` has learned what of it is published.
-    pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Sickness> {
+    pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         self.open_looking(deadline, learn)
     }
 
-    fn open_looking(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Sickness> {
+    fn open_looking(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
         match self.try_open(deadline, learn) {
             Ok(opened) => {
                 self.serve(opened);
                 Ok(())
             }
-            Err(sickness) => {
-                self.fall_sick(sickness.clone());
-                Err(sickness)
+            Err(unavailable) => {
+                self.mark_unavailable(unavailable.clone());
+                Err(unavailable)
             }
         }
     }
 
-    fn try_open(&self, deadline: Instant, learn: Learn<'_>) -> Result<Opened, Sickness> {
+    fn try_open(&self, deadline: Instant, learn: Learn<'_>) -> Result<Opened, Unavailable> {
         let disk = Disk::open(&self.options, &self.context, deadline)?;
-        if self.sickness() != Some(Sickness::Opening) {
+        if self.why_unavailable() != Some(Unavailable::Opening) {
             disk.try_writing()?;
         }
         let mut index = Index::load(disk.homes(), disk.id, &*disk.quota)?;
         let other = disk.other()?;
         self.reconcile(&disk, &mut index)?;
-        learn(disk.site()).map_err(|error| Sickness::Io {
+        learn(disk.site()).map_err(|error| Unavailable::Io {
             what: "learn what is published".into(),
             error: error.to_string(),
         })?;
@@ -102,7 +102,7 @@ impl Pool {
         }
     }
 
-    /// Looks at the pool: one that is open may fall sick, a sick one is opened if it can be. A look
+    /// Looks at the pool: one that is open may become unavailable, an unavailable one is opened if it can be. A look
     /// that has not ended is not joined by another.
     pub fn check(&self, learn: Learn<'_>) {
         let _looking = match self.looking.try_lock() {
@@ -112,13 +112,13 @@ impl Pool {
         };
         if let Ok(disk) = self.disk() {
             let _work = self.begin_own();
-            if let Err(sickness) = disk.verify(&self.options) {
-                self.fall_sick(sickness);
+            if let Err(unavailable) = disk.verify(&self.options) {
+                self.mark_unavailable(unavailable);
             }
             return;
         }
         self.forget_if_retired();
-        // It has said by itself why it is still sick.
+        // It has said by itself why it is still unavailable.
         let _ = self.open_looking(Instant::now(), learn);
     }
 
@@ -137,18 +137,18 @@ impl Pool {
 
     /// Closes everything held on the disk until it is found well again. A shortage of the driver's
     /// own says nothing of an open disk, which stays open.
-    pub(crate) fn fall_sick(&self, sickness: Sickness) {
+    pub(crate) fn mark_unavailable(&self, unavailable: Unavailable) {
         let mut state = self.lock();
-        if matches!(sickness, Sickness::Shortage(_)) && state.disk.is_ok() {
+        if matches!(unavailable, Unavailable::Shortage(_)) && state.disk.is_ok() {
             drop(state);
-            tracing::warn!(pool = %self.options.name, reason = %sickness, "not looked at");
+            tracing::warn!(pool = %self.options.name, reason = %unavailable, "not looked at");
             return;
         }
-        let is_news = state.disk.as_ref().err() != Some(&sickness);
+        let is_news = state.disk.as_ref().err() != Some(&unavailable);
         if is_news {
-            tracing::error!(pool = %self.options.name, reason = %sickness, "pool is sick");
+            tracing::error!(pool = %self.options.name, reason = %unavailable, "pool is unavailable");
         }
-        let before = mem::replace(&mut state.disk, Err(sickness));
+        let before = mem::replace(&mut state.disk, Err(unavailable));
         drop(state);
         // Closing the last descriptor on a disk that was unmounted is what unmounts it, and may
         // take long: nobody must wait for the lock meanwhile.

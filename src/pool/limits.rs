@@ -12,11 +12,11 @@ use crate::quota::{Charge, Quota};
 use crate::types::{Bytes, VolumeId};
 
 use super::disk::Disk;
-use super::index::{Homes, Index, Kept};
+use super::index::{Index, RecordDirs, Resource};
 use super::record::Record;
 use super::retained::Retained;
 use super::{Entry, Pool, VolumeRecord, layout};
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 
 pub(crate) const LOOK: &str = "ask what limits the disk has";
 
@@ -28,12 +28,12 @@ pub(crate) enum Finding {
     /// It is missing, or another one.
     Differs { id: u32, limit: Bytes, has: Charge },
     /// Whose number it is cannot be told, so nothing is done.
-    Doubtful(Doubt),
+    Conflict(QuotaConflict),
 }
 
 /// Why it cannot be told whose number a volume's is.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-pub(crate) enum Doubt {
+pub(crate) enum QuotaConflict {
     #[error("another is recorded with its quota_id, {0}")]
     Twin(u32),
     #[error(
@@ -58,7 +58,7 @@ impl Pool {
         }
         let recorded = recorded(index);
         let charges = disk.quota.charges_nearby(&mut recorded.keys().copied());
-        let charges = charges.during(LOOK)?.into_iter().collect();
+        let charges = charges.context(LOOK)?.into_iter().collect();
         for id in recorded.keys() {
             disk.quota.note(*id);
         }
@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Returns whether the limit was what an older driver gave a copy, and was raised.
-    fn reconcile_entry<R: Kept>(
+    fn reconcile_entry<R: Resource>(
         &self,
         disk: &Disk,
         index: &mut Index,
@@ -102,7 +102,7 @@ impl Pool {
                 }
                 self.restore(disk, &entry.record.id().to_string(), id, limit, has)?;
             }
-            Finding::Doubtful(doubt) => {
+            Finding::Conflict(doubt) => {
                 index.distrust(entry, doubt.to_string());
             }
         }
@@ -112,7 +112,7 @@ impl Pool {
     /// Limits a volume to what its record says and snapshots pin of it, if the pool can and does.
     /// Whoever calls it holds [`Pool::limiting`], or another might set what was so before.
     pub(crate) fn set_limit(&self, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
-        let Some(id) = record.number().filter(|_| disk.accounts()) else {
+        let Some(id) = record.quota_id().filter(|_| disk.accounts()) else {
             return Ok(());
         };
         let limit = record.limit(self.retained(record.id));
@@ -122,7 +122,7 @@ impl Pool {
     /// The bytes that stay charged to a volume for its copies, those under construction included.
     fn retained(&self, volume: VolumeId) -> u64 {
         let state = self.lock();
-        state.index.retained().with(volume, &state.pinning)
+        state.index.retained().with(volume, &state.pending)
     }
 
     /// Makes the limit of a volume, if it is there, what it is to be now.
@@ -141,7 +141,7 @@ impl Pool {
         has: Charge,
     ) -> Result<(), Fault> {
         let restored = disk.quota.limit(&self.context.os, id, limit);
-        let outcome = match restored.during("restore a volume's limit") {
+        let outcome = match restored.context("restore a volume's limit") {
             Ok(()) => {
                 self.limits_restored.fetch_add(1, Ordering::Relaxed);
                 "restored"
@@ -202,8 +202,10 @@ pub(crate) struct Ledger {
 /// How many records claim each number, those of what is served and of what waits in the trash.
 pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
     let mut recorded = BTreeMap::new();
-    let volumes = index.volumes().filter_map(|entry| entry.record.number());
-    let snapshots = index.snapshots().filter_map(|entry| entry.record.number());
+    let volumes = index.volumes().filter_map(|entry| entry.record.quota_id());
+    let snapshots = index
+        .snapshots()
+        .filter_map(|entry| entry.record.quota_id());
     let trashed = index.trash().values().filter_map(|entry| entry.number);
     for id in volumes.chain(snapshots).chain(trashed) {
         *recorded.entry(id).or_default() += 1;
@@ -212,24 +214,31 @@ pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
 }
 
 /// Holds the limit of a volume or snapshot against its record.
-pub(crate) fn examine<R: Kept>(
-    homes: &Homes,
+pub(crate) fn examine<R: Resource>(
+    homes: &RecordDirs,
     quota: &dyn Quota,
     entry: &Entry<R>,
     ledger: &Ledger,
 ) -> Result<Finding, Fault> {
-    let Some(id) = entry.record.number().filter(|_| entry.record.is_limited()) else {
+    let Some(id) = entry
+        .record
+        .quota_id()
+        .filter(|_| entry.record.is_limited())
+    else {
         return Ok(Finding::AsRecorded);
     };
     if ledger.recorded.get(&id).is_some_and(|count| *count > 1) {
-        return Ok(Finding::Doubtful(Doubt::Twin(id)));
+        return Ok(Finding::Conflict(QuotaConflict::Twin(id)));
     }
     let path = [&entry.directory, layout::DATA].join("/");
-    let data = os::open_dir(homes.of::<R>(), path).during("open what is limited")?;
-    let found = quota.charged_to(data.as_fd()).during(LOOK)?;
+    let data = os::open_dir(homes.of::<R>(), path).context("open what is limited")?;
+    let found = quota.charged_to(data.as_fd()).context(LOOK)?;
     if found != Some(id) {
         let recorded = id;
-        return Ok(Finding::Doubtful(Doubt::Elsewhere { found, recorded }));
+        return Ok(Finding::Conflict(QuotaConflict::Elsewhere {
+            found,
+            recorded,
+        }));
     }
     let retained = R::volume(entry.record.id());
     let retained = retained.map_or(0, |volume| ledger.retained.of(volume));

@@ -14,8 +14,8 @@ use crate::tree;
 use crate::types::{Bytes, NodeName, PoolId};
 
 use super::capacity::Space;
-use super::{Sickness, layout, now, record};
-use crate::fault::{During, Fault};
+use super::{Unavailable, layout, now, record};
+use crate::fault::{Fault, InContext};
 
 /// The marker, `.rootcellar/pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(crate) struct Marker {
 
 /// A pool that was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Made {
+pub struct NewPool {
     /// Its identity.
     pub id: PoolId,
     /// Whether quota was switched on for it.
@@ -43,7 +43,7 @@ pub struct Made {
 
 impl Marker {
     /// Reads the marker of the pool at `root`; `None` if there is no `.rootcellar`.
-    pub(crate) fn read(root: impl AsFd) -> Result<Option<Self>, Sickness> {
+    pub(crate) fn read(root: impl AsFd) -> Result<Option<Self>, Unavailable> {
         let meta = match os::open_dir(root, layout::META) {
             Ok(meta) => meta,
             Err(Errno::NOENT) => return Ok(None),
@@ -54,13 +54,13 @@ impl Marker {
 }
 
 /// Makes the last component of a path if it is missing; [`init`] makes it durable.
-pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Sickness> {
+pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Unavailable> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
     let parent = match os::open_path(parent).and_then(|place| os::open_dir(place, ".")) {
         Ok(parent) => parent,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Err(Sickness::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Err(Unavailable::Absent),
         Err(errno) => return Err(Fault::new("open the directory above the pool", errno).into()),
     };
     match os.mkdir(&parent, name, 0o700) {
@@ -77,7 +77,7 @@ pub(crate) fn init(
     quotas: &dyn Quotas,
     root: &GuardedDir,
     node: &NodeName,
-) -> Result<Made, Sickness> {
+) -> Result<NewPool, Unavailable> {
     check_empty(root)?;
     match tree::remove(os, root.as_fd(), layout::META_BUILDING) {
         Ok(())
@@ -87,7 +87,7 @@ pub(crate) fn init(
         }) => {}
         Err(fault) => return Err(fault.into()),
     }
-    let filesystem = Filesystem::of(root).during("ask for the filesystem's type")?;
+    let filesystem = Filesystem::of(root).context("ask for the filesystem's type")?;
     let quota = quotas.enable_for_new_pool(filesystem, root.as_fd());
     let id = PoolId::random();
     build(os, root, node, id)?;
@@ -96,14 +96,14 @@ pub(crate) fn init(
         // Somebody else was faster; theirs is the pool.
         Err(Errno::EXIST) => {
             tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
-            let other = Marker::read(root)?.ok_or(Sickness::Unmarked)?;
+            let other = Marker::read(root)?.ok_or(Unavailable::Unmarked)?;
             let id = other.id;
-            return Ok(Made { id, quota });
+            return Ok(NewPool { id, quota });
         }
         Err(errno) => return Err(Fault::new("rename the marker's directory", errno).into()),
     }
-    os.fsync(root).during_sync("fsync the pool's directory")?;
-    Ok(Made { id, quota })
+    os.fsync(root).context_sync("fsync the pool's directory")?;
+    Ok(NewPool { id, quota })
 }
 
 fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), Fault> {
@@ -114,14 +114,14 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
         }
     }
     os.mkdir(root, layout::META_BUILDING, 0o700)
-        .during("make the marker's directory")?;
-    let meta = os::open_dir(root, layout::META_BUILDING).during("open the marker's directory")?;
+        .context("make the marker's directory")?;
+    let meta = os::open_dir(root, layout::META_BUILDING).context("open the marker's directory")?;
     for name in [layout::STAGING, layout::TRASH] {
         os.mkdir(&meta, name, 0o700)
-            .during("make the directories of a pool")?;
+            .context("make the directories of a pool")?;
     }
     os.create(&meta, layout::LOCK)
-        .during("make the lock file")?;
+        .context("make the lock file")?;
     let mut marker = Marker {
         format: record::FORMAT,
         id,
@@ -134,16 +134,16 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
     // Written twice, so that what the pool itself occupies is among what it finds there. In
     // between, all that was made so far becomes durable, the pool's directory included: it must
     // not come back as nothing after the rename.
-    os.syncfs(root).during_sync("sync the disk")?;
-    let vfs = rustix::fs::fstatvfs(root).during("ask for the disk's space")?;
+    os.syncfs(root).context_sync("sync the disk")?;
+    let vfs = rustix::fs::fstatvfs(root).context("ask for the disk's space")?;
     marker.other_bytes = Bytes(Space::from(vfs).used);
     record::write(os, &meta, layout::MARKER, &marker)
 }
 
-fn check_empty(root: &GuardedDir) -> Result<(), Sickness> {
+fn check_empty(root: &GuardedDir) -> Result<(), Unavailable> {
     let names = os::open_dir(root, ".")
         .and_then(|dir| os::entry_names(dir.as_fd()))
-        .during("list the pool's directory")?;
+        .context("list the pool's directory")?;
     for name in names {
         let fine = match name.to_str() {
             Some(layout::LOST_AND_FOUND | layout::META_BUILDING) => true,
@@ -153,7 +153,7 @@ fn check_empty(root: &GuardedDir) -> Result<(), Sickness> {
             _ => false,
         };
         if !fine {
-            return Err(Sickness::NotEmpty {
+            return Err(Unavailable::NotEmpty {
                 found: name.to_string_lossy().into_owned(),
             });
         }

@@ -13,26 +13,29 @@ use crate::types::PoolId;
 
 use super::enforcement::said_at_init;
 use super::marker::{self, Marker};
-use super::{Context, PoolOptions, Sickness, layout};
-use crate::fault::{During, Fault};
+use super::{Context, PoolOptions, Unavailable, layout};
+use crate::fault::{Fault, InContext};
 use crate::filesystem::{self, Filesystem};
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
 /// The directory at a pool's path, which must be a mount point if that is required.
-pub(crate) fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status), Sickness> {
+pub(crate) fn open_mounted(
+    path: &Path,
+    required: bool,
+) -> Result<(OwnedFd, os::Status), Unavailable> {
     let at = open_pool_path(path)?;
-    let status = os::status(&at).during("look at the pool's directory")?;
+    let status = os::status(&at).context("look at the pool's directory")?;
     if required && !status.is_mount_root {
-        return Err(Sickness::NotMounted);
+        return Err(Unavailable::NotMounted);
     }
     Ok((at, status))
 }
 
-fn open_pool_path(path: &Path) -> Result<OwnedFd, Sickness> {
+fn open_pool_path(path: &Path) -> Result<OwnedFd, Unavailable> {
     match os::open_path(path) {
         Ok(place) => Ok(place),
-        Err(Errno::NOENT | Errno::NOTDIR) => Err(Sickness::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(Unavailable::Absent),
         Err(errno) => Err(Fault::new("open the pool's directory", errno).into()),
     }
 }
@@ -41,37 +44,37 @@ fn open_pool_path(path: &Path) -> Result<OwnedFd, Sickness> {
 pub(super) fn look_at_path(
     options: &PoolOptions,
     context: &Context,
-) -> Result<(OwnedFd, Place, Filesystem), Sickness> {
+) -> Result<(OwnedFd, Place, Filesystem), Unavailable> {
     if options.init && recall(options, context)?.is_none() {
         marker::make_directory(&context.os, &options.path)?;
     }
     let at = open_pool_path(&options.path)?;
     let place = MountTable::read()
         .and_then(|table| table.place_of(&at))
-        .map_err(|error| Sickness::Io {
+        .map_err(|error| Unavailable::Io {
             what: "find the pool's mount".into(),
             error: error.to_string(),
         })?;
     if options.require_mount && !place.is_mount_root {
-        return Err(Sickness::NotMounted);
+        return Err(Unavailable::NotMounted);
     }
     if options.require_mount && !place.mounts_whole_filesystem {
-        return Err(Sickness::CannotTell);
+        return Err(Unavailable::CannotTell);
     }
     let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
     Ok((at, place, filesystem))
 }
 
 /// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
-pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Sickness> {
-    let filesystem = Filesystem::of(at).during("ask for the filesystem's type")?;
+pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Unavailable> {
+    let filesystem = Filesystem::of(at).context("ask for the filesystem's type")?;
     if !filesystem.is_suitable() && !any {
-        return Err(Sickness::RefusedFilesystem {
+        return Err(Unavailable::RefusedFilesystem {
             filesystem: filesystem.to_string(),
         });
     }
-    if filesystem::is_read_only(at).during("ask whether the disk is read-only")? {
-        return Err(Sickness::ReadOnly);
+    if filesystem::is_read_only(at).context("ask whether the disk is read-only")? {
+        return Err(Unavailable::ReadOnly);
     }
     Ok(filesystem)
 }
@@ -81,52 +84,52 @@ pub(super) fn find_marker(
     options: &PoolOptions,
     context: &Context,
     root: &GuardedDir,
-) -> Result<Marker, Sickness> {
+) -> Result<Marker, Unavailable> {
     let remembered = recall(options, context)?;
     let marker = match (Marker::read(root)?, remembered) {
         (Some(marker), _) => marker,
-        (None, Some(remembered)) => return Err(Sickness::MarkerLost { remembered }),
+        (None, Some(remembered)) => return Err(Unavailable::MarkerLost { remembered }),
         (None, None) if options.init => {
             let made = marker::init(&context.os, &*context.quotas, root, &context.node)?;
             let (id, quota) = (made.id, said_at_init(made.quota).unwrap_or_default());
             tracing::info!(pool = %options.name, path = %options.path.display(), %id, quota, "made a pool");
-            Marker::read(root)?.ok_or(Sickness::Unmarked)?
+            Marker::read(root)?.ok_or(Unavailable::Unmarked)?
         }
-        (None, None) => return Err(Sickness::Unmarked),
+        (None, None) => return Err(Unavailable::Unmarked),
     };
     if let Some(remembered) = remembered.filter(|remembered| *remembered != marker.id) {
-        return Err(Sickness::Swapped {
+        return Err(Unavailable::Swapped {
             found: marker.id,
             remembered,
         });
     }
     if marker.node != context.node {
-        return Err(Sickness::Foreign {
+        return Err(Unavailable::Foreign {
             found: marker.id,
             node: marker.node,
         });
     }
     context.claims.id(marker.id, &options.name)?;
     if context.memory.is_retired(marker.id)? {
-        return Err(Sickness::Retired { found: marker.id });
+        return Err(Unavailable::Retired { found: marker.id });
     }
     Ok(marker)
 }
 
-fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Sickness> {
+fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Unavailable> {
     Ok(context.memory.recall(&options.path)?)
 }
 
-pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Sickness> {
+pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Unavailable> {
     // Nothing is held open for writing, or the host could not remount the disk read-only.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock =
-        rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).during("open the lock")?;
+        rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).context("open the lock")?;
     loop {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
-            Err(Errno::WOULDBLOCK) => return Err(Sickness::Locked),
+            Err(Errno::WOULDBLOCK) => return Err(Unavailable::Locked),
             Err(errno) => return Err(Fault::new("lock the pool", errno).into()),
         }
     }

@@ -15,7 +15,7 @@ use crate::quota::{Charge, Enforcement, OURS};
 use crate::types::{Bytes, ClaimLabel, ObjectId, SnapshotId, VolumeId, VolumeName};
 
 use super::layout;
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 
 pub use snapshot::{Method, SnapshotRecord};
 
@@ -68,7 +68,7 @@ pub struct VolumeRecord {
     pub inherited_bytes: Bytes,
     /// What it keeps of what other volumes stay charged for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pins: Vec<Pin>,
+    pub pins: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -78,7 +78,7 @@ pub struct VolumeRecord {
 /// it: the kernel's simple quota charges whoever wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pin {
+pub struct RetainedCharge {
     /// The volume.
     pub volume: VolumeId,
     /// The copy of the volume that it was first kept by. What others have of that is the same.
@@ -121,7 +121,7 @@ impl VolumeRecord {
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
     /// a volume a quota id where they could enforce.
     pub(crate) fn declines_enforcement(&self) -> bool {
-        let is_counted = self.number().is_some() && !self.enforcing;
+        let is_counted = self.quota_id().is_some() && !self.enforcing;
         self.enforcement_declined || self.enforcement == Enforcement::None && is_counted
     }
 
@@ -165,7 +165,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// What is promised to it, in bytes.
     fn promised(&self) -> u64;
     /// The number of ours that it is charged to, if it is to one.
-    fn number(&self) -> Option<u32>;
+    fn quota_id(&self) -> Option<u32>;
     /// Whether its quota id limits it or counts it by now, and not only once its tree is tagged.
     fn is_limited(&self) -> bool {
         true
@@ -173,7 +173,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// How much of its data others may be charged for by simple quota, in bytes.
     fn inherited(&self) -> u64;
     /// What it keeps of what volumes stay charged for.
-    fn pins(&self) -> &[Pin];
+    fn pins(&self) -> &[RetainedCharge];
     /// The part of the promised bytes that retained charges cover, in bytes.
     fn covered(&self) -> u64;
     /// The bytes that it certainly occupies by itself, without a look at the disk.
@@ -201,7 +201,7 @@ impl Record for VolumeRecord {
         self.size_bytes.0
     }
 
-    fn number(&self) -> Option<u32> {
+    fn quota_id(&self) -> Option<u32> {
         self.quota_id.filter(|id| OURS.contains(id))
     }
 
@@ -213,7 +213,7 @@ impl Record for VolumeRecord {
         self.inherited_bytes.0
     }
 
-    fn pins(&self) -> &[Pin] {
+    fn pins(&self) -> &[RetainedCharge] {
         &self.pins
     }
 
@@ -383,8 +383,8 @@ pub(crate) fn write(
     }
     write_new(os, &dir, &temporary, record)?;
     os.replace((&dir, &temporary), (&dir, name))
-        .during("rename a record")?;
-    os.fsync(&dir).during_sync("fsync a record's directory")
+        .context("rename a record")?;
+    os.fsync(&dir).context_sync("fsync a record's directory")
 }
 
 /// Writes a record into a directory that nobody sees yet; its directory is not made durable.
@@ -401,9 +401,9 @@ pub(crate) fn write_new(
     if json.len() > MAX_RECORD_BYTES {
         return Err(Fault::new("write so long a record", Errno::INVAL));
     }
-    let file = os.create(&dir, name).during("make a record")?;
-    os.write_all(&file, &json).during("write a record")?;
-    os.fsync(&file).during_sync("fsync a record")
+    let file = os.create(&dir, name).context("make a record")?;
+    os.write_all(&file, &json).context("write a record")?;
+    os.fsync(&file).context_sync("fsync a record")
 }
 
 /// Why a record cannot be used.

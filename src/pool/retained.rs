@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::types::VolumeId;
 
-use super::record::{Pin, Source};
+use super::record::{RetainedCharge, Source};
 
 /// The retained charges of all volumes of a pool.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ impl Retained {
     }
 
     /// The same, with copies that have no record yet.
-    pub(crate) fn with(&self, volume: VolumeId, pending: &[Pin]) -> u64 {
+    pub(crate) fn with(&self, volume: VolumeId, pending: &[RetainedCharge]) -> u64 {
         let mut more: BTreeMap<Source, u64> = BTreeMap::new();
         for pin in pending.iter().filter(|pin| pin.volume == volume) {
             let missing = pin.bytes.0.saturating_sub(self.largest(pin));
@@ -44,7 +44,7 @@ impl Retained {
         sums.map(|(volume, bytes)| (*volume, saturated(*bytes)))
     }
 
-    pub(crate) fn add(&mut self, pin: &Pin) {
+    pub(crate) fn add(&mut self, pin: &RetainedCharge) {
         let before = self.largest(pin);
         let claims = self.claims.entry((pin.volume, pin.origin)).or_default();
         let at = claims.partition_point(|bytes| *bytes <= pin.bytes.0);
@@ -52,7 +52,7 @@ impl Retained {
         self.update(pin, before);
     }
 
-    pub(crate) fn remove(&mut self, pin: &Pin) {
+    pub(crate) fn remove(&mut self, pin: &RetainedCharge) {
         let before = self.largest(pin);
         let key = (pin.volume, pin.origin);
         let Some(claims) = self.claims.get_mut(&key) else {
@@ -67,7 +67,7 @@ impl Retained {
         self.update(pin, before);
     }
 
-    fn largest(&self, pin: &Pin) -> u64 {
+    fn largest(&self, pin: &RetainedCharge) -> u64 {
         let claims = self.claims.get(&(pin.volume, pin.origin));
         claims
             .and_then(|claims| claims.last())
@@ -76,7 +76,7 @@ impl Retained {
     }
 
     /// Brings the sum of a volume up to date with the largest claim.
-    fn update(&mut self, pin: &Pin, before: u64) {
+    fn update(&mut self, pin: &RetainedCharge, before: u64) {
         let after = self.largest(pin);
         let sum = self.volumes.entry(pin.volume).or_default();
         *sum = (*sum + u128::from(after)).saturating_sub(before.into());
@@ -103,8 +103,8 @@ mod tests {
         VolumeId::new(PoolId(uuid::Uuid::nil()), &name)
     }
 
-    fn pin((volume, origin, bytes): (u8, u8, u64)) -> Pin {
-        Pin {
+    fn pin((volume, origin, bytes): (u8, u8, u64)) -> RetainedCharge {
+        RetainedCharge {
             volume: id(&format!("v{volume}")),
             origin: Source::Volume(id(&format!("copy-{origin}"))),
             bytes: Bytes(bytes),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     /// The definition: the sum of the largest claim of each first copy.
-    fn expected(pins: &[Pin], volume: VolumeId) -> u64 {
+    fn expected(pins: &[RetainedCharge], volume: VolumeId) -> u64 {
         let mut largest: BTreeMap<Source, u64> = BTreeMap::new();
         for pin in pins.iter().filter(|pin| pin.volume == volume) {
             let bytes = largest.entry(pin.origin).or_default();
@@ -132,7 +132,7 @@ mod tests {
             ),
             kept in 0..24_usize,
         ) {
-            let pins: Vec<Pin> = pins.into_iter().map(pin).collect();
+            let pins: Vec<RetainedCharge> = pins.into_iter().map(pin).collect();
             let mut retained = Retained::default();
             for pin in &pins {
                 retained.add(pin);

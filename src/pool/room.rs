@@ -1,4 +1,4 @@
-//! What a pool has room for, and what it is like.
+//! What a pool has free space for, and what it is like.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use crate::types::Bytes;
 
 use super::capacity::{Others, Room, Space};
 use super::disk::Disk;
-use super::index::Kept;
+use super::index::Resource;
 use super::record::Record;
-use super::{Entry, Pool, PoolStatus, Sickness, State, VolumeRecord, Work};
-use crate::fault::{During, Fault};
+use super::{Entry, Pool, PoolStatus, State, Unavailable, VolumeRecord, Work};
+use crate::fault::{Fault, InContext};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;
@@ -89,7 +89,7 @@ impl Reservation<'_> {
             Ok(())
         };
         match grant(missing.max(COVER)) {
-            Err(Error::NoRoom { .. }) if missing < COVER => grant(missing),
+            Err(Error::NoSpace { .. }) if missing < COVER => grant(missing),
             granted => granted,
         }
     }
@@ -102,7 +102,7 @@ fn own(state: &State, charged: &[Charged]) -> u64 {
     let own = charged.iter().filter_map(|volume| {
         let record = &index.get::<VolumeRecord>(volume.entry.record.id)?.record;
         // A name can be used again meanwhile.
-        if record.number() != Some(volume.number) {
+        if record.quota_id() != Some(volume.number) {
             return None;
         }
         Some(record.own(volume.bytes, index.retained().of(record.id)))
@@ -111,9 +111,9 @@ fn own(state: &State, charged: &[Charged]) -> u64 {
 }
 
 impl Pool {
-    /// What the next volume may have; zero while the pool is sick or its disk does not answer.
+    /// What the next volume may have; zero while the pool is unavailable or its disk does not answer.
     pub fn available(&self) -> Result<Bytes> {
-        if self.is_sick() || self.silence().is_some() {
+        if self.is_unavailable() || self.silence().is_some() {
             return Ok(Bytes::ZERO);
         }
         let _work = self.begin()?;
@@ -167,7 +167,7 @@ impl Pool {
             let numbered = sized.filter_map(|entry| {
                 Some(Charged {
                     entry: Arc::clone(entry),
-                    number: entry.record.number()?,
+                    number: entry.record.quota_id()?,
                     bytes: u64::MAX,
                 })
             });
@@ -176,7 +176,7 @@ impl Pool {
         let believe = |charged: &mut Vec<Charged>| -> Result<(), Fault> {
             for volume in charged {
                 let bytes = disk.quota.usage(volume.number);
-                let bytes = bytes.during("ask what a volume uses")?;
+                let bytes = bytes.context("ask what a volume uses")?;
                 volume.bytes = volume.bytes.min(bytes);
             }
             Ok(())
@@ -207,7 +207,7 @@ impl Pool {
 
     /// Promises room to a volume or snapshot that is about to be made. Check and promise are one
     /// step, and so is a last look whether it is there: the pool may have been opened a moment ago.
-    pub(crate) fn reserve<'a, R: Kept>(
+    pub(crate) fn reserve<'a, R: Resource>(
         &self,
         work: &'a Work<'a>,
         id: R::Id,
@@ -252,13 +252,15 @@ impl Pool {
     }
 
     fn grant_room(&self, size: Bytes, look: &impl Fn(&State) -> Result<()>) -> Result<()> {
-        let disk = self.disk().map_err(|sickness| self.unavailable(sickness))?;
-        let space = disk.space().map_err(|fault| self.judge(fault))?;
+        let disk = self
+            .disk()
+            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let space = disk.space().map_err(|fault| self.classify(fault))?;
         // What is charged only adds room, so it is asked for where there is not enough without.
         match self.grant(&disk, size, (space, &[]), look) {
-            Err(Error::NoRoom { .. }) if disk.accounts() => {
+            Err(Error::NoSpace { .. }) if disk.accounts() => {
                 let measured = self.measure(&disk);
-                let (space, charged) = measured.map_err(|fault| self.judge(fault))?;
+                let (space, charged) = measured.map_err(|fault| self.classify(fault))?;
                 self.grant(&disk, size, (space, &charged), look)
             }
             granted => granted,
@@ -273,16 +275,16 @@ impl Pool {
         look: &impl Fn(&State) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock();
-        if let Err(sickness) = &state.disk {
-            let sickness = sickness.clone();
+        if let Err(unavailable) = &state.disk {
+            let unavailable = unavailable.clone();
             drop(state);
-            return Err(self.unavailable(sickness));
+            return Err(self.unavailable(unavailable));
         }
         look(&state)?;
         let own = own(&state, charged);
         let available = self.room(&state, disk, space, own).available();
         if size > available {
-            return Err(Error::NoRoom {
+            return Err(Error::NoSpace {
                 pool: self.options.name.clone(),
                 size,
                 available,
@@ -301,7 +303,7 @@ impl Pool {
         let Some(before) = self.empty() else {
             return false;
         };
-        let outcome = disk.used(idle).map_err(Sickness::from).and_then(|used| {
+        let outcome = disk.used(idle).map_err(Unavailable::from).and_then(|used| {
             // A volume that came meanwhile may be part of the measurement, even if it is gone.
             if self.empty() != Some(before) {
                 return Ok(before.other);
@@ -320,7 +322,7 @@ impl Pool {
                     state.other = other;
                 }
             }
-            Err(sickness) => self.fall_sick(sickness),
+            Err(unavailable) => self.mark_unavailable(unavailable),
         }
         true
     }
@@ -359,7 +361,7 @@ impl Pool {
             name: self.options.name.clone(),
             path: self.options.path.clone(),
             id: state.id,
-            sickness: state.disk.as_ref().err().cloned(),
+            unavailable: state.disk.as_ref().err().cloned(),
             silence,
             filesystem: disk
                 .map(|disk| disk.filesystem.to_string())
@@ -370,7 +372,7 @@ impl Pool {
             reserved: Bytes(state.index.reserved()),
             volumes: state.index.volumes().len(),
             snapshots: state.index.snapshots().len(),
-            unheld: state.index.unheld(enforcement),
+            not_enforced: state.index.not_enforced(enforcement),
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
             quarantined: state.index.quarantined().len(),
             trash: state.index.trash().len(),

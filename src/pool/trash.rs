@@ -109,7 +109,7 @@ fn run(pool: &Pool) {
         // Whether the trash may hold entries that no pass has seen.
         let mut news = true;
         while !pool.trash.is_stopped() {
-            // A pool that is sick says so when it is open again.
+            // A pool that is unavailable says so when it is open again.
             let mut wait = LAST_RETRY;
             if let Ok(disk) = pool.disk() {
                 if measuring.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
@@ -119,7 +119,7 @@ fn run(pool: &Pool) {
                 match left.pass(&work, &disk, std::mem::take(&mut news)) {
                     Ok(0) => {}
                     Ok(_) => last_reclaimed = Some(Instant::now()),
-                    Err(fault) => pool.fall_sick(fault.into()),
+                    Err(fault) => pool.mark_unavailable(fault.into()),
                 }
                 work.advance();
                 if pool.serves(&disk) {

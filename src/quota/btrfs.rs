@@ -13,7 +13,7 @@ use crate::os::{self, Os};
 use crate::sys::{self, TreeKey};
 use crate::types::Bytes;
 
-use super::numbers::Numbers;
+use super::ids::QuotaIds;
 use super::{AtInit, Charge, Enforcement, OURS, Quota};
 
 const LEVEL: u64 = 1;
@@ -45,7 +45,7 @@ const MAX_NUMBER: usize = 64;
 pub(super) struct BtrfsQuota {
     filesystem: OwnedFd,
     qgroups: Option<OwnedFd>,
-    numbers: Numbers,
+    numbers: QuotaIds,
 }
 
 /// What a btrfs counts.
@@ -127,7 +127,7 @@ impl BtrfsQuota {
         Ok(Self {
             filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
             qgroups,
-            numbers: Numbers::default(),
+            numbers: QuotaIds::default(),
         })
     }
 

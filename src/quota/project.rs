@@ -10,8 +10,8 @@ use crate::os::{self, Os};
 use crate::sys;
 use crate::types::Bytes;
 
-use super::numbers::Numbers;
-use super::{Charge, Enforcement, Lack, OURS, Quota};
+use super::ids::QuotaIds;
+use super::{Charge, Enforcement, MissingQuota, OURS, Quota};
 
 /// Sizes are counted in blocks of so many bytes.
 const BLOCK: u64 = 512;
@@ -35,7 +35,7 @@ pub(super) struct ProjectQuota {
     /// The filesystem keeps limits in whole blocks of its own.
     block: u64,
     bytes_per_inode: u64,
-    numbers: Numbers,
+    numbers: QuotaIds,
 }
 
 impl ProjectQuota {
@@ -62,7 +62,7 @@ impl ProjectQuota {
                 Filesystem::Xfs => XFS_BYTES_PER_INODE,
                 _ => EXT4_BYTES_PER_INODE,
             },
-            numbers: Numbers::default(),
+            numbers: QuotaIds::default(),
         }))
     }
 
@@ -94,7 +94,10 @@ impl ProjectQuota {
 }
 
 /// Why project quota does not limit, if it does not, by what the kernel says.
-pub(super) fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<Lack>, Errno> {
+pub(super) fn lack(
+    filesystem: Filesystem,
+    root: BorrowedFd<'_>,
+) -> Result<Option<MissingQuota>, Errno> {
     let state = match sys::project_quota_state(root) {
         Ok(state) => state,
         // No quota in the filesystem, in the kernel, or no such call.
@@ -105,9 +108,9 @@ pub(super) fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Optio
     Ok(if counts && state & sys::PROJECT_ENFORCED != 0 {
         None
     } else if counts || filesystem == Filesystem::Xfs {
-        Some(Lack::MountOption)
+        Some(MissingQuota::MountOption)
     } else {
-        Some(Lack::Features)
+        Some(MissingQuota::Features)
     })
 }
 

@@ -70,7 +70,7 @@ impl Identity for IdentityService {
     }
 
     async fn probe(&self, _request: Request<csi::ProbeRequest>) -> Answer<csi::ProbeResponse> {
-        // Sick pools do not count: a failing Probe makes the provisioner exit, and with it
+        // Unavailable pools do not count: a failing Probe makes the provisioner exit, and with it
         // freezes the capacity it published.
         let ready = Some(self.0.volumes.is_loaded());
         self.0.answer(PROBE, csi::ProbeResponse { ready })

@@ -93,7 +93,7 @@ async fn clear(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return has_directory(path),
         Err(error) => return Err(cannot("look at the socket")(error)),
     }
-    // Not blocking: a living server that accepts nothing answers "again", not "refused".
+    // Not blocking: a running server that accepts nothing answers "again", not "refused".
     let probe = UnixSocket::new_stream().map_err(cannot("make a socket for"))?;
     match probe.connect(path).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -103,7 +103,7 @@ async fn clear(path: &Path) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
             Err(cannot("find out who serves the socket")(error))
         }
-        Ok(_) | Err(_) => refuse("belongs to a living server; stop it or give another path"),
+        Ok(_) | Err(_) => refuse("belongs to a running server; stop it or give another path"),
     }
 }
 
@@ -164,9 +164,9 @@ mod tests {
         type Prepare = fn(&Path) -> Option<StdListener>;
         let cases: &[(&str, Prepare, &str)] = &[
             (
-                "living server",
+                "running server",
                 |p| Some(StdListener::bind(p).unwrap()),
-                "living server",
+                "running server",
             ),
             (
                 "file",
@@ -217,7 +217,7 @@ mod tests {
             waiting.push(stream);
         }
         let error = Endpoint::bind(&path).await.unwrap_err().to_string();
-        assert!(error.contains("living server"), "{error}");
+        assert!(error.contains("running server"), "{error}");
     }
 
     #[tokio::test]

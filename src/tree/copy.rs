@@ -22,10 +22,10 @@ use std::time::Duration;
 use rustix::fs::{FileType, IFlags, Statx};
 use rustix::io::Errno;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Inode, Os};
 
-use super::crew::{self, Crew, Entry, Job, Over, next_entries};
+use super::queue::{self, Entry, Job, Over, WorkQueue, next_entries};
 use links::Links;
 
 pub(crate) use fault::{CopyFault, Reason};
@@ -81,15 +81,15 @@ impl Copying<'_> {
     /// Both come from a guarded clone of their mount. Nothing is durable before the next syncfs.
     pub(crate) fn copy(&self, source: &OwnedFd, target: &OwnedFd) -> Result<Copied, CopyFault> {
         let top = Pair::top(source, target)?;
-        if !os::is_empty(top.target.as_fd()).during("list the copy's directory")? {
+        if !os::is_empty(top.target.as_fd()).context("list the copy's directory")? {
             return Err(Fault::new("copy into a directory", Errno::NOTEMPTY).into());
         }
         let work = Work::new(self, target)?;
         let top = Dir::new(top, None);
         std::thread::scope(|scope| {
-            let _over = Over(&work.crew);
-            let hand = Hand { work: &work, scope };
-            hand.fill(&top).unwrap_or_else(|reason| {
+            let _over = Over(&work.queue);
+            let worker = Worker { work: &work, scope };
+            worker.fill(&top).unwrap_or_else(|reason| {
                 let path = fault::path(&top, c"");
                 work.fail(CopyFault { path, reason });
             });
@@ -116,16 +116,16 @@ struct Pair {
     level: usize,
 }
 
-type Dir = crew::Dir<Pair>;
+type Dir = queue::Dir<Pair>;
 
 impl Pair {
     /// Opened anew, for the caller's descriptors may be read elsewhere.
     fn top(source: &OwnedFd, target: &OwnedFd) -> Result<Self, Fault> {
-        let source = os::open_source_dir(source, ".").during("open the directory to copy")?;
+        let source = os::open_source_dir(source, ".").context("open the directory to copy")?;
         Ok(Self {
-            original: os::statx(&source).during("look at the directory to copy")?,
+            original: os::statx(&source).context("look at the directory to copy")?,
             source: Inode::open(source),
-            target: Inode::open(os::open_dir(target, ".").during("open the copy's directory")?),
+            target: Inode::open(os::open_dir(target, ".").context("open the copy's directory")?),
             name: CString::default(),
             level: 0,
         })
@@ -184,7 +184,7 @@ struct Work<'a> {
     /// Set with the fault, and when a thread panics.
     halted: AtomicBool,
     fault: Mutex<Option<CopyFault>>,
-    crew: Crew<Pair>,
+    queue: WorkQueue<Pair>,
 }
 
 impl<'a> Work<'a> {
@@ -195,7 +195,7 @@ impl<'a> Work<'a> {
             totals: Totals::default(),
             halted: AtomicBool::new(false),
             fault: Mutex::new(None),
-            crew: Crew::new(copying.threads.saturating_sub(1), "copy-helper"),
+            queue: WorkQueue::new(copying.threads.saturating_sub(1), "copy-helper"),
         })
     }
 
@@ -256,17 +256,17 @@ impl Drop for Alarm<'_> {
 
 /// One of the threads at work.
 #[derive(Clone, Copy)]
-struct Hand<'scope, 'env> {
+struct Worker<'scope, 'env> {
     work: &'scope Work<'scope>,
     scope: &'scope Scope<'scope, 'env>,
 }
 
-impl Hand<'_, '_> {
+impl Worker<'_, '_> {
     /// Copies what is in a directory, all of it unless the work is halted.
     fn fill(self, dir: &Arc<Dir>) -> Result<(), Reason> {
         let read = self.read(dir);
         let does = |job: Job<Pair>| self.copy_entries(&job.dir, job.entries);
-        self.work.crew.gather(dir, does);
+        self.work.queue.gather(dir, does);
         read
     }
 
@@ -278,7 +278,7 @@ impl Hand<'_, '_> {
                     self.work.totals.vanished.fetch_add(1, Ordering::Relaxed);
                     break;
                 }
-                read => read.during("list a directory")?,
+                read => read.context("list a directory")?,
             };
             let Some(mut entries) = read else { break };
             // The last is taken first: files, for directories are what is worth giving away. In the
@@ -297,9 +297,9 @@ impl Hand<'_, '_> {
             if work.is_halted() {
                 return;
             }
-            if work.crew.wants() {
+            if work.queue.wants() {
                 let does = move |job: Job<Pair>| self.copy_entries(&job.dir, job.entries);
-                work.crew.share(self.scope, dir, &mut entries, does);
+                work.queue.share(self.scope, dir, &mut entries, does);
             }
             let copied = if work.copying.watch.stopped() {
                 Err(fault::stopped())
@@ -364,13 +364,13 @@ impl Hand<'_, '_> {
         if level > MAX_LEVELS {
             return Err(Reason::TooDeep);
         }
-        let original = os::statx(&source).during("look at a directory")?;
+        let original = os::statx(&source).context("look at a directory")?;
         let os = self.work.copying.os;
         match os.mkdir(&dir.target, name, 0o700) {
             Err(Errno::EXIST) => return Ok(None),
-            made => made.during("make a directory")?,
+            made => made.context("make a directory")?,
         }
-        let target = os::open_dir(&dir.target, name).during("open a copied directory")?;
+        let target = os::open_dir(&dir.target, name).context("open a copied directory")?;
         let pair = Pair {
             source: Inode::open(source),
             target: Inode::open(target),

@@ -12,13 +12,13 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Inode, Os};
 use crate::quota::Quota;
 
 use super::copy::attributes;
 use super::copy::inode::make_node;
-use super::crew::next_entries;
+use super::queue::next_entries;
 use super::weigh::MAX_LEVELS;
 
 /// The name of a node under construction, in the scratch directory.
@@ -50,7 +50,7 @@ impl Tagging<'_> {
     /// Tags everything below a directory, and then the directory. It may be repeated.
     pub(crate) fn tag(&self, top: &OwnedFd) -> Result<(), Fault> {
         let mut linked = Linked::new();
-        let top = os::open_source_dir(top, ".").during("open a directory to tag")?;
+        let top = os::open_source_dir(top, ".").context("open a directory to tag")?;
         let mut nodes_of_top = Vec::new();
         let below = self.enter(&top, &mut nodes_of_top)?;
         let mut levels = vec![Level { dir: top, below }];
@@ -72,7 +72,7 @@ impl Tagging<'_> {
             if depth >= MAX_LEVELS {
                 return Err(Fault::new("tag so deep a tree", Errno::NAMETOOLONG));
             }
-            let dir = os::open_source_dir(&level.dir, &name).during("open a directory to tag")?;
+            let dir = os::open_source_dir(&level.dir, &name).context("open a directory to tag")?;
             self.set(&dir, true)?;
             let mut nodes = Vec::new();
             let below = self.enter(&dir, &mut nodes)?;
@@ -85,15 +85,15 @@ impl Tagging<'_> {
     /// links and nodes.
     fn enter(&self, dir: &OwnedFd, nodes: &mut Vec<OsString>) -> Result<Vec<OsString>, Fault> {
         let mut below = Vec::new();
-        while let Some(entries) = next_entries(dir.as_fd()).during("list a directory to tag")? {
+        while let Some(entries) = next_entries(dir.as_fd()).context("list a directory to tag")? {
             for entry in entries {
-                (self.watch)().during("go on tagging")?;
+                (self.watch)().context("go on tagging")?;
                 let name = OsStr::from_bytes(entry.name.to_bytes());
-                let status = os::status_at(dir, name).during("look at an entry to tag")?;
+                let status = os::status_at(dir, name).context("look at an entry to tag")?;
                 match status.file_type {
                     FileType::Directory => below.push(name.to_owned()),
                     FileType::RegularFile => {
-                        let file = os::open_protected(dir, name).during("open a file to tag")?;
+                        let file = os::open_protected(dir, name).context("open a file to tag")?;
                         if let Some(file) = file {
                             self.set(&file, false)?;
                         }
@@ -109,7 +109,7 @@ impl Tagging<'_> {
         let set = || {
             self.quota
                 .set_tag(self.os, file.as_fd(), self.id, is_dir)
-                .during("tag a file")
+                .context("tag a file")
         };
         match set() {
             // Of a file that is immutable or append-only: ext4 keeps its attributes as they are.
@@ -124,9 +124,9 @@ impl Tagging<'_> {
         file: &OwnedFd,
         change: impl FnOnce() -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let before = os::statx(file).during("look at a file to tag")?;
+        let before = os::statx(file).context("look at a file to tag")?;
         let cleared = self.os.clear_flags(file);
-        cleared.during("clear the flags of a file")?;
+        cleared.context("clear the flags of a file")?;
         let changed = change();
         attributes::protect(self.os, file, attributes::flags(&before))?;
         changed
@@ -142,14 +142,14 @@ impl Tagging<'_> {
             return Ok(());
         };
         self.unprotected(dir, || {
-            let before = os::statx(dir).during("look at a directory to tag")?;
+            let before = os::statx(dir).context("look at a directory to tag")?;
             for name in nodes {
-                (self.watch)().during("go on tagging")?;
+                (self.watch)().context("go on tagging")?;
                 self.renew(scratch, dir, name, linked)?;
             }
-            let dir = os::open_source_dir(dir, ".").during("open a directory to tag")?;
+            let dir = os::open_source_dir(dir, ".").context("open a directory to tag")?;
             let times = self.os.set_times(&Inode::open(dir), &before);
-            times.during("set the times of a directory")
+            times.context("set the times of a directory")
         })
     }
 
@@ -161,23 +161,23 @@ impl Tagging<'_> {
         name: &OsStr,
         linked: &mut Linked,
     ) -> Result<(), Fault> {
-        let source = Inode::place(dir, name).during("look at an entry to tag")?;
-        let original = os::statx(&source).during("look at an entry to tag")?;
+        let source = Inode::place(dir, name).context("look at an entry to tag")?;
+        let original = os::statx(&source).context("look at an entry to tag")?;
         let kept = linked.get(&original.stx_ino);
         let link = kept.map(|kept| self.os.link((scratch, kept.as_str()), (scratch, NODE)));
         match link {
             // An inode can have as many names as its file system allows, and this is one more.
             None | Some(Err(Errno::MLINK)) => self.make(scratch, &source, &original)?,
-            Some(link) => link.during("link a node")?,
+            Some(link) => link.context("link a node")?,
         }
         if original.stx_nlink > 1 && kept.is_none() {
             let kept = format!("linked-{}", original.stx_ino);
             let link = self.os.link((scratch, NODE), (scratch, kept.as_str()));
-            link.during("link a node")?;
+            link.context("link a node")?;
             linked.insert(original.stx_ino, kept);
         }
         let replaced = self.os.replace((scratch, NODE), (dir, name));
-        replaced.during("replace a node")?;
+        replaced.context("replace a node")?;
         // To rename one name of an inode over another does nothing.
         match self.os.unlink(scratch, NODE) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::pool::{Mode, Parameters, Sharing, Terms};
+use crate::pool::{CopyPolicy, Mode, Parameters, Sharing};
 use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
 
 /// The prefix of the keys that belong to the sidecars.
@@ -26,7 +26,7 @@ pub struct Class {
     /// The pool asked for by name.
     pub pool: Option<PoolName>,
     /// Whether its size must be held by force.
-    pub enforcement: Hold,
+    pub enforcement: EnforcementPolicy,
     /// What the volume keeps.
     pub parameters: Parameters,
     /// `csi.storage.k8s.io/fstype`, which only the capacity poll carries.
@@ -34,7 +34,7 @@ pub struct Class {
     /// For people: whose volume it is.
     pub claim: ClaimLabel,
     /// What it says of volumes that are copies.
-    pub copies: Terms,
+    pub copies: CopyPolicy,
 }
 
 /// The parameters of a snapshot's request, checked.
@@ -43,7 +43,7 @@ pub struct SnapshotClass {
     /// Whether a volume may be in use.
     pub in_use: InUse,
     /// What it says of copies.
-    pub copies: Terms,
+    pub copies: CopyPolicy,
     /// For people: whose snapshot it is.
     pub label: SnapshotLabel,
 }
@@ -60,7 +60,7 @@ pub enum InUse {
 
 /// Whether the sizes of a class are held by force: the parameter `enforcement`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Hold {
+pub enum EnforcementPolicy {
     /// Where the pool can.
     #[default]
     Auto,
@@ -119,9 +119,9 @@ impl Class {
             }
             "enforcement" => {
                 self.enforcement = match value {
-                    "auto" => Hold::Auto,
-                    "required" => Hold::Required,
-                    "none" => Hold::None,
+                    "auto" => EnforcementPolicy::Auto,
+                    "required" => EnforcementPolicy::Required,
+                    "none" => EnforcementPolicy::None,
                     _ => {
                         let problem = format!("{value:?} is not auto, required or none");
                         return Err(parameter(key, &problem));

@@ -7,22 +7,24 @@ use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeR
 use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId};
 
-use super::{Capability, Class, CreateRequest, Hold, SourceId, Volume, Volumes};
+use super::{Capability, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes};
 
 impl Volumes {
     /// Makes a volume, or finds the one of that name if it is what was asked for.
     pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
-        let _name = self.busy.hold_name(request.name.as_str())?;
+        let _name = self.in_flight.hold_name(request.name.as_str())?;
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }
         if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
-            let _id = self.busy.hold_id(&entry.record.id.to_string())?;
+            let _id = self.in_flight.hold_id(&entry.record.id.to_string())?;
             self.check_same(&pool, &entry, request)?;
             return Ok(Volume::new(&pool, &entry));
         }
         let _source = match &request.source {
-            Some(SourceId::Snapshot(id) | SourceId::Volume(id)) => Some(self.busy.keep_source(id)?),
+            Some(SourceId::Snapshot(id) | SourceId::Volume(id)) => {
+                Some(self.in_flight.share_source(id)?)
+            }
             None => None,
         };
         let (pool, origin) = self.place(request)?;
@@ -37,23 +39,23 @@ impl Volumes {
             None => Error::of_new,
         };
         let size = size_of(request, origin.as_ref())?;
-        let id = match (pool.id(), pool.sickness()) {
+        let id = match (pool.id(), pool.why_unavailable()) {
             (_, Some(reason)) => return Err(failed(pool.unavailable(reason))),
             (Some(id), None) => VolumeId::new(id, &request.name),
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
-        let _id = self.busy.hold_id(&id.to_string())?;
+        let _id = self.in_flight.hold_id(&id.to_string())?;
         check_filesystem(&pool, &request.capabilities, Some(&request.class))?;
-        let held_by = pool.enforcement();
-        check_enforcement(&pool, held_by, &request.class)?;
+        let enforcement = pool.enforcement();
+        check_enforcement(&pool, enforcement, &request.class)?;
         let work = pool.begin()?;
         let reservation = pool
             .reserve::<VolumeRecord>(&work, id, size)
             .map_err(failed)?;
         let content = origin.as_ref().map(|origin| (origin, request.class.copies));
-        let record = record(id, size, held_by, request);
+        let record = record(id, size, enforcement, request);
         let entry = pool
-            .create(&reservation, held_by, content, record)
+            .create(&reservation, enforcement, content, record)
             .map_err(failed)?;
         Ok(Volume::new(&pool, &entry))
     }
@@ -210,9 +212,9 @@ fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
 }
 
 /// Refuses a pool that cannot hold sizes, if the class requires it.
-fn check_enforcement(pool: &Pool, held_by: Enforcement, class: &Class) -> Result<()> {
-    let required = class.enforcement == Hold::Required;
-    if required && held_by == Enforcement::None {
+fn check_enforcement(pool: &Pool, enforcement: Enforcement, class: &Class) -> Result<()> {
+    let required = class.enforcement == EnforcementPolicy::Required;
+    if required && enforcement == Enforcement::None {
         let pool = pool.name().clone();
         return Err(Error::CannotEnforce { pool });
     }
@@ -220,10 +222,12 @@ fn check_enforcement(pool: &Pool, held_by: Enforcement, class: &Class) -> Result
 }
 
 /// Whether a volume's size is held as a class says.
-fn check_held(has: Enforcement, wants: Hold) -> Result<()> {
+fn check_held(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
     let problem = match (has, wants) {
-        (Enforcement::None, Hold::Required) => "the volume's size is not held, and is to be",
-        (Enforcement::Project | Enforcement::Squota, Hold::None) => {
+        (Enforcement::None, EnforcementPolicy::Required) => {
+            "the volume's size is not held, and is to be"
+        }
+        (Enforcement::Project | Enforcement::Squota, EnforcementPolicy::None) => {
             "the volume's size is held, and is not to be"
         }
         _ => return Ok(()),
@@ -259,7 +263,7 @@ fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
         Some(origin) if asked == Bytes::ZERO => origin.least_size(),
         _ => asked,
     };
-    if request.class.enforcement == Hold::Required && size == Bytes::ZERO {
+    if request.class.enforcement == EnforcementPolicy::Required && size == Bytes::ZERO {
         return Err(Error::invalid(
             "capacity_range",
             "missing, and the class has enforcement=required; ask for a size",
@@ -280,7 +284,7 @@ fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
 fn record(
     id: VolumeId,
     size: Bytes,
-    held_by: Enforcement,
+    enforcement: Enforcement,
     request: &CreateRequest,
 ) -> VolumeRecord {
     let mut access_modes: Vec<AccessMode> = request
@@ -300,12 +304,12 @@ fn record(
         parameters: request.class.parameters,
         access_modes,
         enforcement: match (request.class.enforcement, size) {
-            (Hold::None, _) | (_, Bytes::ZERO) => Enforcement::None,
-            (Hold::Auto | Hold::Required, _) => held_by,
+            (EnforcementPolicy::None, _) | (_, Bytes::ZERO) => Enforcement::None,
+            (EnforcementPolicy::Auto | EnforcementPolicy::Required, _) => enforcement,
         },
         quota_id: None,
         enforcing: false,
-        enforcement_declined: request.class.enforcement == Hold::None,
+        enforcement_declined: request.class.enforcement == EnforcementPolicy::None,
         source: None,
         inherited_bytes: Bytes::ZERO,
         pins: Vec::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Kept, Known, Pool, VolumeRecord};
+use crate::pool::{self, Entry, Lookup, Pool, Resource, VolumeRecord};
 use crate::types::{MAX_FIELD_BYTES, ObjectId, PoolId, VolumeId};
 
 use super::Volumes;
@@ -18,29 +18,29 @@ impl Volumes {
     }
 
     /// The pool and entry of an object.
-    pub(super) fn entry<R: Kept>(&self, id: R::Id) -> Result<Located<R>> {
+    pub(super) fn entry<R: Resource>(&self, id: R::Id) -> Result<Located<R>> {
         let pool = id.pool();
         let mut pools = self.pools.iter().filter(|known| known.id() == Some(pool));
         let first = pools.next().ok_or(Error::PoolNotHere { pool })?;
         // A disk that was moved from one path to another is known at both and open at one.
         let pool = pools
-            .find(|pool| pool.sickness().is_none())
+            .find(|pool| pool.why_unavailable().is_none())
             .unwrap_or(first);
         match pool.find::<R>(id) {
-            (Known::Quarantined(quarantined), _) => Err(pool::Error::Quarantined {
+            (Lookup::Quarantined(quarantined), _) => Err(pool::Error::Quarantined {
                 path: pool.path().join(quarantined.path),
                 reason: quarantined.reason,
             }
             .into()),
             (_, Some(reason)) => Err(pool.unavailable(reason).into()),
-            (Known::Entry(entry), None) => Ok((Arc::clone(pool), entry)),
-            (Known::Nothing, None) => Err(no_id::<R::Id>(&id.to_string())),
+            (Lookup::Entry(entry), None) => Ok((Arc::clone(pool), entry)),
+            (Lookup::Nothing, None) => Err(no_id::<R::Id>(&id.to_string())),
         }
     }
 
-    /// Looks a name up in every pool, the sick ones included: an object that is known to live in one
+    /// Looks a name up in every pool, the unavailable ones included: an object that is known to live in one
     /// of them must not be made again elsewhere.
-    pub(super) fn find_by_name<R: Kept>(
+    pub(super) fn find_by_name<R: Resource>(
         &self,
         name: &<R::Id as ObjectId>::Name,
     ) -> Result<Option<Located<R>>> {
@@ -50,8 +50,8 @@ impl Volumes {
             };
             let id = R::Id::new(pool_id, name);
             match pool.find::<R>(id) {
-                (Known::Nothing, _) => {}
-                (Known::Entry(_) | Known::Quarantined(_), _) => return self.entry(id).map(Some),
+                (Lookup::Nothing, _) => {}
+                (Lookup::Entry(_) | Lookup::Quarantined(_), _) => return self.entry(id).map(Some),
             }
         }
         Ok(None)
@@ -60,7 +60,7 @@ impl Volumes {
     /// At most `max_entries` objects (0: all) that are asked for, after the one named by `token`
     /// (empty: from the first), and the token of the next page. A token is the last id of the page
     /// before, so an object that is made or deleted in between shifts nothing.
-    pub(super) fn page<R: Kept + 'static>(
+    pub(super) fn page<R: Resource + 'static>(
         &self,
         max_entries: usize,
         token: &str,
@@ -90,13 +90,13 @@ impl Volumes {
 
     /// Deletes an object that nobody uses; its space comes back in the background. An object of a
     /// pool that was declared gone is gone.
-    pub(super) fn delete_unused<R: Kept>(
+    pub(super) fn delete_unused<R: Resource>(
         &self,
         id: &str,
         check: impl FnOnce(&Entry<R>) -> Result<()>,
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
-        let _held = self.busy.hold_to_delete(id)?;
+        let _held = self.in_flight.hold_to_delete(id)?;
         if self.is_gone_for_good(id, parsed.pool())? {
             return Ok(());
         }

@@ -29,8 +29,8 @@ impl Volumes {
             )
         })?;
         let id = parse_id(&request.id)?;
-        let _id = self.busy.hold_id(&request.id)?;
-        let publishing = self.busy.begin_publishing(target.path())?;
+        let _id = self.in_flight.hold_id(&request.id)?;
+        let publishing = self.in_flight.begin_publishing(target.path())?;
         let (pool, entry) = self.volume(id)?;
         if entry.record.enforcing {
             let id = request.id.clone();
@@ -133,7 +133,7 @@ impl Volumes {
             return Ok(());
         };
         // Not the id: a call for the same volume that hangs on a dead disk must not hold this up.
-        let _target = self.busy.hold_to_unpublish(target.path())?;
+        let _target = self.in_flight.hold_to_unpublish(target.path())?;
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
         let anothers = owner.is_some_and(|owner| owner.to_string() != id);
         // What is known is looked at again before it is a reason to refuse.

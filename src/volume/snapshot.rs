@@ -93,13 +93,13 @@ pub struct SnapshotPage {
 impl Volumes {
     /// Makes a snapshot of a volume, or finds the one of that name if it is what was asked for.
     pub fn create_snapshot(&self, request: &SnapshotRequest) -> Result<Snapshot> {
-        let _name = self.busy.hold_snapshot_name(request.name.as_str())?;
+        let _name = self.in_flight.hold_snapshot_name(request.name.as_str())?;
         if let Some((pool, entry)) = self.find_by_name::<SnapshotRecord>(&request.name)? {
             self.check_same_snapshot(&entry, request)?;
             return Ok(Snapshot::new(pool.name(), &entry.record));
         }
         let source = parse_id(&request.source)?;
-        let _source = self.busy.keep_source(&request.source)?;
+        let _source = self.in_flight.share_source(&request.source)?;
         let found = self.volume(source);
         let (pool, volume) = found.map_err(|error| self.elsewhere(error, &source))?;
         if request.excludes_node {
@@ -108,11 +108,11 @@ impl Volumes {
             });
         }
         let id = SnapshotId::new(source.pool(), &request.name);
-        let _id = self.busy.hold_id(&id.to_string())?;
+        let _id = self.in_flight.hold_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;
         // Nobody may begin to use it either.
         let _unused = refuses
-            .then(|| self.busy.hold_id(&request.source))
+            .then(|| self.in_flight.hold_id(&request.source))
             .transpose()?;
         let in_use = self.published(&volume)?.into_iter().next();
         if let Some((target, _)) = in_use.as_ref().filter(|_| refuses) {

@@ -5,7 +5,7 @@ use std::fs;
 use support::disk_node::{MIB, OURS, append, for_each_filesystem, for_each_served};
 use support::{eventually, kernel, names};
 
-/// Numbers that are not the driver's: the kubelet's own, and the first and last beside the range.
+/// Quota ids that are not the driver's: the kubelet's own, and the first and last beside the range.
 const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
 
 /// Once a volume is reclaimed nothing is limited or charged under its number.

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
 use rootcellar::pool::{PoolOptions, enable_quota};
-use rootcellar::volume::Hold;
+use rootcellar::volume::EnforcementPolicy;
 
 use crate::sizes::{Rig, SIZE};
 use support::disk::Disk;
@@ -189,8 +189,8 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         let report = look_at(&node.pool());
         assert_well(&report);
         ok(&report, About::Enforcement, "held by simple quota");
-        let unheld = note(&report, About::Sizes, "nothing holds its size");
-        assert!(unheld.volume.as_ref().unwrap().starts_with("volumes"));
+        let not_enforced = note(&report, About::Sizes, "nothing holds its size");
+        assert!(not_enforced.volume.as_ref().unwrap().starts_with("volumes"));
     }
 }
 
@@ -303,7 +303,7 @@ fn a_pool_that_could_not_be_served_is_wrong() {
 fn a_size_that_is_not_to_be_held_is_a_note() {
     let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
-    request.class.enforcement = Hold::None;
+    request.class.enforcement = EnforcementPolicy::None;
     rig.driver().create(&request).unwrap();
     let report = look_at(&rig.node.pool());
     assert_well(&report);

@@ -21,7 +21,7 @@ use support::page::{free_address, page};
 use support::picture::Picture;
 use support::pod::PodNode;
 use support::server::{Clients, Server};
-use support::sick::{assert_sick, assert_works};
+use support::unavailable::{assert_unavailable, assert_works};
 use support::{NODE, eventually, names};
 
 /// The pool whose disk nothing happens to.
@@ -128,7 +128,7 @@ impl Rig {
     }
 
     /// As [`Rig::keep`], in every one of these pools.
-    async fn keep_in(&mut self, pools: &[&str]) -> Vec<Kept> {
+    async fn keep_in(&mut self, pools: &[&str]) -> Vec<Resource> {
         let mut kept = Vec::new();
         for pool in pools {
             kept.push(self.keep(pool).await);
@@ -143,14 +143,14 @@ impl Rig {
         }
     }
 
-    /// Asserts what every call says while the pool of a volume is sick.
-    async fn assert_sick(&mut self, pool: &str, kept: &Kept) {
+    /// Asserts what every call says while the pool of a volume is unavailable.
+    async fn assert_unavailable(&mut self, pool: &str, kept: &Resource) {
         let volume = (kept.name.as_str(), kept.id.as_str());
-        assert_sick(pool, &mut self.clients, pool, volume, &self.node).await;
+        assert_unavailable(pool, &mut self.clients, pool, volume, &self.node).await;
     }
 
     /// Makes a volume called `kept-<pool>`, publishes it and writes to it, as its pod would.
-    async fn keep(&mut self, pool: &str) -> Kept {
+    async fn keep(&mut self, pool: &str) -> Resource {
         let name = format!("kept-{pool}");
         let request = create_with(&name, 1 << 20, &[("pool", pool)]);
         let id = self.clients.create(request).await.unwrap().volume_id;
@@ -159,7 +159,7 @@ impl Rig {
         let mut file = File::create(target.join("file")).unwrap();
         file.write_all(name.as_bytes()).unwrap();
         file.sync_all().unwrap();
-        Kept { name, id, target }
+        Resource { name, id, target }
     }
 
     /// Asserts that nothing was written to what lies under the disks.
@@ -169,13 +169,13 @@ impl Rig {
 }
 
 /// A volume with a file that must never be lost.
-struct Kept {
+struct Resource {
     name: String,
     id: String,
     target: PathBuf,
 }
 
-impl Kept {
+impl Resource {
     /// What its file holds, as the pod reads it.
     fn read(&self) -> String {
         std::fs::read_to_string(self.target.join("file")).unwrap()

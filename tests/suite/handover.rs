@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::os::Os;
-use rootcellar::pool::{self, Memory, Result, Sickness, Wanted};
+use rootcellar::pool::{self, Memory, Result, Unavailable, Wanted};
 use rootcellar::types::{Bytes, NodeName, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
@@ -37,8 +37,8 @@ fn retire(node: &Node, id: PoolId) -> Result<Vec<std::path::PathBuf>> {
     pool::retire(&memory(node), id)
 }
 
-fn sickness(volumes: &Volumes) -> Option<Sickness> {
-    volumes.pools()[0].sickness()
+fn unavailable(volumes: &Volumes) -> Option<Unavailable> {
+    volumes.pools()[0].why_unavailable()
 }
 
 /// Puts what is at one path at another.
@@ -66,7 +66,7 @@ fn bereft(node: &Node) -> (Running, Volume) {
     // The first look closes the pool, the second tries to open it.
     volumes.check_pools();
     volumes.check_pools();
-    assert_eq!(sickness(&volumes), Some(Sickness::Absent));
+    assert_eq!(unavailable(&volumes), Some(Unavailable::Absent));
     (volumes, volume)
 }
 
@@ -77,7 +77,10 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
     let node = Node::new();
     let volume = fill_elsewhere(&node);
     let volumes = node.volumes(&Fakes::default());
-    assert!(matches!(sickness(&volumes), Some(Sickness::Foreign { .. })));
+    assert!(matches!(
+        unavailable(&volumes),
+        Some(Unavailable::Foreign { .. })
+    ));
     for from in ["other-node", NODE] {
         let adopted = adopt(&node).unwrap();
         assert_eq!(adopted.id, volume.id.pool());
@@ -85,13 +88,13 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
         assert_eq!(adopted.volumes, 1);
     }
     volumes.check_pools();
-    assert_eq!(sickness(&volumes), None);
+    assert_eq!(unavailable(&volumes), None);
     let listed = volumes.list(0, "").unwrap().volumes;
     assert_eq!(listed, std::slice::from_ref(&volume));
     assert_eq!(volumes.create(&create("pvc", SIZE)).unwrap(), volume);
     drop(volumes);
     let volumes = node.volumes(&Fakes::default());
-    assert_eq!(sickness(&volumes), None, "after a restart");
+    assert_eq!(unavailable(&volumes), None, "after a restart");
 }
 
 /// A pool in another's place is refused until it is adopted; the ids of the one before are then of
@@ -104,7 +107,10 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     let (volumes, ours) = bereft(&node);
     carry(&node, "theirs", "pool");
     volumes.check_pools();
-    assert!(matches!(sickness(&volumes), Some(Sickness::Swapped { .. })));
+    assert!(matches!(
+        unavailable(&volumes),
+        Some(Unavailable::Swapped { .. })
+    ));
     adopt(&node).unwrap();
     volumes.check_pools();
     assert_eq!(volumes.list(0, "").unwrap().volumes, [theirs]);
@@ -114,7 +120,10 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     carry(&node, "away", "pool");
     volumes.check_pools();
     volumes.check_pools();
-    assert!(matches!(sickness(&volumes), Some(Sickness::Swapped { .. })));
+    assert!(matches!(
+        unavailable(&volumes),
+        Some(Unavailable::Swapped { .. })
+    ));
 }
 
 /// A pool that a server serves is not adopted, nor what is no pool, and nothing is changed.
@@ -125,7 +134,7 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     assert!(matches!(
         refused,
         pool::Error::NotAdopted {
-            reason: Sickness::Unmarked,
+            reason: Unavailable::Unmarked,
             ..
         }
     ));
@@ -144,13 +153,13 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     assert!(matches!(
         refused,
         pool::Error::NotAdopted {
-            reason: Sickness::Locked,
+            reason: Unavailable::Locked,
             ..
         }
     ));
     assert_eq!(whose(), before);
     volumes.check_pools();
-    assert_eq!(sickness(&volumes), None);
+    assert_eq!(unavailable(&volumes), None);
 }
 
 /// A volume whose creation was not answered is not created on another node while the records of its
@@ -161,8 +170,8 @@ fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
     let first = node.volumes(&Fakes::default());
     let volume = first.create(&create("pvc", SIZE)).unwrap();
     let second = Volumes::new(node.settings(&[node.pool_option()])).unwrap();
-    for state in [Sickness::Opening, Sickness::Locked] {
-        assert_eq!(sickness(&second), Some(state.clone()));
+    for state in [Unavailable::Opening, Unavailable::Locked] {
+        assert_eq!(unavailable(&second), Some(state.clone()));
         let refused = second.create(&create("pvc", SIZE)).unwrap_err();
         let code = refused.code(Operation::CreateVolume);
         assert_eq!(code, Code::Unavailable, "{state}: {refused}");
@@ -255,12 +264,12 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
     flip_record();
     let second = Volumes::new(node.settings(&options)).unwrap();
     second.check_pool(&second.pools()[0]);
-    let found = sickness(&second);
-    assert!(matches!(found, Some(Sickness::Io { .. })), "{found:?}");
+    let found = unavailable(&second);
+    assert!(matches!(found, Some(Unavailable::Io { .. })), "{found:?}");
     assert_eq!(second.pools()[0].status().quarantined, 0);
     flip_record();
     second.check_pool(&second.pools()[0]);
-    assert_eq!(sickness(&second), None);
+    assert_eq!(unavailable(&second), None);
     assert_eq!(second.create(&create("pvc-damaged", SIZE)).unwrap(), volume);
 }
 
@@ -303,7 +312,7 @@ fn only_the_retired_pool_is_gone() {
     volumes.check_pools();
     let away = volumes.delete(&volume.id.to_string()).unwrap_err();
     assert_eq!(away.code(Operation::Delete), Code::Unavailable, "{away}");
-    assert_eq!(sickness(&volumes), Some(Sickness::Absent));
+    assert_eq!(unavailable(&volumes), Some(Unavailable::Absent));
 }
 
 /// A retired pool that turns up after all is left alone until it is adopted, and is then what it
@@ -317,7 +326,7 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
     let found = volume.id.pool();
     for _ in 0..2 {
         volumes.check_pools();
-        assert_eq!(sickness(&volumes), Some(Sickness::Retired { found }));
+        assert_eq!(unavailable(&volumes), Some(Unavailable::Retired { found }));
     }
     assert_eq!(node.names("volumes").len(), 1);
     assert_eq!(adopt(&node).unwrap().volumes, 1);

@@ -257,7 +257,7 @@ impl World {
             self.check_disk(pool.name().as_str(), &of_pool);
             self.check_capacity(pool.name().as_str(), pool.available().unwrap());
             let status = pool.status();
-            assert_eq!(status.sickness, None);
+            assert_eq!(status.unavailable, None);
             assert_eq!((status.volumes, status.quarantined), (of_pool.len(), 0));
             assert_eq!(
                 status.reserved.0,

@@ -9,7 +9,7 @@ use rootcellar::error::{Code, Error, Operation};
 use rootcellar::mount::{FakeMounter, Mounter, Target};
 use rootcellar::os::Step;
 use rootcellar::pool::Error as PoolError;
-use rootcellar::pool::Sickness;
+use rootcellar::pool::Unavailable;
 use rootcellar::types::Bytes;
 use rootcellar::volume::Volumes;
 use rustix::io::Errno;
@@ -148,7 +148,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
         matches!(
             refused,
             Error::Pool {
-                error: PoolError::NoRoom { .. },
+                error: PoolError::NoSpace { .. },
                 ..
             }
         ),
@@ -182,8 +182,8 @@ fn a_copied_pool_is_not_served_beside_the_original() {
         .arg(node.pool("b")));
 
     let volumes = node.volumes_of(&node.options(), &fakes);
-    let twin = volumes.pools()[1].sickness();
-    assert!(matches!(twin, Some(Sickness::Twin { .. })), "{twin:?}");
+    let twin = volumes.pools()[1].why_unavailable();
+    assert!(matches!(twin, Some(Unavailable::Twin { .. })), "{twin:?}");
     assert_eq!(volumes.pools()[1].available().unwrap(), Bytes::ZERO);
     assert_eq!(
         volumes.list(0, "").unwrap().volumes,

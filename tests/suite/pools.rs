@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::os::Os;
 use rootcellar::pool::Error as PoolError;
-use rootcellar::pool::{Sickness, Wanted};
+use rootcellar::pool::{Unavailable, Wanted};
 use rootcellar::volume::Volumes;
 
 use support::disk::Disk;
@@ -17,8 +17,8 @@ use support::{Fakes, Node, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 
-fn sickness(volumes: &Volumes) -> Option<Sickness> {
-    volumes.pools()[0].sickness()
+fn unavailable(volumes: &Volumes) -> Option<Unavailable> {
+    volumes.pools()[0].why_unavailable()
 }
 
 fn edit_marker(node: &Node, from: &str, to: &str) {
@@ -75,14 +75,14 @@ fn the_pools_directories_are_private() {
 /// A pool is never made where something else is, nor where a pool was before.
 #[test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
-fn a_path_that_is_not_the_pool_makes_it_sick() {
+fn a_path_that_is_not_the_pool_makes_it_unavailable() {
     type Prepare = fn(&Node);
-    type Expected = fn(&Sickness) -> bool;
+    type Expected = fn(&Unavailable) -> bool;
     let cases: &[(&str, Prepare, Expected)] = &[
         (
             "the directory is gone",
             |node| fs::rename(node.pool(), node.path("elsewhere")).unwrap(),
-            |s| matches!(s, Sickness::Absent),
+            |s| matches!(s, Unavailable::Absent),
         ),
         (
             "a file is in its place",
@@ -90,7 +90,7 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
                 fs::rename(node.pool(), node.path("elsewhere")).unwrap();
                 fs::write(node.pool(), "").unwrap();
             },
-            |s| matches!(s, Sickness::Absent),
+            |s| matches!(s, Unavailable::Absent),
         ),
         (
             "an empty directory is in its place",
@@ -98,7 +98,7 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
                 fs::rename(node.pool(), node.path("elsewhere")).unwrap();
                 fs::create_dir(node.pool()).unwrap();
             },
-            |s| matches!(s, Sickness::MarkerLost { .. }),
+            |s| matches!(s, Unavailable::MarkerLost { .. }),
         ),
         (
             "the marker is another pool's",
@@ -108,22 +108,22 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
                 let id = text.split('"').nth(5).unwrap();
                 edit(&path, id, "00000000-0000-4000-8000-000000000000");
             },
-            |s| matches!(s, Sickness::Swapped { .. }),
+            |s| matches!(s, Unavailable::Swapped { .. }),
         ),
         (
             "the marker is another node's",
             |node| edit_marker(node, "test-node", "other-node"),
-            |s| matches!(s, Sickness::Foreign { .. }),
+            |s| matches!(s, Unavailable::Foreign { .. }),
         ),
         (
             "the marker is of a newer format",
             |node| edit_marker(node, "\"format\": 1", "\"format\": 2"),
-            |s| matches!(s, Sickness::MarkerDamaged(reason) if reason.contains("format 2")),
+            |s| matches!(s, Unavailable::MarkerDamaged(reason) if reason.contains("format 2")),
         ),
         (
             "the marker is cut short",
             |node| fs::write(node.pool().join(".rootcellar/pool.json"), "{\"format\"").unwrap(),
-            |s| matches!(s, Sickness::MarkerDamaged(_)),
+            |s| matches!(s, Unavailable::MarkerDamaged(_)),
         ),
     ];
     for (case, prepare, expected) in cases {
@@ -133,7 +133,7 @@ fn a_path_that_is_not_the_pool_makes_it_sick() {
         let before = node.pool().is_dir().then(|| names(&node.pool()));
 
         let volumes = node.volumes(&fakes);
-        let found = sickness(&volumes).unwrap_or_else(|| panic!("{case}: not sick"));
+        let found = unavailable(&volumes).unwrap_or_else(|| panic!("{case}: not unavailable"));
         assert!(expected(&found), "{case}: {found}");
         assert_eq!(volumes.pools()[0].available().unwrap().0, 0, "{case}");
         let code = |error: Error, operation| error.code(operation);
@@ -166,15 +166,15 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
 
     let node = Node::new();
     let volumes = node.volumes_of(&[plain(&node)], &fakes);
-    assert_eq!(sickness(&volumes), Some(Sickness::Unmarked));
+    assert_eq!(unavailable(&volumes), Some(Unavailable::Unmarked));
     assert!(node.names("").is_empty());
 
     let node = Node::new();
     fs::write(node.pool().join("precious"), "").unwrap();
     let volumes = node.volumes(&fakes);
     assert_eq!(
-        sickness(&volumes),
-        Some(Sickness::NotEmpty {
+        unavailable(&volumes),
+        Some(Unavailable::NotEmpty {
             found: "precious".into()
         })
     );
@@ -191,7 +191,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     ] {
         fs::create_dir(node.pool().join(left)).unwrap();
     }
-    assert_eq!(sickness(&node.volumes(&fakes)), None);
+    assert_eq!(unavailable(&node.volumes(&fakes)), None);
     assert_eq!(
         node.names(""),
         [".rootcellar", "lost+found", "snapshots", "volumes"]
@@ -439,7 +439,7 @@ fn a_deleted_volume_is_reclaimed() {
     node.wait_for_trash();
 }
 
-/// A pool that goes away while it is served falls sick and comes back without a restart; what is
+/// A pool that goes away while it is served becomes unavailable and comes back without a restart; what is
 /// known to live in it is not made elsewhere.
 #[test]
 fn a_pool_that_goes_away_comes_back() {
@@ -450,7 +450,7 @@ fn a_pool_that_goes_away_comes_back() {
     fs::create_dir(node.pool()).unwrap();
     volumes.check_pools();
 
-    assert_eq!(sickness(&volumes), Some(Sickness::Changed));
+    assert_eq!(unavailable(&volumes), Some(Unavailable::Changed));
     let known = volumes.create(&create("pvc-1", MIB)).unwrap_err();
     assert_eq!(
         known.code(Operation::CreateVolume),
@@ -465,8 +465,8 @@ fn a_pool_that_goes_away_comes_back() {
     );
     volumes.check_pools();
     assert!(matches!(
-        sickness(&volumes),
-        Some(Sickness::MarkerLost { .. })
+        unavailable(&volumes),
+        Some(Unavailable::MarkerLost { .. })
     ));
     assert!(
         node.names("").is_empty(),
@@ -481,7 +481,7 @@ fn a_pool_that_goes_away_comes_back() {
     fs::remove_dir(node.pool()).unwrap();
     fs::rename(node.path("away"), node.pool()).unwrap();
     volumes.check_pools();
-    assert_eq!(sickness(&volumes), None);
+    assert_eq!(unavailable(&volumes), None);
     assert_eq!(volumes.get(&volume.id.to_string()).unwrap(), volume);
     volumes.create(&create("pvc-2", MIB)).unwrap();
 }

@@ -15,7 +15,7 @@ use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Enforced, enable_quota};
 use rootcellar::quota::{Enforcement, FakeQuota};
 use rootcellar::types::Bytes;
-use rootcellar::volume::{Class, ExpandRequest, Hold, Volume};
+use rootcellar::volume::{Class, EnforcementPolicy, ExpandRequest, Volume};
 
 use support::disk::Disk;
 use support::driver_node::DriverNode;
@@ -230,7 +230,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
         matches!(
             refused,
             Error::Pool {
-                error: PoolError::NoRoom { .. },
+                error: PoolError::NoSpace { .. },
                 ..
             }
         ),
@@ -327,7 +327,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
     let option = plain.own_pool_option();
     let cannot = plain.volumes_of(&[option], &Fakes::default());
-    let ask = |driver: &Running, hold: Hold, size: Bytes| {
+    let ask = |driver: &Running, hold: EnforcementPolicy, size: Bytes| {
         let mut request = create(&format!("{hold:?}-{}", size.0), size.0);
         request.class.enforcement = hold;
         let available = driver.capacity(&request.class, &[]).unwrap();
@@ -338,9 +338,17 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
         )
     };
     for (hold, here, there) in [
-        (Hold::Auto, Enforcement::Squota, Some(Enforcement::None)),
-        (Hold::Required, Enforcement::Squota, None),
-        (Hold::None, Enforcement::None, Some(Enforcement::None)),
+        (
+            EnforcementPolicy::Auto,
+            Enforcement::Squota,
+            Some(Enforcement::None),
+        ),
+        (EnforcementPolicy::Required, Enforcement::Squota, None),
+        (
+            EnforcementPolicy::None,
+            Enforcement::None,
+            Some(Enforcement::None),
+        ),
     ] {
         let (available, made) = ask(rig.driver(), hold, SIZE);
         assert!(available);
@@ -355,13 +363,17 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
             ),
         }
     }
-    let (_, made) = ask(rig.driver(), Hold::Required, Bytes::ZERO);
+    let (_, made) = ask(rig.driver(), EnforcementPolicy::Required, Bytes::ZERO);
     assert_eq!(
         made.unwrap_err().code(Operation::CreateVolume),
         Code::InvalidArgument
     );
-    assert_eq!(rig.status().unheld, 1, "the one that is not to be held");
-    assert_eq!(cannot.pools()[0].status().unheld, 2);
+    assert_eq!(
+        rig.status().not_enforced,
+        1,
+        "the one that is not to be held"
+    );
+    assert_eq!(cannot.pools()[0].status().not_enforced, 2);
 }
 
 #[test]
@@ -379,12 +391,12 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     // A process that another test begins may hold the lock for a moment.
     eventually("the pool is open", || {
         driver.check_pools();
-        driver.pools()[0].sickness().is_none()
+        driver.pools()[0].why_unavailable().is_none()
     });
     let new = driver.create(&create("new", SIZE.0)).unwrap();
     assert_eq!(new.enforcement, Enforcement::Squota);
     assert_eq!(driver.get(&old.id.to_string()).unwrap(), old);
-    assert_eq!(driver.pools()[0].status().unheld, 1);
+    assert_eq!(driver.pools()[0].status().not_enforced, 1);
     let error = driver.enforce(&old.id.to_string()).unwrap_err();
     assert_eq!(error.code(Operation::Volume), Code::FailedPrecondition);
     assert!(error.to_string().contains("create a new claim"), "{error}");
@@ -394,7 +406,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
     let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
-    request.class.enforcement = Hold::None;
+    request.class.enforcement = EnforcementPolicy::None;
     let volume = rig.driver().create(&request).unwrap();
     let id = volume.id.to_string();
     assert_eq!(rig.driver().enforce(&id).unwrap(), Enforced::Declined);

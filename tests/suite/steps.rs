@@ -119,19 +119,19 @@ fn visible(steps: &[Step]) -> usize {
     steps.iter().position(|step| *step == Step::Rename).unwrap()
 }
 
-/// Whether the pool is sick after a failed step, and what the caller is told.
+/// Whether the pool is unavailable after a failed step, and what the caller is told.
 fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) {
     // After a failed sync nobody knows what is on the disk, however the error is called.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
-    let sick = sync || matches!(errno, Errno::IO | Errno::ROFS);
+    let unavailable = sync || matches!(errno, Errno::IO | Errno::ROFS);
     let home = call != Call::Create || at > visible(steps);
-    let code = match (sick, home) {
+    let code = match (unavailable, home) {
         (true, true) => Code::Unavailable,
         (false, _) if errno == Errno::NOMEM => Code::Unavailable,
         (false, _) if call == Call::Expand => Code::OutOfRange,
         _ => Code::ResourceExhausted,
     };
-    (sick, code)
+    (unavailable, code)
 }
 
 /// A broken disk, two ways of being full, one that turned read-only, and a shortage that is not
@@ -158,18 +158,18 @@ fn with_every_failure(call: Call, mut check: impl FnMut(&[Step], usize, Errno)) 
 fn survives_every_failure(call: Call) {
     with_every_failure(call, |steps, at, errno| {
         let fixture = call.prepare(Arc::new(NoQuota));
-        let (sick, code) = verdict(call, steps, at, errno);
+        let (unavailable, code) = verdict(call, steps, at, errno);
         fixture.script.start(Some(Trouble::Once(at, errno)));
         assert_eq!(call.make(&fixture), Err(code));
         fixture.script.end();
-        assert_eq!(fixture.is_sick(), sick);
+        assert_eq!(fixture.is_unavailable(), unavailable);
         assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
         assert_eq!(fixture.directory("pvc").is_some(), call.shows(at, steps));
-        if sick {
+        if unavailable {
             assert_eq!(
                 call.make(&fixture),
                 Err(code),
-                "as long as the pool is sick"
+                "as long as the pool is unavailable"
             );
             assert_eq!(
                 fixture.driver().pools()[0].available().unwrap(),
@@ -293,7 +293,7 @@ fn init_steps() -> Vec<Step> {
     let mut fixture = StepFixture::new(Arc::new(NoQuota));
     fixture.script.start(None);
     fixture.start();
-    assert!(!fixture.is_sick());
+    assert!(!fixture.is_unavailable());
     fixture.script.end()
 }
 
@@ -303,7 +303,7 @@ fn is_a_good_pool(fixture: &StepFixture) {
     fixture.settles_to(&["pvc"]);
 }
 
-/// Whichever step of making a pool fails, the pool is sick and refuses volumes, and the next look
+/// Whichever step of making a pool fails, the pool is unavailable and refuses volumes, and the next look
 /// finishes it.
 #[test]
 fn making_a_pool_survives_the_failure_of_every_step() {
@@ -316,7 +316,7 @@ fn making_a_pool_survives_the_failure_of_every_step() {
             fixture.script.start(Some(Trouble::Once(at, errno)));
             fixture.start();
             fixture.script.end();
-            assert!(fixture.is_sick());
+            assert!(fixture.is_unavailable());
             let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             assert_eq!(
                 refused.code(Operation::CreateVolume),

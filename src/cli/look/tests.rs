@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::pool::{
-    AccessMode, CopyStatus, FORMAT, Method, Parameters, Sickness, SnapshotRecord, VolumeRecord,
+    AccessMode, CopyStatus, FORMAT, Method, Parameters, SnapshotRecord, Unavailable, VolumeRecord,
 };
 use crate::quota::Charge;
 use crate::types::{ClaimLabel, SnapshotId, SnapshotLabel, VolumeId};
@@ -76,7 +76,7 @@ fn snapshot() -> SnapshotRecord {
         in_use: true,
         enforcement: Enforcement::Squota,
         quota_id: Some((1 << 30) + 1),
-        pins: vec![Pin {
+        pins: vec![RetainedCharge {
             volume: volume_id("pvc-1"),
             origin: Source::Snapshot(snapshot_id("snapshot-1")),
             bytes: Bytes(40 * MIB),
@@ -125,7 +125,7 @@ fn unfinished(copy: Source) -> Unfinished {
 
 /// A volume, its snapshot, a volume made of that, a copy that is being made, and what is
 /// quarantined; and a pool that is not there.
-fn pools() -> Vec<Holdings> {
+fn pools() -> Vec<PoolContents> {
     let of_snapshot = Source::Snapshot(snapshot_id("snapshot-1"));
     let mut plain = volume("pvc-3", Some(Source::Snapshot(snapshot_id("gone"))));
     (plain.size_bytes, plain.claim) = (Bytes::ZERO, ClaimLabel::default());
@@ -141,11 +141,11 @@ fn pools() -> Vec<Holdings> {
         name: "bulk".parse().unwrap(),
         id: None,
         quarantined: Vec::new(),
-        problem: Some(Sickness::Absent),
+        problem: Some(Unavailable::Absent),
         ..pool.clone()
     };
     vec![
-        Holdings {
+        PoolContents {
             pool,
             volumes,
             snapshots: vec![held(snapshot(), Some(0))],
@@ -153,14 +153,14 @@ fn pools() -> Vec<Holdings> {
                 unfinished(Source::Snapshot(snapshot_id("snapshot-2"))),
                 unfinished(Source::Volume(volume_id("pvc-4"))),
             ],
-            pinned: [(volume_id("pvc-1"), 40 * MIB)].into(),
+            retained: [(volume_id("pvc-1"), 40 * MIB)].into(),
         },
-        Holdings {
+        PoolContents {
             pool: absent,
             volumes: Vec::new(),
             snapshots: Vec::new(),
             unfinished: Vec::new(),
-            pinned: std::collections::BTreeMap::default(),
+            retained: std::collections::BTreeMap::default(),
         },
     ]
 }
@@ -239,12 +239,12 @@ pool               fast, at /srv/fast
 directory          /srv/fast/volumes/shop_orders_pvc-1-{}
 created            2026-10-12T14:00:00Z
 size               67108864 bytes (64 MiB)
-held by            simple quota, number 1073741824
+enforced by        simple quota, quota id 1073741824
 used               1048576 bytes (1 MiB)
 charged            1048576 bytes (1 MiB), limited to 67108864 bytes (64 MiB)
 access modes       SINGLE_NODE_WRITER
 parameters         mode=0777 uid=0 gid=0 sharing=none
-pinned             up to 41943040 bytes (40 MiB) of what it is charged for is kept by copies of it
+retained           up to 41943040 bytes (40 MiB) of what it is charged for is kept by copies of it
 snapshot           snapshot-1, {}
 format             1
 ",
@@ -256,9 +256,9 @@ format             1
     let copy = shown::<VolumeRecord>("pvc-2");
     let of = format!("snapshot {}", snapshot_id("snapshot-1"));
     assert!(copy.contains(&of), "{copy}");
-    let unheld = shown::<VolumeRecord>("pvc-3");
+    let not_enforced = shown::<VolumeRecord>("pvc-3");
     for words in ["no limit", "nothing", "not counted"] {
-        assert!(unheld.contains(words), "{unheld}");
+        assert!(not_enforced.contains(words), "{not_enforced}");
     }
 }
 
@@ -282,9 +282,9 @@ method                subvolume: all of it is of one instant
 in use                yes: the volume was published meanwhile, so it may have been written to
 holds                 up to 41943040 bytes (40 MiB)
 restores to           volumes of at least 67108864 bytes (64 MiB)
-charged by            simple quota, number 1073741825
+charged by            simple quota, quota id 1073741825
 charged               0 bytes, limited to 67108864 bytes (64 MiB)
-pins                  up to 40 MiB that volume {volume} stays charged for, first kept by snapshot {id}
+retains               up to 40 MiB that volume {volume} stays charged for, first kept by snapshot {id}
 copy                  pvc-2, {}
 format                1
 ",
@@ -352,7 +352,7 @@ fn the_json_of_a_list_has_stable_keys() {
                 "path": format!("snapshots/y-{}", snapshot_id("bad").hash()),
                 "reason": "damaged",
             }],
-            "sick": [{ "pool": "bulk", "problem": Sickness::Absent.to_string() }],
+            "unavailable": [{ "pool": "bulk", "problem": Unavailable::Absent.to_string() }],
         })
     );
     let expected = json!({
@@ -390,7 +390,7 @@ fn the_json_of_one_has_what_was_made_of_it() {
     let (holdings, volume) = find::<VolumeRecord>(&pools, "pvc-1").unwrap().unwrap();
     let json = to_json(holdings, volume);
     assert_eq!(json["used_bytes"], MIB);
-    assert_eq!(json["pinned_bytes"], 40 * MIB);
+    assert_eq!(json["retained_bytes"], 40 * MIB);
     assert_eq!(json["name"], "pvc-1");
     let copies = VolumeRecord::copies(holdings, volume);
     let expected = json!({ "snapshots": [snapshot_id("snapshot-1")], "copies": [] });

@@ -30,11 +30,11 @@ fn pools() -> Vec<Inspection> {
         ..healthy.clone()
     };
     let options = "bulk=/srv/b".parse().unwrap();
-    let sick = Inspection {
-        problem: Some(Sickness::Absent),
+    let unavailable = Inspection {
+        problem: Some(Unavailable::Absent),
         ..Inspection::nothing_yet(&options)
     };
-    vec![healthy, damaged, sick]
+    vec![healthy, damaged, unavailable]
 }
 
 fn text(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
@@ -49,7 +49,7 @@ fn the_table_is_aligned_and_says_what_is_wrong() {
 NAME  STATE          VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  ENFORCEMENT  NODE   ID                                    PATH
 fast  ok             12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
 old   1 quarantined  12       3          10 GiB    xfs         none         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-bulk  sick           0        0          0 B       -           -            -      -                                     /srv/b
+bulk  unavailable    0        0          0 B       -           -            -      -                                     /srv/b
 pool old: sizes are not enforced: it was not; do it
 pool old: quarantined, not touched: volumes/x: no volume.json
 pool bulk: nothing is at its path; make the directory or mount the disk
@@ -60,7 +60,7 @@ pool bulk: nothing is at its path; make the directory or mount the disk
 
 #[test]
 fn the_json_has_stable_keys() {
-    let [_, damaged, sick] = pools().try_into().unwrap();
+    let [_, damaged, unavailable] = pools().try_into().unwrap();
     let expected = json!({
         "name": "old",
         "path": "/srv/fast",
@@ -75,9 +75,9 @@ fn the_json_has_stable_keys() {
         "problem": null,
     });
     assert_eq!(to_json(&damaged), expected);
-    let sick = to_json(&sick);
-    assert_eq!(sick["id"], Value::Null);
-    assert_eq!(sick["problem"], Sickness::Absent.to_string());
+    let unavailable = to_json(&unavailable);
+    assert_eq!(unavailable["id"], Value::Null);
+    assert_eq!(unavailable["problem"], Unavailable::Absent.to_string());
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn sizes_are_said_to_be_enforced_only_where_that_is_known() {
         (refused, Ok(Some(unenforced)), "NOT enforced: it was not"),
         (
             AtInit::Unchanged,
-            Err(Sickness::Absent),
+            Err(Unavailable::Absent),
             "it is not known whether sizes are enforced: nothing is at its path",
         ),
     ] {

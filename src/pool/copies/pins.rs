@@ -3,31 +3,31 @@
 
 use std::sync::Arc;
 
-use crate::fault::During;
+use crate::fault::InContext;
 use crate::pool::disk::Disk;
 use crate::pool::error::Result;
-use crate::pool::record::Pin;
+use crate::pool::record::RetainedCharge;
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
-use super::{Order, Origin};
+use super::{CopyJob, Origin};
 
 impl Pool {
     /// What a copy of a subvolume will pin: what its original pins, and, of a volume, what that is
     /// charged for.
-    pub(super) fn pins_of(&self, order: &Order<'_>) -> Result<Vec<Pin>> {
+    pub(super) fn pins_of(&self, order: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
         let entry = match order.origin {
-            Origin::Snapshot(entry) => return Ok(self.living(&entry.record.pins)),
+            Origin::Snapshot(entry) => return Ok(self.existing(&entry.record.pins)),
             Origin::Volume(entry) => self.current(entry),
         };
         let volume = &entry.record;
         // What is gone has no limit to raise.
-        let mut pins = self.living(&volume.pins);
+        let mut pins = self.existing(&volume.pins);
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
-                pins.push(Pin {
+                pins.push(RetainedCharge {
                     volume: volume.id,
                     origin: order.copy,
                     bytes: limit.min(Bytes(charge.bytes)),
@@ -38,7 +38,7 @@ impl Pool {
     }
 
     /// What a volume or snapshot holds: a volume's size where nobody counts.
-    pub(super) fn held_by(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
+    pub(super) fn bytes_held(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
         let entry = match origin {
             Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
             Origin::Volume(entry) => self.current(entry),
@@ -66,16 +66,20 @@ impl Pool {
     }
 
     /// The pins of volumes that are there.
-    fn living(&self, pins: &[Pin]) -> Vec<Pin> {
+    fn existing(&self, pins: &[RetainedCharge]) -> Vec<RetainedCharge> {
         let state = self.lock();
-        let lives = |pin: &&Pin| state.index.get::<VolumeRecord>(pin.volume).is_some();
+        let lives = |pin: &&RetainedCharge| state.index.get::<VolumeRecord>(pin.volume).is_some();
         pins.iter().filter(lives).copied().collect()
     }
 
     /// Raises the limits of volumes for charges that a copy under construction retains.
-    pub(super) fn pin<'a>(&'a self, disk: &'a Disk, pins: Vec<Pin>) -> Result<Pinned<'a>> {
-        self.lock().pinning.extend(&pins);
-        let pinned = Pinned {
+    pub(super) fn pin<'a>(
+        &'a self,
+        disk: &'a Disk,
+        pins: Vec<RetainedCharge>,
+    ) -> Result<PendingCharges<'a>> {
+        self.lock().pending.extend(&pins);
+        let pinned = PendingCharges {
             pool: self,
             disk,
             pins,
@@ -83,8 +87,8 @@ impl Pool {
         for pin in &pinned.pins {
             let raised = self.refresh_limit(disk, pin.volume);
             raised
-                .during("raise a volume's limit")
-                .map_err(|fault| self.judge(fault))?;
+                .context("raise a volume's limit")
+                .map_err(|fault| self.classify(fault))?;
         }
         Ok(pinned)
     }
@@ -93,13 +97,13 @@ impl Pool {
 /// Charges that a copy under construction retains. When this is dropped, its record accounts for
 /// them, or nothing does.
 #[derive(Debug)]
-pub(in crate::pool) struct Pinned<'a> {
+pub(in crate::pool) struct PendingCharges<'a> {
     pool: &'a Pool,
     disk: &'a Disk,
-    pub(super) pins: Vec<Pin>,
+    pub(super) pins: Vec<RetainedCharge>,
 }
 
-impl<'a> Pinned<'a> {
+impl<'a> PendingCharges<'a> {
     pub(super) fn none(pool: &'a Pool, disk: &'a Disk) -> Self {
         Self {
             pool,
@@ -109,12 +113,12 @@ impl<'a> Pinned<'a> {
     }
 }
 
-impl Drop for Pinned<'_> {
+impl Drop for PendingCharges<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         for pin in &self.pins {
-            if let Some(at) = state.pinning.iter().position(|pinning| pinning == pin) {
-                state.pinning.swap_remove(at);
+            if let Some(at) = state.pending.iter().position(|pending| pending == pin) {
+                state.pending.swap_remove(at);
             }
         }
         drop(state);

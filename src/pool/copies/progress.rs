@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 use crate::pool::error::Error;
 use crate::pool::record::{self, FORMAT, Method, Source};
@@ -18,7 +18,7 @@ use crate::pool::{Pool, Reservation, now};
 use crate::tree::CopyWatch;
 use crate::types::{Bytes, PoolName};
 
-use super::Order;
+use super::CopyJob;
 
 /// How many copies a pool makes at once file by file.
 const MOST_AT_ONCE: usize = 4;
@@ -114,7 +114,7 @@ pub struct Unfinished {
 
 /// The copies in staging that tell how far they are; each does once it takes longer than a moment.
 pub(crate) fn unfinished(staging: &OwnedFd) -> Result<Vec<Unfinished>, Fault> {
-    let names = os::entry_names(staging.as_fd()).during("list staging")?;
+    let names = os::entry_names(staging.as_fd()).context("list staging")?;
     let read = |name| {
         let dir = os::open_dir(staging, name).ok()?;
         let written = os::statx_at(&dir, FILE).ok()?.stx_mtime.tv_sec;
@@ -158,7 +158,7 @@ impl<'a> Progress<'a> {
     pub(super) fn begin(
         pool: &'a Pool,
         staged: &'a OwnedFd,
-        order: &Order<'a>,
+        order: &CopyJob<'a>,
         method: Method,
     ) -> Self {
         let now_at = Instant::now();
@@ -202,7 +202,7 @@ impl<'a> Progress<'a> {
         }
         match os.unlink(self.staged, FILE) {
             Err(Errno::NOENT) => Ok(()),
-            removed => removed.during("remove what tells how far a copy is"),
+            removed => removed.context("remove what tells how far a copy is"),
         }
     }
 
@@ -287,7 +287,9 @@ impl CopyWatch for Progress<'_> {
     fn stopped(&self) -> bool {
         self.room.advance();
         self.tell();
-        self.refused.load(Ordering::Relaxed) || self.pool.copies.is_stopped() || self.pool.is_sick()
+        self.refused.load(Ordering::Relaxed)
+            || self.pool.copies.is_stopped()
+            || self.pool.is_unavailable()
     }
 }
 

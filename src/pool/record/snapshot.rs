@@ -8,7 +8,7 @@ use crate::pool::layout;
 use crate::quota::{Enforcement, OURS};
 use crate::types::{Bytes, ClaimLabel, SnapshotId, SnapshotLabel, SnapshotName, VolumeId};
 
-use super::{Pin, Record};
+use super::{Record, RetainedCharge};
 
 /// The record of a snapshot, `snapshot.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct SnapshotRecord {
     pub quota_id: Option<u32>,
     /// What it keeps of what volumes stay charged for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pins: Vec<Pin>,
+    pub pins: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub unknown: super::Unknown,
@@ -109,7 +109,7 @@ impl Record for SnapshotRecord {
         self.held_bytes.0
     }
 
-    fn number(&self) -> Option<u32> {
+    fn quota_id(&self) -> Option<u32> {
         self.quota_id.filter(|id| OURS.contains(id))
     }
 
@@ -117,7 +117,7 @@ impl Record for SnapshotRecord {
         self.held_bytes.0
     }
 
-    fn pins(&self) -> &[Pin] {
+    fn pins(&self) -> &[RetainedCharge] {
         &self.pins
     }
 

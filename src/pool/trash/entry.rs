@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::index::Kept;
-use crate::pool::record::{self, Pin, Record, SnapshotRecord, Unreadable, VolumeRecord};
+use crate::pool::index::Resource;
+use crate::pool::record::{self, Record, RetainedCharge, SnapshotRecord, Unreadable, VolumeRecord};
 use crate::types::VolumeId;
 
 /// An entry of the trash, by its record.
@@ -17,7 +17,7 @@ pub(crate) struct TrashEntry {
     /// The quota id that it is charged to.
     pub(crate) number: Option<u32>,
     /// The charges that it retains until it is reclaimed.
-    pub(crate) pins: Vec<Pin>,
+    pub(crate) pins: Vec<RetainedCharge>,
     /// The volume that it was, if it was one.
     pub(crate) volume: Option<VolumeId>,
     /// The file of its record, if it has one.
@@ -25,10 +25,10 @@ pub(crate) struct TrashEntry {
 }
 
 impl TrashEntry {
-    pub(crate) fn new<R: Kept>(record: &R) -> Self {
+    pub(crate) fn new<R: Resource>(record: &R) -> Self {
         Self {
             promised: record.promised(),
-            number: record.number(),
+            number: record.quota_id(),
             pins: record.pins().to_vec(),
             volume: R::volume(record.id()),
             file: Some(R::FILE),
@@ -52,7 +52,7 @@ impl TrashEntry {
 
 /// The entries of a trash, by their names.
 pub(crate) fn entries(trash: &OwnedFd) -> Result<Vec<(OsString, TrashEntry)>, Fault> {
-    let names = os::entry_names(trash.as_fd()).during("list the trash")?;
+    let names = os::entry_names(trash.as_fd()).context("list the trash")?;
     let entry = |name: OsString| {
         let entry = match os::open_dir(trash, &name) {
             Ok(dir) => TrashEntry::read(&dir)?,

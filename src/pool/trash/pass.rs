@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::disk::Disk;
 use crate::pool::{Pool, Work, layout};
@@ -103,7 +103,7 @@ impl Leftovers {
             self.all_referenced = None;
         }
         if news || self.resisting.values().any(|it| it.retry.is_due()) {
-            let listed = os::entry_names(disk.trash().as_fd()).during("list the trash")?;
+            let listed = os::entry_names(disk.trash().as_fd()).context("list the trash")?;
             names.extend(listed);
             self.resisting.retain(|name, _| names.contains(name));
             self.emptied.retain(|name, _| names.contains(name));
@@ -243,11 +243,11 @@ impl Pass<'_> {
             if self.left.all_referenced == Some(removals) {
                 return Vec::new();
             }
-            let pending = state.pinning.iter().map(|pin| pin.volume);
+            let pending = state.pending.iter().map(|pin| pin.volume);
             let mut referenced = state.index.referenced();
             referenced.extend(pending);
             // A copy under construction may end without a trace.
-            let removals = state.pinning.is_empty().then_some(removals);
+            let removals = state.pending.is_empty().then_some(removals);
             (referenced, removals)
         };
         let emptied = self.left.emptied.iter();
@@ -269,7 +269,7 @@ impl Pass<'_> {
             Err(Errno::NOENT) => return Ok(true),
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 let removed = os.unlink(disk.trash(), name);
-                removed.during("remove a file in the trash")?;
+                removed.context("remove a file in the trash")?;
                 return Ok(true);
             }
             Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
@@ -311,7 +311,7 @@ impl Pass<'_> {
             return Ok(false);
         }
         let dir = os::open_dir(self.disk.trash(), name);
-        let dir = dir.during("open a directory in the trash")?;
+        let dir = dir.context("open a directory in the trash")?;
         let entry = TrashEntry::read(&dir)?;
         self.remove(name, &dir, &entry)
     }
@@ -324,7 +324,7 @@ impl Pass<'_> {
         let os = &self.pool().context.os;
         match self.disk.quota.release(os, *quota_id) {
             Err(Errno::BUSY) => Ok(false),
-            released => released.during("release a quota id").map(|()| true),
+            released => released.context("release a quota id").map(|()| true),
         }
     }
 
@@ -336,7 +336,7 @@ impl Pass<'_> {
             pool.lock().index.forget_trash(name);
             for pin in &entry.pins {
                 let lowered = pool.refresh_limit(disk, pin.volume);
-                lowered.during("lower a volume's limit")?;
+                lowered.context("lower a volume's limit")?;
             }
         }
         if let Some(file) = entry.file {
@@ -351,7 +351,7 @@ impl Pass<'_> {
             }
         }
         os.rmdir(disk.trash(), name)
-            .during("remove a directory in the trash")?;
+            .context("remove a directory in the trash")?;
         Ok(true)
     }
 }
@@ -403,6 +403,6 @@ impl Watch for Progress<'_> {
 
     fn stopped(&self) -> bool {
         let pool = self.work.pool();
-        pool.trash.is_stopped() || pool.is_sick()
+        pool.trash.is_stopped() || pool.is_unavailable()
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Code::{
 use crate::error::Object;
 use crate::fault::Fault;
 use crate::mount::Error as MountError;
-use crate::pool::{Error as PoolError, Sickness};
+use crate::pool::{Error as PoolError, Unavailable};
 use crate::types::{Bytes, PoolId, PoolName};
 
 const OPERATIONS: [Operation; 6] = [
@@ -84,18 +84,18 @@ table! {
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::TopologyExcludesNode { .. }, excluded()           => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
     Error::PoolAbsent(_), Error::PoolAbsent(text())          => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(new PoolError::Unavailable { reason: Sickness::Opening | Sickness::Locked, .. }),
-    Error::of_new(unavailable(Sickness::Opening))            => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(new PoolError::Unavailable { .. }), Error::of_new(unavailable(Sickness::Absent))
+    pool_error!(new PoolError::Unavailable { reason: Unavailable::Opening | Unavailable::Locked, .. }),
+    Error::of_new(unavailable(Unavailable::Opening))            => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    pool_error!(new PoolError::Unavailable { .. }), Error::of_new(unavailable(Unavailable::Absent))
                                                              => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(PoolError::Unavailable { .. }), existing(unavailable(Sickness::ReadOnly))
+    pool_error!(PoolError::Unavailable { .. }), existing(unavailable(Unavailable::ReadOnly))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::CommittedUnsynced { .. }),
-    Error::of_new(PoolError::CommittedUnsynced { pool: pool(), reason: Sickness::ReadOnly })
+    Error::of_new(PoolError::CommittedUnsynced { pool: pool(), reason: Unavailable::ReadOnly })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Crowded { .. }), existing(PoolError::Crowded { pool: pool(), calls: 128 })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(PoolError::NoRoom { .. }), Error::of_new(no_room())
+    pool_error!(PoolError::NoSpace { .. }), Error::of_new(no_room())
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     pool_error!(PoolError::DiskFull { .. }), Error::of_new(PoolError::DiskFull { pool: pool(), what: "write" })
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
@@ -117,9 +117,9 @@ table! {
     Error::Loading, Error::Loading                           => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::Mount(MountError::Target { .. }), Error::Mount(cannot_unmount())
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(PoolError::Refused { .. }), existing(PoolError::Refused { path: path(), reason: Sickness::Locked })
+    pool_error!(PoolError::Refused { .. }), existing(PoolError::Refused { path: path(), reason: Unavailable::Locked })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    pool_error!(PoolError::NotAdopted { .. }), existing(PoolError::NotAdopted { path: path(), reason: Sickness::Locked })
+    pool_error!(PoolError::NotAdopted { .. }), existing(PoolError::NotAdopted { path: path(), reason: Unavailable::Locked })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::NotGone { .. }), existing(PoolError::NotGone { pool: id(), path: path() })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
@@ -140,7 +140,7 @@ fn existing(error: PoolError) -> Error {
     }
 }
 
-fn unavailable(reason: Sickness) -> PoolError {
+fn unavailable(reason: Unavailable) -> PoolError {
     let pool = pool();
     PoolError::Unavailable { pool, reason }
 }
@@ -198,7 +198,7 @@ fn excluded() -> Error {
 }
 
 fn no_room() -> PoolError {
-    PoolError::NoRoom {
+    PoolError::NoSpace {
         pool: pool(),
         size: Bytes(2),
         available: Bytes(1),

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, IFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Inode, Os};
 
 /// What came of giving attributes.
@@ -26,19 +26,19 @@ pub(in crate::tree) fn give(
     original: &Statx,
     target: &Inode,
 ) -> Result<Given, Fault> {
-    let before = os::statx(target).during("look at a copy")?;
+    let before = os::statx(target).context("look at a copy")?;
     if (before.stx_uid, before.stx_gid) != (original.stx_uid, original.stx_gid) {
         os.chown(target, original.stx_uid, original.stx_gid)
-            .during("change an owner")?;
+            .context("change an owner")?;
     }
     // After the owner, whose change takes set-user-ID away.
     let is_link = super::kind_of(original) == FileType::Symlink;
     if before.stx_mode != original.stx_mode && !is_link {
         let mode = u32::from(original.stx_mode) & 0o7777;
-        os.set_mode(target, mode).during("change a mode")?;
+        os.set_mode(target, mode).context("change a mode")?;
     }
     let names = source.attributes();
-    let names = names.during("list the attributes of an entry")?;
+    let names = names.context("list the attributes of an entry")?;
     let mut given = Given {
         occupied: super::occupied(&before),
         lost: 0,
@@ -46,9 +46,9 @@ pub(in crate::tree) fn give(
     if !names.is_empty() {
         given.lost = give_extended(os, source, &names, target)?;
         // They may have taken blocks.
-        given.occupied = super::occupied(&os::statx(target).during("look at a copy")?);
+        given.occupied = super::occupied(&os::statx(target).context("look at a copy")?);
     }
-    os.set_times(target, original).during("set times")?;
+    os.set_times(target, original).context("set times")?;
     Ok(given)
 }
 
@@ -61,11 +61,11 @@ fn give_extended(os: &Os, source: &Inode, names: &[u8], target: &Inode) -> Resul
         };
         let value = match source.attribute(name) {
             Err(Errno::NODATA) => continue,
-            value => value.during("read an attribute of an entry")?,
+            value => value.context("read an attribute of an entry")?,
         };
         match os.set_attribute(target, name, &value) {
             Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_kept(name) => lost += 1,
-            set => set.during("set an attribute of a copy")?,
+            set => set.context("set an attribute of a copy")?,
         }
     }
     Ok(lost)
@@ -108,6 +108,6 @@ pub(in crate::tree) fn protect(os: &Os, target: impl AsFd, flags: IFlags) -> Res
         Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOTTY) => {
             Ok(flags.bits().count_ones().into())
         }
-        set => set.during("set the flags of a copy").map(|()| 0),
+        set => set.context("set the flags of a copy").map(|()| 0),
     }
 }

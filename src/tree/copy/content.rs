@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::fault::During;
+use crate::fault::InContext;
 use crate::os::Inode;
 use crate::sys;
 
@@ -32,7 +32,7 @@ impl Copying<'_> {
         if self.transfer == Transfer::Copy || size <= WORTH_COUNTING {
             return Ok(());
         }
-        let extents = sys::extents(source.as_fd()).during("count the extents of a file")?;
+        let extents = sys::extents(source.as_fd()).context("count the extents of a file")?;
         if STALL_PER_EXTENT.saturating_mul(extents) > most {
             return Err(Reason::WouldStall { extents });
         }
@@ -48,7 +48,7 @@ impl Copying<'_> {
                 Err(errno @ (Errno::OPNOTSUPP | Errno::INVAL | Errno::TXTBSY)) => {
                     Err(Reason::NotShareable(errno))
                 }
-                shared => Ok(shared.during("share the blocks of a file")?),
+                shared => Ok(shared.context("share the blocks of a file")?),
             },
         }
     }
@@ -61,7 +61,7 @@ impl Copying<'_> {
             let data = match seek(source, SeekFrom::Data(at)) {
                 // Nothing but a hole, or the file is shorter now.
                 Err(Errno::NXIO) => break,
-                data => data.during("find data in a file")?,
+                data => data.context("find data in a file")?,
             };
             // What it grew by, after a hole.
             if data >= size {
@@ -69,7 +69,7 @@ impl Copying<'_> {
             }
             let hole = match seek(source, SeekFrom::Hole(data)) {
                 Err(Errno::NXIO) => break,
-                hole => hole.during("find a hole in a file")?,
+                hole => hole.context("find a hole in a file")?,
             };
             if !self.copy_range(source, target, (data, hole.min(size)))? {
                 break;
@@ -77,9 +77,9 @@ impl Copying<'_> {
             at = hole;
         }
         if at < size {
-            let end = seek(source, SeekFrom::End(0)).during("find the end of a file")?;
+            let end = seek(source, SeekFrom::End(0)).context("find the end of a file")?;
             let truncated = self.os.truncate(target, end.min(size));
-            truncated.during("set the size of a file")?;
+            truncated.context("set the size of a file")?;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Copying<'_> {
         while at < end {
             let piece = usize::try_from(PIECE.min(end - at)).unwrap_or(usize::MAX);
             let copied = self.os.copy_range(target, source, at, piece);
-            match copied.during("copy the content of a file")? {
+            match copied.context("copy the content of a file")? {
                 0 => return Ok(false),
                 copied => at += copied,
             }

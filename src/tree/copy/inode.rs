@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, IFlags, Statx};
 use rustix::io::Errno;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Inode, Os};
 
 use super::attributes;
 use super::fault::Reason;
 use super::links::{Key, Linked};
-use super::{Dir, Hand, kind_of, occupied};
+use super::{Dir, Worker, kind_of, occupied};
 
 /// An inode that is to be copied.
 pub(super) struct Found {
@@ -20,7 +20,7 @@ pub(super) struct Found {
     original: Statx,
 }
 
-impl Hand<'_, '_> {
+impl Worker<'_, '_> {
     /// Opens what was a file when its directory was read.
     pub(super) fn find_file(self, dir: &Dir, name: &OsStr) -> Result<Option<Found>, Fault> {
         let opened = match os::open_source_file(&dir.source, name) {
@@ -73,7 +73,7 @@ impl Hand<'_, '_> {
             let os = self.work.copying.os;
             links
                 .keep(os, (dir.target.as_fd(), name), &key)
-                .during("keep a file for its other names")?;
+                .context("keep a file for its other names")?;
         }
         Ok(())
     }
@@ -83,12 +83,12 @@ impl Hand<'_, '_> {
         let work = self.work;
         let os = work.copying.os;
         let linked = work.links.link(os, key, (dir.target.as_fd(), name));
-        match linked.during("link a file")? {
+        match linked.context("link a file")? {
             Linked::No => return Ok(false),
             Linked::Yes => {}
             Linked::Last => {
                 let file = os::open_source_file(&dir.target, name);
-                let file = file.during("open a copied file")?;
+                let file = file.context("open a copied file")?;
                 let lost = attributes::protect(os, &file, key.flags())?;
                 work.totals.lose(lost);
             }
@@ -131,7 +131,7 @@ impl Hand<'_, '_> {
         let mode = u32::from(original.stx_mode) & 0o777;
         let target = match copying.os.create_as(&dir.target, name, mode) {
             Err(Errno::EXIST) => return Ok(None),
-            created => Inode::open(created.during("make a file")?),
+            created => Inode::open(created.context("make a file")?),
         };
         copying.transfer(source, &target, original.stx_size)?;
         Ok(Some(target))
@@ -151,7 +151,7 @@ pub(in crate::tree) fn make_node(
     (source, original): (&Inode, &Statx),
 ) -> Result<Option<Inode>, Fault> {
     let made = if kind_of(original) == FileType::Symlink {
-        let link = source.link_target().during("read a link")?;
+        let link = source.link_target().context("read a link")?;
         os.symlink(&link, &dir, name)
     } else {
         let device = (original.stx_rdev_major, original.stx_rdev_minor);
@@ -159,8 +159,8 @@ pub(in crate::tree) fn make_node(
     };
     match made {
         Err(Errno::EXIST) => return Ok(None),
-        made => made.during("make an entry")?,
+        made => made.context("make an entry")?,
     }
-    let target = Inode::place(dir, name).during("look at a new entry")?;
+    let target = Inode::place(dir, name).context("look at a new entry")?;
     Ok(Some(target))
 }

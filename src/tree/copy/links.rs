@@ -11,10 +11,10 @@ use rustix::fs::{IFlags, SeekFrom, Statx, seek};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
-use super::super::crew::next_entries;
+use super::super::queue::next_entries;
 use super::attributes;
 use super::fault::{CopyFault, stopped};
 use super::{Copying, Totals};
@@ -94,9 +94,9 @@ impl Links {
     pub(super) fn make(os: &Os, target: &OwnedFd) -> Result<Self, Fault> {
         let name = format!(".rootcellar-links-{}", Uuid::new_v4().simple());
         os.mkdir(target, &name, 0o700)
-            .during("make a directory for links")?;
+            .context("make a directory for links")?;
         Ok(Self {
-            dir: os::open_dir(target, &name).during("open the directory for links")?,
+            dir: os::open_dir(target, &name).context("open the directory for links")?,
             name,
             claimed: Mutex::new(Vec::new()),
             released: Condvar::new(),
@@ -158,8 +158,8 @@ impl Links {
         let os = copying.os;
         loop {
             // From the beginning each time: a directory that shrinks may pass over entries.
-            seek(&self.dir, SeekFrom::Start(0)).during("list the directory for links")?;
-            let names = next_entries(self.dir.as_fd()).during("list the directory for links")?;
+            seek(&self.dir, SeekFrom::Start(0)).context("list the directory for links")?;
+            let names = next_entries(self.dir.as_fd()).context("list the directory for links")?;
             let names = names.unwrap_or_default();
             if names.is_empty() {
                 break;
@@ -175,7 +175,7 @@ impl Links {
             }
         }
         os.rmdir(target, &self.name)
-            .during("remove the directory for links")?;
+            .context("remove the directory for links")?;
         Ok(())
     }
 
@@ -185,8 +185,8 @@ impl Links {
         let file = (!flags.is_empty())
             .then(|| os::open_source_file(&self.dir, name))
             .transpose()
-            .during("open a copied file")?;
-        os.unlink(&self.dir, name).during("remove a link")?;
+            .context("open a copied file")?;
+        os.unlink(&self.dir, name).context("remove a link")?;
         file.map_or(Ok(0), |file| attributes::protect(os, file, flags))
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
 /// Far more than a filesystem keeps beside a file's name.
@@ -31,5 +31,5 @@ pub(crate) fn can_share(os: &Os, dir: &OwnedFd) -> Result<bool, Fault> {
             Err(errno) => return Err(Fault::new("remove what was tried", errno)),
         }
     }
-    tried.during("try whether files can share blocks")
+    tried.context("try whether files can share blocks")
 }

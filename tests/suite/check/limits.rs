@@ -74,7 +74,7 @@ fn qgroup_of(subvolume: &Path) -> String {
     format!("0/{}", root.trim())
 }
 
-/// Numbers that cannot be trusted are told of as a start finds them; those whose data is charged
+/// Quota ids that cannot be trusted are told of as a start finds them; those whose data is charged
 /// elsewhere are mended by the commands given.
 #[test]
 fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {

@@ -118,7 +118,7 @@ fn what_is_counted_is_shown() {
     let original = show("volume", "original");
     assert!(bytes(&original, "charged_bytes") >= held, "{original}");
     assert!(bytes(&original, "used_bytes") >= held, "{original}");
-    let pinned = bytes(&original, "pinned_bytes");
+    let pinned = bytes(&original, "retained_bytes");
     assert!(pinned >= held, "{original}");
     assert_eq!(
         bytes(&original, "limit_bytes"),

@@ -4,7 +4,9 @@ use std::fs;
 
 use tonic::Code;
 
-use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all};
+use super::{
+    NODE, Resource, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all,
+};
 use support::disk::FILESYSTEMS;
 use support::messages::{create_with, refused};
 use support::pod::{PodNode, propagation};
@@ -25,7 +27,7 @@ async fn the_server_sees_mounts_as_in_its_pod() {
     assert_ne!(own, namespace("self"));
 }
 
-/// Pools whose disks are not mounted at first: what follows the path, and why the pool is sick, in
+/// Pools whose disks are not mounted at first: what follows the path, and why the pool is unavailable, in
 /// a server that has never seen it and in one that has.
 const LATE: [(&str, &str, [&str; 2]); 3] = [
     ("ext4", ",require-mount", [NOT_MOUNTED, NOT_MOUNTED]),
@@ -36,7 +38,7 @@ const NOT_MOUNTED: &str = "nothing is mounted";
 const GONE: &str = "before and holds none now";
 
 /// A disk that was not mounted when the server started is served once it is, without a restart,
-/// whatever kept its pool sick until then; nothing is written under the mount point meanwhile.
+/// whatever kept its pool unavailable until then; nothing is written under the mount point meanwhile.
 #[tokio::test]
 async fn a_disk_mounted_late_is_served() {
     require!(loop_devices);
@@ -54,7 +56,7 @@ async fn a_disk_mounted_late_is_served() {
     for pool in FILESYSTEMS {
         let request = create_with("early", 1 << 20, &[("pool", pool)]);
         let new = rig.clients.create(request).await;
-        refused(pool, new, Code::ResourceExhausted, "is sick");
+        refused(pool, new, Code::ResourceExhausted, "is unavailable");
     }
     mount_all(&disks);
     rig.wait(&FILESYSTEMS.map(|pool| (pool, "healthy"))).await;
@@ -71,7 +73,7 @@ async fn a_disk_mounted_late_is_served() {
         .await;
     for volume in &kept {
         let deleted = rig.clients.delete(&volume.id).await;
-        refused(&volume.name, deleted, Code::Unavailable, "is sick");
+        refused(&volume.name, deleted, Code::Unavailable, "is unavailable");
     }
     mount_all(&disks);
     rig.wait_all(&FILESYSTEMS, "healthy").await;
@@ -82,7 +84,7 @@ async fn a_disk_mounted_late_is_served() {
 }
 
 /// A volume of a disk that is back is what its pod left, and known to be published.
-async fn assert_back(rig: &mut Rig, volume: &Kept) {
+async fn assert_back(rig: &mut Rig, volume: &Resource) {
     volume.assert_kept(&mut rig.clients).await;
     let written = fs::read_to_string(volume.target.join("while away"));
     assert_eq!(written.unwrap(), "written");
@@ -93,7 +95,7 @@ async fn assert_back(rig: &mut Rig, volume: &Kept) {
     rig.clients.delete(&volume.id).await.unwrap();
 }
 
-/// The host's plain umount succeeds with volumes published, whose pods go on; the pool is sick,
+/// The host's plain umount succeeds with volumes published, whose pods go on; the pool is unavailable,
 /// the others are not, the loop device goes with the last that uses the disk, and mounted again
 /// it is served without a restart, as it was.
 #[tokio::test]
@@ -107,7 +109,7 @@ async fn a_disk_taken_away_is_let_go_and_served_again() {
     rig.wait_all(&names[..4], GONE).await;
     eventually("nothing holds the disk", || disks[3].device().is_empty());
     for (pool, volume) in FILESYSTEMS.iter().zip(&kept) {
-        rig.assert_sick(pool, volume).await;
+        rig.assert_unavailable(pool, volume).await;
         assert_eq!(volume.read(), volume.name);
         fs::write(volume.target.join("while away"), "written").unwrap();
     }

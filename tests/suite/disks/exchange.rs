@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Kept, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
+use super::{NODE, Resource, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::picture::{self, Picture};
@@ -90,7 +90,7 @@ struct Exchange {
     rig: Rig,
     disks: Vec<LoopMount>,
     wrong: Vec<Wrong>,
-    kept: Vec<Kept>,
+    kept: Vec<Resource>,
 }
 
 impl Exchange {
@@ -186,7 +186,7 @@ async fn another_disk_is_refused_and_left_as_it_is() {
             rig.wait(&[(*pool, "healthy")]).await;
             rig.assert_work(&[pool]).await;
         } else {
-            rig.assert_sick(pool, volume).await;
+            rig.assert_unavailable(pool, volume).await;
         }
     }
 

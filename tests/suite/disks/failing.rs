@@ -114,7 +114,7 @@ impl Victim {
 async fn let_time_pass(rig: &mut Rig, clock: &LoopMount) {
     for _ in 0..2 {
         clock.unmount_soon();
-        rig.wait(&[(CLOCK, "sick")]).await;
+        rig.wait(&[(CLOCK, "unavailable")]).await;
         clock.mount(&[]);
         rig.wait(&[(CLOCK, "healthy")]).await;
     }
@@ -129,24 +129,24 @@ fn times_opened(rig: &Rig, pool: &str) -> usize {
         .count()
 }
 
-/// Asks for volumes until the pool is sick; there is no way to make one.
+/// Asks for volumes until the pool is unavailable; there is no way to make one.
 async fn provoke(rig: &mut Rig, pool: &str) {
     let mut attempts = 0;
-    soon(&format!("{pool} is sick"), async || {
+    soon(&format!("{pool} is unavailable"), async || {
         attempts += 1;
         let request = create_with(&format!("lost-{attempts}"), 0, &[("pool", pool)]);
         let made = rig.clients.create(request).await;
         assert!(made.is_err(), "{pool}: {made:?}");
-        rig.readyz_has(pool, "sick")
+        rig.readyz_has(pool, "unavailable")
     })
     .await;
 }
 
-/// A pool whose disk fails is sick at the next look or call and stays so while the disk takes
+/// A pool whose disk fails is unavailable at the next look or call and stays so while the disk takes
 /// nothing; unpublishing works, the other pools do, and once the disk is well and mounted again
 /// its pool is served with all that was acknowledged.
 #[tokio::test]
-async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
+async fn a_pool_whose_disk_fails_is_unavailable_until_the_disk_is_well() {
     require!(loop_devices);
     let cases = [
         ("shut-ext4", "ext4", Failure::Shutdown),
@@ -170,8 +170,8 @@ async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
         let pool = victim.pool;
         victim.fail();
         provoke(&mut rig, pool).await;
-        rig.assert_sick(pool, volume).await;
-        rig.wait(&[(pool, "sick")]).await;
+        rig.assert_unavailable(pool, volume).await;
+        rig.wait(&[(pool, "unavailable")]).await;
         volume.unpublish(&mut rig.clients).await;
     }
     rig.assert_work(&[WELL]).await;
@@ -194,7 +194,7 @@ async fn a_pool_whose_disk_fails_is_sick_until_the_disk_is_well() {
     rig.assert_beneath();
 }
 
-/// A disk that the host remounts read-only makes its pool sick, whose pods read on and can be
+/// A disk that the host remounts read-only makes its pool unavailable, whose pods read on and can be
 /// unpublished, until it is writable.
 #[tokio::test]
 async fn a_disk_remounted_read_only_is_served_when_it_is_writable() {
@@ -210,7 +210,7 @@ async fn a_disk_remounted_read_only_is_served_when_it_is_writable() {
     remount("ro");
     rig.wait_all(&FILESYSTEMS, "read-only").await;
     for (pool, volume) in FILESYSTEMS.iter().zip(&kept) {
-        rig.assert_sick(pool, volume).await;
+        rig.assert_unavailable(pool, volume).await;
         assert_eq!(volume.read(), volume.name);
         volume.unpublish(&mut rig.clients).await;
     }

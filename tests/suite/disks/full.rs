@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use super::{Kept, Rig, mount_all, place_disk, soon};
+use super::{Resource, Rig, mount_all, place_disk, soon};
 use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
@@ -37,18 +37,18 @@ fn fill_inodes(dir: &Path) {
 }
 
 /// A volume that its pod fills.
-async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> Kept {
+async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> Resource {
     let name = format!("filled-{pool}");
     let request = create_with(&name, 0, &[("pool", pool)]);
     let id = rig.clients.create(request).await.unwrap().volume_id;
     let target = rig.node.target(&name);
     rig.clients.publish(publish(&id, &target)).await.unwrap();
     fill(&target);
-    Kept { name, id, target }
+    Resource { name, id, target }
 }
 
 /// Asserts that a pool without room says so, and works as far as it can without.
-async fn assert_full(rig: &mut Rig, pool: &str, kept: &Kept) {
+async fn assert_full(rig: &mut Rig, pool: &str, kept: &Resource) {
     let class = [("pool", pool)];
     assert_eq!(rig.clients.capacity(&class).await, 0, "{pool}");
     let sized = rig.clients.create(create_with("sized", 1, &class)).await;
@@ -71,7 +71,7 @@ async fn assert_full(rig: &mut Rig, pool: &str, kept: &Kept) {
 }
 
 /// Deletes what fills a pool and waits for the room.
-async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
+async fn empty(rig: &mut Rig, pool: &str, filled: &Resource) {
     rig.clients.unpublish_soon(&filled.id, &filled.target).await;
     rig.clients.delete(&filled.id).await.unwrap();
     soon(&format!("{pool} has room again"), async || {
@@ -82,7 +82,7 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &Kept) {
 }
 
 /// A disk that is full to the last block is refused for new volumes and serves those it has, also
-/// by a server that starts then; deleting makes room, and the pool is never sick for it.
+/// by a server that starts then; deleting makes room, and the pool is never unavailable for it.
 #[tokio::test]
 async fn a_disk_without_a_free_block_serves_what_it_has() {
     require!(loop_devices);
@@ -109,7 +109,7 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
         empty(&mut rig, pool, full).await;
     }
     assert!(
-        !rig.server.log().contains("is sick"),
+        !rig.server.log().contains("is unavailable"),
         "{}",
         rig.server.log()
     );
@@ -140,13 +140,13 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
         empty(&mut rig, pool, &full).await;
     }
     assert!(
-        !rig.server.log().contains("is sick"),
+        !rig.server.log().contains("is unavailable"),
         "{}",
         rig.server.log()
     );
 }
 
-/// A pool that holds nothing on a disk that others filled is not sick for it, though what they use
+/// A pool that holds nothing on a disk that others filled is not unavailable for it, though what they use
 /// cannot be written down.
 #[tokio::test]
 async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
@@ -171,7 +171,7 @@ async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
     .await;
     rig.assert_work(&["ext4"]).await;
     assert!(
-        !rig.server.log().contains("is sick"),
+        !rig.server.log().contains("is unavailable"),
         "{}",
         rig.server.log()
     );

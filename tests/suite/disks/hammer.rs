@@ -81,7 +81,7 @@ async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
             disk.mount(&[]);
         }
         unmount_all(&disks);
-        rig.wait_all(&FILESYSTEMS, "sick").await;
+        rig.wait_all(&FILESYSTEMS, "unavailable").await;
         mount_all(&disks);
         rig.wait_all(&FILESYSTEMS, "healthy").await;
         for (_, _, calls) in &callers {

@@ -234,25 +234,25 @@ fn any_snapshot_record_is_served_or_quarantined() {
     });
 }
 
-/// Whatever stands in a pool's marker, the pool is served or sick, and the other one is served.
+/// Whatever stands in a pool's marker, the pool is served or unavailable, and the other one is served.
 #[test]
-fn any_marker_is_served_or_sick() {
+fn any_marker_is_served_or_unavailable() {
     let scene = require!(mount_namespace, Scene::new());
     let marker = scene.node.pool("a").join(".rootcellar/pool.json");
     let good: Value = serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
     scene.check(&marker, |opened, content| {
         let volumes = opened.unwrap();
         scene.assert_served(volumes, &[2, 3]);
-        let Some(sickness) = volumes.pools()[0].sickness() else {
+        let Some(unavailable) = volumes.pools()[0].why_unavailable() else {
             for field in ["id", "node", "format"] {
                 assert_eq!(content[field], good[field]);
             }
             return scene.assert_served(volumes, &[0, 1]);
         };
-        assert!(!sickness.to_string().is_empty());
+        assert!(!unavailable.to_string().is_empty());
         for id in &scene.ids[..2] {
             let code = volumes.get(id).unwrap_err().code(Operation::Volume);
-            assert_eq!(code, Code::Unavailable, "{sickness}");
+            assert_eq!(code, Code::Unavailable, "{unavailable}");
         }
         let mut request = create("new", 0);
         request.class.pool = Some("a".parse().unwrap());
@@ -260,12 +260,12 @@ fn any_marker_is_served_or_sick() {
             .create(&request)
             .unwrap_err()
             .code(Operation::CreateVolume);
-        assert_eq!(code, Code::ResourceExhausted, "{sickness}");
+        assert_eq!(code, Code::ResourceExhausted, "{unavailable}");
     });
 }
 
 /// Whatever stands in the memory of the pools, the server does not start, or every pool is served
-/// or sick.
+/// or unavailable.
 #[test]
 fn any_memory_is_believed_or_refused() {
     let scene = require!(mount_namespace, Scene::new());
@@ -292,9 +292,9 @@ fn any_memory_is_believed_or_refused() {
             "believed"
         );
         for (pool, places) in volumes.pools().iter().zip([[0, 1], [2, 3]]) {
-            match pool.sickness() {
+            match pool.why_unavailable() {
                 None => scene.assert_served(volumes, &places),
-                Some(sickness) => assert!(!sickness.to_string().is_empty()),
+                Some(unavailable) => assert!(!unavailable.to_string().is_empty()),
             }
         }
     });

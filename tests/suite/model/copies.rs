@@ -213,7 +213,7 @@ impl World {
             assert_eq!(&read(&file), content, "{name} of {home}");
         }
         let status = driver.pools()[0].status();
-        assert_eq!((status.sickness, status.quarantined), (None, 0));
+        assert_eq!((status.unavailable, status.quarantined), (None, 0));
     }
 
     /// Whether a copy keeps what a volume stays charged for: its limit is raised then.

@@ -11,11 +11,11 @@ use support::loops::{LoopMount, run};
 use support::messages::{publish, refused};
 use support::require;
 use support::server::{Clients, Server};
-use support::sick::assert_sick;
+use support::unavailable::assert_unavailable;
 use support::{Node, eventually, names};
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
-/// volume published: the pool falls sick, its volume is `UNAVAILABLE`, others are refused with
+/// volume published: the pool becomes unavailable, its volume is `UNAVAILABLE`, others are refused with
 /// `RESOURCE_EXHAUSTED`, nothing is written under the mount point, unpublishing works; mounted
 /// again, the disk is served without a restart, and holds what it held.
 #[tokio::test]
@@ -37,8 +37,8 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         disk.unmount();
         let late = clients.publish(publish(&id, &node.target("late"))).await;
         refused(&case, late, Code::Unavailable, "pool default");
-        clients.wait_sick().await;
-        assert_sick(&case, &mut clients, "default", ("kept", &id), &node).await;
+        clients.wait_unavailable().await;
+        assert_unavailable(&case, &mut clients, "default", ("kept", &id), &node).await;
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
         clients.unpublish_soon(&id, &target).await;
         assert_eq!(mounts_at(&target), []);
@@ -71,19 +71,19 @@ async fn kept_on_disk() -> (Node, LoopMount, Server, Clients, String) {
 async fn unpublish_needs_no_healthy_pool() {
     require!(loop_devices);
     let (node, disk, server, mut clients, id) = kept_on_disk().await;
-    let targets = ["at once", "when sick", "after a restart"].map(|pod| node.target(pod));
+    let targets = ["at once", "when unavailable", "after a restart"].map(|pod| node.target(pod));
     for target in &targets {
         clients.publish(publish(&id, target)).await.unwrap();
     }
     run(Command::new("umount").arg("-l").arg(disk.path()));
     clients.unpublish_soon(&id, &targets[0]).await;
-    clients.wait_sick().await;
+    clients.wait_unavailable().await;
     clients.unpublish_soon(&id, &targets[1]).await;
     refused(
-        "sick",
+        "unavailable",
         clients.delete(&id).await,
         Code::Unavailable,
-        "is sick",
+        "is unavailable",
     );
     let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     clients.unpublish_soon(&id, &targets[2]).await;
@@ -119,9 +119,9 @@ async fn publications_are_known_again_when_a_disk_is_back() {
     clients.delete(&id).await.unwrap();
 }
 
-/// A pool that turns read-only falls sick, and is well again when it is writable.
+/// A pool that turns read-only becomes unavailable, and is well again when it is writable.
 #[tokio::test]
-async fn a_read_only_disk_is_sick_until_it_is_writable() {
+async fn a_read_only_disk_is_unavailable_until_it_is_writable() {
     require!(loop_devices);
     let (node, disk, _server, mut clients, id) = kept_on_disk().await;
     let remount = |option: &str| {
@@ -129,8 +129,8 @@ async fn a_read_only_disk_is_sick_until_it_is_writable() {
         run(Command::new("mount").args(["-o", &option]).arg(disk.path()));
     };
     remount("ro");
-    clients.wait_sick().await;
-    assert_sick("read-only", &mut clients, "default", ("kept", &id), &node).await;
+    clients.wait_unavailable().await;
+    assert_unavailable("read-only", &mut clients, "default", ("kept", &id), &node).await;
     remount("rw");
     clients.wait_back(&id).await;
     clients.delete(&id).await.unwrap();

@@ -81,7 +81,7 @@ impl ReclaimFixture {
         eventually("the status says so", || {
             self.status().trash + self.status().resisting == 0
         });
-        assert_eq!(self.status().sickness, None);
+        assert_eq!(self.status().unavailable, None);
         assert_eq!(names(&self.canary), ["file"]);
         let file = self.canary.join("file");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "untouched");

@@ -296,7 +296,7 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
     let text = String::from_utf8(listed.stdout).unwrap();
     let row = |at| text.lines().nth(at).unwrap_or_default();
     assert!(row(1).starts_with("hung  not answering "), "{text}");
-    assert!(row(2).starts_with("gone  sick "), "{text}");
+    assert!(row(2).starts_with("gone  unavailable "), "{text}");
     assert!(
         text.contains("pool hung: its disk has not answered for 5 s"),
         "{text}"
@@ -326,13 +326,13 @@ async fn pool_list_tells_of_every_pool() {
     let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..6], ["default", "ok", "1", "0", "3", "MiB"], "{text}");
 
-    let one_sick = list(&[&healthy, "--pool=gone=@/gone", "--json"]);
+    let one_unavailable = list(&[&healthy, "--pool=gone=@/gone", "--json"]);
     assert_eq!(
-        one_sick.status.code(),
+        one_unavailable.status.code(),
         Some(1),
-        "a script learns of the sick one"
+        "a script learns of the unavailable one"
     );
-    let json: serde_json::Value = serde_json::from_slice(&one_sick.stdout).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&one_unavailable.stdout).unwrap();
     assert_eq!(json[0]["name"], "default");
     assert_eq!(json[0]["volumes"], 1);
     assert_eq!(json[0]["snapshots"], 0);

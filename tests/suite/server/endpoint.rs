@@ -96,7 +96,7 @@ async fn a_second_server_on_the_same_socket_is_refused() {
     let second = Server::spawn(&node, &mut Server::command(&node, &[]));
     let (code, log) = second.end();
     assert_eq!(code, Some(64), "{log}");
-    assert!(last_line(&log).contains("living server"), "{log}");
+    assert!(last_line(&log).contains("running server"), "{log}");
     assert_eq!(picture(&node.path("run"), &[]), before);
     assert!(first.clients().await.ready().await);
 }

@@ -54,7 +54,7 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
     .await;
     limit(1024);
     clients.create(create("pvc", 1 << 20)).await.unwrap();
-    assert!(!server.log().contains("is sick"), "{}", server.log());
+    assert!(!server.log().contains("is unavailable"), "{}", server.log());
 }
 
 /// Connections that lie open and say nothing, by whomever, do not hold up the stop.

@@ -14,10 +14,10 @@ fn with_page(mut command: Command, address: SocketAddr) -> Command {
     command
 }
 
-/// A sick pool is named by /readyz, which stays good, and told from the healthy one in /metrics, while
+/// An unavailable pool is named by /readyz, which stays good, and told from the healthy one in /metrics, while
 /// Probe and /healthz stay good.
 #[tokio::test]
-async fn readyz_and_metrics_tell_a_sick_pool_apart() {
+async fn readyz_and_metrics_tell_an_unavailable_pool_apart() {
     let node = Node::new();
     let address = free_address();
     let pools = [
@@ -37,7 +37,7 @@ async fn readyz_and_metrics_tell_a_sick_pool_apart() {
     assert_eq!(code, 200, "{text}");
     assert!(text.contains("pool default: healthy\n"), "{text}");
     assert!(
-        text.contains("pool gone: sick: nothing is at its path"),
+        text.contains("pool gone: unavailable: nothing is at its path"),
         "{text}"
     );
     let (code, text) = page(address, "/metrics").unwrap();

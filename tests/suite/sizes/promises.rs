@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rootcellar::types::{Bytes, VolumeId};
-use rootcellar::volume::{ExpandRequest, Hold, Volume};
+use rootcellar::volume::{EnforcementPolicy, ExpandRequest, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 
 use support::disk::Disk;
@@ -110,8 +110,8 @@ impl Rig {
         let count = self.volumes.len();
         let chosen = |which: usize| (count > 0).then(|| which % count);
         match work {
-            Work::Create(size) => return self.create(at, size, Hold::Auto),
-            Work::Unheld(size) => return self.create(at, size, Hold::None),
+            Work::Create(size) => return self.create(at, size, EnforcementPolicy::Auto),
+            Work::Unheld(size) => return self.create(at, size, EnforcementPolicy::None),
             Work::Grow(which, size) => {
                 return chosen(which).is_some_and(|at| self.grow(at, size));
             }
@@ -143,7 +143,7 @@ impl Rig {
         false
     }
 
-    fn create(&mut self, at: usize, size: u64, hold: Hold) -> bool {
+    fn create(&mut self, at: usize, size: u64, hold: EnforcementPolicy) -> bool {
         let mut request = create(&format!("pvc{at}"), size * MIB);
         request.class.enforcement = hold;
         let most = self.driver().capacity(&request.class, &[]).unwrap();

@@ -130,7 +130,7 @@ fn rewrite_steps() -> (Vec<Step>, usize) {
     (steps, sync)
 }
 
-/// Whichever step of rewriting the marker fails, the pool is sick until the next look, which ends
+/// Whichever step of rewriting the marker fails, the pool is unavailable until the next look, which ends
 /// the rewriting; if it is only that the disk is full, the pool is well, and the next time it is
 /// empty the rewriting is ended.
 #[test]
@@ -145,11 +145,11 @@ fn rewriting_the_marker_survives_the_failure_of_every_step() {
         let full = errno == Errno::NOSPC && !matches!(steps[at], Step::Fsync | Step::Syncfs);
         if full {
             fixture.script.end();
-            assert!(!fixture.is_sick());
+            assert!(!fixture.is_unavailable());
             fixture.make("again");
             fixture.driver().delete(&fixture.id("again")).unwrap();
         } else {
-            eventually("the pool is sick", || fixture.is_sick());
+            eventually("the pool is unavailable", || fixture.is_unavailable());
             let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             let code = refused.code(Operation::CreateVolume);
             assert_eq!(code, Code::ResourceExhausted);
@@ -188,7 +188,7 @@ fn stage_to_clear() -> StepFixture {
     fixture
 }
 
-/// Whichever step of a start fails, the pool is sick and refuses volumes, and the next look ends
+/// Whichever step of a start fails, the pool is unavailable and refuses volumes, and the next look ends
 /// the start.
 #[test]
 fn a_start_survives_the_failure_of_every_step() {
@@ -204,7 +204,7 @@ fn a_start_survives_the_failure_of_every_step() {
             fixture.script.start(Some(Trouble::Once(at, errno)));
             fixture.start();
             fixture.script.end();
-            assert!(fixture.is_sick());
+            assert!(fixture.is_unavailable());
             let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             let code = refused.code(Operation::CreateVolume);
             // A shortage of memory says nothing of the disk.
@@ -230,7 +230,7 @@ impl Observer for Early {
     fn before(&self, _step: Step, name: &OsStr) -> Result<(), Errno> {
         if name.to_string_lossy().starts_with("pools.json") {
             let volumes = self.volumes.get().and_then(Weak::upgrade).unwrap();
-            let is_served = volumes.pools()[0].sickness().is_none();
+            let is_served = volumes.pools()[0].why_unavailable().is_none();
             self.served.lock().unwrap().push(is_served);
         }
         Ok(())
@@ -251,7 +251,7 @@ fn a_pool_is_remembered_before_it_is_served() {
     let volumes = Arc::new(volumes.unwrap());
     early.volumes.set(Arc::downgrade(&volumes)).unwrap();
     volumes.load().unwrap();
-    assert_eq!(volumes.pools()[0].sickness(), None);
+    assert_eq!(volumes.pools()[0].why_unavailable(), None);
     volumes.stop();
     // The old temporary file is removed, one is made, and it is renamed.
     assert_eq!(*early.served.lock().unwrap(), [false; 3]);

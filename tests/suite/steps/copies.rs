@@ -78,14 +78,14 @@ impl Set {
         set
     }
 
-    fn is_sick(&self) -> bool {
-        self.rig.driver().pools()[0].sickness().is_some()
+    fn is_unavailable(&self) -> bool {
+        self.rig.driver().pools()[0].why_unavailable().is_some()
     }
 
     fn recovers(&self) {
         eventually("the pool is well", || {
             self.rig.driver().check_pools();
-            !self.is_sick()
+            !self.is_unavailable()
         });
     }
 

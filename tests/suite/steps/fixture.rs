@@ -140,16 +140,16 @@ impl StepFixture {
         self.running.as_ref().unwrap()
     }
 
-    pub fn is_sick(&self) -> bool {
-        self.driver().pools()[0].sickness().is_some()
+    pub fn is_unavailable(&self) -> bool {
+        self.driver().pools()[0].why_unavailable().is_some()
     }
 
-    /// Has the driver look at the sick pool until it is well: the reclaimer may not have let go of
+    /// Has the driver look at the unavailable pool until it is well: the reclaimer may not have let go of
     /// the disk yet, and then the first look finds it locked.
     pub fn recovers(&self) {
         eventually("the pool is well", || {
             self.driver().check_pools();
-            !self.is_sick()
+            !self.is_unavailable()
         });
     }
 
@@ -211,6 +211,6 @@ impl StepFixture {
         assert_eq!(self.names(""), [".rootcellar", "snapshots", "volumes"]);
         assert_eq!(self.names("volumes").len(), volumes.len());
         assert!(volumes.iter().all(|volume| self.has(volume)), "{volumes:?}");
-        assert!(!self.is_sick());
+        assert!(!self.is_unavailable());
     }
 }

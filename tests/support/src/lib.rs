@@ -32,8 +32,8 @@ pub mod picture;
 pub mod pod;
 pub mod poweroff;
 pub mod server;
-pub mod sick;
 pub mod tree;
+pub mod unavailable;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
-    Capability, Class, CreateRequest, PATIENCE, PublishRequest, Seams, Settings, SnapshotClass,
-    SnapshotRequest, Terms, Volumes,
+    Capability, Class, CopyPolicy, CreateRequest, PATIENCE, PublishRequest, Seams, Settings,
+    SnapshotClass, SnapshotRequest, Volumes,
 };
 
 use crate::disk::Disk;
@@ -359,7 +359,7 @@ pub fn snapshot(name: &str, of: impl Display) -> SnapshotRequest {
         name: name.parse().unwrap(),
         source: of.to_string(),
         class: SnapshotClass {
-            copies: Terms {
+            copies: CopyPolicy {
                 copy: true,
                 max_stall: None,
             },

@@ -293,9 +293,12 @@ impl Clients {
         answer.unwrap();
     }
 
-    /// Waits until the pool is sick, whose capacity then is 0.
-    pub async fn wait_sick(&mut self) {
-        soon("the pool is sick", async || self.capacity(&[]).await == 0).await;
+    /// Waits until the pool is unavailable, whose capacity then is 0.
+    pub async fn wait_unavailable(&mut self) {
+        soon("the pool is unavailable", async || {
+            self.capacity(&[]).await == 0
+        })
+        .await;
     }
 
     /// Waits until the pool of a volume is back.

@@ -202,7 +202,7 @@ fn what_changed_its_kind_is_left() {
     let work = Work::new(&copying, &open("target")).unwrap();
     let top = Dir::new(Pair::top(&open("source"), &open("target")).unwrap(), None);
     std::thread::scope(|scope| {
-        let hand = Hand { work: &work, scope };
+        let worker = Worker { work: &work, scope };
         let names = [
             "link",
             "link to a directory",
@@ -214,20 +214,20 @@ fn what_changed_its_kind_is_left() {
         ];
         for name in names.iter().chain(&["directory"]) {
             assert!(
-                hand.find_file(&top, OsStr::new(name)).unwrap().is_none(),
+                worker.find_file(&top, OsStr::new(name)).unwrap().is_none(),
                 "{name}"
             );
         }
         for name in names.iter().chain(&["file"]) {
             let name = CString::new(*name).unwrap();
             assert!(
-                hand.make_directory(&top, &name).unwrap().is_none(),
+                worker.make_directory(&top, &name).unwrap().is_none(),
                 "{name:?}"
             );
         }
         for name in ["file", "directory", "none"] {
             assert!(
-                hand.find_node(&top, OsStr::new(name)).unwrap().is_none(),
+                worker.find_node(&top, OsStr::new(name)).unwrap().is_none(),
                 "{name}"
             );
         }

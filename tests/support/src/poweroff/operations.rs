@@ -87,7 +87,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "make a pool whose disk is missing then",
         act: Scene::start,
-        after: |scene| scene.is_sick("nothing is at its path"),
+        after: |scene| scene.is_unavailable("nothing is at its path"),
         disk_is_missing: true,
         ..Operation::NOTHING
     },
@@ -95,7 +95,7 @@ pub const OPERATIONS: &[Operation] = &[
         name: "start where a killed driver remembered the pool",
         prepare: |scene| scene.kill_starting(Kill::After(Step::Rename, "pools.json")),
         act: Scene::start,
-        after: |scene| scene.is_sick("nothing is at its path"),
+        after: |scene| scene.is_unavailable("nothing is at its path"),
         disk_is_missing: true,
         ..Operation::NOTHING
     },
@@ -263,7 +263,7 @@ pub const OPERATIONS: &[Operation] = &[
             scene.end();
             adopt_by(scene, NODE, "state");
         },
-        before: |scene| scene.is_sick("of node other-node"),
+        before: |scene| scene.is_unavailable("of node other-node"),
         after: |scene| scene.holds(&["kept"]),
         ..Operation::NOTHING
     },
@@ -291,7 +291,7 @@ pub const OPERATIONS: &[Operation] = &[
             scene.end();
             pool::retire(&memory(scene, "state"), scene.id.unwrap()).unwrap();
         },
-        before: |scene| scene.is_sick("nothing is at its path") && !scene.remove("kept"),
+        before: |scene| scene.is_unavailable("nothing is at its path") && !scene.remove("kept"),
         after: |scene| scene.remove("kept"),
         ..Operation::NOTHING
     },

@@ -13,8 +13,8 @@ use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Object, Observer, Os, Step};
 use rootcellar::types::{Bytes, PoolId, SnapshotId, VolumeId};
 use rootcellar::volume::{
-    CreateRequest, ExpandRequest, Mode, SnapshotClass, SnapshotFilter, SnapshotRequest, SourceId,
-    Terms,
+    CopyPolicy, CreateRequest, ExpandRequest, Mode, SnapshotClass, SnapshotFilter, SnapshotRequest,
+    SourceId,
 };
 use rustix::io::Errno;
 
@@ -27,7 +27,7 @@ const OWNER: u32 = 1007;
 pub const SIZE: u64 = 2 << 20;
 
 /// A class that allows copies where they are needed.
-const COPIES: Terms = Terms {
+const COPIES: CopyPolicy = CopyPolicy {
     copy: true,
     max_stall: None,
 };
@@ -182,7 +182,7 @@ impl Scene {
         let pool = self.pool();
         let option = format!("default={},init,any-filesystem,reserve=0", pool.display());
         let running = self.node.volumes_of(&[option], &self.fakes);
-        if running.pools()[0].sickness().is_none() {
+        if running.pools()[0].why_unavailable().is_none() {
             self.id = running.pools()[0].id();
         }
         self.running = Some(running);
@@ -372,19 +372,19 @@ impl Scene {
         let mut found: Vec<_> = found.iter().map(|volume| volume.name.as_str()).collect();
         found.sort_unstable();
         let is_the_pool = self.id.is_none() || pool.id() == self.id;
-        pool.sickness().is_none() && is_the_pool && found == volumes
+        pool.why_unavailable().is_none() && is_the_pool && found == volumes
     }
 
-    /// Whether the pool is sick, saying so.
-    pub fn is_sick(&self, says: &str) -> bool {
-        let sickness = self.driver().pools()[0].sickness();
-        sickness.is_some_and(|sickness| sickness.to_string().contains(says))
+    /// Whether the pool is unavailable, saying so.
+    pub fn is_unavailable(&self, says: &str) -> bool {
+        let unavailable = self.driver().pools()[0].why_unavailable();
+        unavailable.is_some_and(|unavailable| unavailable.to_string().contains(says))
     }
 
     /// Whatever is to be seen is whole, and nothing half made or half deleted stays.
     fn is_whole(&self) {
         let pool = &self.driver().pools()[0];
-        if pool.sickness().is_some() {
+        if pool.why_unavailable().is_some() {
             return;
         }
         assert_eq!(pool.status().quarantined, 0, "quarantined");

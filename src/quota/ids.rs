@@ -13,9 +13,9 @@ pub const OURS: Range<u32> = 1 << 30..1 << 31;
 /// The numbers known to be in use, the kernel's knowledge apart: one that was just taken, or one
 /// whose limit is about to be lifted, may look free there.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(Mutex<BTreeSet<u32>>);
+pub(super) struct QuotaIds(Mutex<BTreeSet<u32>>);
 
-impl Numbers {
+impl QuotaIds {
     /// Takes the lowest number of ours that is free and for which `take` returns true. XFS never
     /// gives the block of a quota id back, so the ids that were ever used must stay few.
     ///
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn numbers_are_ours_and_each_is_taken_once() {
-        let numbers = Numbers::default();
+        let numbers = QuotaIds::default();
         let mut seen = BTreeSet::new();
         for _ in 0..1000 {
             let id = numbers.take(|_| Ok(true)).unwrap();
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_lowest_free_number_is_taken() {
-        let numbers = Numbers::default();
+        let numbers = QuotaIds::default();
         numbers.note(OURS.start + 1);
         for expected in [0, 2, 3] {
             assert_eq!(numbers.take(|_| Ok(true)), Ok(OURS.start + expected));
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn however_many_are_in_use_elsewhere_the_next_is_found_and_none_is_remembered() {
-        let numbers = Numbers::default();
+        let numbers = QuotaIds::default();
         let id = numbers.take(|id| Ok(id >= OURS.start + 1000));
         assert_eq!(id, Ok(OURS.start + 1000));
         assert_eq!(numbers.take(|_| Ok(true)), Ok(OURS.start));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_failure_frees_the_number() {
-        let numbers = Numbers::default();
+        let numbers = QuotaIds::default();
         assert_eq!(numbers.take(|_| Err(Errno::IO)), Err(Errno::IO));
         assert!(numbers.lock().is_empty());
     }

@@ -126,7 +126,7 @@ pub(super) struct Job<T> {
 
 /// What the threads share.
 #[derive(Debug)]
-pub(super) struct Crew<T> {
+pub(super) struct WorkQueue<T> {
     /// What the threads are called.
     name: &'static str,
     jobs: Mutex<Vec<Job<T>>>,
@@ -138,8 +138,8 @@ pub(super) struct Crew<T> {
     over: AtomicBool,
 }
 
-impl<T: Send + Sync> Crew<T> {
-    /// A crew of at most so many threads besides the first, which are given a name.
+impl<T: Send + Sync> WorkQueue<T> {
+    /// A work queue for at most so many threads besides the first, with a name for them.
     pub(super) fn new(helpers: usize, name: &'static str) -> Self {
         Self {
             name,
@@ -251,14 +251,14 @@ impl<T: Send + Sync> Crew<T> {
     fn run(&self, job: Job<T>, does: impl Fn(Job<T>)) {
         // Also when it panics, or somebody would wait for ever.
         let _done = Done {
-            crew: self,
+            queue: self,
             dir: Arc::clone(&job.dir),
         };
         does(job);
     }
 }
 
-impl<T> Crew<T> {
+impl<T> WorkQueue<T> {
     fn lock(&self) -> MutexGuard<'_, Vec<Job<T>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -266,20 +266,20 @@ impl<T> Crew<T> {
 
 /// Counts a job as done when dropped.
 struct Done<'a, T> {
-    crew: &'a Crew<T>,
+    queue: &'a WorkQueue<T>,
     dir: Arc<Dir<T>>,
 }
 
 impl<T> Drop for Done<'_, T> {
     fn drop(&mut self) {
-        let _jobs = self.crew.lock();
+        let _jobs = self.queue.lock();
         self.dir.away.fetch_sub(1, Ordering::Release);
-        self.crew.changed.notify_all();
+        self.queue.changed.notify_all();
     }
 }
 
-/// Sends a crew home when dropped.
-pub(super) struct Over<'a, T>(pub(super) &'a Crew<T>);
+/// Ends the threads of a work queue when dropped.
+pub(super) struct Over<'a, T>(pub(super) &'a WorkQueue<T>);
 
 impl<T> Drop for Over<'_, T> {
     fn drop(&mut self) {

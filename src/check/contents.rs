@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::fault::{During, Fault};
+use crate::fault::{Fault, InContext};
 use crate::pool::copies::unfinished;
 use crate::pool::{
-    Entry, PoolOptions, Record, Sickness, SnapshotRecord, Source, Unfinished, VolumeRecord, layout,
+    Entry, PoolOptions, Record, SnapshotRecord, Source, Unavailable, Unfinished, VolumeRecord,
+    layout,
 };
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::types::{Bytes, ObjectId, VolumeId};
@@ -25,7 +26,7 @@ pub struct Held<R = VolumeRecord> {
 
 /// What a pool holds.
 #[derive(Debug, Clone)]
-pub struct Holdings {
+pub struct PoolContents {
     /// The pool.
     pub pool: Inspection,
     /// Its volumes, in the order of their ids.
@@ -35,30 +36,30 @@ pub struct Holdings {
     /// The copies that are being made.
     pub unfinished: Vec<Unfinished>,
     /// How much of each volume copies of it keep, in bytes.
-    pub pinned: BTreeMap<VolumeId, u64>,
+    pub retained: BTreeMap<VolumeId, u64>,
 }
 
 /// Looks at all that a pool holds; a server may be serving it.
-pub fn holdings(options: &PoolOptions) -> Holdings {
-    let mut holdings = Holdings {
+pub fn contents(options: &PoolOptions) -> PoolContents {
+    let mut holdings = PoolContents {
         pool: Inspection::nothing_yet(options),
         volumes: Vec::new(),
         snapshots: Vec::new(),
         unfinished: Vec::new(),
-        pinned: BTreeMap::new(),
+        retained: BTreeMap::new(),
     };
     holdings.pool.problem = holdings.read(options).err();
     holdings
 }
 
-impl Holdings {
-    fn read(&mut self, options: &PoolOptions) -> Result<(), Sickness> {
+impl PoolContents {
+    fn read(&mut self, options: &PoolOptions) -> Result<(), Unavailable> {
         let looked = look(options, &mut self.pool)?;
         let quota = &*looked.quota;
         self.volumes = held(looked.index.volumes(), quota)?;
         self.snapshots = held(looked.index.snapshots(), quota)?;
         self.unfinished = unfinished(&looked.own(layout::STAGING)?)?;
-        self.pinned = looked.index.retained().iter().collect();
+        self.retained = looked.index.retained().iter().collect();
         Ok(())
     }
 
@@ -118,11 +119,11 @@ fn held<'a, R: Record + 'a>(
 ) -> Result<Vec<Held<R>>, Fault> {
     let counts = quota.enforcement() != Enforcement::None;
     let held = |entry: &Arc<Entry<R>>| {
-        let number = entry.record.number().filter(|_| counts);
+        let number = entry.record.quota_id().filter(|_| counts);
         let charge = number.map(|id| quota.charge(id));
         Ok(Held {
             entry: Arc::clone(entry),
-            charge: charge.transpose().during("ask what is used")?,
+            charge: charge.transpose().context("ask what is used")?,
         })
     };
     entries.map(held).collect()

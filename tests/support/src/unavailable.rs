@@ -1,4 +1,4 @@
-//! What every call says while a pool is sick, and that a pool that is well does all it should.
+//! What every call says while a pool is unavailable, and that a pool that is well does all it should.
 
 use std::fs;
 
@@ -8,30 +8,35 @@ use super::messages::{create_with, publish, read_write_once, refused};
 use super::server::Clients;
 use super::{Node, names};
 
-/// Asserts what each call says while the pool of a volume, given by its name and id, is sick.
-pub async fn assert_sick(
+/// Asserts what each call says while the pool of a volume, given by its name and id, is unavailable.
+pub async fn assert_unavailable(
     case: &str,
     clients: &mut Clients,
     pool: &str,
     (name, id): (&str, &str),
     node: &Node,
 ) {
-    let sick = format!("pool {pool}");
+    let unavailable = format!("pool {pool}");
     let class = [("pool", pool)];
     assert_eq!(clients.capacity(&class).await, 0, "{case}");
     let new = clients.create(create_with("new", 1000, &class)).await;
-    refused(case, new, Code::ResourceExhausted, &sick);
+    refused(case, new, Code::ResourceExhausted, &unavailable);
     let known = clients.create(create_with(name, 0, &class)).await;
-    refused(case, known, Code::Unavailable, &sick);
-    refused(case, clients.delete(id).await, Code::Unavailable, &sick);
-    refused(case, clients.get(id).await, Code::Unavailable, &sick);
+    refused(case, known, Code::Unavailable, &unavailable);
+    refused(
+        case,
+        clients.delete(id).await,
+        Code::Unavailable,
+        &unavailable,
+    );
+    refused(case, clients.get(id).await, Code::Unavailable, &unavailable);
     let validated = clients.validate(id, read_write_once()).await;
-    refused(case, validated, Code::Unavailable, &sick);
+    refused(case, validated, Code::Unavailable, &unavailable);
     let target = node.target(&format!("late-{pool}"));
     let published = clients.publish(publish(id, &target)).await;
-    refused(case, published, Code::Unavailable, &sick);
+    refused(case, published, Code::Unavailable, &unavailable);
     let stats = clients.stats(id, &target).await;
-    refused(case, stats, Code::Unavailable, &sick);
+    refused(case, stats, Code::Unavailable, &unavailable);
     assert!(names(target.parent().unwrap()).is_empty(), "{case}");
     assert!(
         clients.list(0, "").await.unwrap().0.contains(&id.into()),

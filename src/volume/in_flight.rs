@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// A publish asks the disk before it takes the target, because the disk may hang.
 /// What is being copied, which may take long, may be published and grow meanwhile, but not go.
 #[derive(Debug, Default)]
-pub(crate) struct Busy {
+pub(crate) struct InFlight {
     held: Mutex<Keys>,
 }
 
@@ -27,19 +27,19 @@ struct Keys {
 /// A publish at a target, of which there is one at a time until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
-    busy: &'a Busy,
+    in_flight: &'a InFlight,
     target: PathBuf,
 }
 
 /// A key that is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
-    busy: &'a Busy,
+    in_flight: &'a InFlight,
     key: String,
     is_copied: bool,
 }
 
-impl Busy {
+impl InFlight {
     /// Takes the id of a volume or snapshot.
     pub(crate) fn hold_id(&self, id: &str) -> Result<Held<'_>> {
         self.hold(id_key(id))
@@ -55,7 +55,7 @@ impl Busy {
     }
 
     /// Keeps a volume or snapshot while it is copied; others may do so too.
-    pub(crate) fn keep_source(&self, id: &str) -> Result<Held<'_>> {
+    pub(crate) fn share_source(&self, id: &str) -> Result<Held<'_>> {
         let key = id_key(id);
         let mut keys = self.lock();
         if keys.alone.contains(&key) {
@@ -63,7 +63,7 @@ impl Busy {
         }
         *keys.copied.entry(key.clone()).or_default() += 1;
         Ok(Held {
-            busy: self,
+            in_flight: self,
             key,
             is_copied: true,
         })
@@ -86,7 +86,7 @@ impl Busy {
             Entry::Vacant(free) => {
                 free.insert(false);
                 Ok(Publishing {
-                    busy: self,
+                    in_flight: self,
                     target: target.to_owned(),
                 })
             }
@@ -105,7 +105,7 @@ impl Busy {
     fn hold(&self, key: String) -> Result<Held<'_>> {
         if self.lock().alone.insert(key.clone()) {
             Ok(Held {
-                busy: self,
+                in_flight: self,
                 key,
                 is_copied: false,
             })
@@ -122,8 +122,8 @@ impl Busy {
 impl Publishing<'_> {
     /// Takes the target for the mount itself, unless it was unpublished meanwhile.
     pub(crate) fn hold_target(&self) -> Result<Held<'_>> {
-        let held = self.busy.hold(target_key(&self.target))?;
-        if self.busy.lock().publishing.get(&self.target) == Some(&true) {
+        let held = self.in_flight.hold(target_key(&self.target))?;
+        if self.in_flight.lock().publishing.get(&self.target) == Some(&true) {
             let target = self.target.clone();
             return Err(Error::Unpublished { target });
         }
@@ -133,7 +133,7 @@ impl Publishing<'_> {
 
 impl Drop for Publishing<'_> {
     fn drop(&mut self) {
-        self.busy.lock().publishing.remove(&self.target);
+        self.in_flight.lock().publishing.remove(&self.target);
     }
 }
 
@@ -147,7 +147,7 @@ fn id_key(id: &str) -> String {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut keys = self.busy.lock();
+        let mut keys = self.in_flight.lock();
         if !self.is_copied {
             keys.alone.remove(&self.key);
         } else if let Some(count) = keys.copied.get_mut(&self.key) {
@@ -165,51 +165,51 @@ mod tests {
 
     #[test]
     fn a_key_is_held_by_one_at_a_time_and_freed_on_drop() {
-        let busy = Busy::default();
-        let held = busy.hold_id("a").unwrap();
-        assert!(matches!(busy.hold_id("a"), Err(Error::Busy(_))));
-        assert!(busy.hold_id("b").is_ok(), "another id is free");
-        assert!(busy.hold_name("a").is_ok(), "a name is no id");
+        let in_flight = InFlight::default();
+        let held = in_flight.hold_id("a").unwrap();
+        assert!(matches!(in_flight.hold_id("a"), Err(Error::Busy(_))));
+        assert!(in_flight.hold_id("b").is_ok(), "another id is free");
+        assert!(in_flight.hold_name("a").is_ok(), "a name is no id");
         drop(held);
-        assert!(busy.hold_id("a").is_ok());
+        assert!(in_flight.hold_id("a").is_ok());
     }
 
     #[test]
     fn a_publish_leaves_its_target_free_until_it_mounts_and_never_mounts_after_an_unpublish() {
-        let busy = Busy::default();
+        let in_flight = InFlight::default();
         let target = Path::new("/target");
-        let publishing = busy.begin_publishing(target).unwrap();
-        let second = busy.begin_publishing(target);
+        let publishing = in_flight.begin_publishing(target).unwrap();
+        let second = in_flight.begin_publishing(target);
         assert!(matches!(second, Err(Error::Busy(_))), "one at a time");
         let held = publishing.hold_target().unwrap();
-        let unpublish = busy.hold_to_unpublish(target);
+        let unpublish = in_flight.hold_to_unpublish(target);
         assert!(matches!(unpublish, Err(Error::Busy(_))), "while it mounts");
         drop(held);
-        let held = busy.hold_to_unpublish(target).unwrap();
+        let held = in_flight.hold_to_unpublish(target).unwrap();
         assert!(matches!(publishing.hold_target(), Err(Error::Busy(_))));
         drop(held);
         let late = publishing.hold_target();
         assert!(matches!(late, Err(Error::Unpublished { .. })));
         drop(late);
         drop(publishing);
-        let again = busy.begin_publishing(target).unwrap();
+        let again = in_flight.begin_publishing(target).unwrap();
         assert!(again.hold_target().is_ok(), "a new publish is not too late");
     }
 
     #[test]
     fn what_is_copied_may_change_and_be_copied_again_but_not_go() {
-        let busy = Busy::default();
+        let in_flight = InFlight::default();
         let (one, other) = (
-            busy.keep_source("a").unwrap(),
-            busy.keep_source("a").unwrap(),
+            in_flight.share_source("a").unwrap(),
+            in_flight.share_source("a").unwrap(),
         );
-        assert!(busy.hold_id("a").is_ok());
+        assert!(in_flight.hold_id("a").is_ok());
         drop(one);
-        assert!(matches!(busy.hold_to_delete("a"), Err(Error::Busy(_))));
+        assert!(matches!(in_flight.hold_to_delete("a"), Err(Error::Busy(_))));
         drop(other);
-        let held = busy.hold_to_delete("a").unwrap();
-        assert!(matches!(busy.keep_source("a"), Err(Error::Busy(_))));
+        let held = in_flight.hold_to_delete("a").unwrap();
+        assert!(matches!(in_flight.share_source("a"), Err(Error::Busy(_))));
         drop(held);
-        assert!(busy.keep_source("a").is_ok());
+        assert!(in_flight.share_source("a").is_ok());
     }
 }

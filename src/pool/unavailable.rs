@@ -10,7 +10,7 @@ use crate::fault::Fault;
 
 /// Why a pool cannot be used now, each with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Sickness {
+pub enum Unavailable {
     /// Nobody has looked yet.
     #[error("it is being opened")]
     Opening,
@@ -143,7 +143,7 @@ pub enum Sickness {
     },
 }
 
-impl From<Unreadable> for Sickness {
+impl From<Unreadable> for Unavailable {
     fn from(marker: Unreadable) -> Self {
         match marker {
             Unreadable::Fault(fault) => fault.into(),
@@ -153,7 +153,7 @@ impl From<Unreadable> for Sickness {
 }
 
 /// An error of the state directory.
-impl From<Error> for Sickness {
+impl From<Error> for Unavailable {
     fn from(error: Error) -> Self {
         let errno = match &error {
             Error::Io { source, .. } => Errno::from_io_error(source),
@@ -167,7 +167,7 @@ impl From<Error> for Sickness {
     }
 }
 
-impl From<Fault> for Sickness {
+impl From<Fault> for Unavailable {
     fn from(fault: Fault) -> Self {
         match fault.errno {
             _ if fault.is_shortage() => Self::Shortage(fault),
