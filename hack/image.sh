@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 labels=$(cargo metadata --no-deps --offline --format-version 1 |
-    jq '.packages[0] | {title: .name, description, version, licenses: .license}')
+    jq '.packages[] | select(.name == "rootcellar") | {title: .name, description, version, licenses: .license}')
 version=$(printf %s "$labels" | jq -r .version)
 revision=$(git describe --always --abbrev=40 --dirty --exclude='*') created=$(git log -1 --format=%ct)
 

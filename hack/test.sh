@@ -51,7 +51,7 @@ finish() {
     exit "$verdict"
 }
 
-step format cargo fmt --check -- --color never
+step format cargo fmt --all --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
 step shell shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh

@@ -6,6 +6,7 @@
 //! cli, server, http     the command line; the server and its pages
 //! rpc, metrics          the CSI services; nothing below knows gRPC or Kubernetes
 //! check, volume         reading pools without a server; volumes and snapshots over all pools
+//! error                 every failure, with its code for each call
 //! pool                  one pool: records, free space, limits, copies, trash
 //! tree, mount, quota    trees of pods, bind mounts, limits of the kernel
 //! filesystem, fault     facts about filesystems; a step that failed

@@ -84,7 +84,7 @@ async fn quota_ids_are_used_again() {
             let id = served.make("pvc", MIB).await;
             assert_eq!(node.project("pvc"), OURS.start);
             served.clients.delete(&id).await.unwrap();
-            support::wait_for_trash(&node.at());
+            support::wait_for_trash(node.at());
             // XFS gives space back in the background.
             node.wait_free(OURS.start);
         }
