@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<(), Errno> {
 /// A directory that is made under a quota id and removed; the quota id.
 fn come_and_go(quota: &dyn Quota, dir: &OwnedFd) -> Result<Option<u32>, Errno> {
     let os = Os::default();
-    let id = quota.create_dir(&os, dir.as_fd(), "data", SIZE)?;
+    let id = quota.create_dir(&os, (dir.as_fd(), "data"), SIZE)?;
     os.rmdir(dir, "data")?;
     if let Some(id) = id {
         quota.release(&os, id)?;

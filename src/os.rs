@@ -211,28 +211,29 @@ impl Os {
         self.sync(Step::Syncfs, file, |file| rustix::fs::syncfs(file))
     }
 
-    /// Renames, replacing what is there.
+    /// Renames, replacing the file that is there.
     pub fn replace(
         &self,
-        (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
-        (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
+        from: (impl AsFd, impl AsRef<OsStr>),
+        to: (impl AsFd, impl AsRef<OsStr>),
     ) -> Outcome {
-        let (from_dir, from) = (from_dir.as_fd(), from.as_ref());
-        let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
-        let object = Object::Moved {
-            from: (from_dir, from),
-            to: (to_dir, to),
-        };
-        self.step(Step::Rename, object, || {
-            rustix::fs::renameat(from_dir, from, to_dir, to)
-        })
+        self.rename_with(from, to, RenameFlags::empty())
     }
 
     /// Renames to a name that must not exist yet.
     pub fn rename(
         &self,
+        from: (impl AsFd, impl AsRef<OsStr>),
+        to: (impl AsFd, impl AsRef<OsStr>),
+    ) -> Outcome {
+        self.rename_with(from, to, RenameFlags::NOREPLACE)
+    }
+
+    fn rename_with(
+        &self,
         (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
         (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
+        flags: RenameFlags,
     ) -> Outcome {
         let (from_dir, from) = (from_dir.as_fd(), from.as_ref());
         let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
@@ -241,7 +242,7 @@ impl Os {
             to: (to_dir, to),
         };
         self.step(Step::Rename, object, || {
-            rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE)
+            rustix::fs::renameat_with(from_dir, from, to_dir, to, flags)
         })
     }
 

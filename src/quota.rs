@@ -186,20 +186,17 @@ pub fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<Missi
     }
 }
 
+/// A name in a directory.
+pub type NameIn<'a> = (BorrowedFd<'a>, &'a str);
+
 /// Holds the sizes of one pool's volumes, each under a number of the kernel's.
 pub trait Quota: Send + Sync + fmt::Debug {
     /// How.
     fn enforcement(&self) -> Enforcement;
 
-    /// Makes the directory `name` in `dir`, limited to `size` (zero: not limited) from its first
-    /// byte, and returns the number that stands for it in the kernel. What fails leaves neither.
-    fn create_dir(
-        &self,
-        os: &Os,
-        dir: BorrowedFd<'_>,
-        name: &str,
-        size: Bytes,
-    ) -> Result<Option<u32>, Errno>;
+    /// Makes a directory, limited to `size` (zero: not limited) from its first byte, and returns its
+    /// quota id. A failure leaves neither.
+    fn create_dir(&self, os: &Os, at: NameIn<'_>, size: Bytes) -> Result<Option<u32>, Errno>;
 
     /// Whether [`Quota::copy_dir`] can copy a directory.
     fn copies(&self, _source: BorrowedFd<'_>) -> Result<bool, Errno> {
@@ -212,7 +209,7 @@ pub trait Quota: Send + Sync + fmt::Debug {
         &self,
         _os: &Os,
         _source: BorrowedFd<'_>,
-        _target: (BorrowedFd<'_>, &str),
+        _target: NameIn<'_>,
         _size: Bytes,
         _read_only: bool,
     ) -> Result<Option<u32>, Errno> {
@@ -278,7 +275,9 @@ pub trait Quota: Send + Sync + fmt::Debug {
 
     /// Removes a directory made by [`Quota::create_dir`] at once, if the filesystem can; false
     /// if it must be emptied entry by entry.
-    fn destroy_dir(&self, os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno>;
+    fn destroy_dir(&self, _os: &Os, _at: NameIn<'_>) -> Result<bool, Errno> {
+        Ok(false)
+    }
 
     /// Has the filesystem finish the destruction of directories, so that their space and their
     /// numbers become free soon after.

@@ -171,18 +171,13 @@ impl Edge {
                 .filter(|volume| !volume.is_empty()),
             code,
             milliseconds: (elapsed.as_secs_f64() * 1e6).round() / 1e3,
+            error: result.as_ref().err().map(status::message),
         };
-        match result {
-            Ok(message) => {
-                line.success();
-                Ok(Response::new(message))
-            }
-            Err(error) => {
-                line.failure(&error);
-                // What a success answers when there was nothing to do: the empty message.
-                status::status(&error, rpc.operation).map(|()| Response::new(T::default()))
-            }
-        }
+        line.log();
+        result.map(Response::new).or_else(|error| {
+            // The answer of a success that had nothing to do: the empty message.
+            status::status(&error, rpc.operation).map(|()| Response::new(T::default()))
+        })
     }
 }
 
@@ -203,37 +198,28 @@ struct Line<'a> {
     volume: Option<&'a str>,
     code: Code,
     milliseconds: f64,
+    error: Option<String>,
 }
 
 impl Line<'_> {
-    fn success(&self) {
+    fn log(&self) {
         let Self {
-            rpc,
             volume,
             milliseconds,
             ..
         } = *self;
-        let code = status::name(self.code);
-        if rpc.mutates {
-            tracing::info!(rpc = rpc.name, volume, code, milliseconds);
-        } else {
-            tracing::debug!(rpc = rpc.name, volume, code, milliseconds);
-        }
-    }
-
-    fn failure(&self, error: &Error) {
-        let Self {
-            rpc,
-            volume,
-            milliseconds,
-            ..
-        } = *self;
-        let code = status::name(self.code);
-        let error = status::message(error);
+        let (rpc, code, error) = (
+            self.rpc.name,
+            status::name(self.code),
+            self.error.as_deref(),
+        );
         match self.code {
-            Code::Ok => tracing::info!(rpc = rpc.name, volume, code, milliseconds, error),
-            Code::Internal => tracing::error!(rpc = rpc.name, volume, code, milliseconds, error),
-            _ => tracing::warn!(rpc = rpc.name, volume, code, milliseconds, error),
+            Code::Ok if error.is_none() && !self.rpc.mutates => {
+                tracing::debug!(rpc, volume, code, milliseconds);
+            }
+            Code::Ok => tracing::info!(rpc, volume, code, milliseconds, error),
+            Code::Internal => tracing::error!(rpc, volume, code, milliseconds, error),
+            _ => tracing::warn!(rpc, volume, code, milliseconds, error),
         }
     }
 }

@@ -308,7 +308,7 @@ impl Pool {
         let os = &self.context.os;
         let made = disk
             .quota
-            .create_dir(os, target.as_fd(), layout::DATA, order.limit);
+            .create_dir(os, (target.as_fd(), layout::DATA), order.limit);
         let number = made.context("make the copy's data").map_err(fault)?;
         let data = os::open_dir(target, layout::DATA).context("open the copy's data");
         let data = data.map_err(fault)?;

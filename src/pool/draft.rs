@@ -66,7 +66,7 @@ impl<'a> Draft<'a> {
         record.quota_id = self
             .disk
             .quota
-            .create_dir(os, dir, layout::DATA, limit)
+            .create_dir(os, (dir, layout::DATA), limit)
             .context("make a volume's data")?;
         self.content = Content::Empty(record.quota_id);
         let data = os::open_dir(dir, layout::DATA).context("open a volume's data")?;

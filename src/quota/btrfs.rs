@@ -14,7 +14,7 @@ use crate::sys::{self, TreeKey};
 use crate::types::Bytes;
 
 use super::ids::QuotaIds;
-use super::{AtInit, Charge, Enforcement, OURS, Quota};
+use super::{AtInit, Charge, Enforcement, NameIn, OURS, Quota};
 
 const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;
@@ -237,8 +237,7 @@ impl Quota for BtrfsQuota {
     fn create_dir(
         &self,
         os: &Os,
-        dir: BorrowedFd<'_>,
-        name: &str,
+        (dir, name): NameIn<'_>,
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
         self.make_limited(os, size, |qgroup| os.create_subvolume(dir, name, qgroup))
@@ -252,7 +251,7 @@ impl Quota for BtrfsQuota {
         &self,
         os: &Os,
         source: BorrowedFd<'_>,
-        target: (BorrowedFd<'_>, &str),
+        target: NameIn<'_>,
         size: Bytes,
         read_only: bool,
     ) -> Result<Option<u32>, Errno> {
@@ -330,7 +329,7 @@ impl Quota for BtrfsQuota {
         self.numbers.note(id);
     }
 
-    fn destroy_dir(&self, os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno> {
+    fn destroy_dir(&self, os: &Os, (dir, name): NameIn<'_>) -> Result<bool, Errno> {
         let data = match os::open_dir(dir, name) {
             Ok(data) => data,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),

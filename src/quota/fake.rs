@@ -10,7 +10,7 @@ use crate::filesystem::Filesystem;
 use crate::os::{self, FileId, Os};
 use crate::types::Bytes;
 
-use super::{Charge, Enforcement, OURS, Quota, Quotas};
+use super::{Charge, Enforcement, NameIn, OURS, Quota, Quotas};
 
 /// A stateful fake: it remembers every limit until it is released, as the kernel does whoever asks.
 #[derive(Debug, Clone, Default)]
@@ -59,8 +59,7 @@ impl Quota for FakeQuota {
     fn create_dir(
         &self,
         os: &Os,
-        dir: BorrowedFd<'_>,
-        name: &str,
+        (dir, name): NameIn<'_>,
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
         let id = {
@@ -137,10 +136,6 @@ impl Quota for FakeQuota {
     }
 
     fn note(&self, _id: u32) {}
-
-    fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {
-        Ok(false)
-    }
 
     fn release(&self, _os: &Os, id: u32) -> Result<(), Errno> {
         let mut kernel = self.lock();

@@ -9,7 +9,7 @@ use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::types::Bytes;
 
-use super::{Charge, Enforcement, Quota, Quotas};
+use super::{Charge, Enforcement, NameIn, Quota, Quotas};
 
 /// Holds no size.
 #[derive(Debug, Default)]
@@ -33,8 +33,7 @@ impl Quota for NoQuota {
     fn create_dir(
         &self,
         os: &Os,
-        dir: BorrowedFd<'_>,
-        name: &str,
+        (dir, name): NameIn<'_>,
         _size: Bytes,
     ) -> Result<Option<u32>, Errno> {
         os.mkdir(dir, name, 0o700)?;
@@ -66,10 +65,6 @@ impl Quota for NoQuota {
     }
 
     fn note(&self, _id: u32) {}
-
-    fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {
-        Ok(false)
-    }
 
     fn release(&self, _os: &Os, _id: u32) -> Result<(), Errno> {
         Ok(())

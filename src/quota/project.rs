@@ -11,7 +11,7 @@ use crate::sys;
 use crate::types::Bytes;
 
 use super::ids::QuotaIds;
-use super::{Charge, Enforcement, MissingQuota, OURS, Quota};
+use super::{Charge, Enforcement, MissingQuota, NameIn, OURS, Quota};
 
 /// Sizes are counted in blocks of so many bytes.
 const BLOCK: u64 = 512;
@@ -123,8 +123,7 @@ impl Quota for ProjectQuota {
     fn create_dir(
         &self,
         os: &Os,
-        dir: BorrowedFd<'_>,
-        name: &str,
+        (dir, name): NameIn<'_>,
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
         let id = self.take()?;
@@ -219,10 +218,6 @@ impl Quota for ProjectQuota {
 
     fn note(&self, id: u32) {
         self.numbers.note(id);
-    }
-
-    fn destroy_dir(&self, _os: &Os, _dir: BorrowedFd<'_>, _name: &str) -> Result<bool, Errno> {
-        Ok(false)
     }
 
     fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {

@@ -286,7 +286,7 @@ impl Pass<'_> {
             self.left.emptied.insert(name.to_owned(), emptied);
             self.left.all_referenced = None;
         }
-        match disk.quota.destroy_dir(os, dir.as_fd(), layout::DATA) {
+        match disk.quota.destroy_dir(os, (dir.as_fd(), layout::DATA)) {
             Ok(true) => {
                 self.destroyed = true;
                 progress.removed();
