@@ -58,6 +58,7 @@ step shell shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh
 step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
 step docs hack/check-docs.sh
+step imports hack/check-imports.sh
 step deny "$target/tools/bin/cargo-deny" --locked check --hide-inclusion-graph --deny warnings bans licenses sources
 step clippy cargo clippy --all-targets --locked -- -D warnings
 [ "$goal" != lint ] || finish

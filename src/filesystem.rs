@@ -1,6 +1,6 @@
 //! The facts about filesystems that the driver depends on, in one place.
 //!
-//! Other modules ask a [`Filesystem`], and compare no names.
+//! Other modules ask a [`Filesystem`]. Only the type that a request names is compared by its name.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};

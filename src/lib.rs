@@ -1,16 +1,17 @@
 //! rootcellar: a CSI driver for volumes that are directories on a node's own disks.
 //!
-//! Modules import only modules of the lines below their own:
+//! A module imports modules of the lines below its own, and of its own line those to its right
+//! (`hack/check-imports.sh`):
 //!
 //! ```text
-//! cli, server, http     the command line; the server and its pages
-//! rpc, metrics          the CSI services; nothing below knows gRPC or Kubernetes
-//! check, volume         reading pools without a server; volumes and snapshots over all pools
-//! error                 every failure, with its code for each call
-//! pool                  one pool: records, free space, limits, copies, trash
-//! tree, mount, quota    trees of pods, bind mounts, limits of the kernel
-//! filesystem, fault     facts about filesystems; a step that failed
-//! os, sys, types        system calls; names, ids and sizes
+//! cli, server, http              the command line; the server and its pages
+//! rpc, metrics, csi, admin       the services; nothing below knows gRPC or Kubernetes
+//! config, check, volume          flags; pools without a server; volumes and snapshots of all pools
+//! error                          every failure, with its code for each call
+//! pool                           one pool: records, free space, limits, copies, trash
+//! tree, mount, quota             trees of pods, bind mounts, limits of the kernel
+//! filesystem, fault              facts about filesystems; a step that failed
+//! os, sys, types                 system calls; names, ids and sizes
 //! ```
 //!
 //! Everything below `rpc` is synchronous. `docs/architecture.md` has the invariants.

@@ -113,7 +113,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct State {
     disk: Result<Arc<Disk>, Unavailable>,
-    /// Resource while the pool is unavailable: its volumes still live in it.
+    /// Kept while the pool is unavailable: its volumes still live in it.
     id: Option<PoolId>,
     index: Index,
     /// What is promised to what is being made.

@@ -174,14 +174,17 @@ impl MissingQuota {
 
 /// Why nothing holds sizes on the filesystem of this type that `root` is on; nothing if they are
 /// held.
-pub fn lack(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<MissingQuota>, Errno> {
+pub fn missing(
+    filesystem: Filesystem,
+    root: BorrowedFd<'_>,
+) -> Result<Option<MissingQuota>, Errno> {
     match filesystem {
         Filesystem::Btrfs => Ok(match mode(root)? {
             Mode::Off => Some(MissingQuota::Off),
             Mode::Full => Some(MissingQuota::Full),
             Mode::Simple => None,
         }),
-        Filesystem::Xfs | Filesystem::Ext4 => project::lack(filesystem, root),
+        Filesystem::Xfs | Filesystem::Ext4 => project::missing(filesystem, root),
         _ => Ok(Some(MissingQuota::Unknown)),
     }
 }

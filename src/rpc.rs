@@ -1,4 +1,4 @@
-//! The CSI edge: the three services, thin over the domain.
+//! The CSI edge: the services, thin over the domain.
 //!
 //! Every call that touches the domain goes through [`Edge::run`]: the work, once begun, goes on
 //! to its end on the blocking pool whether or not the client is still there.
@@ -51,8 +51,8 @@ pub(crate) struct Edge {
     topology: Topology,
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
-    /// Of which each call has one until it ends.
-    calls: Arc<Semaphore>,
+    /// One for each call, until it ends.
+    permits: Arc<Semaphore>,
 }
 
 /// What a handler answers.
@@ -101,21 +101,21 @@ impl Edge {
             key: plugin.topology_key.clone(),
             value: plugin.node.topology_value(),
         };
-        let calls = Arc::new(Semaphore::new(ALL_CALLS as usize));
+        let permits = Arc::new(Semaphore::new(ALL_CALLS as usize));
         Self {
             plugin,
             topology,
             volumes,
             metrics,
-            calls,
+            permits,
         }
     }
 
     /// Waits until no call is at work, also none whose client is gone, and lets none begin after.
     pub(crate) async fn close(&self) {
         // An error says that it is closed already.
-        let _all = self.calls.acquire_many(ALL_CALLS).await;
-        self.calls.close();
+        let _all = self.permits.acquire_many(ALL_CALLS).await;
+        self.permits.close();
     }
 
     /// Runs a call's work to its end; `subject` is the volume's id or name, or empty.
@@ -125,11 +125,11 @@ impl Edge {
         F: FnOnce(&Edge) -> Result<T> + Send + 'static,
     {
         let started = Instant::now();
-        let turn = Arc::clone(&self.calls).try_acquire_owned();
-        let turn = turn.map_err(|_| stopping())?;
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| stopping())?;
         let edge = Arc::clone(self);
         let call = move || {
-            let _turn = turn;
+            let _permit = permit;
             // Caught here, because nobody takes the result when the client is gone.
             let result = catch_unwind(AssertUnwindSafe(|| {
                 if !rpc.while_loading && !edge.volumes.is_loaded() {

@@ -238,7 +238,7 @@ impl Volumes {
         let deadline = Instant::now() + self.settings.lock_wait;
         let mut locked = 0;
         for pool in &self.pools {
-            // Any other unavailable is the pool's own matter, and it is looked at again.
+            // Any other reason is the pool's own matter, and it is looked at again.
             if self.open_patiently(pool, deadline)? == Some(Unavailable::Locked) {
                 locked += 1;
             }

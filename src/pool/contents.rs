@@ -43,7 +43,10 @@ impl Pool {
             return self.create_copy(&disk, room, content, record);
         }
         let mut draft = Draft::begin(self, &disk)?;
-        draft.fill(&mut record)?;
+        if let Err(fault) = draft.fill(&mut record) {
+            drop(draft);
+            return Err(self.classify(fault));
+        }
         draft.commit(record)
     }
 
@@ -55,8 +58,7 @@ impl Pool {
         entry: &Entry,
         size: Bytes,
     ) -> Result<Arc<Entry>> {
-        let home_unavailable = |unavailable| self.unavailable(unavailable);
-        let (disk, _) = self.attached().map_err(home_unavailable)?;
+        let (disk, _) = self.attached().map_err(|reason| self.unavailable(reason))?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
         self.change(&disk, entry, record)

@@ -137,14 +137,14 @@ impl Pool {
     /// Makes a snapshot of a volume: built unseen, visible by one rename, durable on return. The
     /// record is filled in with what turns out; `in_use` tells at the end whether the volume was
     /// published meanwhile.
-    pub(crate) fn snapshot(
+    pub(crate) fn snapshot<E: From<Error>>(
         &self,
         room: &Reservation<'_>,
         volume: &Arc<Entry>,
         terms: CopyPolicy,
         mut record: SnapshotRecord,
-        in_use: &dyn Fn() -> bool,
-    ) -> Result<Arc<SnapshotEntry>> {
+        in_use: &dyn Fn() -> Result<bool, E>,
+    ) -> Result<Arc<SnapshotEntry>, E> {
         let origin = Origin::Volume(Arc::clone(volume));
         let (disk, _) = self
             .attached()
@@ -156,14 +156,15 @@ impl Pool {
             room,
             limit: Bytes::ZERO,
         };
+        // The draft goes first, then its charges: the names are dropped in reverse.
         let (made, draft) = self.draft_copy(&disk, &order)?;
         room.cover(made.held)?;
-        record.in_use |= in_use();
+        record.in_use |= in_use()?;
         record.held_bytes = Bytes(made.held);
         record.quota_id = made.number;
         record.pins.clone_from(&made.pinned.pins);
         record.method = made.method;
-        draft.commit(record)
+        Ok(draft.commit(record)?)
     }
 
     /// Makes a volume that is a copy; the record is filled in with what turns out.
@@ -282,8 +283,7 @@ impl Pool {
     /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
     /// it is copied.
     pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
-        let home_unavailable = |unavailable| self.unavailable(unavailable);
-        let disk = self.disk().map_err(home_unavailable)?;
+        let disk = self.disk().map_err(|reason| self.unavailable(reason))?;
         let origin = Origin::Volume(Arc::clone(volume));
         let source = disk.open_below(&origin.data()).context(OPEN_SOURCE);
         let source = source.map_err(|missing| self.classify_source(&origin, missing))?;

@@ -100,7 +100,7 @@ impl Site<'_> {
     }
 }
 
-/// A volume being made, invisible until it is revealed.
+/// A volume being made, invisible until it is renamed into place.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
@@ -359,7 +359,7 @@ impl Disk {
         self.sync_dirs([&dir])
     }
 
-    /// Makes what was sealed visible.
+    /// Makes a staged object visible, once its record is written.
     pub(crate) fn rename_into_place<R: Record>(
         &self,
         staged: &Staged,
@@ -373,7 +373,7 @@ impl Disk {
         renamed.context("rename what was made into place")
     }
 
-    /// Makes what was revealed durable.
+    /// Makes the rename into place durable.
     pub(crate) fn sync_parent<R: Record>(&self) -> Result<(), Fault> {
         self.sync_dirs([self.homes.of::<R>()])
     }

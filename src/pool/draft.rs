@@ -52,14 +52,9 @@ impl<'a> Draft<'a> {
         &self.staged.dir
     }
 
-    /// Makes the data of a new volume, and fills in the record's quota id.
-    pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<()> {
-        let made = self.make_data(record);
-        made.map_err(|fault| self.pool.classify(fault))
-    }
-
-    /// Limit, then `data/`, then owner and mode (chown clears mode bits).
-    fn make_data(&mut self, record: &mut VolumeRecord) -> Result<(), Fault> {
+    /// Makes the data of a new volume, and fills in the record's quota id: limit, then `data/`, then
+    /// owner and mode (chown clears mode bits).
+    pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<(), Fault> {
         let parameters = record.parameters;
         let (os, dir) = (&self.pool.context.os, self.staged.dir.as_fd());
         let limit = record.enforcement.limit(record.size_bytes);
@@ -80,9 +75,15 @@ impl<'a> Draft<'a> {
     pub(super) fn commit<R: Resource>(mut self, record: R) -> Result<Arc<Entry<R>>> {
         let (pool, disk) = (self.pool, self.disk);
         let directory = record.directory();
-        disk.write_record(&self.staged, &record)
-            .and_then(|()| disk.rename_into_place::<R>(&self.staged, &directory))
-            .map_err(|fault| pool.classify(fault))?;
+        let shown = disk
+            .write_record(&self.staged, &record)
+            .and_then(|()| disk.rename_into_place::<R>(&self.staged, &directory));
+        if let Err(fault) = shown {
+            // Discarded first: the fault may make the pool unavailable, and the next look would find
+            // its lock held.
+            drop(self);
+            return Err(pool.classify(fault));
+        }
         // From here on it may be on the disk whatever happens.
         self.content = Content::Committed;
         let synced = disk.sync_parent::<R>();

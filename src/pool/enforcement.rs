@@ -31,7 +31,7 @@ impl Unenforced {
             return Ok(None);
         }
         // Without a lack there is a quota that this process may not use.
-        let lack = quota::lack(filesystem, root)?.unwrap_or(MissingQuota::Permission);
+        let lack = quota::missing(filesystem, root)?.unwrap_or(MissingQuota::Permission);
         Ok(Some(Self {
             reason: lack.on(filesystem),
             remedy: remedy(lack, path, place),

@@ -28,7 +28,9 @@ pub enum Error {
         reason: Unavailable,
     },
     /// The change is visible, and may be lost at a power-off.
-    #[error("pool {pool} is unavailable: {reason}")]
+    #[error(
+        "pool {pool} is unavailable: {reason}; the last change is visible, and may be lost at a power-off"
+    )]
     CommittedUnsynced {
         /// The pool.
         pool: PoolName,

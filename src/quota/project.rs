@@ -45,7 +45,7 @@ impl ProjectQuota {
         filesystem: Filesystem,
         root: BorrowedFd<'_>,
     ) -> Result<Option<Self>, Errno> {
-        let may = lack(filesystem, root).and_then(|lack| match lack {
+        let may = missing(filesystem, root).and_then(|lack| match lack {
             None => sys::project_quota(root, OURS.start).map(|_| true),
             Some(_) => Ok(false),
         });
@@ -94,7 +94,7 @@ impl ProjectQuota {
 }
 
 /// Why project quota does not limit, if it does not, by what the kernel says.
-pub(super) fn lack(
+pub(super) fn missing(
     filesystem: Filesystem,
     root: BorrowedFd<'_>,
 ) -> Result<Option<MissingQuota>, Errno> {

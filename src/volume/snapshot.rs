@@ -125,11 +125,7 @@ impl Volumes {
         let needs = pool.snapshot_needs(&volume)?;
         let room = pool.reserve::<SnapshotRecord>(&work, id, needs)?;
         let record = record(id, &volume, request, in_use.is_some());
-        // A target that cannot be examined may be in use.
-        let still_in_use = || {
-            self.published(&volume)
-                .map_or(true, |targets| !targets.is_empty())
-        };
+        let still_in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
         let entry = pool.snapshot(&room, &volume, request.class.copies, record, &still_in_use)?;
         Ok(Snapshot::new(pool.name(), &entry.record))
     }

@@ -204,7 +204,7 @@ async fn the_way_to_sizes_that_are_held_is_told_and_works() {
         let name = disk.name;
         let disk = node.make_disk(disk);
         let at = disk.path();
-        // Resource, or it would go with the mount.
+        // Kept, or it would go with the mount.
         let _device = File::open(disk.device()).unwrap();
         run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
             .args(["pool", "init", "--node=n"])

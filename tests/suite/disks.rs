@@ -128,7 +128,7 @@ impl Rig {
     }
 
     /// As [`Rig::keep`], in every one of these pools.
-    async fn keep_in(&mut self, pools: &[&str]) -> Vec<Resource> {
+    async fn keep_in(&mut self, pools: &[&str]) -> Vec<KeptVolume> {
         let mut kept = Vec::new();
         for pool in pools {
             kept.push(self.keep(pool).await);
@@ -144,13 +144,13 @@ impl Rig {
     }
 
     /// Asserts what every call says while the pool of a volume is unavailable.
-    async fn assert_unavailable(&mut self, pool: &str, kept: &Resource) {
+    async fn assert_unavailable(&mut self, pool: &str, kept: &KeptVolume) {
         let volume = (kept.name.as_str(), kept.id.as_str());
         assert_unavailable(pool, &mut self.clients, pool, volume, &self.node).await;
     }
 
     /// Makes a volume called `kept-<pool>`, publishes it and writes to it, as its pod would.
-    async fn keep(&mut self, pool: &str) -> Resource {
+    async fn keep(&mut self, pool: &str) -> KeptVolume {
         let name = format!("kept-{pool}");
         let request = create_with(&name, 1 << 20, &[("pool", pool)]);
         let id = self.clients.create(request).await.unwrap().volume_id;
@@ -159,7 +159,7 @@ impl Rig {
         let mut file = File::create(target.join("file")).unwrap();
         file.write_all(name.as_bytes()).unwrap();
         file.sync_all().unwrap();
-        Resource { name, id, target }
+        KeptVolume { name, id, target }
     }
 
     /// Asserts that nothing was written to what lies under the disks.
@@ -169,13 +169,13 @@ impl Rig {
 }
 
 /// A volume with a file that must never be lost.
-struct Resource {
+struct KeptVolume {
     name: String,
     id: String,
     target: PathBuf,
 }
 
-impl Resource {
+impl KeptVolume {
     /// What its file holds, as the pod reads it.
     fn read(&self) -> String {
         std::fs::read_to_string(self.target.join("file")).unwrap()

@@ -86,9 +86,10 @@ impl Pool {
         };
         for pin in &pinned.pins {
             let raised = self.refresh_limit(disk, pin.volume);
-            raised
-                .context("raise a volume's limit")
-                .map_err(|fault| self.classify(fault))?;
+            if let Err(fault) = raised.context("raise a volume's limit") {
+                drop(pinned);
+                return Err(self.classify(fault));
+            }
         }
         Ok(pinned)
     }
@@ -115,6 +116,9 @@ impl<'a> PendingCharges<'a> {
 
 impl Drop for PendingCharges<'_> {
     fn drop(&mut self) {
+        if self.pins.is_empty() {
+            return;
+        }
         let mut state = self.pool.lock();
         for pin in &self.pins {
             if let Some(at) = state.pending.iter().position(|pending| pending == pin) {

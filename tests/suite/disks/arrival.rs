@@ -5,7 +5,7 @@ use std::fs;
 use tonic::Code;
 
 use super::{
-    NODE, Resource, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all,
+    KeptVolume, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all,
 };
 use support::disk::FILESYSTEMS;
 use support::messages::{create_with, refused};
@@ -84,7 +84,7 @@ async fn a_disk_mounted_late_is_served() {
 }
 
 /// A volume of a disk that is back is what its pod left, and known to be published.
-async fn assert_back(rig: &mut Rig, volume: &Resource) {
+async fn assert_back(rig: &mut Rig, volume: &KeptVolume) {
     volume.assert_kept(&mut rig.clients).await;
     let written = fs::read_to_string(volume.target.join("while away"));
     assert_eq!(written.unwrap(), "written");

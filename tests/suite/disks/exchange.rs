@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{NODE, Resource, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all};
+use super::{
+    KeptVolume, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all,
+};
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::picture::{self, Picture};
@@ -90,7 +92,7 @@ struct Exchange {
     rig: Rig,
     disks: Vec<LoopMount>,
     wrong: Vec<Wrong>,
-    kept: Vec<Resource>,
+    kept: Vec<KeptVolume>,
 }
 
 impl Exchange {

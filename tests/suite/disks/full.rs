@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use super::{Resource, Rig, mount_all, place_disk, soon};
+use super::{KeptVolume, Rig, mount_all, place_disk, soon};
 use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
@@ -37,18 +37,18 @@ fn fill_inodes(dir: &Path) {
 }
 
 /// A volume that its pod fills.
-async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> Resource {
+async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> KeptVolume {
     let name = format!("filled-{pool}");
     let request = create_with(&name, 0, &[("pool", pool)]);
     let id = rig.clients.create(request).await.unwrap().volume_id;
     let target = rig.node.target(&name);
     rig.clients.publish(publish(&id, &target)).await.unwrap();
     fill(&target);
-    Resource { name, id, target }
+    KeptVolume { name, id, target }
 }
 
 /// Asserts that a pool without room says so, and works as far as it can without.
-async fn assert_full(rig: &mut Rig, pool: &str, kept: &Resource) {
+async fn assert_full(rig: &mut Rig, pool: &str, kept: &KeptVolume) {
     let class = [("pool", pool)];
     assert_eq!(rig.clients.capacity(&class).await, 0, "{pool}");
     let sized = rig.clients.create(create_with("sized", 1, &class)).await;
@@ -71,7 +71,7 @@ async fn assert_full(rig: &mut Rig, pool: &str, kept: &Resource) {
 }
 
 /// Deletes what fills a pool and waits for the room.
-async fn empty(rig: &mut Rig, pool: &str, filled: &Resource) {
+async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
     rig.clients.unpublish_soon(&filled.id, &filled.target).await;
     rig.clients.delete(&filled.id).await.unwrap();
     soon(&format!("{pool} has room again"), async || {

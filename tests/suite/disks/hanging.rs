@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::{Resource, Rig, WELL, mount_all, place_disk};
+use super::{KeptVolume, Rig, WELL, mount_all, place_disk};
 use support::disk::FILESYSTEMS;
 use support::loops::Frozen;
 use support::messages::{create_with, refused};
@@ -16,7 +16,7 @@ use support::require;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What does not write to the disks that hang works meanwhile.
-async fn others_go_on(rig: &mut Rig, kept: &[Resource]) {
+async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
     rig.assert_work(&[WELL]).await;
     for volume in kept {
         assert_eq!(volume.read(), volume.name);
