@@ -25,7 +25,6 @@ mod options;
 pub(crate) mod path;
 mod quarantine;
 pub(crate) mod record;
-mod retained;
 mod room;
 mod trash;
 mod unavailable;
@@ -120,7 +119,7 @@ struct State {
     in_flight: u64,
     /// How often room was promised, or a disk opened: nothing came as long as this is the same.
     grants: u64,
-    /// What snapshots being made pin.
+    /// What snapshots being made retained.
     pending: Vec<RetainedCharge>,
     /// What stood on the filesystem when the pool last held nothing.
     other: Bytes,

@@ -116,12 +116,12 @@ impl Fields {
         self.add("charged", &charged);
     }
 
-    pub(super) fn add_pins(&mut self, pins: &[RetainedCharge]) {
+    pub(super) fn add_retained(&mut self, retains: &[RetainedCharge]) {
         for RetainedCharge {
             volume,
             origin,
             bytes,
-        } in pins
+        } in retains
         {
             let bytes = bytes.rounded();
             self.add(

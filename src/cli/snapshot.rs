@@ -119,7 +119,7 @@ impl Kind for SnapshotRecord {
         let holder = look::enforced_by(record.enforcement, record.quota_id());
         fields.add("charged by", &holder);
         fields.add_charge(held);
-        fields.add_pins(&record.pins);
+        fields.add_retained(&record.retains);
         let copies = holdings.made_of(Source::Snapshot(record.id));
         fields.add_all("copy", copies, |copy| copy.name.as_str());
         fields.add("format", &record.format);

@@ -113,7 +113,7 @@ impl Kind for VolumeRecord {
             fields.add("copy of", &source);
             fields.add("shared with it", &record.inherited_bytes);
         }
-        fields.add_pins(&record.pins);
+        fields.add_retained(&record.retains);
         let retained = retained(holdings, record);
         if retained > Bytes::ZERO {
             let said =

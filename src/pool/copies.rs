@@ -3,7 +3,6 @@
 //! A copy is made in staging and seen by one rename, like everything else. A btrfs copies a
 //! subvolume at once; elsewhere the tree is copied file by file, sharing blocks where files can.
 
-mod pins;
 mod progress;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +28,7 @@ pub(super) use progress::Copies;
 pub(crate) use progress::unfinished;
 pub use progress::{CopyStatus, Unfinished};
 
-use pins::PendingCharges;
+use super::limits::PendingCharges;
 use progress::Progress;
 
 const OPEN_SOURCE: &str = "open what is to be copied";
@@ -130,7 +129,7 @@ pub(super) struct CopyResult<'a> {
     pub(super) held: u64,
     /// How much of that it shares with others.
     pub(super) inherited: u64,
-    pub(super) pinned: PendingCharges<'a>,
+    pub(super) pending: PendingCharges<'a>,
 }
 
 impl Pool {
@@ -162,7 +161,7 @@ impl Pool {
         record.in_use |= in_use()?;
         record.held_bytes = Bytes(made.held);
         record.quota_id = made.number;
-        record.pins.clone_from(&made.pinned.pins);
+        record.retains.clone_from(&made.pending.retains);
         record.method = made.method;
         Ok(draft.commit(record)?)
     }
@@ -195,7 +194,7 @@ impl Pool {
         record.quota_id = made.number;
         record.source = Some(origin.source());
         record.inherited_bytes = Bytes(made.inherited);
-        record.pins.clone_from(&made.pinned.pins);
+        record.retains.clone_from(&made.pending.retains);
         draft.commit(record)
     }
 
@@ -243,9 +242,9 @@ impl Pool {
     ) -> Result<CopyResult<'a>> {
         let fault = |fault| self.classify(fault);
         let promised = order.room.size().0;
-        let pins = self.pins_of(order)?;
-        order.room.cover(needs(order, promised, 0, &pins))?;
-        let _pinned = self.pin(disk, pins)?;
+        let retains = self.retained_by(order)?;
+        order.room.cover(needs(order, promised, 0, &retains))?;
+        let _pending = self.retain(disk, retains)?;
         let target = (target.as_fd(), layout::DATA);
         let read_only = matches!(order.copy, Source::Snapshot(_));
         let quota = &disk.quota;
@@ -269,14 +268,17 @@ impl Pool {
         };
         let number = copied.map_err(refused)?;
         // Data that was written before and had no place on the disk yet has one now.
-        let (now, held) = (self.pins_of(order)?, self.bytes_held(disk, order.origin)?);
+        let (now, held) = (
+            self.retained_by(order)?,
+            self.bytes_held(disk, order.origin)?,
+        );
         order.room.cover(needs(order, promised, held, &now))?;
         Ok(CopyResult {
             method: Method::Subvolume,
             number,
             held,
             inherited: held,
-            pinned: self.pin(disk, now)?,
+            pending: self.retain(disk, now)?,
         })
     }
 
@@ -344,7 +346,7 @@ impl Pool {
             number,
             held,
             inherited: if method == Method::Reflink { held } else { 0 },
-            pinned: PendingCharges::none(self, disk),
+            pending: PendingCharges::none(self, disk),
         })
     }
 
@@ -392,12 +394,14 @@ impl Pool {
 
 /// What a copy of a subvolume needs of the pool, in bytes: a snapshot what it holds, a volume its
 /// size and the charge that its original retains for it.
-fn needs(order: &CopyJob<'_>, promised: u64, held: u64, pins: &[RetainedCharge]) -> u64 {
+fn needs(order: &CopyJob<'_>, promised: u64, held: u64, retains: &[RetainedCharge]) -> u64 {
     if matches!(order.copy, Source::Snapshot(_)) {
         return promised.max(held);
     }
-    let retained = pins.iter().filter(|pin| pin.origin == order.copy);
-    let retained = retained.map(|pin| pin.bytes.0);
+    let retained = retains
+        .iter()
+        .filter(|retained| retained.origin == order.copy);
+    let retained = retained.map(|retained| retained.bytes.0);
     retained.fold(promised, u64::saturating_add)
 }
 

@@ -14,10 +14,10 @@ use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
 use super::layout;
+use super::limits::Retained;
 use super::record::{
     self, Record, RetainedCharge, SnapshotRecord, Source, Unreadable, VolumeRecord,
 };
-use super::retained::Retained;
 use super::trash::{self, TrashEntry};
 use crate::fault::{Fault, InContext};
 
@@ -241,7 +241,7 @@ impl Index {
     pub(crate) fn insert<R: Resource>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
         let id = entry.record.id();
         self.remove::<R>(id);
-        self.retain(entry.record.pins());
+        self.retain(entry.record.retains());
         let record = &entry.record;
         let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
@@ -266,7 +266,7 @@ impl Index {
         sums.copied = sums.copied.saturating_sub(record.copied());
         sums.retained = sums.retained.saturating_sub(retained);
         sums.removals += 1;
-        self.release(record.pins());
+        self.release(record.retains());
     }
 
     /// The retained charges of a volume that is not there; none of one that is.
@@ -280,7 +280,7 @@ impl Index {
 
     /// Counts an entry of the trash.
     pub(crate) fn bin(&mut self, name: OsString, entry: TrashEntry) {
-        self.retain(&entry.pins);
+        self.retain(&entry.retains);
         self.sums.trash = self.sums.trash.saturating_add(entry.promised);
         self.trash.insert(name, entry);
     }
@@ -289,28 +289,28 @@ impl Index {
     pub(crate) fn forget_trash(&mut self, name: &OsStr) {
         if let Some(entry) = self.trash.remove(name) {
             self.sums.trash = self.sums.trash.saturating_sub(entry.promised);
-            self.release(&entry.pins);
+            self.release(&entry.retains);
         }
     }
 
-    fn retain(&mut self, pins: &[RetainedCharge]) {
-        self.change_retained(pins, Retained::add);
+    fn retain(&mut self, retains: &[RetainedCharge]) {
+        self.change_retained(retains, Retained::add);
     }
 
-    fn release(&mut self, pins: &[RetainedCharge]) {
-        self.change_retained(pins, Retained::remove);
+    fn release(&mut self, retains: &[RetainedCharge]) {
+        self.change_retained(retains, Retained::remove);
     }
 
     fn change_retained(
         &mut self,
-        pins: &[RetainedCharge],
+        retains: &[RetainedCharge],
         change: fn(&mut Retained, &RetainedCharge),
     ) {
-        for pin in pins {
-            let before = self.retained.of(pin.volume);
-            change(&mut self.retained, pin);
-            if self.holds(pin.volume) {
-                let after = self.retained.of(pin.volume);
+        for retained in retains {
+            let before = self.retained.of(retained.volume);
+            change(&mut self.retained, retained);
+            if self.holds(retained.volume) {
+                let after = self.retained.of(retained.volume);
                 let retained = self.sums.retained.saturating_add(after);
                 self.sums.retained = retained.saturating_sub(before);
             }
@@ -371,9 +371,9 @@ impl Index {
             })
             .collect();
         referenced.extend(snapshots.clone().map(|entry| entry.record.source_volume_id));
-        let pins = volumes.flat_map(|entry| &entry.record.pins);
-        let pins = pins.chain(snapshots.flat_map(|entry| &entry.record.pins));
-        referenced.extend(pins.map(|pin| pin.volume));
+        let retains = volumes.flat_map(|entry| &entry.record.retains);
+        let retains = retains.chain(snapshots.flat_map(|entry| &entry.record.retains));
+        referenced.extend(retains.map(|retained| retained.volume));
         referenced
     }
 

@@ -1,4 +1,10 @@
-//! The kernel's limits held against the records when a pool is opened.
+//! The limits of a pool's volumes, and the bytes that copies on btrfs keep charged to them.
+//!
+//! `docs/btrfs-accounting.md` derives the limits and the reservations from the way that simple quota
+//! counts. When a pool is opened, the kernel's limits are held against the records.
+
+mod pending;
+mod retained;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -14,9 +20,11 @@ use crate::types::{Bytes, VolumeId};
 use super::disk::Disk;
 use super::index::{Index, RecordDirs, Resource};
 use super::record::Record;
-use super::retained::Retained;
 use super::{Entry, Pool, VolumeRecord, layout};
+
 use crate::fault::{Fault, InContext};
+pub(super) use pending::PendingCharges;
+pub(crate) use retained::Retained;
 
 pub(crate) const LOOK: &str = "ask what limits the disk has";
 
@@ -109,7 +117,7 @@ impl Pool {
         Ok(false)
     }
 
-    /// Limits a volume to what its record says and snapshots pin of it, if the pool can and does.
+    /// Limits a volume to what its record says and snapshots retained of it, if the pool can and does.
     /// Whoever calls it holds [`Pool::limiting`], or another might set what was so before.
     pub(crate) fn set_limit(&self, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
         let Some(id) = record.quota_id().filter(|_| disk.accounts()) else {

@@ -67,8 +67,8 @@ pub struct VolumeRecord {
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub inherited_bytes: Bytes,
     /// What it keeps of what other volumes stay charged for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pins: Vec<RetainedCharge>,
+    #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
+    pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -87,7 +87,7 @@ pub struct RetainedCharge {
     pub bytes: Bytes,
 }
 
-/// What a volume was made a copy of; the copy itself where it pins.
+/// What a volume was made a copy of; the copy itself where it retains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -110,10 +110,10 @@ impl VolumeRecord {
     /// What its number is to be limited to (zero: not at all), while copies keep so many bytes that
     /// it is charged for. Simple quota charges whoever wrote first: the retained charge comes on
     /// top, and what it shares with its own source costs it nothing.
-    pub fn limit(&self, pinned: u64) -> Bytes {
+    pub fn limit(&self, pending: u64) -> Bytes {
         let size = self.enforcement.limit(self.size_bytes);
         match self.enforcement {
-            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(pinned)),
+            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(pending)),
             _ => size,
         }
     }
@@ -138,9 +138,9 @@ impl VolumeRecord {
 
     /// How much of what is charged to it occupies the disk for its sake alone, at the most, in
     /// bytes; what is beyond its limit is nobody's promise.
-    pub(crate) fn own(&self, charged: u64, pinned: u64) -> u64 {
+    pub(crate) fn own(&self, charged: u64, pending: u64) -> u64 {
         match self.enforcement {
-            Enforcement::Squota => charged.min(self.limit(pinned).0),
+            Enforcement::Squota => charged.min(self.limit(pending).0),
             // Whoever shares blocks is charged for all of them.
             Enforcement::Project | Enforcement::None => charged
                 .min(self.size_bytes.0)
@@ -173,7 +173,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// How much of its data others may be charged for by simple quota, in bytes.
     fn inherited(&self) -> u64;
     /// What it keeps of what volumes stay charged for.
-    fn pins(&self) -> &[RetainedCharge];
+    fn retains(&self) -> &[RetainedCharge];
     /// The part of the promised bytes that retained charges cover, in bytes.
     fn covered(&self) -> u64;
     /// The bytes that it certainly occupies by itself, without a look at the disk.
@@ -213,8 +213,8 @@ impl Record for VolumeRecord {
         self.inherited_bytes.0
     }
 
-    fn pins(&self) -> &[RetainedCharge] {
-        &self.pins
+    fn retains(&self) -> &[RetainedCharge] {
+        &self.retains
     }
 
     fn covered(&self) -> u64 {

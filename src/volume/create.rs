@@ -324,7 +324,7 @@ fn record(
         enforcement_declined: request.class.enforcement == EnforcementPolicy::None,
         source: None,
         inherited_bytes: Bytes::ZERO,
-        pins: Vec::new(),
+        retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),
     }
 }

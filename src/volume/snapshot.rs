@@ -245,7 +245,7 @@ fn record(
         in_use,
         enforcement: volume.record.enforcement,
         quota_id: None,
-        pins: Vec::new(),
+        retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),
     }
 }

@@ -52,7 +52,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         enforcement_declined: false,
         source,
         inherited_bytes: Bytes::ZERO,
-        pins: Vec::new(),
+        retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),
     }
 }
@@ -76,7 +76,7 @@ fn snapshot() -> SnapshotRecord {
         in_use: true,
         enforcement: Enforcement::Squota,
         quota_id: Some((1 << 30) + 1),
-        pins: vec![RetainedCharge {
+        retains: vec![RetainedCharge {
             volume: volume_id("pvc-1"),
             origin: Source::Snapshot(snapshot_id("snapshot-1")),
             bytes: Bytes(40 * MIB),

@@ -41,8 +41,8 @@ pub struct SnapshotRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
     /// What it keeps of what volumes stay charged for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pins: Vec<RetainedCharge>,
+    #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
+    pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub unknown: super::Unknown,
@@ -117,13 +117,13 @@ impl Record for SnapshotRecord {
         self.held_bytes.0
     }
 
-    fn pins(&self) -> &[RetainedCharge] {
-        &self.pins
+    fn retains(&self) -> &[RetainedCharge] {
+        &self.retains
     }
 
     /// The blocks that volumes stay charged for.
     fn covered(&self) -> u64 {
-        let retained = self.pins.iter().map(|pin| pin.bytes.0);
+        let retained = self.retains.iter().map(|retained| retained.bytes.0);
         let retained = retained.fold(0, u64::saturating_add);
         retained.min(self.held_bytes.0)
     }

@@ -17,7 +17,7 @@ pub(crate) struct TrashEntry {
     /// The quota id that it is charged to.
     pub(crate) number: Option<u32>,
     /// The charges that it retains until it is reclaimed.
-    pub(crate) pins: Vec<RetainedCharge>,
+    pub(crate) retains: Vec<RetainedCharge>,
     /// The volume that it was, if it was one.
     pub(crate) volume: Option<VolumeId>,
     /// The file of its record, if it has one.
@@ -29,7 +29,7 @@ impl TrashEntry {
         Self {
             promised: record.promised(),
             number: record.quota_id(),
-            pins: record.pins().to_vec(),
+            retains: record.retains().to_vec(),
             volume: R::volume(record.id()),
             file: Some(R::FILE),
         }

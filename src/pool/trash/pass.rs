@@ -243,7 +243,7 @@ impl Pass<'_> {
             if self.left.all_referenced == Some(removals) {
                 return Vec::new();
             }
-            let pending = state.pending.iter().map(|pin| pin.volume);
+            let pending = state.pending.iter().map(|retained| retained.volume);
             let mut referenced = state.index.referenced();
             referenced.extend(pending);
             // A copy under construction may end without a trace.
@@ -332,10 +332,10 @@ impl Pass<'_> {
     fn remove(&self, name: &OsStr, dir: &OwnedFd, entry: &TrashEntry) -> Result<bool, Fault> {
         let (pool, disk) = (self.work.pool(), self.disk);
         let os = &pool.context.os;
-        if !entry.pins.is_empty() {
+        if !entry.retains.is_empty() {
             pool.lock().index.forget_trash(name);
-            for pin in &entry.pins {
-                let lowered = pool.refresh_limit(disk, pin.volume);
+            for retained in &entry.retains {
+                let lowered = pool.refresh_limit(disk, retained.volume);
                 lowered.context("lower a volume's limit")?;
             }
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::types::VolumeId;
 
-use super::record::{RetainedCharge, Source};
+use crate::pool::record::{RetainedCharge, Source};
 
 /// The retained charges of all volumes of a pool.
 #[derive(Debug, Clone, Default)]
@@ -29,9 +29,9 @@ impl Retained {
     /// The same, with copies that have no record yet.
     pub(crate) fn with(&self, volume: VolumeId, pending: &[RetainedCharge]) -> u64 {
         let mut more: BTreeMap<Source, u64> = BTreeMap::new();
-        for pin in pending.iter().filter(|pin| pin.volume == volume) {
-            let missing = pin.bytes.0.saturating_sub(self.largest(pin));
-            let most = more.entry(pin.origin).or_default();
+        for retained in pending.iter().filter(|retained| retained.volume == volume) {
+            let missing = retained.bytes.0.saturating_sub(self.largest(retained));
+            let most = more.entry(retained.origin).or_default();
             *most = missing.max(*most);
         }
         more.values()
@@ -44,31 +44,34 @@ impl Retained {
         sums.map(|(volume, bytes)| (*volume, saturated(*bytes)))
     }
 
-    pub(crate) fn add(&mut self, pin: &RetainedCharge) {
-        let before = self.largest(pin);
-        let claims = self.claims.entry((pin.volume, pin.origin)).or_default();
-        let at = claims.partition_point(|bytes| *bytes <= pin.bytes.0);
-        claims.insert(at, pin.bytes.0);
-        self.update(pin, before);
+    pub(crate) fn add(&mut self, retained: &RetainedCharge) {
+        let before = self.largest(retained);
+        let claims = self
+            .claims
+            .entry((retained.volume, retained.origin))
+            .or_default();
+        let at = claims.partition_point(|bytes| *bytes <= retained.bytes.0);
+        claims.insert(at, retained.bytes.0);
+        self.update(retained, before);
     }
 
-    pub(crate) fn remove(&mut self, pin: &RetainedCharge) {
-        let before = self.largest(pin);
-        let key = (pin.volume, pin.origin);
+    pub(crate) fn remove(&mut self, retained: &RetainedCharge) {
+        let before = self.largest(retained);
+        let key = (retained.volume, retained.origin);
         let Some(claims) = self.claims.get_mut(&key) else {
             return;
         };
-        if let Ok(at) = claims.binary_search(&pin.bytes.0) {
+        if let Ok(at) = claims.binary_search(&retained.bytes.0) {
             claims.remove(at);
         }
         if claims.is_empty() {
             self.claims.remove(&key);
         }
-        self.update(pin, before);
+        self.update(retained, before);
     }
 
-    fn largest(&self, pin: &RetainedCharge) -> u64 {
-        let claims = self.claims.get(&(pin.volume, pin.origin));
+    fn largest(&self, retained: &RetainedCharge) -> u64 {
+        let claims = self.claims.get(&(retained.volume, retained.origin));
         claims
             .and_then(|claims| claims.last())
             .copied()
@@ -76,12 +79,12 @@ impl Retained {
     }
 
     /// Brings the sum of a volume up to date with the largest claim.
-    fn update(&mut self, pin: &RetainedCharge, before: u64) {
-        let after = self.largest(pin);
-        let sum = self.volumes.entry(pin.volume).or_default();
+    fn update(&mut self, retained: &RetainedCharge, before: u64) {
+        let after = self.largest(retained);
+        let sum = self.volumes.entry(retained.volume).or_default();
         *sum = (*sum + u128::from(after)).saturating_sub(before.into());
         if *sum == 0 {
-            self.volumes.remove(&pin.volume);
+            self.volumes.remove(&retained.volume);
         }
     }
 }
@@ -103,7 +106,7 @@ mod tests {
         VolumeId::new(PoolId(uuid::Uuid::nil()), &name)
     }
 
-    fn pin((volume, origin, bytes): (u8, u8, u64)) -> RetainedCharge {
+    fn charge((volume, origin, bytes): (u8, u8, u64)) -> RetainedCharge {
         RetainedCharge {
             volume: id(&format!("v{volume}")),
             origin: Source::Volume(id(&format!("copy-{origin}"))),
@@ -112,11 +115,11 @@ mod tests {
     }
 
     /// The definition: the sum of the largest claim of each first copy.
-    fn expected(pins: &[RetainedCharge], volume: VolumeId) -> u64 {
+    fn expected(retains: &[RetainedCharge], volume: VolumeId) -> u64 {
         let mut largest: BTreeMap<Source, u64> = BTreeMap::new();
-        for pin in pins.iter().filter(|pin| pin.volume == volume) {
-            let bytes = largest.entry(pin.origin).or_default();
-            *bytes = pin.bytes.0.max(*bytes);
+        for charge in retains.iter().filter(|charge| charge.volume == volume) {
+            let bytes = largest.entry(charge.origin).or_default();
+            *bytes = charge.bytes.0.max(*bytes);
         }
         largest
             .values()
@@ -126,25 +129,25 @@ mod tests {
     proptest! {
         #[test]
         fn the_sums_are_those_of_the_largest_claims(
-            pins in prop::collection::vec(
+            retains in prop::collection::vec(
                 (0..3_u8, 0..3_u8, prop_oneof![0..5_u64, Just(u64::MAX), Just(u64::MAX / 2)]),
                 0..24,
             ),
             kept in 0..24_usize,
         ) {
-            let pins: Vec<RetainedCharge> = pins.into_iter().map(pin).collect();
+            let retains: Vec<RetainedCharge> = retains.into_iter().map(charge).collect();
             let mut retained = Retained::default();
-            for pin in &pins {
-                retained.add(pin);
+            for charge in &retains {
+                retained.add(charge);
             }
-            let (kept, gone) = pins.split_at(kept.min(pins.len()));
-            for pin in gone {
-                retained.remove(pin);
+            let (kept, gone) = retains.split_at(kept.min(retains.len()));
+            for charge in gone {
+                retained.remove(charge);
             }
             for volume in (0..3).map(|volume| id(&format!("v{volume}"))) {
                 prop_assert_eq!(retained.of(volume), expected(kept, volume));
-                if pins.iter().all(|pin| pin.bytes.0 < 5) {
-                    prop_assert_eq!(retained.with(volume, gone), expected(&pins, volume));
+                if retains.iter().all(|charge| charge.bytes.0 < 5) {
+                    prop_assert_eq!(retained.with(volume, gone), expected(&retains, volume));
                 }
             }
         }

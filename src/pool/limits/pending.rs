@@ -1,5 +1,4 @@
-//! What copies on a btrfs with quota keep of what others stay charged for, and the limits that are
-//! raised by it.
+//! The charges that a copy under construction will retain, and the limits that it raises.
 
 use std::sync::Arc;
 
@@ -11,34 +10,34 @@ use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
-use super::{CopyJob, Origin};
+use crate::pool::copies::{CopyJob, Origin};
 
 impl Pool {
-    /// What a copy of a subvolume will pin: what its original pins, and, of a volume, what that is
+    /// What a copy of a subvolume will retained: what its original retains, and, of a volume, what that is
     /// charged for.
-    pub(super) fn pins_of(&self, order: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
+    pub(in crate::pool) fn retained_by(&self, order: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
         let entry = match order.origin {
-            Origin::Snapshot(entry) => return Ok(self.existing(&entry.record.pins)),
+            Origin::Snapshot(entry) => return Ok(self.existing(&entry.record.retains)),
             Origin::Volume(entry) => self.current(entry),
         };
         let volume = &entry.record;
         // What is gone has no limit to raise.
-        let mut pins = self.existing(&volume.pins);
+        let mut retains = self.existing(&volume.retains);
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
-                pins.push(RetainedCharge {
+                retains.push(RetainedCharge {
                     volume: volume.id,
                     origin: order.copy,
                     bytes: limit.min(Bytes(charge.bytes)),
                 });
             }
         }
-        Ok(pins)
+        Ok(retains)
     }
 
     /// What a volume or snapshot holds: a volume's size where nobody counts.
-    pub(super) fn bytes_held(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
+    pub(in crate::pool) fn bytes_held(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
         let entry = match origin {
             Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
             Origin::Volume(entry) => self.current(entry),
@@ -65,33 +64,34 @@ impl Pool {
         Arc::clone(current.unwrap_or(entry))
     }
 
-    /// The pins of volumes that are there.
-    fn existing(&self, pins: &[RetainedCharge]) -> Vec<RetainedCharge> {
+    /// The retains of volumes that are there.
+    fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
         let state = self.lock();
-        let lives = |pin: &&RetainedCharge| state.index.get::<VolumeRecord>(pin.volume).is_some();
-        pins.iter().filter(lives).copied().collect()
+        let lives =
+            |retained: &&RetainedCharge| state.index.get::<VolumeRecord>(retained.volume).is_some();
+        retains.iter().filter(lives).copied().collect()
     }
 
     /// Raises the limits of volumes for charges that a copy under construction retains.
-    pub(super) fn pin<'a>(
+    pub(in crate::pool) fn retain<'a>(
         &'a self,
         disk: &'a Disk,
-        pins: Vec<RetainedCharge>,
+        retains: Vec<RetainedCharge>,
     ) -> Result<PendingCharges<'a>> {
-        self.lock().pending.extend(&pins);
-        let pinned = PendingCharges {
+        self.lock().pending.extend(&retains);
+        let pending = PendingCharges {
             pool: self,
             disk,
-            pins,
+            retains,
         };
-        for pin in &pinned.pins {
-            let raised = self.refresh_limit(disk, pin.volume);
+        for retained in &pending.retains {
+            let raised = self.refresh_limit(disk, retained.volume);
             if let Err(fault) = raised.context("raise a volume's limit") {
-                drop(pinned);
+                drop(pending);
                 return Err(self.classify(fault));
             }
         }
-        Ok(pinned)
+        Ok(pending)
     }
 }
 
@@ -101,34 +101,34 @@ impl Pool {
 pub(in crate::pool) struct PendingCharges<'a> {
     pool: &'a Pool,
     disk: &'a Disk,
-    pub(super) pins: Vec<RetainedCharge>,
+    pub(in crate::pool) retains: Vec<RetainedCharge>,
 }
 
 impl<'a> PendingCharges<'a> {
-    pub(super) fn none(pool: &'a Pool, disk: &'a Disk) -> Self {
+    pub(in crate::pool) fn none(pool: &'a Pool, disk: &'a Disk) -> Self {
         Self {
             pool,
             disk,
-            pins: Vec::new(),
+            retains: Vec::new(),
         }
     }
 }
 
 impl Drop for PendingCharges<'_> {
     fn drop(&mut self) {
-        if self.pins.is_empty() {
+        if self.retains.is_empty() {
             return;
         }
         let mut state = self.pool.lock();
-        for pin in &self.pins {
-            if let Some(at) = state.pending.iter().position(|pending| pending == pin) {
+        for retained in &self.retains {
+            if let Some(at) = state.pending.iter().position(|pending| pending == retained) {
                 state.pending.swap_remove(at);
             }
         }
         drop(state);
-        for pin in &self.pins {
-            if let Err(errno) = self.pool.refresh_limit(self.disk, pin.volume) {
-                tracing::warn!(pool = %self.pool.name(), volume = %pin.volume, %errno, "left a limit raised");
+        for retained in &self.retains {
+            if let Err(errno) = self.pool.refresh_limit(self.disk, retained.volume) {
+                tracing::warn!(pool = %self.pool.name(), volume = %retained.volume, %errno, "left a limit raised");
             }
         }
     }
