@@ -119,7 +119,7 @@ struct State {
     in_flight: u64,
     /// How often room was promised, or a disk opened: nothing came as long as this is the same.
     grants: u64,
-    /// What snapshots being made retained.
+    /// The charges that copies under construction will retain.
     pending: Vec<RetainedCharge>,
     /// What stood on the filesystem when the pool last held nothing.
     other: Bytes,

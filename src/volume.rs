@@ -282,7 +282,7 @@ impl Volumes {
         self.loaded.load(Ordering::Acquire)
     }
 
-    /// Looks at a pool: one that is not what it was becomes unavailable, an unavailable one is opened again.
+    /// Inspects a pool: one that changed becomes unavailable, an unavailable one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
         pool.check(&|site| self.learn_publications(site));
     }

@@ -102,7 +102,7 @@ impl Pool {
         }
     }
 
-    /// Looks at the pool: one that is open may become unavailable, an unavailable one is opened if it can be. A look
+    /// Inspects the pool: an open one may become unavailable, an unavailable one is opened if it can be. A look
     /// that has not ended is not joined by another.
     pub fn check(&self, learn: Learn<'_>) {
         let _looking = match self.looking.try_lock() {

@@ -117,8 +117,9 @@ impl Pool {
         Ok(false)
     }
 
-    /// Limits a volume to what its record says and snapshots retained of it, if the pool can and does.
-    /// Whoever calls it holds [`Pool::limiting`], or another might set what was so before.
+    /// Limits a volume to its recorded size and the charges that copies retain for it, if the pool
+    /// enforces sizes. The caller holds [`Pool::limiting`], or another thread might set the limit of
+    /// an older record.
     pub(crate) fn set_limit(&self, disk: &Disk, record: &VolumeRecord) -> Result<(), Errno> {
         let Some(id) = record.quota_id().filter(|_| disk.accounts()) else {
             return Ok(());

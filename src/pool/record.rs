@@ -87,7 +87,7 @@ pub struct RetainedCharge {
     pub bytes: Bytes,
 }
 
-/// What a volume was made a copy of; the copy itself where it retains.
+/// The source of a copy; in a retained charge, the first copy that captured the extents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {

@@ -13,8 +13,8 @@ use crate::types::Bytes;
 use crate::pool::copies::{CopyJob, Origin};
 
 impl Pool {
-    /// What a copy of a subvolume will retained: what its original retains, and, of a volume, what that is
-    /// charged for.
+    /// The charges that a copy of a subvolume will retain: those that its source retains, and, of a
+    /// volume, its own charge.
     pub(in crate::pool) fn retained_by(&self, order: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
         let entry = match order.origin {
             Origin::Snapshot(entry) => return Ok(self.existing(&entry.record.retains)),
@@ -64,7 +64,7 @@ impl Pool {
         Arc::clone(current.unwrap_or(entry))
     }
 
-    /// The retains of volumes that are there.
+    /// The retained charges of volumes that exist.
     fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
         let state = self.lock();
         let lives =
