@@ -249,8 +249,9 @@ impl Pool {
         self.copies.stop();
     }
 
-    fn disk(&self) -> Result<Arc<Disk>, Unavailable> {
-        self.lock().disk.clone()
+    fn disk(&self) -> Result<Arc<Disk>> {
+        let disk = self.lock().disk.clone();
+        disk.map_err(|reason| self.unavailable(reason))
     }
 
     fn limiting(&self) -> MutexGuard<'_, ()> {
@@ -338,9 +339,7 @@ impl Pool {
 
     /// The type of the filesystem the pool is on.
     pub fn filesystem(&self) -> Result<Filesystem> {
-        let disk = self
-            .disk()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let disk = self.disk()?;
         Ok(disk.filesystem)
     }
 

@@ -33,9 +33,7 @@ impl Pool {
         content: Option<(&Origin, CopyPolicy)>,
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let (disk, _) = self
-            .attached()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let (disk, _) = self.attached()?;
         if disk.quota.enforcement() != enforcement {
             return Err(self.unavailable(Unavailable::EnforcementChanged));
         }
@@ -58,7 +56,7 @@ impl Pool {
         entry: &Entry,
         size: Bytes,
     ) -> Result<Arc<Entry>> {
-        let (disk, _) = self.attached().map_err(|reason| self.unavailable(reason))?;
+        let (disk, _) = self.attached()?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
         self.change(&disk, entry, record)
@@ -88,9 +86,7 @@ impl Pool {
 
     /// What is charged to a volume, where that is counted.
     pub fn charge(&self, entry: &Entry) -> Result<Option<Charge>> {
-        let disk = self
-            .disk()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let disk = self.disk()?;
         let Some(id) = entry.record.quota_id().filter(|_| disk.accounts()) else {
             return Ok(None);
         };
@@ -100,21 +96,19 @@ impl Pool {
 
     /// What the filesystem has.
     pub fn space(&self) -> Result<StatVfs> {
-        let disk = self
-            .disk()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let disk = self.disk()?;
         disk.statvfs().map_err(|fault| self.classify(fault))
     }
 
     /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
     /// is done on a disk that was taken away a moment ago.
-    pub(super) fn attached(&self) -> Result<(Arc<Disk>, OwnedFd), Unavailable> {
+    pub(super) fn attached(&self) -> Result<(Arc<Disk>, OwnedFd)> {
         let disk = self.disk()?;
         match disk.attached(&self.options) {
             Ok(at) => Ok((disk, at)),
-            Err(unavailable) => {
-                self.mark_unavailable(unavailable.clone());
-                Err(unavailable)
+            Err(reason) => {
+                self.mark_unavailable(reason.clone());
+                Err(self.unavailable(reason))
             }
         }
     }
@@ -122,9 +116,7 @@ impl Pool {
     /// Takes a volume or snapshot out of sight, durably; its space comes back in the background, and
     /// until then what was promised to it may stay promised.
     pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>) -> Result<()> {
-        let (disk, _) = self
-            .attached()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let (disk, _) = self.attached()?;
         // Counted before it is there, for the reclaimer may be done with it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
@@ -142,9 +134,7 @@ impl Pool {
     /// A volume's `data/` as the pool's own mount shows it, for a bind mount. The descriptor keeps
     /// the host from unmounting the disk, so it is not to be kept.
     pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
-        let (_, at) = self
-            .attached()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let (_, at) = self.attached()?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
         os::open_place(at, path)
             .context(disk::LOOK_AT_DATA)
@@ -153,9 +143,7 @@ impl Pool {
 
     /// What a volume's `data/` is identified by.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
-        let disk = self
-            .disk()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let disk = self.disk()?;
         disk.data_id(entry)
             .map_err(|fault| self.classify_data(entry, fault))
     }

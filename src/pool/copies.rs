@@ -145,9 +145,7 @@ impl Pool {
         in_use: &dyn Fn() -> Result<bool, E>,
     ) -> Result<Arc<SnapshotEntry>, E> {
         let origin = Origin::Volume(Arc::clone(volume));
-        let (disk, _) = self
-            .attached()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let (disk, _) = self.attached()?;
         let order = CopyJob {
             origin: &origin,
             copy: Source::Snapshot(record.id),
@@ -285,7 +283,7 @@ impl Pool {
     /// What a snapshot of a volume is thought to hold. A tree that nobody counts is promised room as
     /// it is copied.
     pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
-        let disk = self.disk().map_err(|reason| self.unavailable(reason))?;
+        let disk = self.disk()?;
         let origin = Origin::Volume(Arc::clone(volume));
         let source = disk.open_below(&origin.data()).context(OPEN_SOURCE);
         let source = source.map_err(|missing| self.classify_source(&origin, missing))?;

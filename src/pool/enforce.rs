@@ -52,9 +52,7 @@ impl Pool {
     /// Has the kernel enforce the size of a volume that nobody uses. On failure the volume is as it
     /// was, or the request can be repeated.
     pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
-        let (disk, _) = self
-            .attached()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let (disk, _) = self.attached()?;
         let record = &entry.record;
         self.check_enforceable(&disk, record)?;
         let path = [&entry.directory, layout::DATA].join("/");

@@ -252,9 +252,7 @@ impl Pool {
     }
 
     fn grant_room(&self, size: Bytes, look: &impl Fn(&State) -> Result<()>) -> Result<()> {
-        let disk = self
-            .disk()
-            .map_err(|unavailable| self.unavailable(unavailable))?;
+        let disk = self.disk()?;
         let space = disk.space().map_err(|fault| self.classify(fault))?;
         // What is charged only adds room, so it is asked for where there is not enough without.
         match self.grant(&disk, size, (space, &[]), look) {
