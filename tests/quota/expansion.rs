@@ -73,7 +73,7 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
         let (id, target) = node.make_published(served, 4 * MIB).await;
         let room = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         let answer = served.expand(&id, &target, 4 * MIB + room + MIB).await;
-        refused(node.disk.name, answer, Code::OutOfRange, "room");
+        refused(node.disk.name, answer, Code::OutOfRange, "free space");
         node.assert_limited("pvc", 4 * MIB);
         assert_eq!(
             served.clients.get(&id).await.unwrap().capacity_bytes,
