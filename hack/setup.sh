@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing: Debian packages, the Rust toolchain and, for the tests, hack/tools.txt.
+# Installs the missing parts: Debian packages, the Rust toolchain and, for the tests, hack/tools.txt.
 # Checks for Rust and, for the tests, Go.
 #
 # Usage: setup.sh [build|image|test|e2e]   what is to be done with it, default: test; e2e needs what all the others need

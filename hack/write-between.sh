@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts a file between the marks of a page that name what writes there.
+# Puts a file between the marks of a page that name the script which writes there.
 #
 # Usage: write-between.sh PAGE NAME FILE
 set -eu

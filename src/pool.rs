@@ -1,8 +1,8 @@
 //! A pool: a named root path on one filesystem, with what it holds and how it fares.
 //!
 //! A pool is open or unavailable. While it is open, [`disk::Disk`] holds its descriptors; a pool that
-//! becomes unavailable drops them all and is looked at again every few seconds. The mutex guards what is
-//! known in memory and is never held while the disk is asked or written.
+//! becomes unavailable drops them all and is looked at again every few seconds. The mutex guards the state
+//! in memory and is never held while the disk is asked or written.
 
 mod adopt;
 pub(crate) mod capacity;
@@ -149,11 +149,11 @@ pub struct PoolStatus {
     pub silence: Option<Duration>,
     /// The type of its filesystem, as in `ext4`; empty while the pool is unavailable.
     pub filesystem: String,
-    /// What holds sizes in it; nothing while the pool is unavailable.
+    /// The enforcement of sizes in it; none while the pool is unavailable.
     pub enforcement: Enforcement,
     /// The size of its filesystem; 0 while the pool is unavailable or its disk does not answer.
     pub total: Bytes,
-    /// What the next volume may have; 0 while the pool is unavailable or its disk does not answer.
+    /// The largest size of the next volume; 0 while the pool is unavailable or its disk does not answer.
     pub available: Bytes,
     /// The sum of the sizes of its volumes.
     pub reserved: Bytes,

@@ -86,7 +86,7 @@ impl Charge {
 
 /// Finds out what holds sizes on a filesystem.
 pub trait Quotas: Send + Sync + fmt::Debug {
-    /// What holds sizes on the filesystem of this type that `root` is on.
+    /// The quota of the filesystem of this type that `root` is on.
     fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
 
     /// Switches quota on for the new pool in `root`, on a filesystem of this type that holds nothing

@@ -65,7 +65,7 @@ impl fmt::Display for Bytes {
 pub struct Invalid {
     /// The field, parameter or flag.
     pub field: String,
-    /// What is wrong with it and what would be right.
+    /// The mistake, and the right form.
     pub problem: String,
 }
 

@@ -185,7 +185,7 @@ impl Place {
     }
 }
 
-/// The error of what the demo cannot do itself.
+/// The error of a step that the demo itself cannot do.
 pub(super) fn failed(
     what: &'static str,
     path: impl Into<PathBuf>,

@@ -1,4 +1,4 @@
-//! The way out of what is found, as commands where there are any.
+//! The way out of each finding, as commands where there are any.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::pool::enforcement::quoted;
 use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
 use crate::quota::Enforcement;
 
-/// What makes the driver read a pool anew.
+/// The way to have the driver read a pool anew.
 pub(super) const RESTART: &str = "restart the driver on this node";
 
 /// The reason why a pool is unavailable, and the way out that its sentence ends in.
@@ -40,7 +40,7 @@ pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
 }
 
 /// How a tree of that name comes to carry a number. Only a directory takes the flag that hands the
-/// number on, and chattr -R does not go on after what it cannot set.
+/// number on, and chattr -R stops at the first file that it cannot set.
 fn tag(id: u32, tree: &str) -> String {
     let flag = if id == 0 { "-P" } else { "+P" };
     format!(

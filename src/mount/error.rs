@@ -16,7 +16,7 @@ pub enum Error {
     /// A mount or its directory could not be worked on now.
     #[error("{what} {path:?}")]
     Target {
-        /// What was tried, as in "cannot unmount".
+        /// The step that failed, as in "cannot unmount".
         what: &'static str,
         /// The target path.
         path: PathBuf,

@@ -84,7 +84,7 @@ impl<'a> Draft<'a> {
             drop(self);
             return Err(pool.classify(fault));
         }
-        // From here on it may be on the disk whatever happens.
+        // From here on it may be on the disk, even if the sync fails.
         self.content = Content::Committed;
         let synced = disk.sync_parent::<R>();
         let entry = pool.lock().index.insert(Entry { record, directory });

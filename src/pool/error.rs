@@ -97,7 +97,7 @@ pub enum Error {
     Quarantined {
         /// The directory, below the pool's path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
     /// A pool cannot be made or opened at this path.
@@ -105,7 +105,7 @@ pub enum Error {
     Refused {
         /// The path.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and the way out.
         reason: Unavailable,
     },
     /// The pool at this path cannot be taken over.
@@ -113,7 +113,7 @@ pub enum Error {
     NotAdopted {
         /// The path.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and the way out.
         reason: Unavailable,
     },
     /// The pool is to be declared gone, and is there.
@@ -129,7 +129,7 @@ pub enum Error {
     /// A file of the state directory, or a pool's path, could not be read or written.
     #[error("cannot {what} {path:?}: {source}")]
     Io {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The path.
         path: PathBuf,

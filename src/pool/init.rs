@@ -17,7 +17,7 @@ use super::Unavailable;
 use super::marker::{self, Marker, NewPool};
 use super::path::{open_mounted, suitable_filesystem};
 
-/// What a directory must be to be a pool, or become one.
+/// The demands on a directory that is a pool, or becomes one.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// It must be a mount point.
@@ -46,7 +46,7 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool
     marker::init(os, &KernelQuotas, &root, node)
 }
 
-/// Switches on what holds sizes on the btrfs below a path; false if it was on. On other
+/// Switches on the quota of the btrfs below a path; false if it was on. On other
 /// filesystems only a mount can.
 pub fn enable_quota(path: &Path) -> Result<bool> {
     let wanted = Wanted {

@@ -1,4 +1,4 @@
-//! How a pool comes and goes: opened when its disk is there, unavailable when it is not what it was.
+//! How a pool comes and goes: opened when its disk is there, unavailable when the disk has changed.
 
 use std::mem;
 use std::sync::{Arc, PoisonError, TryLockError};

@@ -1,4 +1,4 @@
-//! What a pool has free space for, and what it is like.
+//! The free space of a pool, its reservations, and its status.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,7 +111,7 @@ fn own(state: &State, charged: &[Charged]) -> u64 {
 }
 
 impl Pool {
-    /// What the next volume may have; zero while the pool is unavailable or its disk does not answer.
+    /// The largest size of the next volume; zero while the pool is unavailable or its disk does not answer.
     pub fn available(&self) -> Result<Bytes> {
         if self.is_unavailable() || self.silence().is_some() {
             return Ok(Bytes::ZERO);

@@ -143,7 +143,7 @@ impl Rig {
         }
     }
 
-    /// Asserts what every call says while the pool of a volume is unavailable.
+    /// Asserts the answer of every call while the pool of a volume is unavailable.
     async fn assert_unavailable(&mut self, pool: &str, kept: &KeptVolume) {
         let volume = (kept.name.as_str(), kept.id.as_str());
         assert_unavailable(pool, &mut self.clients, pool, volume, &self.node).await;

@@ -119,7 +119,7 @@ fn visible(steps: &[Step]) -> usize {
     steps.iter().position(|step| *step == Step::Rename).unwrap()
 }
 
-/// Whether the pool is unavailable after a failed step, and what the caller is told.
+/// Whether the pool is unavailable after a failed step, and the answer to the caller.
 fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) {
     // After a failed sync nobody knows what is on the disk, however the error is called.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
@@ -303,7 +303,7 @@ fn is_a_good_pool(fixture: &StepFixture) {
     fixture.settles_to(&["pvc"]);
 }
 
-/// Whichever step of making a pool fails, the pool is unavailable and refuses volumes, and the next look
+/// If any step of making a pool fails, the pool is unavailable and refuses volumes, and the next look
 /// finishes it.
 #[test]
 fn making_a_pool_survives_the_failure_of_every_step() {

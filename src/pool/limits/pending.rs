@@ -21,7 +21,7 @@ impl Pool {
             Origin::Volume(entry) => self.current(entry),
         };
         let volume = &entry.record;
-        // What is gone has no limit to raise.
+        // A volume that is gone has no limit to raise.
         let mut retains = self.existing(&volume.retains);
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
@@ -36,7 +36,7 @@ impl Pool {
         Ok(retains)
     }
 
-    /// What a volume or snapshot holds: a volume's size where nobody counts.
+    /// The bytes in a volume or snapshot; the size of a volume whose use is not counted.
     pub(in crate::pool) fn bytes_held(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
         let entry = match origin {
             Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),

@@ -146,7 +146,7 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
     );
 }
 
-/// A pool that holds nothing on a disk that others filled is not unavailable for it, though what they use
+/// A pool that holds nothing on a disk that others filled is not unavailable for it, though the space that they use
 /// cannot be written down.
 #[tokio::test]
 async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {

@@ -130,7 +130,7 @@ fn rewrite_steps() -> (Vec<Step>, usize) {
     (steps, sync)
 }
 
-/// Whichever step of rewriting the marker fails, the pool is unavailable until the next look, which ends
+/// If any step of rewriting the marker fails, the pool is unavailable until the next look, which ends
 /// the rewriting; if it is only that the disk is full, the pool is well, and the next time it is
 /// empty the rewriting is ended.
 #[test]
@@ -188,7 +188,7 @@ fn stage_to_clear() -> StepFixture {
     fixture
 }
 
-/// Whichever step of a start fails, the pool is unavailable and refuses volumes, and the next look ends
+/// If any step of a start fails, the pool is unavailable and refuses volumes, and the next look ends
 /// the start.
 #[test]
 fn a_start_survives_the_failure_of_every_step() {

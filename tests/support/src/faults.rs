@@ -38,7 +38,7 @@ impl Fakes {
     }
 }
 
-/// Holds whoever makes a step on an entry of a shut name.
+/// Holds each thread that makes a step on an entry of a shut name.
 #[derive(Default)]
 pub struct Gate {
     shut: Mutex<Vec<(&'static str, bool)>>,

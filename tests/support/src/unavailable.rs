@@ -1,4 +1,4 @@
-//! What every call says while a pool is unavailable, and that a pool that is well does all it should.
+//! The answers of every call while a pool is unavailable, and that a healthy pool does all it should.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::messages::{create_with, publish, read_write_once, refused};
 use super::server::Clients;
 use super::{Node, names};
 
-/// Asserts what each call says while the pool of a volume, given by its name and id, is unavailable.
+/// Asserts the answer of each call while the pool of a volume, given by its name and id, is unavailable.
 pub async fn assert_unavailable(
     case: &str,
     clients: &mut Clients,
