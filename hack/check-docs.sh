@@ -1,6 +1,6 @@
 #!/bin/sh
 # Holds the documents against the tree: every test that docs/semantics.md names exists, every test of tests/suite and
-# tests/quota is named there, and no relative link in README.md, CHANGELOG.md, docs/ or e2e/ is dead.
+# tests/quota is named there, and no relative link in README.md, CHANGELOG.md, CONTRIBUTING.md, docs/ or e2e/ is dead.
 #
 # Needs: nothing but a POSIX shell with awk, grep and sed.
 set -eu
@@ -39,7 +39,7 @@ for test in $suite; do
     printf '%s\n' "$named" | grep -qxF "$test" || complain "docs/semantics.md does not name $test"
 done
 
-for page in README.md CHANGELOG.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
+for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
     links=$(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//')
     for link in $links; do
         case $link in *://*) continue ;; esac
