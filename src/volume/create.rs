@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId};
@@ -46,13 +45,7 @@ impl Volumes {
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
         let _id = self.in_flight.hold_id(&id.to_string())?;
-        let filesystem = pool.filesystem().map_err(failed)?;
-        check_filesystem(
-            &pool,
-            filesystem,
-            &request.capabilities,
-            Some(&request.class),
-        )?;
+        check_filesystem(&pool, &request.capabilities, Some(&request.class), failed)?;
         let enforcement = pool.enforcement();
         check_enforcement(&pool, enforcement, &request.class)?;
         let work = pool.begin()?;
@@ -96,9 +89,8 @@ impl Volumes {
     /// create must be reached to say so.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Bytes> {
         let fits = |pool: &Pool| {
-            pool.filesystem().is_ok_and(|filesystem| {
-                check_filesystem(pool, filesystem, capabilities, Some(class)).is_ok()
-            }) && check_enforcement(pool, pool.enforcement(), class).is_ok()
+            check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
+                && check_enforcement(pool, pool.enforcement(), class).is_ok()
         };
         match self.choose_pool(class) {
             Ok(pool) if fits(pool) => Ok(pool.available()?),
@@ -206,7 +198,7 @@ pub(super) fn check_fits(
     for capability in capabilities {
         capability.check_sharing(has.sharing)?;
     }
-    check_filesystem(pool, pool.filesystem()?, capabilities, class)
+    check_filesystem(pool, capabilities, class, Error::from)
 }
 
 /// Whether a volume was made a copy of what is asked for.
@@ -246,15 +238,16 @@ fn check_held(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
 /// Refuses a filesystem type that is not the pool's.
 fn check_filesystem(
     pool: &Pool,
-    has: Filesystem,
     capabilities: &[Capability],
     class: Option<&Class>,
+    failed: fn(pool::Error) -> Error,
 ) -> Result<()> {
     let asked = capabilities
         .iter()
         .map(|c| &c.fs_type)
         .chain(class.map(|class| &class.fs_type));
     for wants in asked.flatten() {
+        let has = pool.filesystem().map_err(failed)?;
         if *wants != has.to_string() {
             let (pool, wants) = (pool.name().clone(), wants.clone());
             return Err(Error::OtherFilesystem { pool, has, wants });
