@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::fault::{Fault, InContext};
-use crate::mount::{MountTable, Place};
+use crate::mount::Place;
 use crate::pool::{
     Claims, Memory, PoolOptions, Unavailable, Unenforced, limits as pool_limits, path,
 };
@@ -411,11 +411,7 @@ impl Examination<'_> {
 /// Where the pool's directory is, which must be what `require-mount` wants.
 fn place(options: &PoolOptions) -> Result<Place, Unavailable> {
     path::open_mounted(&options.path, options.require_mount)?;
-    let place = MountTable::read().and_then(|table| table.place_at(&options.path));
-    let place = place.map_err(|error| Unavailable::Io {
-        what: "find the pool's mount".into(),
-        error: error.to_string(),
-    })?;
+    let place = path::find_mount(|table| table.place_at(&options.path))?;
     if options.require_mount && !place.mounts_whole_filesystem {
         return Err(Unavailable::CannotTell);
     }

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, InContext};
 use crate::filesystem::Filesystem;
-use crate::mount::{GuardedDir, MountTable};
+use crate::mount::GuardedDir;
 use crate::os;
 use crate::pool::index::{Index, RecordDirs};
 use crate::pool::init::open_root;
 use crate::pool::marker::Marker;
+use crate::pool::path::find_mount;
 use crate::pool::{PoolOptions, Unavailable, Unenforced, Wanted, layout};
 use crate::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
@@ -117,11 +118,7 @@ fn unenforced(
     root: &GuardedDir,
     quota: &dyn Quota,
 ) -> Result<Option<Unenforced>, Unavailable> {
-    let place = MountTable::read().and_then(|table| table.place_at(path));
-    let place = place.map_err(|error| Unavailable::Io {
-        what: "find the pool's mount".into(),
-        error: error.to_string(),
-    })?;
+    let place = find_mount(|table| table.place_at(path))?;
     let found = Unenforced::find(quota, filesystem, root.as_fd(), (path, &place));
     Ok(found.context(ASK)?)
 }

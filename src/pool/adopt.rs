@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::fault::InContext;
+use crate::os;
 use crate::pool::error::{Error, Result};
 use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
@@ -12,8 +14,6 @@ use super::init::{Wanted, open_root};
 use super::marker::Marker;
 use super::path::{open_mounted, take_lock};
 use super::{Memory, Unavailable, layout, record};
-use crate::fault::InContext;
-use crate::os;
 
 /// How long a server that ends may still hold the pool.
 const LOCK_WAIT: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
+use crate::fault::{Fault, InContext};
 use crate::os::{self, FileId};
 use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
@@ -18,7 +19,6 @@ use super::trash::TrashEntry;
 use super::{
     CopyPolicy, Entry, Origin, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout,
 };
-use crate::fault::{Fault, InContext};
 
 impl Pool {
     /// Makes a volume from its record, empty or a copy: built unseen, visible by one rename, durable

@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
+use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 use crate::types::{Bytes, Invalid};
 
 use super::disk::Disk;
 use super::draft::Draft;
 use super::record::{Method, RetainedCharge, Source};
 use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
-use crate::fault::{Fault, InContext};
-use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 
 pub(super) use progress::Copies;
 pub(crate) use progress::unfinished;

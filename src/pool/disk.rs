@@ -13,6 +13,8 @@ use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use crate::fault::{Fault, InContext};
+use crate::filesystem::{self, Filesystem};
 use crate::mount::{self, GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
 use crate::quota::{Enforcement, Quota};
@@ -26,8 +28,6 @@ use super::marker::Marker;
 use super::path::{find_marker, look_at_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
 use super::{Context, PoolOptions, Unavailable, layout};
-use crate::fault::{Fault, InContext};
-use crate::filesystem::{self, Filesystem};
 
 pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
 

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
+use crate::tree::{self, LinkCount, Tagging, Weight};
 use crate::types::Bytes;
 
 use super::copies::is_of_the_tree;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::{Entry, Pool, VolumeRecord, Work, layout};
-use crate::fault::{Fault, InContext};
-use crate::tree::{self, LinkCount, Tagging, Weight};
 
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
@@ -19,7 +20,6 @@ use super::record::{
     self, Record, RetainedCharge, SnapshotRecord, Source, Unreadable, VolumeRecord,
 };
 use super::trash::{self, TrashEntry};
-use crate::fault::{Fault, InContext};
 
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::quota::{Charge, Quota};
 use crate::types::{Bytes, VolumeId};
@@ -22,7 +23,6 @@ use super::index::{Index, RecordDirs, Resource};
 use super::record::Record;
 use super::{Entry, Pool, VolumeRecord, layout};
 
-use crate::fault::{Fault, InContext};
 pub(super) use pending::PendingCharges;
 pub(crate) use retained::Retained;
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::fault::{Fault, InContext};
 use crate::filesystem::Filesystem;
 use crate::mount::GuardedDir;
 use crate::os::{self, Os};
@@ -15,7 +16,6 @@ use crate::types::{Bytes, NodeName, PoolId};
 
 use super::capacity::Space;
 use super::{Unavailable, layout, now, record};
-use crate::fault::{Fault, InContext};
 
 /// The marker, `.rootcellar/pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

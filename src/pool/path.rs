@@ -1,5 +1,6 @@
 //! What is at a pool's path before it is opened: the directory, its filesystem, the marker, the lock.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::fault::{Fault, InContext};
+use crate::filesystem::{self, Filesystem};
 use crate::mount::{GuardedDir, MountTable, Place};
 use crate::os;
 use crate::types::PoolId;
@@ -14,8 +17,6 @@ use crate::types::PoolId;
 use super::enforcement::said_at_init;
 use super::marker::{self, Marker};
 use super::{Context, PoolOptions, Unavailable, layout};
-use crate::fault::{Fault, InContext};
-use crate::filesystem::{self, Filesystem};
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
@@ -49,12 +50,7 @@ pub(super) fn look_at_path(
         marker::make_directory(&context.os, &options.path)?;
     }
     let at = open_pool_path(&options.path)?;
-    let place = MountTable::read()
-        .and_then(|table| table.place_of(&at))
-        .map_err(|error| Unavailable::Io {
-            what: "find the pool's mount".into(),
-            error: error.to_string(),
-        })?;
+    let place = find_mount(|table| table.place_of(&at))?;
     if options.require_mount && !place.is_mount_root {
         return Err(Unavailable::NotMounted);
     }
@@ -63,6 +59,17 @@ pub(super) fn look_at_path(
     }
     let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
     Ok((at, place, filesystem))
+}
+
+/// The mount of a pool, as the mount table shows it.
+pub(crate) fn find_mount(
+    find: impl FnOnce(&MountTable) -> io::Result<Place>,
+) -> Result<Place, Unavailable> {
+    let place = MountTable::read().and_then(|table| find(&table));
+    place.map_err(|error| Unavailable::Io {
+        what: "find the pool's mount".into(),
+        error: error.to_string(),
+    })
 }
 
 /// The filesystem of a directory, refused if it cannot hold a pool or is read-only.

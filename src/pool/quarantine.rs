@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::tree::{self, LinkCount, Weight};
 use crate::types::Bytes;
 
 use super::disk::Disk;
 use super::{Pool, Work};
-use crate::tree::{self, LinkCount, Weight};
 
 impl Pool {
     /// Measures the quarantined trees whose space is not known, until the disk or the pool goes.

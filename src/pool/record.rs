@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 use crate::quota::{Charge, Enforcement, OURS};
 use crate::types::{Bytes, ClaimLabel, ObjectId, SnapshotId, VolumeId, VolumeName};
 
 use super::layout;
-use crate::fault::{Fault, InContext};
 
 pub use snapshot::{Method, SnapshotRecord};
 

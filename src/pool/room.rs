@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::fault::{Fault, InContext};
 use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
@@ -13,7 +14,6 @@ use super::disk::Disk;
 use super::index::Resource;
 use super::record::Record;
 use super::{Entry, Pool, PoolStatus, State, Unavailable, VolumeRecord, Work};
-use crate::fault::{Fault, InContext};
 
 /// What else is on a filesystem is written down again when it changed by more than this.
 const OTHER_GRAIN: u64 = 16 << 20;

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
+use crate::fault::Fault;
 use crate::pool::error::Error;
 use crate::types::{NodeName, PoolId, PoolName};
 
 use super::record::Unreadable;
-use crate::fault::Fault;
 
 /// Why a pool cannot be used now, each with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

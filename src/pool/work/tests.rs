@@ -3,10 +3,11 @@ use std::thread::sleep;
 
 use tempfile::TempDir;
 
-use super::*;
 use crate::os::Os;
 use crate::pool::{Context, Memory};
 use crate::quota::KernelQuotas;
+
+use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
