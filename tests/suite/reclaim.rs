@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use rootcellar::os::Step;
+use rootcellar::quota::FakeQuota;
 use rootcellar::types::Bytes;
 
 use fixture::{ReclaimFixture, delete, make};
@@ -396,6 +397,39 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
     gate.open(|_| true);
     fixture.is_clean();
     assert_eq!(fixture.driver().list(0, "").unwrap().volumes, [again]);
+}
+
+/// A removal that ends because its pool becomes unavailable goes on when the pool is served again,
+/// and the quota id is released.
+#[test]
+fn a_removal_that_an_unavailable_pool_ended_goes_on() {
+    let gate = Arc::new(Gate::default());
+    gate.shut("gated");
+    let quota = Arc::new(FakeQuota::default());
+    let fixture = ReclaimFixture::with(&Fakes {
+        quotas: quota.clone(),
+        ..gate.fakes()
+    });
+    let opened = Opened(&gate);
+    std::fs::write(fixture.make("pvc").join("gated"), "").unwrap();
+    fixture.delete("pvc");
+    eventually("the reclaimer is at work", || gate.holds("gated"));
+    let away = fixture.node.path("away");
+    std::fs::rename(&fixture.pool, &away).unwrap();
+    fixture.driver().check_pools();
+    assert!(fixture.status().unavailable.is_some());
+    let trash = away.join(".rootcellar/trash");
+    let data = trash.join(&names(&trash)[0]).join("data");
+    drop(opened);
+    eventually("the file is removed", || names(&data).is_empty());
+    std::fs::rename(&away, &fixture.pool).unwrap();
+    // The ended removal holds the lock of the pool for a moment.
+    eventually("the pool is served", || {
+        fixture.driver().check_pools();
+        fixture.status().unavailable.is_none()
+    });
+    fixture.is_clean();
+    assert!(quota.limits().is_empty(), "{:?}", quota.limits());
 }
 
 /// What is reclaimed before its delete is answered does not wait for ever in the numbers.

@@ -189,15 +189,17 @@ impl Pass<'_> {
             Ok(false) => {
                 self.left.resisting.remove(name);
             }
-            Err(fault) if fault.errno == Errno::CANCELED => return false,
+            Err(fault) if fault.errno == Errno::CANCELED => {
+                self.resist(name);
+                return false;
+            }
             Err(fault) => self.postpone(name, fault),
         }
         true
     }
 
     fn postpone(&mut self, name: &OsStr, fault: Fault) {
-        let before = self.left.resisting.get(name).copied();
-        let retry = Retry::after(before.as_ref().map(|before| &before.retry));
+        let retry = self.resist(name);
         tracing::warn!(
             pool = %self.pool().options.name,
             entry = %name.display(),
@@ -205,10 +207,17 @@ impl Pass<'_> {
             retry_in = ?retry.delay,
             "something in the trash resists"
         );
+    }
+
+    /// Has an entry tried again later. It may not be empty, so its quota id does not wait alone.
+    fn resist(&mut self, name: &OsStr) -> Retry {
+        let before = self.left.resisting.get(name).copied();
+        let retry = Retry::after(before.as_ref().map(|before| &before.retry));
         let emptied = self.left.emptied.remove(name);
         let emptied = emptied.or(before.and_then(|before| before.emptied));
         let resisting = Resisting { retry, emptied };
         self.left.resisting.insert(name.to_owned(), resisting);
+        retry
     }
 
     /// Releases the quota ids of empty entries, when that is due. The blocks of an entry that an
