@@ -7,7 +7,7 @@ use crate::check::inspect::Looked;
 use crate::fault::{Fault, InContext};
 use crate::mount::{MountTable, Place};
 use crate::os;
-use crate::pool::capacity::{Others, Room, Space};
+use crate::pool::capacity::{FreeSpace, Others, Policy, Space};
 use crate::pool::enforcement::quoted;
 use crate::pool::layout;
 use crate::pool::record::Record;
@@ -47,7 +47,7 @@ impl Examination<'_> {
 
     fn promises(&mut self, looked: &Looked, on_root_disk: bool) -> Result<(), Fault> {
         let room = room(looked, self.options, on_root_disk)?;
-        let (holds, reserved) = (Bytes(room.holds()), Bytes(room.reserved));
+        let (holds, reserved) = (Bytes(room.capacity()), Bytes(room.reserved));
         let thousandths = self.options.overcommit.0;
         if thousandths > 1000 {
             let (whole, rest) = (thousandths / 1000, thousandths % 1000);
@@ -97,7 +97,7 @@ fn room(
     looked: &Looked,
     options: &crate::pool::PoolOptions,
     on_root_disk: bool,
-) -> Result<Room, Fault> {
+) -> Result<FreeSpace, Fault> {
     let vfs = rustix::fs::fstatvfs(&looked.root).context("ask for the disk's space")?;
     let space = Space::from(vfs);
     let quota = &*looked.quota;
@@ -114,16 +114,20 @@ fn room(
         }
         Others::AllBut(charged)
     } else {
-        Others::Stood(looked.marker.other_bytes.0)
+        Others::WhenEmpty(looked.marker.other_bytes.0)
     };
     // Quarantined trees are findings of their own, and only a server measures them.
-    let reserved = looked.index.promised(counted, 0);
-    Ok(Room {
-        space,
-        others,
-        reserved,
+    let reserved = looked.index.reserved_of(counted, 0);
+    let policy = Policy {
+        counted,
         overcommit: options.overcommit,
         reserve: options.reserve,
         on_root_disk,
+    };
+    Ok(FreeSpace {
+        space,
+        others,
+        reserved,
+        policy,
     })
 }

@@ -1,335 +1,396 @@
-//! How much a pool may still promise.
+//! Free space and reservations.
+//!
+//! A grant reserves bytes for an object under construction, if the free space allows it. The disk
+//! is measured without the lock of the pool's state, so that a filesystem that hangs stops only the
+//! calls that measure.
 
-use rustix::fs::StatVfs;
+mod free_space;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::fault::{Fault, InContext};
+use crate::pool::error::{Error, Result};
 use crate::types::Bytes;
 
-use super::{Overcommit, Reserve};
+use super::disk::Disk;
+use super::index::{Index, Resource};
+use super::record::Record;
+use super::state::Refused;
+use super::{Entry, Pool, Unavailable, VolumeRecord, Work};
 
-/// Left free for the filesystem's own metadata: 1 %, at most 64 MiB.
-const MAX_SLACK: u64 = 64 << 20;
+pub(crate) use free_space::{FreeSpace, Others, Policy, Space};
 
-/// The hundredths kept free where a pool shares the node's root disk and nothing else is said:
-/// the kubelet evicts pods when that disk runs full.
-const ROOT_DISK_RESERVE: u8 = 15;
+/// The marker records the bytes that others use again when they changed by this many.
+const OTHER_GRAIN: u64 = 16 << 20;
 
-/// What a volume is made of: two directories and a record.
-const INODES_OF_A_VOLUME: u64 = 3;
+/// The least growth of a reservation, so that a copy of unknown size does not ask for each file.
+const COVER: u64 = 64 << 20;
 
-/// The room of a filesystem as statvfs(2) gives it, in bytes.
+/// The age at which charges are read again to report the capacity. A grant always reads them.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// The reservations of a pool, and its last measurement.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    /// The bytes reserved for objects under construction.
+    in_flight: u64,
+    /// The number of grants and openings: nothing was added to the pool while it is the same.
+    grants: u64,
+    /// The bytes that others used on the filesystem when the pool was empty last.
+    other: Bytes,
+    recent: Option<Recent>,
+}
+
+/// A measurement that was summed up.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    at: Instant,
+    space: Space,
+    /// The bytes that are the volumes' own.
+    own: u64,
+    /// The removals from the index until then: the charge of a deleted volume no longer counts.
+    removals: u64,
+}
+
+/// The space of a filesystem and the charges of its volumes.
+#[derive(Debug)]
+pub(super) struct Measurement {
+    at: Instant,
+    space: Space,
+    charged: Vec<Charged>,
+}
+
+/// The bytes charged to a volume.
+#[derive(Debug)]
+pub(super) struct Charged {
+    entry: Arc<Entry>,
+    quota_id: u32,
+    bytes: u64,
+}
+
+impl Charged {
+    /// The charge of a volume that has a size and a quota id, before it is read.
+    pub(super) fn of(entry: &Arc<Entry>) -> Option<Self> {
+        let has_size = entry.record.size_bytes > Bytes::ZERO;
+        let quota_id = entry.record.quota_id().filter(|_| has_size)?;
+        Some(Self {
+            entry: Arc::clone(entry),
+            quota_id,
+            bytes: u64::MAX,
+        })
+    }
+}
+
+/// An empty pool. Two of them are equal if the pool was empty all the time in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Space {
-    /// What is used and what is available, without what the filesystem keeps for root.
-    pub(crate) total: u64,
-    /// What is used.
-    pub(crate) used: u64,
-    /// What is available; nothing where there are no inodes for a volume.
-    pub(crate) available: u64,
+pub(super) struct Empty {
+    other: Bytes,
+    grants: u64,
 }
 
-impl From<StatVfs> for Space {
-    fn from(vfs: StatVfs) -> Self {
-        let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
-        let used = bytes(vfs.f_blocks.saturating_sub(vfs.f_bfree));
-        let available = bytes(vfs.f_bavail);
-        // A filesystem that does not number its inodes, such as btrfs, says that it has none.
-        let has_inodes = vfs.f_files == 0 || vfs.f_favail >= INODES_OF_A_VOLUME;
-        Self {
-            total: used.saturating_add(available),
-            used,
-            available: if has_inodes { available } else { 0 },
-        }
-    }
-}
-
-/// Everything the capacity of a pool depends on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
-    pub(crate) space: Space,
-    /// How much of what is used is not the volumes' own.
-    pub(crate) others: Others,
-    /// What is promised to volumes, those being made included; without accounting, also to what
-    /// waits in the trash.
-    pub(crate) reserved: u64,
-    pub(crate) overcommit: Overcommit,
-    pub(crate) reserve: Option<Reserve>,
-    pub(crate) on_root_disk: bool,
-}
-
-/// How much of what is used on a filesystem is not its volumes' own.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Others {
-    /// All but this, which is charged to volumes that have a size, to each no more than its size:
-    /// what is beyond that is nobody's promise.
-    AllBut(u64),
-    /// What stood there when the pool held nothing, for nobody counts.
-    Stood(u64),
-}
-
-impl Room {
-    /// The largest size the next volume may have: never more than is free now, and never more
-    /// than what volumes may ever hold, times the overcommit, less what is promised. `reserve`
-    /// and the slack are kept out of both, or promises not yet written to would eat them.
-    pub(crate) fn available(&self) -> Bytes {
-        let kept = self.kept();
-        let free = self.space.available.saturating_sub(kept);
-        let promise = u128::from(self.holds()) * u128::from(self.overcommit.0) / 1000;
-        let left = promise.saturating_sub(self.reserved.into());
-        Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
-    }
-
-    /// What volumes may ever hold.
-    pub(crate) fn holds(&self) -> u64 {
-        let holds = match self.others {
-            Others::AllBut(charged) => {
-                let holds = self.space.available.saturating_add(charged);
-                holds.min(self.space.total)
+impl Measurement {
+    /// The bytes of the charges that are the volumes' own. A volume that was deleted meanwhile has
+    /// no reservation any more, and its space is not free yet.
+    fn own(&self, index: &Index) -> u64 {
+        let own = self.charged.iter().filter_map(|volume| {
+            let record = &index.get::<VolumeRecord>(volume.entry.record.id)?.record;
+            // Another volume may have the name of a deleted one.
+            if record.quota_id() != Some(volume.quota_id) {
+                return None;
             }
-            Others::Stood(other) => self.space.total.saturating_sub(other),
-        };
-        holds.saturating_sub(self.kept())
-    }
-
-    fn kept(&self) -> u64 {
-        let default = if self.on_root_disk {
-            Reserve::Percent(ROOT_DISK_RESERVE)
-        } else {
-            Reserve::Percent(0)
-        };
-        let reserve = match self.reserve.unwrap_or(default) {
-            Reserve::Bytes(bytes) => bytes.0,
-            Reserve::Percent(percent) => self.space.total / 100 * u64::from(percent),
-        };
-        reserve.saturating_add((self.space.total / 100).min(MAX_SLACK))
+            Some(record.own(volume.bytes, index.retained().of(record.id)))
+        });
+        own.fold(index.copied(), u64::saturating_add)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn room(available: u64, other: u64, reserved: u64) -> Room {
-        let total = 100 * GIB;
-        Room {
-            space: Space {
-                total,
-                used: total - available,
-                available,
-            },
-            others: Others::Stood(other),
-            reserved,
-            overcommit: Overcommit(1000),
-            reserve: Some(Reserve::Bytes(Bytes(0))),
-            on_root_disk: false,
-        }
+impl Reservations {
+    /// Starts anew for a disk that was opened.
+    pub(super) fn opened(&mut self, other: Bytes) {
+        self.other = other;
+        self.recent = None;
+        self.grants = self.grants.wrapping_add(1);
     }
 
-    #[test]
-    #[allow(clippy::too_many_lines, reason = "it is one table")]
-    fn a_pool_promises_no_more_than_it_may_ever_hold_and_no_more_than_is_free() {
-        let slack = MAX_SLACK;
-        let plain = room(100 * GIB, 0, 0);
-        let cases = [
-            ("empty", plain, 100 * GIB - slack),
-            (
-                "promised, nothing written",
-                room(100 * GIB, 0, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "promised and written",
-                room(40 * GIB, 0, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            ("all promised", room(100 * GIB, 0, 100 * GIB), 0),
-            (
-                "other data",
-                room(70 * GIB, 30 * GIB, 20 * GIB),
-                50 * GIB - slack,
-            ),
-            (
-                "other data grew since",
-                room(10 * GIB, 30 * GIB, 20 * GIB),
-                10 * GIB - slack,
-            ),
-            ("full", room(0, 0, 0), 0),
-            (
-                "reserve in bytes",
-                Room {
-                    reserve: Some(Reserve::Bytes(Bytes(10 * GIB))),
-                    ..plain
-                },
-                90 * GIB - slack,
-            ),
-            (
-                "reserve of hundredths",
-                Room {
-                    reserve: Some(Reserve::Percent(25)),
-                    ..plain
-                },
-                75 * GIB - slack,
-            ),
-            (
-                "the reserve is not promised away while nothing is written",
-                Room {
-                    reserve: Some(Reserve::Percent(25)),
-                    ..room(100 * GIB, 0, 75 * GIB)
-                },
-                0,
-            ),
-            (
-                "root disk",
-                Room {
-                    reserve: None,
-                    on_root_disk: true,
-                    ..plain
-                },
-                85 * GIB - slack,
-            ),
-            (
-                "own disk",
-                Room {
-                    reserve: None,
-                    ..plain
-                },
-                100 * GIB - slack,
-            ),
-            (
-                "overcommit shows no more than is free",
-                Room {
-                    overcommit: Overcommit(2000),
-                    ..room(100 * GIB, 0, 90 * GIB)
-                },
-                100 * GIB - slack,
-            ),
-            (
-                "overcommit has an end",
-                Room {
-                    overcommit: Overcommit(1500),
-                    ..room(100 * GIB, 0, 140 * GIB)
-                },
-                10 * GIB - slack * 3 / 2,
-            ),
-            (
-                "undercommit",
-                Room {
-                    overcommit: Overcommit(500),
-                    ..plain
-                },
-                50 * GIB - slack / 2,
-            ),
-        ];
-        for (name, room, expected) in cases {
-            assert_eq!(room.available(), Bytes(expected), "{name}");
-        }
+    pub(super) fn set_other(&mut self, other: Bytes) {
+        self.other = other;
     }
 
-    #[test]
-    fn what_is_charged_to_volumes_is_theirs_and_all_else_is_not() {
-        let slack = MAX_SLACK;
-        let charged = |available: u64, charged: u64, reserved: u64| Room {
-            others: Others::AllBut(charged),
-            ..room(available, 0, reserved)
-        };
-        let cases = [
-            ("empty", charged(100 * GIB, 0, 0), 100 * GIB - slack),
-            (
-                "promised, nothing written",
-                charged(100 * GIB, 0, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "promised and written",
-                charged(40 * GIB, 60 * GIB, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "half written",
-                charged(70 * GIB, 30 * GIB, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "other data stands there",
-                charged(40 * GIB, 30 * GIB, 60 * GIB),
-                10 * GIB - slack,
-            ),
-            (
-                "other data ate what is promised",
-                charged(20 * GIB, 30 * GIB, 60 * GIB),
-                0,
-            ),
-            (
-                "more is charged than the disk holds, as of shared blocks",
-                charged(90 * GIB, 60 * GIB, 60 * GIB),
-                40 * GIB - slack,
-            ),
-        ];
-        for (name, room, expected) in cases {
-            assert_eq!(room.available(), Bytes(expected), "{name}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_available_where_a_volume_finds_no_inodes() {
-        let cases = [
-            // inodes in all, inodes available, bytes available
-            (0, 0, 5 << 12),
-            (1000, 3, 5 << 12),
-            (1000, 2, 0),
-            (1000, 0, 0),
-        ];
-        for (f_files, f_favail, available) in cases {
-            let space = Space::from(StatVfs {
-                f_bsize: 4096,
-                f_frsize: 4096,
-                f_blocks: 10,
-                f_bfree: 6,
-                f_bavail: 5,
-                f_files,
-                f_ffree: f_favail,
-                f_favail,
-                f_fsid: 0,
-                f_flag: rustix::fs::StatVfsMountFlags::empty(),
-                f_namemax: 255,
-            });
-            let (total, used) = (9 << 12, 4 << 12);
-            let expected = Space {
-                total,
-                used,
-                available,
-            };
-            assert_eq!(space, expected, "{f_favail} of {f_files}");
-        }
-    }
-
-    #[test]
-    fn absurd_numbers_do_not_overflow() {
-        let space = Space {
-            total: u64::MAX,
-            used: 0,
-            available: u64::MAX,
-        };
-        let room = Room {
+    pub(super) fn recent_free_space(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
+        let Recent {
+            at,
             space,
-            others: Others::Stood(0),
-            reserved: 0,
-            overcommit: Overcommit(1_000_000),
-            reserve: Some(Reserve::Percent(0)),
-            on_root_disk: false,
+            own,
+            removals,
+        } = self.recent?;
+        let is_recent = at.elapsed() < MAX_AGE && removals == index.removals();
+        is_recent.then(|| self.free_space(index, policy, space, own))
+    }
+
+    pub(super) fn measured(
+        &mut self,
+        index: &Index,
+        policy: &Policy,
+        measurement: &Measurement,
+    ) -> FreeSpace {
+        let (space, own) = (measurement.space, measurement.own(index));
+        if policy.counted {
+            self.recent = Some(Recent {
+                at: measurement.at,
+                space,
+                own,
+                removals: index.removals(),
+            });
+        }
+        self.free_space(index, policy, space, own)
+    }
+
+    fn free_space(&self, index: &Index, policy: &Policy, space: Space, own: u64) -> FreeSpace {
+        let others = if policy.counted {
+            Others::AllBut(own)
+        } else {
+            Others::WhenEmpty(self.other.0)
         };
-        assert_eq!(room.available(), Bytes::MAX);
-        let full = Room {
-            others: Others::Stood(u64::MAX),
-            reserved: u64::MAX,
-            ..room
+        let reserved = index.reserved_of(policy.counted, space.used);
+        FreeSpace {
+            space,
+            others,
+            reserved: reserved.saturating_add(self.in_flight),
+            policy: *policy,
+        }
+    }
+
+    /// Reserves bytes; if there is less free space, the error is the largest size possible.
+    pub(super) fn grant(
+        &mut self,
+        index: &Index,
+        policy: &Policy,
+        size: Bytes,
+        measurement: &Measurement,
+    ) -> Result<(), Bytes> {
+        let own = measurement.own(index);
+        let free = self.free_space(index, policy, measurement.space, own);
+        let available = free.available();
+        if size > available {
+            return Err(available);
+        }
+        self.in_flight = self.in_flight.saturating_add(size.0);
+        self.grants = self.grants.wrapping_add(1);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+
+    /// These reservations, if there are none.
+    pub(super) fn empty(&self) -> Option<Empty> {
+        (self.in_flight == 0).then_some(Empty {
+            other: self.other,
+            grants: self.grants,
+        })
+    }
+}
+
+/// Bytes reserved for an object under construction; released when dropped.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    work: &'a Work<'a>,
+    size: AtomicU64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let size = self.size.load(Ordering::Relaxed);
+        self.work.pool().state.release(size);
+    }
+}
+
+impl Reservation<'_> {
+    /// Reports that the disk has answered and the work goes on.
+    pub(super) fn advance(&self) {
+        self.work.advance();
+    }
+
+    pub(super) fn size(&self) -> Bytes {
+        Bytes(self.size.load(Ordering::Relaxed))
+    }
+
+    /// Grows the reservation to at least `bytes`; called by one thread at a time.
+    pub(super) fn cover(&self, bytes: u64) -> Result<()> {
+        let missing = bytes.saturating_sub(self.size().0);
+        if missing == 0 {
+            return Ok(());
+        }
+        let grant = |more| {
+            self.work.pool().grant(Bytes(more), &|_| Ok(()))?;
+            self.size.fetch_add(more, Ordering::Relaxed);
+            Ok(())
         };
-        assert_eq!(full.available(), Bytes::ZERO);
-        let charged = Room {
-            others: Others::AllBut(u64::MAX),
-            ..room
+        match grant(missing.max(COVER)) {
+            Err(Error::NoSpace { .. }) if missing < COVER => grant(missing),
+            granted => granted,
+        }
+    }
+}
+
+impl Pool {
+    /// The largest size of the next volume; zero while the pool is unavailable or its disk does not answer.
+    pub fn available(&self) -> Result<Bytes> {
+        if self.is_unavailable() || self.silence().is_some() {
+            return Ok(Bytes::ZERO);
+        }
+        let _work = self.begin()?;
+        let free = self.free_space();
+        Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
+    }
+
+    /// The free space, by charges that are at most [`MAX_AGE`] old: reading them takes time for each
+    /// volume.
+    pub(super) fn free_space(&self) -> Option<FreeSpace> {
+        let disk = self.disk().ok()?;
+        let policy = self.policy(&disk);
+        if let Some(recent) = self.state.recent_free_space(&policy) {
+            return Some(recent);
+        }
+        let measurement = self.measure(&disk).ok()?;
+        Some(self.state.free_space(&policy, &measurement))
+    }
+
+    fn policy(&self, disk: &Disk) -> Policy {
+        Policy {
+            counted: disk.accounts(),
+            overcommit: self.options.overcommit,
+            reserve: self.options.reserve,
+            on_root_disk: disk.is_on_root_disk(),
+        }
+    }
+
+    /// Measures the filesystem and the charges of all volumes that have a size. A pod may write or
+    /// delete meanwhile, so each charge is read twice and the smaller value counts: a charge adds to
+    /// the free space.
+    fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
+        let at = Instant::now();
+        let mut charged = if disk.accounts() {
+            self.state.charged()
+        } else {
+            Vec::new()
         };
-        assert_eq!(charged.available(), Bytes::MAX);
+        let read = |charged: &mut Vec<Charged>| -> Result<(), Fault> {
+            for volume in charged {
+                let bytes = disk.quota.usage(volume.quota_id);
+                let bytes = bytes.context("ask what a volume uses")?;
+                volume.bytes = volume.bytes.min(bytes);
+            }
+            Ok(())
+        };
+        read(&mut charged)?;
+        let space = disk.space()?;
+        read(&mut charged)?;
+        Ok(Measurement { at, space, charged })
+    }
+
+    /// Reserves bytes for a volume or snapshot that is about to be made, unless it exists: the pool
+    /// may have been opened a moment ago.
+    pub(crate) fn reserve<'a, R: Resource>(
+        &self,
+        work: &'a Work<'a>,
+        id: R::Id,
+        size: Bytes,
+    ) -> Result<Reservation<'a>> {
+        self.reserve_if(work, size, &|index| {
+            let known = index.get::<R>(id).is_some();
+            if known || index.quarantined_as::<R>(id).is_some() {
+                return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
+            }
+            Ok(())
+        })
+    }
+
+    /// Reserves bytes for a volume that is about to grow by `more`.
+    pub(crate) fn reserve_growth<'a>(
+        &self,
+        work: &'a Work<'a>,
+        entry: &Arc<Entry>,
+        more: Bytes,
+    ) -> Result<Reservation<'a>> {
+        let id = entry.record.id;
+        self.reserve_if(work, more, &|index| match index.get::<VolumeRecord>(id) {
+            Some(current) if current.record == entry.record => Ok(()),
+            _ => Err(Error::Busy(format!("{id}, whose pool was just opened,"))),
+        })
+    }
+
+    fn reserve_if<'a>(
+        &self,
+        work: &'a Work<'a>,
+        size: Bytes,
+        admit: &dyn Fn(&Index) -> Result<()>,
+    ) -> Result<Reservation<'a>> {
+        self.grant(size, admit)?;
+        Ok(Reservation {
+            work,
+            size: AtomicU64::new(size.0),
+        })
+    }
+
+    fn grant(&self, size: Bytes, admit: &dyn Fn(&Index) -> Result<()>) -> Result<()> {
+        let disk = self.disk()?;
+        let policy = self.policy(&disk);
+        let grant = |measurement: &Measurement| {
+            let granted = self.state.grant(&policy, size, measurement, admit);
+            granted.map_err(|refused| match refused {
+                Refused::Unavailable(reason) => self.unavailable(reason),
+                Refused::Error(error) => error,
+                Refused::NoSpace { available } => Error::NoSpace {
+                    pool: self.options.name.clone(),
+                    size,
+                    available,
+                },
+            })
+        };
+        let space = disk.space().map_err(|fault| self.classify(fault))?;
+        // Charges only add free space, so they are read where there is not enough without them.
+        let uncharged = Measurement {
+            at: Instant::now(),
+            space,
+            charged: Vec::new(),
+        };
+        match grant(&uncharged) {
+            Err(Error::NoSpace { .. }) if policy.counted => {
+                let measured = self.measure(&disk);
+                grant(&measured.map_err(|fault| self.classify(fault))?)
+            }
+            granted => granted,
+        }
+    }
+
+    /// Measures the use of the filesystem by others while the pool is empty. Filesystems return
+    /// freed space late, so only an idle pool may find that others use more than before.
+    ///
+    /// Returns whether the pool is empty.
+    pub(super) fn measure_if_empty(&self, disk: &Arc<Disk>, idle: bool) -> bool {
+        let Some(before) = self.state.empty() else {
+            return false;
+        };
+        let outcome = disk.used(idle).map_err(Unavailable::from).and_then(|used| {
+            // A volume that was made meanwhile may be part of the measurement, even if it was deleted.
+            if self.state.empty() != Some(before) {
+                return Ok(before.other);
+            }
+            let other = if idle { used } else { used.min(before.other) };
+            // A full disk has no free space either way, and is measured again later.
+            if other.0.abs_diff(before.other.0) >= OTHER_GRAIN && !disk.keep_other(other)? {
+                return Ok(before.other);
+            }
+            Ok(other)
+        });
+        match outcome {
+            Ok(other) => self.state.set_other(disk, other),
+            Err(unavailable) => self.mark_unavailable(&unavailable),
+        }
+        true
     }
 }

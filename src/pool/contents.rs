@@ -81,7 +81,7 @@ impl Pool {
             return Err(self.classify(fault));
         }
         let directory = entry.directory.clone();
-        Ok(self.lock().index.insert(Entry { record, directory }))
+        Ok(self.state.insert(Entry { record, directory }))
     }
 
     /// What is charged to a volume, where that is counted.
@@ -107,7 +107,7 @@ impl Pool {
         match disk.attached(&self.options) {
             Ok(at) => Ok((disk, at)),
             Err(reason) => {
-                self.mark_unavailable(reason.clone());
+                self.mark_unavailable(&reason);
                 Err(self.unavailable(reason))
             }
         }
@@ -120,13 +120,13 @@ impl Pool {
         // Counted before it is there, for the reclaimer may be done with it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
-        self.lock().index.bin(place.clone().into(), trashed);
-        let binned = disk.bin::<R>(&entry.directory, &place);
-        if matches!(binned, Ok(false) | Err(Fault { sync: false, .. })) {
-            self.lock().index.forget_trash(place.as_ref());
+        self.state.add_to_trash(place.clone().into(), trashed);
+        let moved = disk.move_to_trash::<R>(&entry.directory, &place);
+        if matches!(moved, Ok(false) | Err(Fault { sync: false, .. })) {
+            self.state.remove_from_trash(place.as_ref());
         }
-        binned.map_err(|fault| self.classify(fault))?;
-        self.lock().index.remove::<R>(entry.record.id());
+        moved.map_err(|fault| self.classify(fault))?;
+        self.state.remove::<R>(entry.record.id());
         self.trash.notify();
         Ok(())
     }

@@ -32,7 +32,7 @@ use super::{Context, PoolOptions, Unavailable, layout};
 pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
 
 /// The most bytes of a directory's name that are kept in the trash.
-const MAX_BINNED: usize = 200;
+const MAX_TRASH_NAME: usize = 200;
 
 /// A filesystem has grown much by more than such a part.
 const MUCH_GROWN: u64 = 64;
@@ -388,13 +388,17 @@ impl Disk {
     /// A name in the trash that nothing else has.
     pub(crate) fn place_in_trash(directory: &str) -> String {
         // A directory renamed by hand may have a name that leaves no room for a suffix.
-        let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_BINNED));
+        let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_TRASH_NAME));
         format!("{}.{}", &directory[start..], Uuid::new_v4().simple())
     }
 
     /// Takes something out of sight, to its place in the trash, durably; false if somebody removed
     /// it by hand: then it is gone, which is what was asked for.
-    pub(crate) fn bin<R: Record>(&self, directory: &str, place: &str) -> Result<bool, Fault> {
+    pub(crate) fn move_to_trash<R: Record>(
+        &self,
+        directory: &str,
+        place: &str,
+    ) -> Result<bool, Fault> {
         let home = self.homes.of::<R>();
         let moved = self
             .context

@@ -163,7 +163,7 @@ impl Index {
         index.read::<SnapshotRecord>(homes, pool, quota)?;
         // Last, because a volume deleted meanwhile goes there.
         for (name, entry) in trash::entries(&homes.trash)? {
-            index.bin(name, entry);
+            index.add_to_trash(name, entry);
         }
         Ok(index)
     }
@@ -279,14 +279,14 @@ impl Index {
     }
 
     /// Counts an entry of the trash.
-    pub(crate) fn bin(&mut self, name: OsString, entry: TrashEntry) {
+    pub(crate) fn add_to_trash(&mut self, name: OsString, entry: TrashEntry) {
         self.retain(&entry.retains);
         self.sums.trash = self.sums.trash.saturating_add(entry.promised);
         self.trash.insert(name, entry);
     }
 
     /// Counts an entry of the trash no longer.
-    pub(crate) fn forget_trash(&mut self, name: &OsStr) {
+    pub(crate) fn remove_from_trash(&mut self, name: &OsStr) {
         if let Some(entry) = self.trash.remove(name) {
             self.sums.trash = self.sums.trash.saturating_sub(entry.promised);
             self.release(&entry.retains);
@@ -384,7 +384,7 @@ impl Index {
     /// retained charges, and the retained charges of each volume that is there. The blocks of a
     /// deleted volume are used already, and it writes no more. Elsewhere they are the sizes, and
     /// those of deleted volumes until they are reclaimed.
-    pub(crate) fn promised(&self, counted: bool, used: u64) -> u64 {
+    pub(crate) fn reserved_of(&self, counted: bool, used: u64) -> u64 {
         let sums = &self.sums;
         let promised = if counted {
             let alone = sums.sizes.saturating_sub(sums.covered);

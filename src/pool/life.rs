@@ -1,7 +1,6 @@
-//! How a pool comes and goes: opened when its disk is there, unavailable when the disk has changed.
+//! Opening a pool when its disk is present, and closing it when the disk fails or changes.
 
-use std::mem;
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 use std::time::Instant;
 
 use crate::types::Bytes;
@@ -9,9 +8,10 @@ use crate::types::Bytes;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::index::Index;
+use super::state::Closing;
 use super::{Learn, Pool, Unavailable};
 
-/// What opening a pool yields.
+/// An opened disk and its records.
 struct Opened {
     disk: Disk,
     index: Index,
@@ -20,20 +20,23 @@ struct Opened {
 
 impl Pool {
     /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
-    /// once `learn` has learned what of it is published.
+    /// once `learn` knows which volumes are published.
     pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
-        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        self.open_looking(deadline, learn)
+        let _inspecting = self
+            .inspecting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.open_inspecting(deadline, learn)
     }
 
-    fn open_looking(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
+    fn open_inspecting(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
         match self.try_open(deadline, learn) {
             Ok(opened) => {
                 self.serve(opened);
                 Ok(())
             }
             Err(unavailable) => {
-                self.mark_unavailable(unavailable.clone());
+                self.mark_unavailable(&unavailable);
                 Err(unavailable)
             }
         }
@@ -75,15 +78,7 @@ impl Pool {
             );
         }
         self.warn_if_unenforced(&disk);
-        let mut state = self.lock();
-        state.id = Some(disk.id);
-        state.index = index;
-        state.other = other;
-        state.measured = None;
-        state.grants = state.grants.wrapping_add(1);
-        let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
-        drop(state);
-        drop(before);
+        self.state.open(disk, index, other);
         self.trash.notify();
     }
 
@@ -102,57 +97,48 @@ impl Pool {
         }
     }
 
-    /// Inspects the pool: an open one may become unavailable, an unavailable one is opened if it can be. A look
-    /// that has not ended is not joined by another.
+    /// Inspects the pool: an open one may become unavailable, an unavailable one is opened if possible.
+    /// Only one inspection runs at a time.
     pub fn check(&self, learn: Learn<'_>) {
-        let _looking = match self.looking.try_lock() {
-            Ok(looking) => looking,
+        let _inspecting = match self.inspecting.try_lock() {
+            Ok(inspecting) => inspecting,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
         if let Ok(disk) = self.disk() {
             let _work = self.begin_own();
             if let Err(unavailable) = disk.verify(&self.options) {
-                self.mark_unavailable(unavailable);
+                self.mark_unavailable(&unavailable);
             }
             return;
         }
         self.forget_if_retired();
-        // It has said by itself why it is still unavailable.
-        let _ = self.open_looking(Instant::now(), learn);
+        // The reason was logged already.
+        let _ = self.open_inspecting(Instant::now(), learn);
     }
 
-    /// Forgets a pool that was declared gone for good: nothing is known to live in it any more.
+    /// Forgets the records of a pool that was declared gone for good.
     fn forget_if_retired(&self) {
         let Some(id) = self.id() else { return };
-        // What cannot be read is told when the pool is opened.
+        // Opening the pool reports an error of the memory.
         if self.context.memory.is_retired(id).unwrap_or(false) {
             tracing::warn!(pool = %self.options.name, %id, "declared gone for good; forgotten");
-            let mut state = self.lock();
-            state.id = None;
-            state.index = Index::default();
-            state.other = Bytes::ZERO;
+            self.state.forget();
         }
     }
 
-    /// Closes everything held on the disk until it is found well again. A shortage of the driver's
-    /// own says nothing of an open disk, which stays open.
-    pub(crate) fn mark_unavailable(&self, unavailable: Unavailable) {
-        let mut state = self.lock();
-        if matches!(unavailable, Unavailable::Shortage(_)) && state.disk.is_ok() {
-            drop(state);
-            tracing::warn!(pool = %self.options.name, reason = %unavailable, "not looked at");
-            return;
+    /// Closes all descriptors on the disk until an inspection succeeds. A shortage of the driver's own
+    /// says nothing about an open disk, which stays open.
+    pub(crate) fn mark_unavailable(&self, unavailable: &Unavailable) {
+        let pool = &self.options.name;
+        match self.state.close(unavailable) {
+            Closing::StaysOpen => {
+                tracing::warn!(%pool, reason = %unavailable, "not inspected");
+                return;
+            }
+            Closing::Closed => tracing::error!(%pool, reason = %unavailable, "pool is unavailable"),
+            Closing::AsBefore => {}
         }
-        let is_news = state.disk.as_ref().err() != Some(&unavailable);
-        if is_news {
-            tracing::error!(pool = %self.options.name, reason = %unavailable, "pool is unavailable");
-        }
-        let before = mem::replace(&mut state.disk, Err(unavailable));
-        drop(state);
-        // Closing the last descriptor on a disk that was unmounted is what unmounts it, and may
-        // take long: nobody must wait for the lock meanwhile.
-        drop(before);
         self.context.claims.release(&self.options.name);
     }
 }

@@ -124,20 +124,14 @@ impl Pool {
         let Some(id) = record.quota_id().filter(|_| disk.accounts()) else {
             return Ok(());
         };
-        let limit = record.limit(self.retained(record.id));
+        let limit = record.limit(self.state.retained(record.id));
         disk.quota.limit(&self.context.os, id, limit)
-    }
-
-    /// The bytes that stay charged to a volume for its copies, those under construction included.
-    fn retained(&self, volume: VolumeId) -> u64 {
-        let state = self.lock();
-        state.index.retained().with(volume, &state.pending)
     }
 
     /// Makes the limit of a volume, if it is there, what it is to be now.
     pub(crate) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
         let _limiting = self.limiting();
-        let entry = self.lock().index.get::<VolumeRecord>(volume).cloned();
+        let entry = self.state.get::<VolumeRecord>(volume);
         entry.map_or(Ok(()), |entry| self.set_limit(disk, &entry.record))
     }
 

@@ -16,7 +16,7 @@ impl Pool {
     pub(super) fn measure_quarantined(&self, disk: &Arc<Disk>) {
         let work = self.begin_own();
         loop {
-            let Some(path) = self.lock().index.unmeasured() else {
+            let Some(path) = self.state.unmeasured() else {
                 return;
             };
             let bytes = match self.occupied(&work, disk, &path) {
@@ -33,12 +33,9 @@ impl Pool {
                     return;
                 }
             };
-            let mut state = self.lock();
-            if !state.serves(disk) {
+            if !self.state.measured(disk, &path, bytes) {
                 return;
             }
-            state.index.measured(&path, bytes);
-            drop(state);
             tracing::info!(
                 pool = %self.options.name,
                 path = %path.display(),
@@ -58,7 +55,7 @@ impl Pool {
         };
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
             work.advance();
-            if self.trash.is_stopped() || !self.serves(disk) {
+            if self.trash.is_stopped() || !self.state.serves(disk) {
                 return Err(Errno::CANCELED);
             }
             Ok(())

@@ -119,12 +119,12 @@ fn run(pool: &Pool) {
                 match left.pass(&work, &disk, std::mem::take(&mut news)) {
                     Ok(0) => {}
                     Ok(_) => last_reclaimed = Some(Instant::now()),
-                    Err(fault) => pool.mark_unavailable(fault.into()),
+                    Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
                 work.advance();
-                if pool.serves(&disk) {
+                if pool.state.serves(&disk) {
                     let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
-                    if pool.settle_if_empty(&disk, idle) && idle {
+                    if pool.measure_if_empty(&disk, idle) && idle {
                         wait = EMPTY_LOOK;
                     }
                 }
@@ -142,7 +142,7 @@ fn measure_quarantined<'scope>(
     pool: &'scope Pool,
     disk: &Arc<Disk>,
 ) -> Option<ScopedJoinHandle<'scope, ()>> {
-    pool.lock().index.unmeasured()?;
+    pool.state.unmeasured()?;
     let disk = Arc::clone(disk);
     let name = format!("measure-{}", pool.options.name);
     let thread = std::thread::Builder::new().name(name);

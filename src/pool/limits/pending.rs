@@ -17,12 +17,12 @@ impl Pool {
     /// volume, its own charge.
     pub(in crate::pool) fn retained_by(&self, order: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
         let entry = match order.origin {
-            Origin::Snapshot(entry) => return Ok(self.existing(&entry.record.retains)),
+            Origin::Snapshot(entry) => return Ok(self.state.existing(&entry.record.retains)),
             Origin::Volume(entry) => self.current(entry),
         };
         let volume = &entry.record;
         // A volume that is gone has no limit to raise.
-        let mut retains = self.existing(&volume.retains);
+        let mut retains = self.state.existing(&volume.retains);
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
@@ -59,17 +59,8 @@ impl Pool {
 
     /// A volume as it is now: it may have grown meanwhile.
     pub(crate) fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
-        let state = self.lock();
-        let current = state.index.get::<VolumeRecord>(entry.record.id);
-        Arc::clone(current.unwrap_or(entry))
-    }
-
-    /// The retained charges of volumes that exist.
-    fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
-        let state = self.lock();
-        let lives =
-            |retained: &&RetainedCharge| state.index.get::<VolumeRecord>(retained.volume).is_some();
-        retains.iter().filter(lives).copied().collect()
+        let current = self.state.get::<VolumeRecord>(entry.record.id);
+        current.unwrap_or_else(|| Arc::clone(entry))
     }
 
     /// Raises the limits of volumes for charges that a copy under construction retains.
@@ -78,7 +69,7 @@ impl Pool {
         disk: &'a Disk,
         retains: Vec<RetainedCharge>,
     ) -> Result<PendingCharges<'a>> {
-        self.lock().pending.extend(&retains);
+        self.state.add_pending(&retains);
         let pending = PendingCharges {
             pool: self,
             disk,
@@ -119,13 +110,7 @@ impl Drop for PendingCharges<'_> {
         if self.retains.is_empty() {
             return;
         }
-        let mut state = self.pool.lock();
-        for retained in &self.retains {
-            if let Some(at) = state.pending.iter().position(|pending| pending == retained) {
-                state.pending.swap_remove(at);
-            }
-        }
-        drop(state);
+        self.pool.state.remove_pending(&self.retains);
         for retained in &self.retains {
             if let Err(errno) = self.pool.refresh_limit(self.disk, retained.volume) {
                 tracing::warn!(pool = %self.pool.name(), volume = %retained.volume, %errno, "left a limit raised");

@@ -173,7 +173,7 @@ impl Pass<'_> {
         name: &OsStr,
         step: fn(&mut Self, &OsStr) -> Result<bool, Fault>,
     ) -> bool {
-        if self.pool().trash.is_stopped() || !self.pool().serves(self.disk) {
+        if self.pool().trash.is_stopped() || !self.pool().state.serves(self.disk) {
             return false;
         }
         self.work.advance();
@@ -182,7 +182,7 @@ impl Pass<'_> {
                 self.left.resisting.remove(name);
                 self.left.emptied.remove(name);
                 let pool = self.pool();
-                pool.lock().index.forget_trash(name);
+                pool.state.remove_from_trash(name);
                 tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
                 self.reclaimed += 1;
             }
@@ -246,26 +246,17 @@ impl Pass<'_> {
     /// The empty entries that no existing copy references. As long as nothing is removed from the
     /// index, a reference stays.
     fn candidates(&mut self) -> Vec<OsString> {
-        let (referenced, removals) = {
-            let state = self.work.pool().lock();
-            let removals = state.index.removals();
-            if self.left.all_referenced == Some(removals) {
-                return Vec::new();
-            }
-            let pending = state.pending.iter().map(|retained| retained.volume);
-            let mut referenced = state.index.referenced();
-            referenced.extend(pending);
-            // A copy under construction may end without a trace.
-            let removals = state.pending.is_empty().then_some(removals);
-            (referenced, removals)
+        let pool = self.work.pool();
+        let Some(references) = pool.state.references_since(self.left.all_referenced) else {
+            return Vec::new();
         };
         let emptied = self.left.emptied.iter();
         let free = emptied.filter(|(_, emptied)| {
             let volume = emptied.volume.as_ref();
-            volume.is_none_or(|volume| !referenced.contains(volume))
+            volume.is_none_or(|volume| !references.volumes.contains(volume))
         });
         let free: Vec<OsString> = free.map(|(name, _)| name.clone()).collect();
-        self.left.all_referenced = removals.filter(|_| free.is_empty());
+        self.left.all_referenced = references.removals.filter(|_| free.is_empty());
         free
     }
 
@@ -342,7 +333,7 @@ impl Pass<'_> {
         let (pool, disk) = (self.work.pool(), self.disk);
         let os = &pool.context.os;
         if !entry.retains.is_empty() {
-            pool.lock().index.forget_trash(name);
+            pool.state.remove_from_trash(name);
             for retained in &entry.retains {
                 let lowered = pool.refresh_limit(disk, retained.volume);
                 lowered.context("lower a volume's limit")?;

@@ -1,0 +1,315 @@
+//! The free space of a pool, computed from a measurement and its reservations.
+
+use rustix::fs::StatVfs;
+
+use crate::pool::{Overcommit, Reserve};
+use crate::types::Bytes;
+
+/// Left free for the filesystem's own metadata: 1 %, at most 64 MiB.
+const MAX_SLACK: u64 = 64 << 20;
+
+/// The percentage reserved by default on a filesystem that the node itself needs: the kubelet
+/// evicts pods when that disk is full.
+const ROOT_DISK_RESERVE: u8 = 15;
+
+/// The inodes of an empty volume: two directories and a record.
+const INODES_OF_A_VOLUME: u64 = 3;
+
+/// The space of a filesystem by statvfs(2), in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// Used and available bytes, without those that the filesystem reserves for root.
+    pub(crate) total: u64,
+    /// Used bytes.
+    pub(crate) used: u64,
+    /// Available bytes; 0 if there are too few inodes for a volume.
+    pub(crate) available: u64,
+}
+
+impl From<StatVfs> for Space {
+    fn from(vfs: StatVfs) -> Self {
+        let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
+        let used = bytes(vfs.f_blocks.saturating_sub(vfs.f_bfree));
+        let available = bytes(vfs.f_bavail);
+        // A filesystem without a table of inodes, such as btrfs, reports 0.
+        let has_inodes = vfs.f_files == 0 || vfs.f_favail >= INODES_OF_A_VOLUME;
+        Self {
+            total: used.saturating_add(available),
+            used,
+            available: if has_inodes { available } else { 0 },
+        }
+    }
+}
+
+/// The options and properties of a pool that decide how much of its disk may be reserved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Policy {
+    /// Whether the kernel counts the usage of each volume.
+    pub(crate) counted: bool,
+    pub(crate) overcommit: Overcommit,
+    pub(crate) reserve: Option<Reserve>,
+    /// Whether the node itself needs the filesystem.
+    pub(crate) on_root_disk: bool,
+}
+
+/// The values that the free space of a pool depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreeSpace {
+    pub(crate) space: Space,
+    /// The used bytes that are not the volumes' own.
+    pub(crate) others: Others,
+    /// The bytes reserved for volumes, those under construction included; without accounting also
+    /// those of trash entries.
+    pub(crate) reserved: u64,
+    pub(crate) policy: Policy,
+}
+
+/// The used bytes of a filesystem that are not its volumes' own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Others {
+    /// All used bytes but these, which are charged to volumes that have a size, to each at most its
+    /// size: no reservation covers a charge beyond that.
+    AllBut(u64),
+    /// The bytes used when the pool was empty last, because nothing counts the volumes' own.
+    WhenEmpty(u64),
+}
+
+impl FreeSpace {
+    /// The largest size that the next volume may have: at most the bytes that are available now, and
+    /// at most the capacity for volumes times the overcommit, less the reservations. `reserve` and
+    /// the slack are subtracted from both, or reservations that are not written yet would use them.
+    pub(crate) fn available(&self) -> Bytes {
+        let set_aside = self.set_aside();
+        let free = self.space.available.saturating_sub(set_aside);
+        let overcommit = u128::from(self.policy.overcommit.0);
+        let reservable = u128::from(self.capacity()) * overcommit / 1000;
+        let left = reservable.saturating_sub(self.reserved.into());
+        Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
+    }
+
+    /// The most bytes that volumes can ever use.
+    pub(crate) fn capacity(&self) -> u64 {
+        let capacity = match self.others {
+            Others::AllBut(charged) => {
+                let capacity = self.space.available.saturating_add(charged);
+                capacity.min(self.space.total)
+            }
+            Others::WhenEmpty(other) => self.space.total.saturating_sub(other),
+        };
+        capacity.saturating_sub(self.set_aside())
+    }
+
+    fn set_aside(&self) -> u64 {
+        let default = if self.policy.on_root_disk {
+            Reserve::Percent(ROOT_DISK_RESERVE)
+        } else {
+            Reserve::Percent(0)
+        };
+        let reserve = match self.policy.reserve.unwrap_or(default) {
+            Reserve::Bytes(bytes) => bytes.0,
+            Reserve::Percent(percent) => self.space.total / 100 * u64::from(percent),
+        };
+        reserve.saturating_add((self.space.total / 100).min(MAX_SLACK))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    const PLAIN: Policy = Policy {
+        counted: false,
+        overcommit: Overcommit(1000),
+        reserve: Some(Reserve::Bytes(Bytes(0))),
+        on_root_disk: false,
+    };
+
+    fn free_space(available: u64, other: u64, reserved: u64) -> FreeSpace {
+        let total = 100 * GIB;
+        FreeSpace {
+            space: Space {
+                total,
+                used: total - available,
+                available,
+            },
+            others: Others::WhenEmpty(other),
+            reserved,
+            policy: PLAIN,
+        }
+    }
+
+    #[test]
+    fn reservations_exceed_neither_the_capacity_nor_the_available_bytes() {
+        let slack = MAX_SLACK;
+        let all = 100 * GIB;
+        let cases = [
+            ("empty", free_space(all, 0, 0), all - slack),
+            ("reserved", free_space(all, 0, 60 * GIB), 40 * GIB - slack),
+            (
+                "written",
+                free_space(40 * GIB, 0, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            ("all reserved", free_space(all, 0, all), 0),
+            (
+                "other data",
+                free_space(70 * GIB, 30 * GIB, 20 * GIB),
+                50 * GIB - slack,
+            ),
+            (
+                "other data grew since",
+                free_space(10 * GIB, 30 * GIB, 20 * GIB),
+                10 * GIB - slack,
+            ),
+            ("full", free_space(0, 0, 0), 0),
+        ];
+        for (name, free, expected) in cases {
+            assert_eq!(free.available(), Bytes(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_options_of_a_pool_change_its_free_space() {
+        let slack = MAX_SLACK;
+        let reserve = |reserve, on_root_disk| Policy {
+            reserve,
+            on_root_disk,
+            ..PLAIN
+        };
+        let percent = reserve(Some(Reserve::Percent(25)), false);
+        let bytes = reserve(Some(Reserve::Bytes(Bytes(10 * GIB))), false);
+        let overcommit = |thousandths| Policy {
+            overcommit: Overcommit(thousandths),
+            ..PLAIN
+        };
+        let cases = [
+            // policy, bytes reserved, bytes available
+            (bytes, 0, 90 * GIB - slack),
+            (percent, 0, 75 * GIB - slack),
+            (percent, 75 * GIB, 0),
+            (reserve(None, true), 0, 85 * GIB - slack),
+            (reserve(None, false), 0, 100 * GIB - slack),
+            // The available bytes are the limit.
+            (overcommit(2000), 90 * GIB, 100 * GIB - slack),
+            (overcommit(1500), 140 * GIB, 10 * GIB - slack * 3 / 2),
+            (overcommit(500), 0, 50 * GIB - slack / 2),
+        ];
+        for (policy, reserved, expected) in cases {
+            let free = FreeSpace {
+                policy,
+                ..free_space(100 * GIB, 0, reserved)
+            };
+            assert_eq!(free.available(), Bytes(expected), "{policy:?}, {reserved}");
+        }
+    }
+
+    #[test]
+    fn all_bytes_that_are_not_charged_to_volumes_are_other_data() {
+        let slack = MAX_SLACK;
+        let charged = |available: u64, charged: u64, reserved: u64| FreeSpace {
+            others: Others::AllBut(charged),
+            ..free_space(available, 0, reserved)
+        };
+        let cases = [
+            ("empty", charged(100 * GIB, 0, 0), 100 * GIB - slack),
+            (
+                "reserved, nothing written",
+                charged(100 * GIB, 0, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            (
+                "reserved and written",
+                charged(40 * GIB, 60 * GIB, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            (
+                "half written",
+                charged(70 * GIB, 30 * GIB, 60 * GIB),
+                40 * GIB - slack,
+            ),
+            (
+                "other data",
+                charged(40 * GIB, 30 * GIB, 60 * GIB),
+                10 * GIB - slack,
+            ),
+            (
+                "other data uses reserved bytes",
+                charged(20 * GIB, 30 * GIB, 60 * GIB),
+                0,
+            ),
+            (
+                "more is charged than is used, because blocks are shared",
+                charged(90 * GIB, 60 * GIB, 60 * GIB),
+                40 * GIB - slack,
+            ),
+        ];
+        for (name, free, expected) in cases {
+            assert_eq!(free.available(), Bytes(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_available_without_inodes_for_a_volume() {
+        let cases = [
+            // inodes in all, inodes available, bytes available
+            (0, 0, 5 << 12),
+            (1000, 3, 5 << 12),
+            (1000, 2, 0),
+            (1000, 0, 0),
+        ];
+        for (f_files, f_favail, available) in cases {
+            let space = Space::from(StatVfs {
+                f_bsize: 4096,
+                f_frsize: 4096,
+                f_blocks: 10,
+                f_bfree: 6,
+                f_bavail: 5,
+                f_files,
+                f_ffree: f_favail,
+                f_favail,
+                f_fsid: 0,
+                f_flag: rustix::fs::StatVfsMountFlags::empty(),
+                f_namemax: 255,
+            });
+            let (total, used) = (9 << 12, 4 << 12);
+            let expected = Space {
+                total,
+                used,
+                available,
+            };
+            assert_eq!(space, expected, "{f_favail} of {f_files}");
+        }
+    }
+
+    #[test]
+    fn absurd_numbers_do_not_overflow() {
+        let space = Space {
+            total: u64::MAX,
+            used: 0,
+            available: u64::MAX,
+        };
+        let free = FreeSpace {
+            space,
+            others: Others::WhenEmpty(0),
+            reserved: 0,
+            policy: Policy {
+                overcommit: Overcommit(1_000_000),
+                ..PLAIN
+            },
+        };
+        assert_eq!(free.available(), Bytes::MAX);
+        let full = FreeSpace {
+            others: Others::WhenEmpty(u64::MAX),
+            reserved: u64::MAX,
+            ..free
+        };
+        assert_eq!(full.available(), Bytes::ZERO);
+        let charged = FreeSpace {
+            others: Others::AllBut(u64::MAX),
+            ..free
+        };
+        assert_eq!(charged.available(), Bytes::MAX);
+    }
+}

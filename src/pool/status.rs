@@ -1,0 +1,102 @@
+//! The status of a pool, for people, `/readyz` and metrics.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::quota::Enforcement;
+use crate::types::{Bytes, PoolId, PoolName};
+
+use super::capacity::FreeSpace;
+use super::{Pool, Unavailable};
+
+/// The status of a pool at one moment.
+#[derive(Debug, Clone)]
+pub struct PoolStatus {
+    /// The pool.
+    pub name: PoolName,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its identity, once known.
+    pub id: Option<PoolId>,
+    /// The reason why it cannot be used, if it cannot.
+    pub unavailable: Option<Unavailable>,
+    /// The time since its disk answered last, if that is too long.
+    pub silence: Option<Duration>,
+    /// The type of its filesystem, as in `ext4`; empty while the pool is unavailable.
+    pub filesystem: String,
+    /// The enforcement of sizes in it; none while the pool is unavailable.
+    pub enforcement: Enforcement,
+    /// The size of its filesystem; 0 while the pool is unavailable or its disk does not answer.
+    pub total: Bytes,
+    /// The largest size of the next volume; 0 while the pool is unavailable or its disk does not answer.
+    pub available: Bytes,
+    /// The sum of the sizes of its volumes.
+    pub reserved: Bytes,
+    /// The number of volumes.
+    pub volumes: usize,
+    /// The number of snapshots.
+    pub snapshots: usize,
+    /// The number of volumes whose size is not enforced.
+    pub not_enforced: usize,
+    /// The number of limits that differed from the records and were restored, since start.
+    pub limits_restored: u64,
+    /// The number of quarantined directories and records.
+    pub quarantined: usize,
+    /// The number of trash entries; without accounting their sizes stay reserved.
+    pub trash: usize,
+    /// The number of trash entries that could not be removed at the last attempt.
+    pub resisting: usize,
+    /// The number of copies that are made file by file now.
+    pub copies: usize,
+    /// The number of files and directories copied since start.
+    pub copied_entries: u64,
+    /// The disk usage of the files copied since start.
+    pub copied_bytes: Bytes,
+    /// The number of files and directories reclaimed since start.
+    pub reclaimed: u64,
+}
+
+impl Pool {
+    /// The status now. A disk that is known not to answer is not asked.
+    pub fn status(&self) -> PoolStatus {
+        let _work = match self.silence() {
+            Some(_) => return self.remembered(),
+            None => self.begin_own(),
+        };
+        self.status_with(self.free_space().as_ref())
+    }
+
+    /// The status as far as it is known without the disk.
+    pub fn remembered(&self) -> PoolStatus {
+        self.status_with(None)
+    }
+
+    fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
+        let overview = self.state.overview();
+        let disk = overview.disk.as_ref().ok();
+        PoolStatus {
+            name: self.options.name.clone(),
+            path: self.options.path.clone(),
+            id: overview.id,
+            unavailable: overview.disk.as_ref().err().cloned(),
+            silence: self.silence(),
+            filesystem: disk.map_or_else(String::new, |disk| disk.filesystem.to_string()),
+            enforcement: disk.map_or(Enforcement::None, |disk| disk.quota.enforcement()),
+            total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
+            available: free.map_or(Bytes::ZERO, FreeSpace::available),
+            reserved: overview.reserved,
+            volumes: overview.volumes,
+            snapshots: overview.snapshots,
+            not_enforced: overview.not_enforced,
+            limits_restored: self.limits_restored.load(Ordering::Relaxed),
+            quarantined: overview.quarantined,
+            trash: overview.trash,
+            resisting: self.trash.resisting(),
+            copies: self.copies.running(),
+            copied_entries: self.copies.entries(),
+            copied_bytes: Bytes(self.copies.bytes()),
+            reclaimed: self.trash.removed(),
+        }
+    }
+}
