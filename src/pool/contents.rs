@@ -1,4 +1,4 @@
-//! What is done to a pool's volumes on its disk, and what a failure of it means for the pool.
+//! Creating, expanding, opening and deleting the volumes and snapshots of a pool.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,14 +21,12 @@ use super::{
 };
 
 impl Pool {
-    /// Makes a volume from its record, empty or a copy: built unseen, visible by one rename, durable
-    /// on return.
-    ///
-    /// The record's quota number is filled in here, where the limit is set. What holds sizes must
-    /// still be what the record was written for.
+    /// Makes a volume from its record, empty or as a copy; visible by one rename and durable on return.
+    /// The quota id of the record is set here. The pool must still have the enforcement that the record
+    /// was made for.
     pub(crate) fn create(
         &self,
-        room: &Reservation<'_>,
+        reservation: &Reservation<'_>,
         enforcement: Enforcement,
         content: Option<(&Origin, CopyPolicy)>,
         mut record: VolumeRecord,
@@ -38,7 +36,7 @@ impl Pool {
             return Err(self.unavailable(Unavailable::EnforcementChanged));
         }
         if let Some(content) = content {
-            return self.create_copy(&disk, room, content, record);
+            return self.create_copy(&disk, reservation, content, record);
         }
         let mut draft = Draft::begin(self, &disk)?;
         if let Err(fault) = draft.fill(&mut record) {
@@ -48,11 +46,11 @@ impl Pool {
         draft.commit(record)
     }
 
-    /// Makes a volume larger: the limit first, or a record that a crash leaves would promise what
-    /// is not held. Of a limit without a record the next start makes what is recorded.
+    /// Makes a volume larger. The limit changes before the record, so that a crash never leaves a
+    /// recorded size that is not enforced; the next start resets the limit to the recorded size.
     pub fn expand(
         &self,
-        _room: &Reservation<'_>,
+        _reservation: &Reservation<'_>,
         entry: &Entry,
         size: Bytes,
     ) -> Result<Arc<Entry>> {
@@ -62,7 +60,7 @@ impl Pool {
         self.change(&disk, entry, record)
     }
 
-    /// Changes the record of a volume and the limit that follows from it.
+    /// Changes the record of a volume, and its limit to match.
     pub(super) fn change(
         &self,
         disk: &Disk,
@@ -84,7 +82,7 @@ impl Pool {
         Ok(self.state.insert(Entry { record, directory }))
     }
 
-    /// What is charged to a volume, where that is counted.
+    /// The charge of a volume, if its usage is counted.
     pub fn charge(&self, entry: &Entry) -> Result<Option<Charge>> {
         let disk = self.disk()?;
         let Some(id) = entry.record.quota_id().filter(|_| disk.accounts()) else {
@@ -94,14 +92,14 @@ impl Pool {
         charge.map(Some).map_err(|fault| self.classify(fault))
     }
 
-    /// What the filesystem has.
+    /// The statistics of the filesystem.
     pub fn space(&self) -> Result<StatVfs> {
         let disk = self.disk()?;
         disk.statvfs().map_err(|fault| self.classify(fault))
     }
 
-    /// The disk, and the pool's directory by its path, if the path still shows this disk: nothing
-    /// is done on a disk that was taken away a moment ago.
+    /// The disk, and the pool's directory by its path, if the path still shows this disk: it may have
+    /// been unmounted a moment ago.
     pub(super) fn attached(&self) -> Result<(Arc<Disk>, OwnedFd)> {
         let disk = self.disk()?;
         match disk.attached(&self.options) {
@@ -113,11 +111,11 @@ impl Pool {
         }
     }
 
-    /// Takes a volume or snapshot out of sight, durably; its space comes back in the background, and
-    /// until then what was promised to it may stay promised.
+    /// Moves a volume or snapshot to the trash, durably. Its space is freed in the background, and may
+    /// stay reserved until then.
     pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>) -> Result<()> {
         let (disk, _) = self.attached()?;
-        // Counted before it is there, for the reclaimer may be done with it at once.
+        // Counted before it is moved, because the reclaimer may remove it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
         self.state.add_to_trash(place.clone().into(), trashed);
@@ -131,8 +129,8 @@ impl Pool {
         Ok(())
     }
 
-    /// A volume's `data/` as the pool's own mount shows it, for a bind mount. The descriptor keeps
-    /// the host from unmounting the disk, so it is not to be kept.
+    /// A volume's `data/` on the pool's own mount, for a bind mount. Close the descriptor soon, because
+    /// the host cannot unmount the disk meanwhile.
     pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
         let (_, at) = self.attached()?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
@@ -141,14 +139,14 @@ impl Pool {
             .map_err(|fault| self.classify_data(entry, fault))
     }
 
-    /// What a volume's `data/` is identified by.
+    /// The identity of a volume's `data/`.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
         let disk = self.disk()?;
         disk.data_id(entry)
             .map_err(|fault| self.classify_data(entry, fault))
     }
 
-    /// A `data/` that is not what was made is a matter of that volume, not of the pool.
+    /// Classifies a fault of a volume's `data/`. A replaced directory does not make the pool unavailable.
     pub(super) fn classify_data(&self, entry: &Entry, fault: Fault) -> Error {
         match fault.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
@@ -158,7 +156,7 @@ impl Pool {
                     .join(layout::VOLUMES)
                     .join(&entry.directory),
                 reason: format!(
-                    "its data is not the directory that was made: {}",
+                    "its data is not the directory that the driver made: {}",
                     fault.errno
                 ),
             },

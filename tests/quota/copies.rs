@@ -149,7 +149,12 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
         for content in [of_snapshot(&taken.snapshot_id), of_volume(&source)] {
             let request = copy("copy", 8 << 20, content);
             let answer = served.clients.create(request).await;
-            refused("too much", answer, Code::OutOfRange, "ask for more");
+            refused(
+                "too much",
+                answer,
+                Code::OutOfRange,
+                "request a larger size",
+            );
         }
         let content = of_snapshot(&taken.snapshot_id);
         make_copy(node, served, "copy", 16 * MIB, content).await;

@@ -1,4 +1,4 @@
-//! How far copies are: in the log, in metrics, and on the disk for who looks at it without the
+//! The progress of copies: in the log, in metrics, and on the disk for commands that run without the
 //! server.
 
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::types::{Bytes, PoolName};
 
 use super::CopyJob;
 
-/// How many copies a pool makes at once file by file.
+/// The most copies that a pool makes file by file at once.
 const MOST_AT_ONCE: usize = 4;
 
-/// How often it is written down, and how often it is logged.
+/// How often the progress is written to the disk, and to the log.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
@@ -41,8 +41,8 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Has another copy made file by file, unless there are enough: each keeps a call's turn, threads
-    /// and descriptors for as long as it takes.
+    /// Begins a copy file by file, unless as many as allowed are running: each occupies a call, threads
+    /// and descriptors until it ends.
     pub(super) fn begin(&self, pool: &PoolName) -> Result<Turn<'_>, Error> {
         let one_more = |running: usize| (running < MOST_AT_ONCE).then_some(running + 1);
         let begun = self
@@ -57,62 +57,62 @@ impl Copies {
         }
     }
 
-    /// Ends the copies at work; none begins after.
+    /// Ends the running copies; none begins after.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the driver ends.
+    /// Whether the driver is stopping.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// How many are being made.
+    /// The number of running copies.
     pub(crate) fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// How many files and directories were copied since start.
+    /// The number of files and directories copied since start.
     pub(crate) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// How many bytes those occupied where they were copied from.
+    /// The disk usage of the files copied since start, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// How far a copy is, `progress.json`.
+/// The progress of a copy, as in `progress.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyStatus {
     /// The format of records.
     pub format: u32,
-    /// What is being made.
+    /// The volume or snapshot under construction.
     pub copy: Source,
-    /// What it is a copy of.
+    /// The original.
     pub of: Source,
-    /// How it is made.
+    /// The method of copying.
     pub method: Method,
-    /// When it was begun, in seconds since the Unix epoch.
+    /// The time of its start, in seconds since the Unix epoch.
     pub started_at: u64,
-    /// How many files and directories are copied.
+    /// The number of files and directories copied so far.
     pub entries: u64,
-    /// What those occupied.
+    /// Their disk usage.
     pub bytes: Bytes,
 }
 
-/// A copy that is being made, or was when the server ended.
+/// A copy that is running, or was running when the server ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
-    /// How far it was.
+    /// Its progress.
     pub status: CopyStatus,
-    /// When that was written down, in seconds since the Unix epoch.
+    /// The time of that report, in seconds since the Unix epoch.
     pub told_at: u64,
 }
 
-/// The copies in staging that tell how far they are; each does once it takes longer than a moment.
+/// The copies in staging that report their progress, which each does after its first second.
 pub(crate) fn unfinished(staging: &OwnedFd) -> Result<Vec<Unfinished>, Fault> {
     let names = os::entry_names(staging.as_fd()).context("list staging")?;
     let read = |name| {
@@ -130,19 +130,19 @@ pub(crate) fn unfinished(staging: &OwnedFd) -> Result<Vec<Unfinished>, Fault> {
 pub(crate) struct Progress<'a> {
     pool: &'a Pool,
     staged: &'a OwnedFd,
-    room: &'a Reservation<'a>,
+    reservation: &'a Reservation<'a>,
     begun: CopyStatus,
-    /// More than this cannot be in what is copied; whoever moves files ahead of the copy has it.
+    /// The most bytes that the original can contain. A copy finds more if files are moved ahead of it.
     most: u64,
     entries: AtomicU64,
     bytes: AtomicU64,
-    told: Mutex<Told>,
+    reports: Mutex<Reports>,
     refused: AtomicBool,
     refusal: Mutex<Option<Error>>,
 }
 
-/// What was told so far.
-struct Told {
+/// The time of the last reports.
+struct Reports {
     written: Instant,
     logged: Instant,
     is_written: bool,
@@ -158,27 +158,27 @@ impl<'a> Progress<'a> {
     pub(super) fn begin(
         pool: &'a Pool,
         staged: &'a OwnedFd,
-        order: &CopyJob<'a>,
+        job: &CopyJob<'a>,
         method: Method,
     ) -> Self {
         let now_at = Instant::now();
         Self {
             pool,
             staged,
-            room: order.room,
+            reservation: job.reservation,
             begun: CopyStatus {
                 format: FORMAT,
-                copy: order.copy,
-                of: order.origin.source(),
+                copy: job.copy,
+                of: job.origin.source(),
                 method,
                 started_at: now(),
                 entries: 0,
                 bytes: Bytes::ZERO,
             },
-            most: order.origin.most(),
+            most: job.origin.most(),
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            told: Mutex::new(Told {
+            reports: Mutex::new(Reports {
                 written: now_at,
                 logged: now_at,
                 is_written: false,
@@ -188,21 +188,21 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Why there is no room for the rest, if there is not.
+    /// The error that ended the copy from within, if there is one.
     pub(super) fn refusal(&self) -> Option<Error> {
         let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         refusal.take()
     }
 
-    /// Takes away what was written down: only what is being made has it.
+    /// Removes the progress file, which only a copy under construction has.
     pub(super) fn end(&self, os: &Os) -> Result<(), Fault> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if !told.is_written {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if !reports.is_written {
             return Ok(());
         }
         match os.unlink(self.staged, FILE) {
             Err(Errno::NOENT) => Ok(()),
-            removed => removed.context("remove what tells how far a copy is"),
+            removed => removed.context("remove the progress of a copy"),
         }
     }
 
@@ -214,20 +214,20 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Promises what was copied, for it may be more than was thought, and grow meanwhile.
+    /// Reserves the bytes copied so far, because the original may be larger than measured, and grow.
     fn cover(&self, bytes: u64) {
-        if bytes <= self.room.size().0.min(self.most) {
+        if bytes <= self.reservation.size().0.min(self.most) {
             return;
         }
         let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         let covered = if bytes > self.most {
             let of = self.begun.of;
             Err(Error::CannotCopy(format!(
-                "more than {of} can hold was found in it: its files are moved while it is copied; \
-                 stop what does that"
+                "the copy found more bytes in {of} than its size allows, because its files are moved \
+                 meanwhile; stop the program that moves them"
             )))
         } else {
-            self.room.cover(bytes)
+            self.reservation.cover(bytes)
         };
         if let Err(error) = covered {
             *refusal = Some(error);
@@ -235,30 +235,30 @@ impl<'a> Progress<'a> {
         }
     }
 
-    fn tell(&self) {
-        // Whoever finds another at it has nothing to add.
-        let mut told = match self.told.try_lock() {
-            Ok(told) => told,
+    fn report(&self) {
+        // If another thread reports now, nothing is missing.
+        let mut reports = match self.reports.try_lock() {
+            Ok(reports) => reports,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
         let status = self.status();
-        if told.logged.elapsed() >= LOG_EVERY {
-            told.logged = Instant::now();
+        if reports.logged.elapsed() >= LOG_EVERY {
+            reports.logged = Instant::now();
             let (copy, of) = (status.copy, status.of);
             let (entries, bytes) = (status.entries, status.bytes.0);
             tracing::info!(pool = %self.pool.options.name, %copy, %of, entries, bytes, "copying");
         }
-        if told.written.elapsed() >= WRITE_EVERY {
-            told.written = Instant::now();
+        if reports.written.elapsed() >= WRITE_EVERY {
+            reports.written = Instant::now();
             match self.write(&status) {
-                Ok(()) => told.is_written = true,
-                Err(errno) => tracing::debug!(%errno, "cannot write down how far a copy is"),
+                Ok(()) => reports.is_written = true,
+                Err(errno) => tracing::debug!(%errno, "cannot write the progress of a copy"),
             }
         }
     }
 
-    /// Nothing rests on it, so it is not made durable.
+    /// Writes the progress. It is only information, so it is not made durable.
     fn write(&self, status: &CopyStatus) -> Result<(), Errno> {
         let os = &self.pool.context.os;
         let dir = self.staged.as_fd();
@@ -275,7 +275,7 @@ impl<'a> Progress<'a> {
 
 impl CopyWatch for Progress<'_> {
     fn copied(&self, bytes: u64) {
-        self.room.advance();
+        self.reservation.advance();
         self.entries.fetch_add(1, Ordering::Relaxed);
         let copies = &self.pool.copies;
         copies.entries.fetch_add(1, Ordering::Relaxed);
@@ -285,15 +285,15 @@ impl CopyWatch for Progress<'_> {
     }
 
     fn stopped(&self) -> bool {
-        self.room.advance();
-        self.tell();
+        self.reservation.advance();
+        self.report();
         self.refused.load(Ordering::Relaxed)
             || self.pool.copies.is_stopped()
             || self.pool.is_unavailable()
     }
 }
 
-/// The right to make one copy.
+/// One of the copies that may run at once.
 #[derive(Debug)]
 pub(super) struct Turn<'a>(&'a Copies);
 

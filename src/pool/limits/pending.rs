@@ -15,20 +15,20 @@ use crate::pool::copies::{CopyJob, Origin};
 impl Pool {
     /// The charges that a copy of a subvolume will retain: those that its source retains, and, of a
     /// volume, its own charge.
-    pub(in crate::pool) fn retained_by(&self, order: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
-        let entry = match order.origin {
+    pub(in crate::pool) fn retained_by(&self, job: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
+        let entry = match job.origin {
             Origin::Snapshot(entry) => return Ok(self.state.existing(&entry.record.retains)),
             Origin::Volume(entry) => self.current(entry),
         };
         let volume = &entry.record;
-        // A volume that is gone has no limit to raise.
+        // A deleted volume has no limit to raise.
         let mut retains = self.state.existing(&volume.retains);
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
                 retains.push(RetainedCharge {
                     volume: volume.id,
-                    origin: order.copy,
+                    origin: job.copy,
                     bytes: limit.min(Bytes(charge.bytes)),
                 });
             }
@@ -36,8 +36,8 @@ impl Pool {
         Ok(retains)
     }
 
-    /// The bytes in a volume or snapshot; the size of a volume whose use is not counted.
-    pub(in crate::pool) fn bytes_held(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
+    /// The bytes of the content of a volume or snapshot; the size of a volume whose usage is not counted.
+    pub(in crate::pool) fn content_bytes(&self, disk: &Disk, origin: &Origin) -> Result<u64> {
         let entry = match origin {
             Origin::Snapshot(entry) => return Ok(entry.record.held_bytes.0),
             Origin::Volume(entry) => self.current(entry),
@@ -57,7 +57,7 @@ impl Pool {
         })
     }
 
-    /// A volume as it is now: it may have grown meanwhile.
+    /// The present entry of a volume, which may have grown meanwhile.
     pub(crate) fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
         let current = self.state.get::<VolumeRecord>(entry.record.id);
         current.unwrap_or_else(|| Arc::clone(entry))
