@@ -114,7 +114,7 @@ mutant "reclaim: quota id released before the content is gone" \
 mutant "reclaim: record removed before the quota id is released" \
     pool/trash/pass.rs 's/entry\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
-    pool/copies.rs 's/(        order\.room\.cover\(needs\(order, promised, 0[^\n]*\n)        let _pending = self\.retain\(disk, retains\)\?;\n/$1/'
+    pool/copies.rs 's/(        job\.reservation\.cover\(needs\(job, reserved, 0[^\n]*\n)        let _pending = self\.retain\(disk, retains\)\?;\n/$1/'
 mutant "copy: the charges that it retains are not recorded" \
     pool/copies.rs 's/        record\.retains\.clone_from\(&made\.pending\.retains\);\n//g'
 mutant "start: the charges that copies retain are not counted" \
@@ -122,7 +122,7 @@ mutant "start: the charges that copies retain are not counted" \
 mutant "start: the charges that copies in the trash retain are not counted" \
     pool/index.rs 's/        self\.retain\(&entry\.retains\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
-    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.lock().index.forget_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
+    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
 
 case $goal in
 run) echo "$good killed, $bad survived" ;;

@@ -310,7 +310,7 @@ impl Examination<'_> {
         let (filesystem, root) = (looked.filesystem, looked.root.as_fd());
         let place = (&*self.options.path, place);
         let found = Unenforced::find(&*looked.quota, filesystem, root, place);
-        let Some(unenforced) = found.context(pool_limits::LOOK)? else {
+        let Some(unenforced) = found.context(pool_limits::READ_LIMITS)? else {
             return Ok(());
         };
         let (why, remedy) = (unenforced.reason, unenforced.remedy);

@@ -11,7 +11,7 @@ use crate::check::inspect::Looked;
 use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::index::{Index, Resource, read_entry};
-use crate::pool::limits::{self, LOOK, Ledger, QuotaConflict, told};
+use crate::pool::limits::{self, Ledger, QuotaConflict, READ_LIMITS, described};
 use crate::pool::{Entry, layout};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
@@ -35,7 +35,12 @@ impl Examination<'_> {
         let ledger = Ledger {
             recorded: limits::recorded(&looked.index),
             retained: looked.index.retained().clone(),
-            charges: looked.quota.charges().context(LOOK)?.into_iter().collect(),
+            charges: looked
+                .quota
+                .charges()
+                .context(READ_LIMITS)?
+                .into_iter()
+                .collect(),
         };
         let before = self.report.findings.len();
         let mut owners = Vec::new();
@@ -113,7 +118,7 @@ impl Examination<'_> {
             limits::Finding::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
                 let what = format!(
                     "its data is charged to {}, and its record says quota_id {recorded}",
-                    told(found)
+                    described(found)
                 );
                 let enforcement = looked.quota.enforcement();
                 let remedy = advice::charge(enforcement, recorded, &data, &self.options.path);
@@ -160,7 +165,7 @@ impl Examination<'_> {
             known.extend(limits::recorded(&index).into_keys());
             known.extend(staged_numbers(looked)?);
             for (id, charge) in &mut charges {
-                *charge = looked.quota.charge(*id).context(LOOK)?;
+                *charge = looked.quota.charge(*id).context(READ_LIMITS)?;
             }
         }
         for (id, charge) in charges {
@@ -232,7 +237,7 @@ fn settled<R: Resource>(
         };
         let mut charges = Vec::new();
         if let Some(id) = again.record.quota_id() {
-            charges.push((id, quota.charge(id).context(LOOK)?));
+            charges.push((id, quota.charge(id).context(READ_LIMITS)?));
         }
         // Snapshots may have come and gone too.
         let index = Index::load(&looked.homes, looked.marker.id, quota)?;

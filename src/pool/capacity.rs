@@ -382,7 +382,7 @@ impl Pool {
             }
             let other = if idle { used } else { used.min(before.other) };
             // A full disk has no free space either way, and is measured again later.
-            if other.0.abs_diff(before.other.0) >= OTHER_GRAIN && !disk.keep_other(other)? {
+            if other.0.abs_diff(before.other.0) >= OTHER_GRAIN && !disk.record_other(other)? {
                 return Ok(before.other);
             }
             Ok(other)

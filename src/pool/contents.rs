@@ -135,7 +135,7 @@ impl Pool {
         let (_, at) = self.attached()?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
         os::open_place(at, path)
-            .context(disk::LOOK_AT_DATA)
+            .context(disk::INSPECT_DATA)
             .map_err(|fault| self.classify_data(entry, fault))
     }
 

@@ -1,8 +1,7 @@
-//! A pool's disk while it is open: every descriptor held on it, closed together so that the host
-//! can take the disk away.
+//! The disk of an open pool: all descriptors on it, closed together so that the host can unmount it.
 //!
-//! All descriptors come from a private, guarded clone of the mount, so they do not keep the
-//! host from unmounting it; each check looks at the path anew.
+//! All descriptors come from a private, guarded clone of the mount, so they do not keep the host from
+//! unmounting the original; each check opens the path again.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -29,12 +28,12 @@ use super::path::{find_marker, look_at_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
 use super::{Context, PoolOptions, Unavailable, layout};
 
-pub(super) const LOOK_AT_DATA: &str = "look at a volume's data";
+pub(super) const INSPECT_DATA: &str = "inspect a volume's data";
 
-/// The most bytes of a directory's name that are kept in the trash.
+/// The most bytes of a directory's name that its name in the trash contains.
 const MAX_TRASH_NAME: usize = 200;
 
-/// A filesystem has grown much by more than such a part.
+/// A total that grows by more than this part is new capacity.
 const MUCH_GROWN: u64 = 64;
 
 /// An open pool.
@@ -51,13 +50,13 @@ pub(crate) struct Disk {
     homes: RecordDirs,
     _lock: OwnedFd,
     seen: Seen,
-    /// Whether files can share blocks, once that was tried.
+    /// Whether files can share blocks, after the first trial.
     shares_blocks: OnceLock<bool>,
-    /// How many blocks the filesystem had, and what it had in all, at the least.
+    /// The number of blocks of the filesystem, and its least total so far in bytes.
     total: Mutex<(u64, u64)>,
 }
 
-/// What the path showed when the disk was opened.
+/// The identity of the directory at the path when the disk was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     id: FileId,
@@ -73,7 +72,7 @@ impl From<Status> for Seen {
     }
 }
 
-/// Where an open pool is.
+/// The place of an open pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Site<'a> {
     id: PoolId,
@@ -100,7 +99,7 @@ impl Site<'_> {
     }
 }
 
-/// A volume being made, invisible until it is renamed into place.
+/// The staging directory of a draft.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
@@ -120,7 +119,7 @@ impl Disk {
         let root = mount::open_guarded(&at).context("clone the pool's mount")?;
         drop(at);
         let marker = find_marker(options, context, &root)?;
-        // A new pool may have switched it on.
+        // Making the pool may have enabled quota.
         let quota = find_quota(context, filesystem, &root)?;
         let meta = open_own(&root, layout::META)?;
         let lock = take_lock(&meta, deadline)?;
@@ -172,7 +171,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The pool's directory by its path, as mounts need it, if it still shows this disk.
+    /// The pool's directory by its path, for mounts, if the path still shows this disk.
     pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Unavailable> {
         let (at, status) = open_mounted(&options.path, options.require_mount)?;
         if Seen::from(status) != self.seen {
@@ -181,19 +180,19 @@ impl Disk {
         Ok(at)
     }
 
-    /// What a volume's `data/` is identified by.
+    /// The identity of a volume's `data/`.
     pub(crate) fn data_id(&self, entry: &Entry) -> Result<FileId, Fault> {
         let path = [&entry.directory, layout::DATA].join("/");
-        let status = os::status_at(&self.homes.volumes, path).context(LOOK_AT_DATA)?;
+        let status = os::status_at(&self.homes.volumes, path).context(INSPECT_DATA)?;
         Ok(status.id)
     }
 
-    /// Whether the disk counts what volumes use, and holds them to their sizes.
+    /// Whether the disk counts the usage of volumes and enforces their sizes.
     pub(crate) fn accounts(&self) -> bool {
         self.quota.enforcement() != Enforcement::None
     }
 
-    /// Why the disk enforces no sizes; nothing if it does.
+    /// The reason why the disk enforces no sizes; `None` if it does.
     pub(crate) fn unenforced(&self, path: &Path) -> Result<Option<Unenforced>, Errno> {
         let root = self.root.as_fd();
         Unenforced::find(&*self.quota, self.filesystem, root, (path, &self.place))
@@ -211,9 +210,9 @@ impl Disk {
         rustix::fs::fstatvfs(&self.root).context("ask for the disk's space")
     }
 
-    /// What the filesystem has. A btrfs takes room for metadata out of what is neither used nor
-    /// available, so that its total grows a little as it is used; the least that was seen is
-    /// promised from. What grows by more was out of the way for a time.
+    /// The space of the filesystem. Btrfs allocates metadata from space that is neither used nor
+    /// available, so its total grows a little with use; reservations are based on the least total.
+    /// A total that grows by more had been reduced for a time.
     pub(crate) fn space(&self) -> Result<Space, Fault> {
         let vfs = self.statvfs()?;
         let (blocks, mut space) = (vfs.f_blocks, Space::from(vfs));
@@ -226,9 +225,9 @@ impl Disk {
         Ok(space)
     }
 
-    /// Begins anew: what is left in staging is nobody's and goes to the trash, and whatever is
-    /// found from here on is durable. The server before may have died, or an fsync of its failed,
-    /// between a rename and the reply; what it left in sight will be answered for as done.
+    /// Moves all of staging to the trash, and makes all visible objects durable. The server before may
+    /// have died, or its fsync may have failed, between a rename and the reply; a repeated request
+    /// finds the visible object and succeeds.
     fn recover(&self) -> Result<(), Fault> {
         let left = os::entry_names(self.staging.as_fd()).context("list staging")?;
         for name in &left {
@@ -236,7 +235,7 @@ impl Disk {
             self.context
                 .os
                 .rename((&self.staging, name), (self.trash(), place))
-                .context("move what is left in staging to the trash")?;
+                .context("move staging to the trash")?;
         }
         if !left.is_empty() {
             tracing::info!(entries = left.len(), "cleared staging");
@@ -247,16 +246,16 @@ impl Disk {
             .context_sync("sync the disk")
     }
 
-    /// Writes something durable and removes it. A disk that takes no more data can still be read,
-    /// and to sync what is not dirty succeeds: without this the pool would be well at every look
-    /// and unavailable at every call. A full disk is not one that fails.
+    /// Writes a file durably and removes it. A disk that fails all writes can still be read, and a sync
+    /// without dirty data succeeds: without this write every inspection would open the pool, and every
+    /// call would close it again. A full disk does not count as failed.
     pub(crate) fn try_writing(&self) -> Result<(), Unavailable> {
         let os = &self.context.os;
         let name = Uuid::new_v4().simple().to_string();
         let written = record::write_new(os, &self.staging, &name, &self.marker()?);
         let removed = match os.unlink(&self.staging, &name) {
             Err(Errno::NOENT) => Ok(()),
-            removed => removed.context("remove what was written to try the disk"),
+            removed => removed.context("remove the file that tried the disk"),
         };
         let mut faults = [written.err(), removed.err()].into_iter().flatten();
         match faults.find(|fault| !fault.is_full()) {
@@ -275,9 +274,9 @@ impl Disk {
         os::status_at(&self.root, path)
     }
 
-    /// How a directory is copied here.
+    /// The method of copying a directory on this disk.
     pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
-        const ASK: &str = "ask how a copy can be made";
+        const ASK: &str = "find the method of copying";
         if self.quota.copies(source.as_fd()).context(ASK)? {
             return Ok(Method::Subvolume);
         }
@@ -304,7 +303,7 @@ impl Disk {
         Ok(*self.shares_blocks.get_or_init(|| tried))
     }
 
-    /// Begins a volume or snapshot.
+    /// Makes a staging directory.
     pub(crate) fn stage(&self) -> Result<Staged, Fault> {
         let name = Uuid::new_v4().simple().to_string();
         self.context
@@ -315,14 +314,14 @@ impl Disk {
         Ok(Staged { dir, name })
     }
 
-    /// Gives up a volume that was begun: next to nothing is in it.
+    /// Removes a staging directory with little content.
     pub(crate) fn discard(&self, staged: &Staged) -> Result<(), Fault> {
         tree::remove(&self.context.os, self.staging.as_fd(), &staged.name)
     }
 
-    /// Makes the record durable, still unseen. If nothing was put into `data/`, the one fsync of
-    /// [`Disk::sync_parent`] covers directory, mode and owner, except where the filesystem says no.
-    /// What was put into it is to be synced before.
+    /// Makes the record durable in staging. If `data/` is empty, the one fsync of [`Disk::sync_parent`]
+    /// covers directory, mode and owner, unless the filesystem needs syncfs. The caller syncs the content
+    /// of `data/` before.
     pub(crate) fn write_record<R: Record>(&self, staged: &Staged, record: &R) -> Result<(), Fault> {
         if self.filesystem.needs_syncfs() {
             self.sync()?;
@@ -330,20 +329,20 @@ impl Disk {
         record::write_new(&self.context.os, &staged.dir, R::FILE, record)
     }
 
-    /// Makes all that is on the disk durable.
+    /// Makes everything on the disk durable.
     pub(crate) fn sync(&self) -> Result<(), Fault> {
         let synced = self.context.os.syncfs(&self.root);
         synced.context_sync("sync the disk")
     }
 
-    /// Replaces the record of a volume, durably, after what was changed in the kernel for it.
+    /// Replaces the record of a volume durably. The caller changes the limit before.
     pub(crate) fn amend(&self, directory: &str, record: &VolumeRecord) -> Result<(), Fault> {
         let dir = os::open_dir(&self.homes.volumes, directory);
         let dir = dir.context("open a volume's directory")?;
         if self.filesystem.needs_syncfs() {
             self.sync()?;
         }
-        // In staging, so that what a crash leaves of it is cleared.
+        // In staging, so that the next start clears it after a crash.
         let (os, name) = (&self.context.os, Uuid::new_v4().simple().to_string());
         let replaced = record::write_new(os, &self.staging, &name, record).and_then(|()| {
             os.replace((&self.staging, &name), (&dir, VolumeRecord::FILE))
@@ -370,7 +369,7 @@ impl Disk {
             (self.homes.of::<R>(), directory),
         );
         let renamed = self.context.os.rename(from, to);
-        renamed.context("rename what was made into place")
+        renamed.context("rename a draft into place")
     }
 
     /// Makes the rename into place durable.
@@ -378,22 +377,22 @@ impl Disk {
         self.sync_dirs([self.homes.of::<R>()])
     }
 
-    /// Gives up what was begun and may hold much: it is reclaimed in the background.
+    /// Moves a staging directory to the trash, because it may contain much and is reclaimed in the background.
     pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
         let to = (self.trash(), Uuid::new_v4().simple().to_string());
         let renamed = self.context.os.rename((&self.staging, &staged.name), to);
-        renamed.context("move what was begun to the trash")
+        renamed.context("move a draft to the trash")
     }
 
-    /// A name in the trash that nothing else has.
+    /// A unique name in the trash.
     pub(crate) fn place_in_trash(directory: &str) -> String {
-        // A directory renamed by hand may have a name that leaves no room for a suffix.
+        // A directory renamed by hand may have a name too long for a suffix.
         let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_TRASH_NAME));
         format!("{}.{}", &directory[start..], Uuid::new_v4().simple())
     }
 
-    /// Takes something out of sight, to its place in the trash, durably; false if somebody removed
-    /// it by hand: then it is gone, which is what was asked for.
+    /// Moves an entry to its place in the trash, durably; false if somebody removed it by hand, which
+    /// is as good.
     pub(crate) fn move_to_trash<R: Record>(
         &self,
         directory: &str,
@@ -407,7 +406,7 @@ impl Disk {
         let was_there = match moved {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
-            Err(errno) => return Err(Fault::new("move something to the trash", errno)),
+            Err(errno) => return Err(Fault::new("move an entry to the trash", errno)),
         };
         self.sync_dirs([self.trash(), home])?;
         Ok(was_there)
@@ -423,13 +422,13 @@ impl Disk {
         Ok(())
     }
 
-    /// What stood on the filesystem when the pool last held nothing, as the marker tells.
+    /// The bytes that others used when the pool was empty last, from the marker.
     pub(crate) fn other(&self) -> Result<Bytes, Unavailable> {
         Ok(self.marker()?.other_bytes)
     }
 
-    /// Writes that down in the marker; false if the disk is full.
-    pub(crate) fn keep_other(&self, other_bytes: Bytes) -> Result<bool, Unavailable> {
+    /// Records those bytes in the marker; false if the disk is full.
+    pub(crate) fn record_other(&self, other_bytes: Bytes) -> Result<bool, Unavailable> {
         let marker = Marker {
             other_bytes,
             ..self.marker()?
@@ -441,8 +440,8 @@ impl Disk {
         }
     }
 
-    /// What is used of the filesystem. Unless it was idle it is synced first, which brings back some
-    /// of what was freed a moment ago.
+    /// The used bytes of the filesystem. Unless it was idle it is synced first, which returns some of
+    /// the space that was freed a moment ago.
     pub(crate) fn used(&self, idle: bool) -> Result<Bytes, Fault> {
         if !idle {
             self.context
@@ -457,7 +456,7 @@ impl Disk {
         Ok(record::read(&self.meta, layout::MARKER)?)
     }
 
-    /// Where the disk is, and how to tell whose `data/` is mounted somewhere.
+    /// The place of the disk, to find the volume that a mount shows.
     pub(crate) fn site(&self) -> Site<'_> {
         Site {
             id: self.id,
@@ -477,7 +476,7 @@ fn find_quota(
     root: &GuardedDir,
 ) -> Result<Arc<dyn Quota>, Fault> {
     let quota = context.quotas.find(filesystem, root.as_fd());
-    quota.context("ask what holds sizes on the disk")
+    quota.context("find the quota of the disk")
 }
 
 fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {

@@ -2,7 +2,7 @@
 //!
 //! A draft is built in staging, where nobody sees it. One rename makes it a volume or a snapshot,
 //! durably, and a draft that is dropped before leaves nothing. New volumes, restores, clones and
-//! snapshots are all made so.
+//! snapshots are all made in this way.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(super) struct Draft<'a> {
 /// The content of a draft, which decides how it is discarded.
 #[derive(Debug)]
 enum Content {
-    /// Next to nothing, charged to a quota id.
+    /// Little content, charged to a quota id.
     Empty(Option<u32>),
-    /// A copy, which may hold much.
+    /// A copy, which may contain much.
     Copy,
-    /// None any more: the draft is a volume or a snapshot now.
+    /// None, because the draft is a volume or a snapshot now.
     Committed,
 }
 
@@ -46,13 +46,13 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The directory of the draft, for a copy that is to be its content.
+    /// The directory of the draft, for a copy as its content.
     pub(super) fn for_copy(&mut self) -> &OwnedFd {
         self.content = Content::Copy;
         &self.staged.dir
     }
 
-    /// Makes the data of a new volume, and fills in the record's quota id: limit, then `data/`, then
+    /// Makes the data of a new volume, and sets the record's quota id: limit, then `data/`, then
     /// owner and mode (chown clears mode bits).
     pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<(), Fault> {
         let parameters = record.parameters;
@@ -79,12 +79,12 @@ impl<'a> Draft<'a> {
             .write_record(&self.staged, &record)
             .and_then(|()| disk.rename_into_place::<R>(&self.staged, &directory));
         if let Err(fault) = shown {
-            // Discarded first: the fault may make the pool unavailable, and the next look would find
-            // its lock held.
+            // Discarded first, because the fault may make the pool unavailable, and the next inspection
+            // would find its lock in use.
             drop(self);
             return Err(pool.classify(fault));
         }
-        // From here on it may be on the disk, even if the sync fails.
+        // From here on the object may be on the disk, even if the sync fails.
         self.content = Content::Committed;
         let synced = disk.sync_parent::<R>();
         let entry = pool.state.insert(Entry { record, directory });
@@ -92,8 +92,8 @@ impl<'a> Draft<'a> {
         Ok(entry)
     }
 
-    /// Removes a draft that holds next to nothing. The next start clears the rest, and frees the
-    /// quota id by then: never twice, or it might be another volume's meanwhile.
+    /// Removes a draft with little content. After a failure the next start clears the rest and releases
+    /// the quota id, which must not happen twice: it might belong to another volume by then.
     fn remove(&self, quota_id: Option<u32>) {
         if let Err(fault) = self.disk.discard(&self.staged) {
             self.left(fault);

@@ -2,7 +2,7 @@
 //!
 //! The record names the quota id before the first file is tagged, and the volume cannot be published
 //! until its record says that its size is enforced: in a half-tagged tree renames fail. A repeated
-//! request goes on with the same quota id.
+//! request continues with the same quota id.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -229,7 +229,7 @@ impl Pool {
         job.disk.sync()
     }
 
-    /// Takes the tags and the quota id away again. Links and nodes made anew keep theirs. A volume
+    /// Removes the tags and the quota id again. Links and nodes made anew keep their tags. A volume
     /// that cannot be restored stays unpublished, and the request can be repeated.
     fn give_up(&self, job: &Job<'_>) {
         let record = self.current(job.entry).record.clone();

@@ -1,6 +1,6 @@
 //! The failures of one pool.
 //!
-//! They say nothing of the caller: `crate::error` adds whether the object is a new one, which
+//! They say nothing about the caller: `crate::error` adds whether the object is a new one, which
 //! another node could make as well, or an existing one, which only this node has.
 
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum Error {
     Unavailable {
         /// The pool.
         pool: PoolName,
-        /// Why.
+        /// The reason.
         reason: Unavailable,
     },
     /// The change is visible, and may be lost at a power-off.
@@ -34,13 +34,13 @@ pub enum Error {
     CommittedUnsynced {
         /// The pool.
         pool: PoolName,
-        /// Why.
+        /// The reason.
         reason: Unavailable,
     },
     /// The pool's disk has as many calls in flight as are allowed.
     #[error(
         "pool {pool} has {calls} calls at work on its disk, which is the most at once; try again, \
-         and look at the disk if it does not answer"
+         and examine the disk if it does not answer"
     )]
     Crowded {
         /// The pool.
@@ -61,7 +61,7 @@ pub enum Error {
         /// The largest size that the pool would accept.
         available: Bytes,
     },
-    /// The pool's disk ran full although its capacity said otherwise.
+    /// The pool's disk is full, although the pool had free space.
     #[error("pool {pool} is full: cannot {what}; free space on its disk")]
     DiskFull {
         /// The pool.
@@ -69,7 +69,7 @@ pub enum Error {
         /// The step that failed.
         what: &'static str,
     },
-    /// A step failed for a reason that is not the disk's.
+    /// A step failed for a reason other than the disk.
     #[error("pool {pool}: {fault}; try again")]
     Retry {
         /// The pool.
@@ -80,10 +80,10 @@ pub enum Error {
     /// Another call works on the same object.
     #[error("{0} is being worked on; try again")]
     Busy(String),
-    /// The driver stops, and with it long work.
-    #[error("{0} was stopped, for the driver stops; it begins anew when it is asked for again")]
+    /// The driver is stopping, which ends long work.
+    #[error("{0} was stopped because the driver stops; repeat the request to start again")]
     Stopped(String),
-    /// The size does not suffice.
+    /// The size is too small.
     #[error("{0}")]
     OutOfRange(String),
     /// The source cannot be copied as it is.
@@ -116,14 +116,14 @@ pub enum Error {
         /// The reason, and the way out.
         reason: Unavailable,
     },
-    /// The pool is to be declared gone, and is there.
+    /// The pool is to be declared gone, but exists.
     #[error(
         "pool {pool} is not gone: it is at {path:?}; delete its volumes, or take its disk away first"
     )]
     NotGone {
         /// The pool.
         pool: PoolId,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
     /// A file of the state directory, or a pool's path, could not be read or written.

@@ -1,4 +1,4 @@
-//! What a pool holds, as far as it is known: its volumes and snapshots, and what is quarantined.
+//! The records of a pool in memory: volumes, snapshots, trash entries and quarantined directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -34,21 +34,21 @@ pub struct Entry<R = VolumeRecord> {
 pub type SnapshotEntry = Entry<SnapshotRecord>;
 
 impl<R: Record> Entry<R> {
-    /// Where it is, below the pool's path.
+    /// Its path, below the pool's path.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(R::HOME).join(&self.directory)
     }
 }
 
 impl Entry {
-    /// Whether it has a size that nothing holds, in a pool that holds them so.
+    /// Whether it has a size that a pool with this enforcement does not enforce.
     pub(crate) fn is_not_enforced(&self, enforcement: Enforcement) -> bool {
-        let held = self.record.enforcement;
-        self.record.size_bytes > Bytes::ZERO && (held == Enforcement::None || held != enforcement)
+        let own = self.record.enforcement;
+        self.record.size_bytes > Bytes::ZERO && (own == Enforcement::None || own != enforcement)
     }
 }
 
-/// The directories of a pool that hold its volumes, its snapshots and its trash.
+/// The directories of a pool for its volumes, its snapshots and its trash.
 #[derive(Debug)]
 pub(crate) struct RecordDirs {
     pub(crate) volumes: OwnedFd,
@@ -67,7 +67,7 @@ impl RecordDirs {
         })
     }
 
-    /// The one that holds those of a kind.
+    /// The directory for resources of a kind.
     pub(crate) fn of<R: Record>(&self) -> &OwnedFd {
         if R::HOME == layout::SNAPSHOTS {
             &self.snapshots
@@ -77,20 +77,20 @@ impl RecordDirs {
     }
 }
 
-/// Something below `volumes/` or `snapshots/` that cannot be trusted and is left alone.
+/// An entry of `volumes/` or `snapshots/` that cannot be trusted and is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Where it is, below the pool's path.
+    /// Its path, below the pool's path.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The damage.
     pub reason: String,
-    /// The bytes it occupies, which stay reserved; nothing until they are measured.
+    /// Its disk usage, which stays reserved; `None` until it is measured.
     pub space: Option<Bytes>,
     home: &'static str,
     hash: Option<NameHash>,
 }
 
-/// What a pool holds.
+/// The records of a pool.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     volumes: BTreeMap<VolumeId, Arc<Entry>>,
@@ -102,16 +102,16 @@ pub(crate) struct Index {
     sums: Sums,
 }
 
-/// Sums over all that a pool holds, in bytes, so that its free space is known at once.
+/// Sums over all records, in bytes, so that the free space takes constant time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     /// The sizes of volumes and snapshots, and the space of quarantined trees.
     sizes: u64,
     /// The part of the snapshots' sizes that retained charges cover.
     covered: u64,
-    /// The retained charges of the volumes that are there.
+    /// The retained charges of existing volumes.
     retained: u64,
-    /// The bytes that copies made byte by byte hold by themselves.
+    /// The bytes of copies made byte by byte.
     copied: u64,
     /// The sizes of trash entries.
     trash: u64,
@@ -119,7 +119,7 @@ struct Sums {
     removals: u64,
 }
 
-/// What an index holds those of a kind in.
+/// A kind of record with its place in the index.
 pub(crate) trait Resource: Record + Sized {
     fn entries(index: &Index) -> &BTreeMap<Self::Id, Arc<Entry<Self>>>;
     fn entries_mut(index: &mut Index) -> &mut BTreeMap<Self::Id, Arc<Entry<Self>>>;
@@ -175,7 +175,7 @@ impl Index {
         quota: &dyn Quota,
     ) -> Result<(), Fault> {
         let home = homes.of::<R>();
-        let names = os::entry_names(home.as_fd()).context("list what the pool holds")?;
+        let names = os::entry_names(home.as_fd()).context("list the pool's records")?;
         let mut seen: BTreeMap<NameHash, usize> = BTreeMap::new();
         for hash in names
             .iter()
@@ -208,7 +208,7 @@ impl Index {
         Ok(())
     }
 
-    /// Quarantines an entry whose record or quota id belongs to another as well.
+    /// Quarantines an entry whose record or quota id another entry has as well.
     pub(crate) fn distrust<R: Resource>(&mut self, entry: &Entry<R>, reason: String) {
         let id = entry.record.id();
         self.remove::<R>(id);
@@ -269,26 +269,26 @@ impl Index {
         self.release(record.retains());
     }
 
-    /// The retained charges of a volume that is not there; none of one that is.
+    /// The retained charges of a volume that does not exist; 0 for one that does.
     fn retained_of_new(&self, volume: VolumeId) -> u64 {
-        if self.holds(volume) {
+        if self.has_volume(volume) {
             0
         } else {
             self.retained.of(volume)
         }
     }
 
-    /// Counts an entry of the trash.
+    /// Adds an entry of the trash.
     pub(crate) fn add_to_trash(&mut self, name: OsString, entry: TrashEntry) {
         self.retain(&entry.retains);
-        self.sums.trash = self.sums.trash.saturating_add(entry.promised);
+        self.sums.trash = self.sums.trash.saturating_add(entry.reserved);
         self.trash.insert(name, entry);
     }
 
-    /// Counts an entry of the trash no longer.
+    /// Removes an entry of the trash.
     pub(crate) fn remove_from_trash(&mut self, name: &OsStr) {
         if let Some(entry) = self.trash.remove(name) {
-            self.sums.trash = self.sums.trash.saturating_sub(entry.promised);
+            self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
             self.release(&entry.retains);
         }
     }
@@ -309,7 +309,7 @@ impl Index {
         for retained in retains {
             let before = self.retained.of(retained.volume);
             change(&mut self.retained, retained);
-            if self.holds(retained.volume) {
+            if self.has_volume(retained.volume) {
                 let after = self.retained.of(retained.volume);
                 let retained = self.sums.retained.saturating_add(after);
                 self.sums.retained = retained.saturating_sub(before);
@@ -321,7 +321,7 @@ impl Index {
         R::entries(self).get(&id)
     }
 
-    /// What of a kind is quarantined under an id, if anything is.
+    /// The quarantined entry of a kind with this id, if there is one.
     pub(crate) fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
         let hash = id.hash();
         self.quarantine
@@ -329,7 +329,7 @@ impl Index {
             .find(|quarantined| quarantined.home == R::HOME && quarantined.hash == Some(hash))
     }
 
-    /// Those of a kind whose ids come after one, in order.
+    /// The resources of a kind with ids after the given one, in order.
     pub(crate) fn after<R: Resource + 'static>(
         &self,
         id: Option<R::Id>,
@@ -360,7 +360,7 @@ impl Index {
         &self.retained
     }
 
-    /// The volumes whose blocks a volume or snapshot that is there may keep.
+    /// The volumes whose blocks an existing volume or snapshot may reference.
     pub(crate) fn referenced(&self) -> BTreeSet<VolumeId> {
         let (volumes, snapshots) = (self.volumes.values(), self.snapshots.values());
         let sources = volumes.clone().filter_map(|entry| entry.record.source);
@@ -377,33 +377,32 @@ impl Index {
         referenced
     }
 
-    /// The bytes reserved on a disk of which so many are used. All of them are reserved for the
+    /// The bytes reserved on a disk with so many used bytes. All used bytes are reserved for
     /// quarantined trees until those are measured.
     ///
-    /// Where the kernel counts, these are the sizes, the space that snapshots hold beyond their
-    /// retained charges, and the retained charges of each volume that is there. The blocks of a
-    /// deleted volume are used already, and it writes no more. Elsewhere they are the sizes, and
-    /// those of deleted volumes until they are reclaimed.
+    /// If the kernel counts, the sum has the sizes, the bytes of snapshots beyond their retained charges,
+    /// and the retained charges of each existing volume. The blocks of a deleted volume are used already,
+    /// and nobody writes to it. Otherwise the sum has the sizes, those of trash entries included.
     pub(crate) fn reserved_of(&self, counted: bool, used: u64) -> u64 {
         let sums = &self.sums;
-        let promised = if counted {
+        let reserved = if counted {
             let alone = sums.sizes.saturating_sub(sums.covered);
             alone.saturating_add(sums.retained)
         } else {
             sums.sizes.saturating_add(sums.trash)
         };
         let unknown = self.unmeasured().map_or(0, |_| used);
-        promised.saturating_add(unknown)
+        reserved.saturating_add(unknown)
     }
 
-    /// The path of a quarantined tree whose space is not known, if there is one.
+    /// The path of a quarantined tree whose disk usage is not known, if there is one.
     pub(crate) fn unmeasured(&self) -> Option<PathBuf> {
         let mut quarantine = self.quarantine.iter();
         let unmeasured = quarantine.find(|quarantined| quarantined.space.is_none());
         unmeasured.map(|quarantined| quarantined.path.clone())
     }
 
-    /// Notes the bytes that a quarantined tree occupies.
+    /// Notes the disk usage of a quarantined tree.
     pub(crate) fn measured(&mut self, path: &Path, bytes: u64) {
         let mut quarantine = self.quarantine.iter_mut();
         let found = quarantine.find(|quarantined| quarantined.path == path);
@@ -413,7 +412,7 @@ impl Index {
         }
     }
 
-    /// The bytes that snapshots made byte by byte occupy.
+    /// The bytes of snapshots made byte by byte.
     pub(crate) fn copied(&self) -> u64 {
         self.sums.copied
     }
@@ -423,12 +422,12 @@ impl Index {
         self.sums.removals
     }
 
-    /// Whether a volume is there, if only in quarantine.
-    fn holds(&self, volume: VolumeId) -> bool {
+    /// Whether a volume exists, possibly in quarantine.
+    fn has_volume(&self, volume: VolumeId) -> bool {
         self.volumes.contains_key(&volume) || self.quarantined_as::<VolumeRecord>(volume).is_some()
     }
 
-    /// How many volumes have a size that nothing holds, in a pool that holds them so.
+    /// The number of volumes with a size that a pool with this enforcement does not enforce.
     pub(crate) fn not_enforced(&self, enforcement: Enforcement) -> usize {
         let volumes = self.volumes.values();
         volumes
@@ -440,7 +439,7 @@ impl Index {
         &self.quarantine
     }
 
-    /// What is promised to all volumes and snapshots, and what is quarantined, in bytes.
+    /// The sizes of all volumes and snapshots, and the usage of quarantined trees, in bytes.
     pub(crate) fn reserved(&self) -> u64 {
         self.sums.sizes
     }
@@ -450,8 +449,8 @@ impl Index {
     }
 }
 
-/// The bytes that a quarantined entry takes by the kernel's count: its limit, or its charge if that
-/// is more; nothing where the kernel has none.
+/// The bytes of a quarantined entry by the kernel's count: its limit, or its charge if that is larger;
+/// `None` if the kernel has no limit.
 fn counted(home: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> Option<u64> {
     let dir = os::open_dir(home, name).ok()?;
     let data = os::open_dir(dir, layout::DATA).ok()?;
@@ -462,22 +461,22 @@ fn counted(home: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> Option<u64> {
         .then_some(charge.byte_limit.max(charge.bytes))
 }
 
-/// Reads one record and checks that it belongs where it is; nothing if the directory is gone, as
-/// it may be beside a server at work.
+/// Reads one record and checks that it belongs to its directory; `None` if the directory does not exist
+/// any more, because a running server removed it.
 pub(crate) fn read_entry<R: Record>(
     home: &OwnedFd,
     name: &OsStr,
     pool: PoolId,
 ) -> Result<Option<Entry<R>>, Unreadable> {
-    let strange = || Unreadable::Damaged("its name is not ours".into());
-    let directory = name.to_str().ok_or_else(strange)?;
-    let hash = layout::hash_of(directory).ok_or_else(strange)?;
+    let foreign = || Unreadable::Damaged("its name is none of this driver's".into());
+    let directory = name.to_str().ok_or_else(foreign)?;
+    let hash = layout::hash_of(directory).ok_or_else(foreign)?;
     let dir = match os::open_dir(home, name) {
         Ok(dir) => dir,
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => {
             let damage = || format!("cannot open it: {errno}");
-            return Err(Unreadable::new("open what the pool holds", errno, damage));
+            return Err(Unreadable::new("open an entry of the pool", errno, damage));
         }
     };
     let record: R = record::read(&dir, R::FILE)?;
@@ -490,10 +489,10 @@ pub(crate) fn read_entry<R: Record>(
     }
     match os::status_at(&dir, layout::DATA) {
         Ok(status) if status.file_type == FileType::Directory => {}
-        Ok(_) => return Err(Unreadable::Damaged("data is no directory".into())),
+        Ok(_) => return Err(Unreadable::Damaged("data is not a directory".into())),
         Err(errno) => {
-            let damage = || format!("cannot look at data: {errno}");
-            return Err(Unreadable::new("look at data", errno, damage));
+            let damage = || format!("cannot inspect data: {errno}");
+            return Err(Unreadable::new("inspect data", errno, damage));
         }
     }
     let directory = directory.to_owned();

@@ -1,7 +1,7 @@
-//! The limits of a pool's volumes, and the bytes that copies on btrfs keep charged to them.
+//! The limits of volumes, and the bytes that stay charged to them because copies on btrfs reference them.
 //!
-//! `docs/btrfs-accounting.md` derives the limits and the reservations from the way that simple quota
-//! counts. When a pool is opened, the kernel's limits are held against the records.
+//! `docs/btrfs-accounting.md` derives the limits and the reservations from the rules of simple quota.
+//! When a pool is opened, the kernel's limits are compared with the records.
 
 mod pending;
 mod retained;
@@ -26,47 +26,47 @@ use super::{Entry, Pool, VolumeRecord, layout};
 pub(super) use pending::PendingCharges;
 pub(crate) use retained::Retained;
 
-pub(crate) const LOOK: &str = "ask what limits the disk has";
+pub(crate) const READ_LIMITS: &str = "read the limits of the disk";
 
-/// What is to be done about one volume's limit.
+/// The result of comparing a limit with its record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Finding {
-    /// Nothing.
+    /// The limit is as recorded.
     AsRecorded,
-    /// It is missing, or another one.
+    /// The limit is missing or different.
     Differs { id: u32, limit: Bytes, has: Charge },
-    /// Whose number it is cannot be told, so nothing is done.
+    /// The owner of the quota id is not certain, so nothing is changed.
     Conflict(QuotaConflict),
 }
 
-/// Why it cannot be told whose number a volume's is.
+/// The reason why the owner of a quota id is not certain.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 pub(crate) enum QuotaConflict {
-    #[error("another is recorded with its quota_id, {0}")]
+    #[error("another record has the same quota_id, {0}")]
     Twin(u32),
     #[error(
         "its data is charged to {}, and its record says quota_id {recorded}; `rootcellar check` \
-         says how to mend it", told(*.found)
+         says how to mend it", described(*.found)
     )]
     Elsewhere { found: Option<u32>, recorded: u32 },
 }
 
-/// A number that something is charged to, if it is one of ours.
-pub(crate) fn told(number: Option<u32>) -> String {
-    number.map_or("none of ours".to_owned(), |number| number.to_string())
+/// A quota id for messages; `None` is one that this driver did not choose.
+pub(crate) fn described(id: Option<u32>) -> String {
+    id.map_or("no quota id of this driver".to_owned(), |id| id.to_string())
 }
 
 impl Pool {
-    /// Makes the kernel's limits what the records say. A number that may be another's is not
-    /// touched: its volume is quarantined. What is limited and neither used nor recorded is left
-    /// of a create or a delete that did not end, and is freed.
+    /// Restores the kernel's limits from the records. A volume whose quota id may belong to another is
+    /// quarantined, and the limit is not touched. A limit without a charge and without a record remains
+    /// from an interrupted create or delete, and is removed.
     pub(crate) fn reconcile(&self, disk: &Disk, index: &mut Index) -> Result<(), Fault> {
         if !disk.accounts() {
             return Ok(());
         }
         let recorded = recorded(index);
         let charges = disk.quota.charges_nearby(&mut recorded.keys().copied());
-        let charges = charges.context(LOOK)?.into_iter().collect();
+        let charges = charges.context(READ_LIMITS)?.into_iter().collect();
         for id in recorded.keys() {
             disk.quota.note(*id);
         }
@@ -90,7 +90,7 @@ impl Pool {
         self.clear_leftovers(disk, &ledger)
     }
 
-    /// Returns whether the limit was what an older driver gave a copy, and was raised.
+    /// Returns whether the limit was that of a copy made by an older driver, and was raised.
     fn reconcile_entry<R: Resource>(
         &self,
         disk: &Disk,
@@ -110,8 +110,8 @@ impl Pool {
                 }
                 self.restore(disk, &entry.record.id().to_string(), id, limit, has)?;
             }
-            Finding::Conflict(doubt) => {
-                index.distrust(entry, doubt.to_string());
+            Finding::Conflict(conflict) => {
+                index.distrust(entry, conflict.to_string());
             }
         }
         Ok(false)
@@ -128,7 +128,7 @@ impl Pool {
         disk.quota.limit(&self.context.os, id, limit)
     }
 
-    /// Makes the limit of a volume, if it is there, what it is to be now.
+    /// Sets the limit of a volume anew, if the volume exists.
     pub(crate) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
         let _limiting = self.limiting();
         let entry = self.state.get::<VolumeRecord>(volume);
@@ -149,8 +149,8 @@ impl Pool {
                 self.limits_restored.fetch_add(1, Ordering::Relaxed);
                 "restored"
             }
-            // A full disk must be served, or nothing on it could be deleted.
-            Err(fault) if fault.is_full() => "not restored, for the disk is full",
+            // A full disk must be served, or nobody could delete volumes from it.
+            Err(fault) if fault.is_full() => "not restored, because the disk is full",
             Err(fault) => return Err(fault),
         };
         tracing::warn!(
@@ -159,7 +159,7 @@ impl Pool {
             limit = %Bytes(has.byte_limit),
             recorded = %limit,
             outcome,
-            "a volume's limit was not as recorded"
+            "a volume's limit differed from its record"
         );
         Ok(())
     }
@@ -177,13 +177,13 @@ impl Pool {
             }
             match disk.quota.release(&self.context.os, *id) {
                 Ok(()) => {
-                    tracing::info!(pool = %self.options.name, id, "cleared a limit of nobody's");
+                    tracing::info!(pool = %self.options.name, id, "removed a limit that no record has");
                 }
                 Err(errno @ (Errno::IO | Errno::ROFS)) => {
                     return Err(Fault::new("clear a limit", errno));
                 }
                 Err(errno) => {
-                    tracing::warn!(pool = %self.options.name, id, %errno, "left a limit of nobody's");
+                    tracing::warn!(pool = %self.options.name, id, %errno, "left a limit that no record has");
                 }
             }
         }
@@ -191,32 +191,32 @@ impl Pool {
     }
 }
 
-/// What limits are held against.
+/// The records and the kernel's limits, for the comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// How many records claim each number.
+    /// The number of records with each quota id.
     pub(crate) recorded: BTreeMap<u32, usize>,
     /// The bytes that stay charged to each volume for its copies.
     pub(crate) retained: Retained,
-    /// What is charged to each number, and what it is limited to.
+    /// The charge and the limit of each quota id.
     pub(crate) charges: BTreeMap<u32, Charge>,
 }
 
-/// How many records claim each number, those of what is served and of what waits in the trash.
+/// The number of records with each quota id, trash entries included.
 pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
     let mut recorded = BTreeMap::new();
     let volumes = index.volumes().filter_map(|entry| entry.record.quota_id());
     let snapshots = index
         .snapshots()
         .filter_map(|entry| entry.record.quota_id());
-    let trashed = index.trash().values().filter_map(|entry| entry.number);
+    let trashed = index.trash().values().filter_map(|entry| entry.quota_id);
     for id in volumes.chain(snapshots).chain(trashed) {
         *recorded.entry(id).or_default() += 1;
     }
     recorded
 }
 
-/// Holds the limit of a volume or snapshot against its record.
+/// Compares the limit of a volume or snapshot with its record.
 pub(crate) fn examine<R: Resource>(
     homes: &RecordDirs,
     quota: &dyn Quota,
@@ -234,8 +234,8 @@ pub(crate) fn examine<R: Resource>(
         return Ok(Finding::Conflict(QuotaConflict::Twin(id)));
     }
     let path = [&entry.directory, layout::DATA].join("/");
-    let data = os::open_dir(homes.of::<R>(), path).context("open what is limited")?;
-    let found = quota.charged_to(data.as_fd()).context(LOOK)?;
+    let data = os::open_dir(homes.of::<R>(), path).context("open a limited directory")?;
+    let found = quota.charged_to(data.as_fd()).context(READ_LIMITS)?;
     if found != Some(id) {
         let recorded = id;
         return Ok(Finding::Conflict(QuotaConflict::Elsewhere {

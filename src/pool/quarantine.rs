@@ -12,7 +12,7 @@ use super::disk::Disk;
 use super::{Pool, Work};
 
 impl Pool {
-    /// Measures the quarantined trees whose space is not known, until the disk or the pool goes.
+    /// Measures the quarantined trees whose disk usage is not known, until the pool is closed.
     pub(super) fn measure_quarantined(&self, disk: &Arc<Disk>) {
         let work = self.begin_own();
         loop {
@@ -21,7 +21,7 @@ impl Pool {
             };
             let bytes = match self.occupied(&work, disk, &path) {
                 Ok(bytes) => bytes,
-                // Another look at the pool comes, and finds the reason if it lasts.
+                // The next inspection of the pool finds a reason that lasts.
                 Err(Errno::CANCELED) => return,
                 Err(errno) => {
                     tracing::warn!(
@@ -45,7 +45,7 @@ impl Pool {
         }
     }
 
-    /// The bytes that a tree occupies, as far as it can be read; none if somebody removed it.
+    /// The disk usage of a tree, as far as it can be read; 0 if somebody removed it.
     fn occupied(&self, work: &Work<'_>, disk: &Arc<Disk>, path: &Path) -> Result<u64, Errno> {
         let top = match disk.open_below(path) {
             Ok(top) => top,

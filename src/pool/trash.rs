@@ -1,5 +1,5 @@
-//! Reclaiming deleted volumes and snapshots in the background, without any lock that a request could
-//! wait for. An entry that cannot be removed is reported and tried again, ever more rarely.
+//! Reclaiming deleted volumes and snapshots in the background, without a lock that a request could
+//! wait for. An entry that cannot be removed is reported and tried again, each time after a longer wait.
 
 mod entry;
 mod pass;
@@ -16,13 +16,13 @@ pub(crate) use entry::{TrashEntry, entries};
 use pass::Leftovers;
 
 const LAST_RETRY: Duration = Duration::from_mins(5);
-/// How often an empty and idle pool measures the use by others: nobody says when that changes.
-const EMPTY_LOOK: Duration = Duration::from_secs(10);
+/// How often an empty and idle pool measures the use by others, because nothing reports a change.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// How long the reclaimer may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
 
-/// The part of the reclaimer that its pool sees.
+/// The reclaimer, as its pool uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Trash {
     stopped: AtomicBool,
@@ -44,7 +44,7 @@ impl Trash {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// Says that there is something to reclaim.
+    /// Wakes the reclaimer because of a new entry.
     pub(crate) fn notify(&self) {
         *lock(&self.news) = true;
         self.wake.notify_all();
@@ -65,7 +65,7 @@ impl Trash {
         Ok(())
     }
 
-    /// Stops the reclaimer and waits for it, but not for ever: a disk may hang.
+    /// Stops the reclaimer and waits for it, but only for a bounded time, because a disk may hang.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.notify();
@@ -75,7 +75,7 @@ impl Trash {
         let deadline = Instant::now() + STOP_PATIENCE;
         while !thread.is_finished() {
             if Instant::now() >= deadline {
-                tracing::warn!("the reclaimer does not stop; left behind");
+                tracing::warn!("the reclaimer does not stop; not waiting for it");
                 return;
             }
             std::thread::sleep(STOP_POLL);
@@ -89,7 +89,7 @@ impl Trash {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Waits for news, at most as long as given; returns whether there are any.
+    /// Waits for a notification, at most as long as given; returns whether there was one.
     fn wait(&self, at_most: Duration) -> bool {
         let news = lock(&self.news);
         let waited = self.wake.wait_timeout_while(news, at_most, |news| !*news);
@@ -106,10 +106,10 @@ fn run(pool: &Pool) {
         let mut measuring: Option<ScopedJoinHandle<'_, ()>> = None;
         let mut left = Leftovers::default();
         let mut last_reclaimed = None;
-        // Whether the trash may hold entries that no pass has seen.
+        // Whether the trash may have entries that no pass has seen.
         let mut news = true;
         while !pool.trash.is_stopped() {
-            // A pool that is unavailable says so when it is open again.
+            // Opening the pool again wakes the reclaimer.
             let mut wait = LAST_RETRY;
             if let Ok(disk) = pool.disk() {
                 if measuring.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
@@ -125,7 +125,7 @@ fn run(pool: &Pool) {
                 if pool.state.serves(&disk) {
                     let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
                     if pool.measure_if_empty(&disk, idle) && idle {
-                        wait = EMPTY_LOOK;
+                        wait = MEASURE_EVERY;
                     }
                 }
                 let next = left.next();

@@ -1,5 +1,5 @@
-//! The work on a pool's disk: how many calls may be at it at once, and how long it has waited for
-//! an answer.
+//! The work in progress on a pool's disk: a limit for concurrent calls, and the time that the oldest
+//! of them has waited for an answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,22 +9,22 @@ use crate::pool::error::{Error, Result};
 
 use super::Pool;
 
-/// How many calls may be at work on one pool's disk.
+/// The most concurrent calls on one pool's disk.
 pub(crate) const CALLS_AT_ONCE: usize = 128;
 
-/// The work under way on a pool's disk.
+/// The work in progress on a pool's disk.
 #[derive(Debug, Default)]
 pub(super) struct Works(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// When each began, or advanced last.
+    /// The time when each began, or advanced last.
     waiting_since: BTreeMap<u64, Instant>,
     next: u64,
     calls: usize,
 }
 
-/// Some work on a pool's disk; it ends when this is dropped.
+/// One piece of work on a pool's disk; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
     pool: &'a Pool,
@@ -39,7 +39,7 @@ impl Works {
 }
 
 impl Pool {
-    /// Begins a call's work on the disk, unless as many as may be are at it already.
+    /// Begins a call's work on the disk, unless as many as allowed are in progress.
     pub(crate) fn begin(&self) -> Result<Work<'_>> {
         let mut state = self.works.lock();
         if state.calls >= CALLS_AT_ONCE {
@@ -52,7 +52,7 @@ impl Pool {
         Ok(self.begin_as(&mut state, true))
     }
 
-    /// Begins work of the driver's own, of which there is only so much.
+    /// Begins work of the driver's own, which needs no limit.
     pub(super) fn begin_own(&self) -> Work<'_> {
         self.begin_as(&mut self.works.lock(), false)
     }
@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// How long the disk has not answered, if that is too long.
+    /// The time since the disk answered last, if that is too long.
     pub fn silence(&self) -> Option<Duration> {
         let state = self.works.lock();
         let oldest = state.waiting_since.values().min()?;
@@ -77,12 +77,12 @@ impl Pool {
 }
 
 impl<'a> Work<'a> {
-    /// The pool that it is on.
+    /// Its pool.
     pub(super) fn pool(&self) -> &'a Pool {
         self.pool
     }
 
-    /// Says that the disk has answered, and the work goes on.
+    /// Reports that the disk has answered and the work goes on.
     pub(super) fn advance(&self) {
         let mut state = self.pool.works.lock();
         state.waiting_since.insert(self.number, Instant::now());

@@ -1,4 +1,4 @@
-//! The entries of a pool's trash: deleted volumes and snapshots, and copies that were given up.
+//! The entries of a pool's trash: deleted volumes and snapshots, and discarded copies.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,13 +12,13 @@ use crate::types::VolumeId;
 /// An entry of the trash, by its record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TrashEntry {
-    /// The bytes that were reserved for it.
-    pub(crate) promised: u64,
-    /// The quota id that it is charged to.
-    pub(crate) number: Option<u32>,
+    /// The bytes reserved for it.
+    pub(crate) reserved: u64,
+    /// Its quota id.
+    pub(crate) quota_id: Option<u32>,
     /// The charges that it retains until it is reclaimed.
     pub(crate) retains: Vec<RetainedCharge>,
-    /// The volume that it was, if it was one.
+    /// Its volume id, unless it was a snapshot or a discarded copy.
     pub(crate) volume: Option<VolumeId>,
     /// The file of its record, if it has one.
     pub(super) file: Option<&'static str>,
@@ -27,15 +27,15 @@ pub(crate) struct TrashEntry {
 impl TrashEntry {
     pub(crate) fn new<R: Resource>(record: &R) -> Self {
         Self {
-            promised: record.promised(),
-            number: record.quota_id(),
+            reserved: record.promised(),
+            quota_id: record.quota_id(),
             retains: record.retains().to_vec(),
             volume: R::volume(record.id()),
             file: Some(R::FILE),
         }
     }
 
-    /// Reads the record in a directory of the trash. A copy that was given up has none.
+    /// Reads the record in a directory of the trash. A discarded copy has none.
     pub(super) fn read(dir: &OwnedFd) -> Result<Self, Fault> {
         match record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
             Ok(record) => return Ok(Self::new(&record)),

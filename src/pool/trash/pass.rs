@@ -1,9 +1,9 @@
 //! One pass over the trash.
 //!
-//! The content of an entry goes first, then the quota id that it was charged to, the record last,
-//! so that a restart in between still finds the quota id. A btrfs frees blocks in the background,
-//! and copies may reference them, so a quota id can stay charged after its entry is empty. Such
-//! entries wait together: one commit of the filesystem per pass serves all of them.
+//! The content of an entry is removed first, then its quota id is released, and the record is removed
+//! last, so that the next start still finds the quota id after a crash. Btrfs frees blocks in the
+//! background, and copies may reference them, so a quota id can stay charged after its entry is empty.
+//! Such entries wait together: one commit of the filesystem per pass serves all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -27,8 +27,8 @@ use super::{LAST_RETRY, lock};
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// The number of removed files between two looks at the clock.
-const REPORT_LOOK: u64 = 64;
+/// The time is read once per this number of removed files.
+const READ_TIME_EVERY: u64 = 64;
 
 /// The entries that passes have left in the trash.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub(super) struct Leftovers {
 #[derive(Debug, Clone, Copy)]
 struct Emptied {
     quota_id: u32,
-    /// The volume that it was, if it was one.
+    /// Its volume id, unless it was a snapshot or a discarded copy.
     volume: Option<VolumeId>,
 }
 
@@ -55,7 +55,7 @@ struct Emptied {
 #[derive(Debug, Clone, Copy)]
 struct Resisting {
     retry: Retry,
-    /// Its quota id, which nothing else may name once the content is gone.
+    /// Its quota id, which may be known nowhere else once the content is removed.
     emptied: Option<Emptied>,
 }
 
@@ -91,7 +91,7 @@ impl Leftovers {
     }
 
     /// Tries every entry that is due; returns the number of reclaimed ones. The trash is listed only
-    /// for news and for entries that resist: thousands of empty entries may wait for long.
+    /// after a notification and for entries that resist, because thousands of empty entries may wait long.
     pub(super) fn pass(
         &mut self,
         work: &Work<'_>,
@@ -123,7 +123,7 @@ impl Leftovers {
         Ok(reclaimed)
     }
 
-    /// Has the quota ids released soon, because something changed that may have kept them charged.
+    /// Has the quota ids released soon, because a change may have ended their charges.
     fn release_soon(&mut self) {
         let soon = Retry::after(None);
         self.release = Some(match self.release {
@@ -276,12 +276,12 @@ impl Pass<'_> {
         };
         let progress = Progress::new(self.work, name);
         let entry = TrashEntry::read(&dir)?;
-        // A copy that was given up has no record, only the charge of its data.
+        // A discarded copy has no record; only its data shows the quota id.
         let known = self.left.resisting.get(name);
         let known = known.and_then(|resisting| resisting.emptied);
-        let number = entry.number.or_else(|| charged_to(disk, &dir));
+        let quota_id = entry.quota_id.or_else(|| charged_to(disk, &dir));
         let volume = entry.volume;
-        let emptied = number.map(|quota_id| Emptied { quota_id, volume });
+        let emptied = quota_id.map(|quota_id| Emptied { quota_id, volume });
         if let Some(emptied) = known.or(emptied) {
             self.left.emptied.insert(name.to_owned(), emptied);
             self.left.all_referenced = None;
@@ -342,7 +342,7 @@ impl Pass<'_> {
         if let Some(file) = entry.file {
             match os.unlink(dir, file) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                // Not a file, or a protected one: then it is no record, and goes like the rest.
+                // Not a file, or a protected one: it is no record, and is removed like the rest.
                 Err(_) => {
                     let manner = disk.filesystem.removal();
                     let progress = Progress::new(self.work, name);
@@ -356,7 +356,7 @@ impl Pass<'_> {
     }
 }
 
-/// The quota id that the data of an entry is charged to.
+/// The quota id of an entry's data.
 fn charged_to(disk: &Disk, dir: &OwnedFd) -> Option<u32> {
     let data = os::open_dir(dir, layout::DATA).ok()?;
     disk.quota.charged_to(data.as_fd()).ok()?
@@ -386,7 +386,7 @@ impl Watch for Progress<'_> {
         let pool = self.work.pool();
         let entries = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         pool.trash.removed.fetch_add(1, Ordering::Relaxed);
-        if !entries.is_multiple_of(REPORT_LOOK) {
+        if !entries.is_multiple_of(READ_TIME_EVERY) {
             return;
         }
         let mut reported = lock(&self.reported);
