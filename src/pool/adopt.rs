@@ -1,4 +1,4 @@
-//! Pools that change hands by an explicit act: taken over from another node, or declared gone.
+//! Adopting a pool from another node, and declaring a pool gone for good; both by an explicit command.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use super::marker::Marker;
 use super::path::{open_mounted, take_lock};
 use super::{Memory, Unavailable, layout, record};
 
-/// How long a server that ends may still hold the pool.
+/// The time that a stopping server may still have the lock of the pool.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// What was taken over.
+/// An adopted pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopted {
     /// The pool.
     pub id: PoolId,
-    /// The node it belonged to, which may be this one.
+    /// Its node before, which may be this one.
     pub from: NodeName,
-    /// How many volumes it holds.
+    /// The number of its volumes.
     pub volumes: usize,
 }
 
-/// Makes the pool at a path this node's and the path's own, whatever node it belonged to and
-/// whatever pool the path held. It may be repeated. A pool that a server serves is refused.
+/// Makes the pool at a path belong to this node and to the path, without regard to the node and the
+/// pool before. It may be repeated. A pool that a server serves is refused.
 pub fn adopt(memory: &Memory, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Adopted> {
     let adopted = take_over(memory, path, node, wanted).map_err(|reason| Error::NotAdopted {
         path: path.to_owned(),
@@ -59,7 +59,7 @@ fn take_over(
         from: marker.node.clone(),
         volumes: Index::load(&homes, marker.id, &NoQuota)?.volumes().len(),
     };
-    // What a killed driver left in sight would be missed for ever if it were remembered and lost.
+    // Visible objects of a killed driver must not be lost once the pool is remembered.
     memory.os().syncfs(&root).context_sync("sync the disk")?;
     if marker.node != *node {
         let node = node.clone();
@@ -69,11 +69,11 @@ fn take_over(
     Ok(adopted)
 }
 
-/// Declares a pool gone for good: its volumes may then be deleted, and the paths that held it,
-/// which are returned, may hold another. A pool that is at such a path is not gone.
+/// Declares a pool gone for good: its volumes may then be deleted, and other pools may use its paths,
+/// which are returned. A pool that is found at such a path is not gone.
 pub fn retire(memory: &Memory, id: PoolId) -> Result<Vec<PathBuf>> {
     for path in memory.paths()? {
-        // What cannot be read cannot be served either.
+        // A pool that cannot be read cannot be served either.
         let found = open_mounted(&path, false).and_then(|(at, _)| Marker::read(at));
         if matches!(found, Ok(Some(marker)) if marker.id == id) {
             return Err(Error::NotGone { pool: id, path });

@@ -1,5 +1,5 @@
-//! What the open pools of a server have claimed: a filesystem holds one pool, and a pool is
-//! served at one path.
+//! The filesystems and identities of the open pools of a server: a filesystem has one pool, and a pool
+//! is served at one path.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::types::{PoolId, PoolName};
 
 use super::Unavailable;
 
-/// Who has claimed what.
+/// The pool that has each filesystem and identity.
 #[derive(Debug, Default)]
 pub struct Claims {
     maps: Mutex<Maps>,
@@ -40,7 +40,7 @@ impl Claims {
         }
     }
 
-    /// Claims an identity; a copy of a disk has that of the original.
+    /// Claims an identity. A copy of a disk has the identity of the original.
     pub(crate) fn id(&self, id: PoolId, name: &PoolName) -> Result<(), Unavailable> {
         let mut maps = self.lock();
         match maps.ids.entry(id).or_insert_with(|| name.clone()) {
@@ -52,7 +52,7 @@ impl Claims {
         }
     }
 
-    /// Gives back all that a pool has claimed.
+    /// Releases all claims of a pool.
     pub(crate) fn release(&self, name: &PoolName) {
         let mut maps = self.lock();
         maps.filesystems.retain(|_, holder| holder != name);

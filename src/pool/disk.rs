@@ -24,7 +24,7 @@ use super::capacity::Space;
 use super::enforcement::Unenforced;
 use super::index::{Entry, RecordDirs};
 use super::marker::Marker;
-use super::path::{find_marker, look_at_path, open_mounted, take_lock};
+use super::path::{find_marker, inspect_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
 use super::{Context, PoolOptions, Unavailable, layout};
 
@@ -113,9 +113,9 @@ impl Disk {
         context: &Context,
         deadline: Instant,
     ) -> Result<Self, Unavailable> {
-        let (at, place, filesystem) = look_at_path(options, context)?;
+        let (at, place, filesystem) = inspect_path(options, context)?;
         context.claims.filesystem(place.device, &options.name)?;
-        let seen = Seen::from(os::status(&at).context("look at the pool's directory")?);
+        let seen = Seen::from(os::status(&at).context("inspect the pool's directory")?);
         let root = mount::open_guarded(&at).context("clone the pool's mount")?;
         drop(at);
         let marker = find_marker(options, context, &root)?;
@@ -207,7 +207,7 @@ impl Disk {
     }
 
     pub(crate) fn statvfs(&self) -> Result<StatVfs, Fault> {
-        rustix::fs::fstatvfs(&self.root).context("ask for the disk's space")
+        rustix::fs::fstatvfs(&self.root).context("read the disk's free space")
     }
 
     /// The space of the filesystem. Btrfs allocates metadata from space that is neither used nor

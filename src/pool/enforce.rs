@@ -26,7 +26,7 @@ use super::{Entry, Pool, VolumeRecord, Work, layout};
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// The directory, in a volume's directory, where links and nodes are made anew.
+/// The directory, in a volume's directory, where links and nodes are recreated.
 const SCRATCH: &str = "enforcing";
 
 /// The outcome of a request to enforce a size.
@@ -75,7 +75,7 @@ impl Pool {
         });
         let begun = match tagged {
             Ok(begun) => begun,
-            // A repeated request goes on.
+            // A repeated request continues.
             Err(stopped @ Error::Stopped(_)) => return Err(stopped),
             Err(error) => {
                 self.give_up(&job);
@@ -110,7 +110,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Names the quota id in the record, so that the volume is not published any more.
+    /// Writes the quota id into the record, so that the volume is not published any more.
     fn begin_enforcing(&self, job: &Job<'_>) -> Result<VolumeRecord> {
         let (record, quota) = (&job.entry.record, &job.disk.quota);
         if record.enforcing {
@@ -124,7 +124,7 @@ impl Pool {
             ..record.clone()
         };
         if let Err(fault) = self.write_record(job, &begun) {
-            // A record that names it all the same is read again, because the pool is opened anew.
+            // The pool is opened again, which reads a record that has the id in spite of the error.
             if quota.release(&self.context.os, id).is_err() {
                 tracing::warn!(pool = %self.name(), id, "left a quota id");
             }
@@ -133,7 +133,7 @@ impl Pool {
         Ok(begun)
     }
 
-    /// Limits a tagged tree, unless it holds more than the limits allow.
+    /// Limits a tagged tree, unless it contains more than the limits allow.
     fn limit_tagged(&self, job: &Job<'_>, id: u32) -> Result<()> {
         let classify = |fault| self.classify(fault);
         let (record, quota) = (&job.entry.record, &job.disk.quota);
@@ -194,7 +194,7 @@ impl Pool {
         refuse_if_larger(record, limit, bytes, inodes)
     }
 
-    /// Ends the work when the driver or the pool does.
+    /// Ends the work when the driver stops or the pool is closed.
     fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
         job.work.advance();
         if self.copies.is_stopped() || self.is_unavailable() {
@@ -229,7 +229,7 @@ impl Pool {
         job.disk.sync()
     }
 
-    /// Removes the tags and the quota id again. Links and nodes made anew keep their tags. A volume
+    /// Removes the tags and the quota id again. Recreated links and nodes keep their tags. A volume
     /// that cannot be restored stays unpublished, and the request can be repeated.
     fn give_up(&self, job: &Job<'_>) {
         let record = self.current(job.entry).record.clone();

@@ -19,8 +19,8 @@ pub struct Unenforced {
 }
 
 impl Unenforced {
-    /// Asks the kernel why `root`, the directory of a pool, enforces no sizes; nothing if `quota`
-    /// does.
+    /// Finds the reason why `root`, the directory of a pool, enforces no sizes; `None` if `quota`
+    /// enforces them.
     pub(crate) fn find(
         quota: &dyn Quota,
         filesystem: Filesystem,
@@ -30,7 +30,7 @@ impl Unenforced {
         if quota.enforcement() != Enforcement::None {
             return Ok(None);
         }
-        // Without a lack there is a quota that this process may not use.
+        // If no quota is missing, this process may not use it.
         let lack = quota::missing(filesystem, root)?.unwrap_or(MissingQuota::Permission);
         Ok(Some(Self {
             reason: lack.on(filesystem),
@@ -39,23 +39,23 @@ impl Unenforced {
     }
 }
 
-/// A sentence about the quota of a new pool, if there is anything to say.
+/// A sentence about the quota of a new pool, if there is something to report.
 pub fn said_at_init(quota: AtInit) -> Option<String> {
     match quota {
         AtInit::Unchanged => None,
-        AtInit::Enabled => Some("simple quota was switched on for the new pool".to_owned()),
+        AtInit::Enabled => Some("simple quota was enabled for the new pool".to_owned()),
         AtInit::OtherData => Some(
-            "simple quota was not switched on, because the pool is not the top directory of an empty \
+            "simple quota was not enabled, because the pool is not the top directory of an empty \
              btrfs; data that was written before would stay uncounted"
                 .to_owned(),
         ),
         AtInit::Refused(errno) => Some(format!(
-            "the kernel refused to switch on simple quota, which needs Linux 6.7 or newer: {errno}"
+            "the kernel refused to enable simple quota, which needs Linux 6.7 or newer: {errno}"
         )),
     }
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 pub(crate) fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@=".contains(c);
@@ -66,11 +66,11 @@ pub(crate) fn quoted(path: &Path) -> String {
     }
 }
 
-/// How a filesystem comes to hold sizes.
+/// The way to make a filesystem enforce sizes.
 fn remedy(lack: MissingQuota, path: &Path, place: &Place) -> String {
     let pool = quoted(path);
     match lack {
-        MissingQuota::Unknown => "use XFS, ext4 or btrfs where sizes must be held".to_owned(),
+        MissingQuota::Unknown => "use XFS, ext4 or btrfs if sizes must be enforced".to_owned(),
         MissingQuota::Permission => {
             "run it as root of the host, outside of a user namespace, with CAP_SYS_ADMIN".to_owned()
         }
@@ -83,22 +83,24 @@ fn remedy(lack: MissingQuota, path: &Path, place: &Place) -> String {
     }
 }
 
-/// Unmounted and mounted with prjquota, which a remount does not bring about.
+/// Unmounting and mounting with prjquota, because a remount does not enable it.
 fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
     let device = quoted(&place.source);
     let before = meanwhile.map(|command| format!("{command} {device}"));
     if place.mount_point == Path::new("/") {
         let from_outside = before.map(|command| format!("boot a rescue system: {command}; then "));
         let from_outside = from_outside.unwrap_or_default();
-        return format!("{from_outside}boot with rootflags=prjquota, for a remount does not do it");
+        return format!(
+            "{from_outside}boot with rootflags=prjquota, because a remount does not enable it"
+        );
     }
     if !place.mounts_whole_filesystem {
         let before = before
             .map(|command| format!("{command}, and "))
             .unwrap_or_default();
         return format!(
-            "on the host, unmount what holds the pool; {before}mount {device} with prjquota, or if \
-             it is the root, boot with rootflags=prjquota; a remount does not do it"
+            "on the host, unmount the filesystem of the pool; {before}mount {device} with prjquota, or if \
+             it is the root, boot with rootflags=prjquota; a remount does not enable it"
         );
     }
     let at = quoted(&place.mount_point);
@@ -107,7 +109,7 @@ fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
         .unwrap_or_default();
     format!(
         "umount {at} && {before}mount -o prjquota {device} {at}, and prjquota in /etc/fstab; a \
-         remount does not do it"
+         remount does not enable it"
     )
 }
 

@@ -1,4 +1,4 @@
-//! Pools made by an explicit act of the command line.
+//! Making a pool, and enabling its quota, by an explicit command.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::Unavailable;
 use super::marker::{self, Marker, NewPool};
 use super::path::{open_mounted, suitable_filesystem};
 
-/// The demands on a directory that is a pool, or becomes one.
+/// The requirements for the directory of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// It must be a mount point.
@@ -26,7 +26,7 @@ pub struct Wanted {
     pub any_filesystem: bool,
 }
 
-/// Makes a pool of an empty directory, which is made if only its parent exists.
+/// Makes an empty directory a pool. The directory is made if its parent exists.
 pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool> {
     make(os, path, node, wanted).map_err(|reason| Error::Refused {
         path: path.to_owned(),
@@ -46,8 +46,8 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool
     marker::init(os, &KernelQuotas, &root, node)
 }
 
-/// Switches on the quota of the btrfs below a path; false if it was on. On other
-/// filesystems only a mount can.
+/// Enables simple quota of the btrfs at a path; false if it was enabled. On other filesystems only a
+/// mount can enable quota.
 pub fn enable_quota(path: &Path) -> Result<bool> {
     let wanted = Wanted {
         require_mount: false,
@@ -61,7 +61,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
     if filesystem != Filesystem::Btrfs {
         let shown = path.display();
         let problem = format!(
-            "{shown} is on {filesystem}, where a mount option switches quota on; `rootcellar \
+            "{shown} is on {filesystem}, where a mount option enables quota; `rootcellar \
              check` says how"
         );
         return Err(Invalid::new("PATH", problem).into());
@@ -73,18 +73,18 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
             source: errno.into(),
         }
     };
-    match quota::mode(root.as_fd()).map_err(failed("ask for the quota mode of"))? {
+    match quota::mode(root.as_fd()).map_err(failed("read the quota mode of"))? {
         quota::Mode::Simple => Ok(false),
         quota::Mode::Full => {
             let shown = path.display();
             let problem = format!(
-                "full qgroups are on, which do not hold subvolumes that a pod makes; switch them \
-                 off first: btrfs quota disable {shown}"
+                "full qgroups are enabled, which do not limit subvolumes that a pod makes; disable \
+                 them first: btrfs quota disable {shown}"
             );
             Err(Invalid::new("PATH", problem).into())
         }
         quota::Mode::Off => {
-            quota::enable(root.as_fd()).map_err(failed("switch on simple quota on"))?;
+            quota::enable(root.as_fd()).map_err(failed("enable simple quota on"))?;
             Ok(true)
         }
     }

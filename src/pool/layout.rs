@@ -4,31 +4,31 @@ use crate::types::NameHash;
 
 /// The driver's own directory.
 pub(crate) const META: &str = ".rootcellar";
-/// What [`META`] is called while a pool is being made.
+/// The name of [`META`] while a pool is being made.
 pub(crate) const META_BUILDING: &str = ".rootcellar.tmp";
 /// The marker, in [`META`].
 pub(crate) const MARKER: &str = "pool.json";
 /// The lock file, in [`META`].
 pub(crate) const LOCK: &str = "lock";
-/// What is being built, in [`META`].
+/// Drafts, in [`META`].
 pub(crate) const STAGING: &str = "staging";
-/// What waits to be reclaimed, in [`META`].
+/// Deleted objects that wait to be reclaimed, in [`META`].
 pub(crate) const TRASH: &str = "trash";
 /// The volumes.
 pub(crate) const VOLUMES: &str = "volumes";
 /// The snapshots.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
-/// What the pod sees, in a volume's directory.
+/// The content that the pod sees, in a volume's directory.
 pub(crate) const DATA: &str = "data";
-/// What mkfs leaves in an empty filesystem.
+/// The directory that mkfs makes in an empty filesystem.
 pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 
 /// The most bytes of a directory's readable part: with the hash and, in the trash, a unique
 /// suffix, a name stays below the 255 bytes a filesystem allows.
 const MAX_READABLE: usize = 160;
 
-/// The directory of a volume or snapshot: `<namespace>_<object>_<name>-<hash>` with what is known
-/// of it, made safe.
+/// The directory of a volume or snapshot: `<namespace>_<object>_<name>-<hash>`, with the known parts
+/// made safe.
 pub(crate) fn directory_name(
     hash: NameHash,
     name: &str,
@@ -51,7 +51,7 @@ pub(crate) fn directory_name(
     format!("{readable}-{hash}")
 }
 
-/// The hash a directory's name ends in.
+/// The hash at the end of a directory's name.
 pub(crate) fn hash_of(directory: &str) -> Option<NameHash> {
     let at = directory.len().checked_sub(NameHash::TEXT_LEN)?;
     let (readable, hash) = directory.split_at_checked(at)?;

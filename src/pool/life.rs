@@ -51,7 +51,7 @@ impl Pool {
         let other = disk.other()?;
         self.reconcile(&disk, &mut index)?;
         learn(disk.site()).map_err(|error| Unavailable::Io {
-            what: "learn what is published".into(),
+            what: "find the published volumes".into(),
             error: error.to_string(),
         })?;
         Ok(Opened { disk, index, other })

@@ -1,4 +1,4 @@
-//! The marker that makes a directory a pool, and how a directory becomes one.
+//! The marker that makes a directory a pool.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,21 +23,21 @@ pub(crate) struct Marker {
     pub(crate) format: u32,
     pub(crate) id: PoolId,
     pub(crate) node: NodeName,
-    /// In seconds since the Unix epoch.
+    /// The time when the pool was made, in seconds since the Unix epoch.
     pub(crate) created_at: u64,
-    /// What stood on the filesystem when the pool last held nothing.
+    /// The bytes that others used on the filesystem when the pool was empty last.
     pub(crate) other_bytes: Bytes,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub(crate) unknown: record::Unknown,
 }
 
-/// A pool that was made.
+/// A new pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewPool {
     /// Its identity.
     pub id: PoolId,
-    /// Whether quota was switched on for it.
+    /// The result of enabling quota for it.
     pub quota: AtInit,
 }
 
@@ -69,9 +69,9 @@ pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Unavailable> {
     }
 }
 
-/// Makes a pool in a directory that is empty but for `lost+found` and the beginnings of a pool:
-/// everything is built first, and one rename makes it a pool. Quota comes before everything, because
-/// it counts only the data that is written after it was switched on.
+/// Makes a pool in a directory that is empty except for `lost+found` and an unfinished pool. Everything
+/// is built first, and one rename makes it a pool. Quota is enabled before, because it counts only
+/// data that is written later.
 pub(crate) fn init(
     os: &Os,
     quotas: &dyn Quotas,
@@ -87,13 +87,13 @@ pub(crate) fn init(
         }) => {}
         Err(fault) => return Err(fault.into()),
     }
-    let filesystem = Filesystem::of(root).context("ask for the filesystem's type")?;
+    let filesystem = Filesystem::of(root).context("read the filesystem's type")?;
     let quota = quotas.enable_for_new_pool(filesystem, root.as_fd());
     let id = PoolId::random();
     build(os, root, node, id)?;
     match os.rename((root, layout::META_BUILDING), (root, layout::META)) {
         Ok(()) => {}
-        // Somebody else was faster; theirs is the pool.
+        // Another process made the pool meanwhile.
         Err(Errno::EXIST) => {
             tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
             let other = Marker::read(root)?.ok_or(Unavailable::Unmarked)?;
@@ -131,11 +131,10 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
         unknown: record::Unknown::new(),
     };
     record::write(os, &meta, layout::MARKER, &marker)?;
-    // Written twice, so that what the pool itself occupies is among what it finds there. In
-    // between, all that was made so far becomes durable, the pool's directory included: it must
-    // not come back as nothing after the rename.
+    // Written twice, so that the used bytes include the pool's own directories. In between, everything
+    // becomes durable, the pool's directory included: it must not be empty after the rename.
     os.syncfs(root).context_sync("sync the disk")?;
-    let vfs = rustix::fs::fstatvfs(root).context("ask for the disk's space")?;
+    let vfs = rustix::fs::fstatvfs(root).context("read the disk's free space")?;
     marker.other_bytes = Bytes(Space::from(vfs).used);
     record::write(os, &meta, layout::MARKER, &marker)
 }

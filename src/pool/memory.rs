@@ -1,6 +1,6 @@
-//! What the server remembers of its pools between starts: which pool each path held. It lives in
-//! the state directory, on another disk than the pools, so that a disk that is not there is
-//! told from a pool that was never made.
+//! The memory of a server between starts: the pool that each path held. It is in the state directory,
+//! on another disk than the pools, so that the driver can distinguish a missing disk from a pool that was
+//! never made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use super::record::{self, Unknown, Unreadable};
 
 const FILE: &str = "pools.json";
 
-/// The memory of which pool each path held, and of the pools that were declared gone.
+/// The pool that each path held, and the pools that were declared gone.
 #[derive(Debug)]
 pub struct Memory {
     os: Os,
@@ -38,7 +38,7 @@ struct MemoryRecord {
 }
 
 impl Memory {
-    /// Opens the state directory, making it if need be.
+    /// Opens the state directory, and makes it if it is missing.
     pub fn open(os: Os, state_dir: &Path) -> Result<Self> {
         let io = |what: &'static str| {
             move |source| Error::Io {
@@ -69,8 +69,8 @@ impl Memory {
         &self.os
     }
 
-    /// Which pool a path held when it was last seen. What cannot be read is an error: going on
-    /// without it could make a pool where a disk is missing.
+    /// The pool that a path held last. An unreadable memory is an error, because the driver could make a
+    /// pool in place of a missing disk.
     pub fn recall(&self, path: &Path) -> Result<Option<PoolId>> {
         Ok(self.read()?.pools.get(path).copied())
     }
@@ -85,7 +85,7 @@ impl Memory {
         Ok(self.read()?.retired.contains(&id))
     }
 
-    /// Remembers, durably, which pool a path holds, unless that was declared gone: then false.
+    /// Remembers durably that a path holds a pool; false if the pool was declared gone.
     pub(super) fn remember(&self, path: &Path, id: PoolId) -> Result<bool> {
         let mut retired = false;
         self.edit(|record| {
@@ -97,8 +97,7 @@ impl Memory {
         Ok(!retired)
     }
 
-    /// Remembers, durably, that a path holds a pool whatever it held before, and that the pool is
-    /// not gone.
+    /// Remembers durably that a path holds a pool in place of any other, and that the pool is not gone.
     pub(super) fn adopt(&self, path: &Path, id: PoolId) -> Result<()> {
         self.edit(|record| {
             record.pools.insert(path.to_owned(), id);
@@ -106,7 +105,7 @@ impl Memory {
         })
     }
 
-    /// Remembers, durably, that a pool is gone for good; returns the paths that held it.
+    /// Remembers durably that a pool is gone for good; returns the paths that held it.
     pub(super) fn retire(&self, id: PoolId) -> Result<Vec<PathBuf>> {
         let mut held = Vec::new();
         self.edit(|record| {
@@ -121,8 +120,8 @@ impl Memory {
     }
 
     fn edit(&self, change: impl FnOnce(&mut MemoryRecord)) -> Result<()> {
-        // Other pools, another server or a command may write too: what they remember is kept. A
-        // descriptor of its own for each, for whoever shares one shares the lock.
+        // Other pools, another server or a command may write too, so each change reads first. Each has
+        // its own descriptor, because a shared descriptor shares the lock.
         let failed = |source: Errno| Error::Io {
             what: "write",
             path: self.path.clone(),
@@ -134,7 +133,7 @@ impl Memory {
             let mut after = before.clone();
             change(&mut after);
             if after == before {
-                // Whoever wrote it may have been killed before it was durable.
+                // The process that wrote it may have been killed before it was durable.
                 return self.os.fsync(&self.dir).map_err(failed);
             }
             record::write(&self.os, &self.dir, FILE, &after).map_err(|fault| failed(fault.errno))

@@ -1,30 +1,30 @@
-//! The options of one pool, as `--pool` gives them.
+//! The options of one pool, as in `--pool`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::types::{Bytes, Invalid, PoolName};
 
-/// The flag every mistake in a pool's options is reported under.
+/// The flag that errors name.
 const FLAG: &str = "--pool";
 
-/// How many times over a pool's room may be promised, in thousandths.
+/// The factor of a pool's capacity that may be reserved, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overcommit(pub u32);
 
 impl Default for Overcommit {
-    /// Every byte is promised once.
+    /// Every byte is reserved once.
     fn default() -> Self {
         Self(1000)
     }
 }
 
-/// What a pool keeps free.
+/// The part of a filesystem that is not used for volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
     /// A number of bytes.
     Bytes(Bytes),
-    /// Hundredths of the filesystem's size, 0 to 100.
+    /// A percentage of the filesystem's size, 0 to 100.
     Percent(u8),
 }
 
@@ -39,9 +39,9 @@ pub struct PoolOptions {
     pub init: bool,
     /// Whether the path must be a mount point.
     pub require_mount: bool,
-    /// How many times over its room may be promised.
+    /// The factor of its capacity that may be reserved.
     pub overcommit: Overcommit,
-    /// What is kept free; by default nothing, or 15 % on the root disk.
+    /// The part that is not used for volumes; by default nothing, or 15 % on the root disk.
     pub reserve: Option<Reserve>,
     /// Whether tests may use any filesystem.
     pub any_filesystem: bool,
@@ -49,7 +49,7 @@ pub struct PoolOptions {
 
 impl PoolOptions {
     /// Parses an absolute path without `.`, `..` and control characters, other than `/`, dropping
-    /// repeated and trailing slashes. The error says what is wrong with the text.
+    /// repeated and trailing slashes. The error names the problem.
     pub fn absolute_path(text: &str) -> Result<PathBuf, String> {
         if !text.starts_with('/') {
             return Err(format!(
@@ -57,12 +57,12 @@ impl PoolOptions {
             ));
         }
         if text.contains(char::is_control) {
-            return Err(format!("path {text:?} holds a control character"));
+            return Err(format!("path {text:?} has a control character"));
         }
         let mut path = PathBuf::from("/");
         for part in text.split('/').filter(|part| !part.is_empty()) {
             if part == "." || part == ".." {
-                return Err(format!("path {text:?} holds {part:?}; write it without"));
+                return Err(format!("path {text:?} has {part:?}; write it without"));
             }
             path.push(part);
         }
@@ -133,7 +133,7 @@ impl PoolOptions {
             _ => {
                 return Err(format!(
                     "unknown option {key:?}; known are init, require-mount, overcommit=R and \
-                     reserve=BYTES|N%, and a path cannot hold ','"
+                     reserve=BYTES|N%, and a path cannot have ','"
                 ));
             }
         }
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// An option text, and a part of what is said of it.
+    /// An option text, and a part of its error.
     const MISTAKES: &[(&str, &str)] = &[
         ("", "no '='"),
         ("fast", "no '='"),
@@ -313,13 +313,13 @@ mod tests {
         ("fast=srv", "path \"srv\" is not absolute"),
         ("fast=/", "root directory"),
         ("fast=///", "root directory"),
-        ("fast=/srv/../etc", "holds \"..\""),
-        ("fast=/srv/.", "holds \".\""),
+        ("fast=/srv/../etc", "has \"..\""),
+        ("fast=/srv/.", "has \".\""),
         ("fast=/srv\n", "control character"),
         ("fast=/srv\0x", "control character"),
         ("fast=/srv,", "unknown option \"\""),
         ("fast=/srv,part2", "unknown option \"part2\""),
-        ("fast=/srv,part2", "a path cannot hold ','"),
+        ("fast=/srv,part2", "a path cannot have ','"),
         ("fast=/srv,Init", "unknown option \"Init\""),
         ("fast=/srv, init", "unknown option \" init\""),
         ("fast=/srv,init,init", "option \"init\" is given twice"),

@@ -1,4 +1,4 @@
-//! What is at a pool's path before it is opened: the directory, its filesystem, the marker, the lock.
+//! The path of a pool before it is opened: the directory, its filesystem, the marker and the lock.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,13 +20,13 @@ use super::{Context, PoolOptions, Unavailable, layout};
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
-/// The directory at a pool's path, which must be a mount point if that is required.
+/// Opens the directory at a pool's path, which must be a mount point if that is required.
 pub(crate) fn open_mounted(
     path: &Path,
     required: bool,
 ) -> Result<(OwnedFd, os::Status), Unavailable> {
     let at = open_pool_path(path)?;
-    let status = os::status(&at).context("look at the pool's directory")?;
+    let status = os::status(&at).context("inspect the pool's directory")?;
     if required && !status.is_mount_root {
         return Err(Unavailable::NotMounted);
     }
@@ -41,8 +41,8 @@ fn open_pool_path(path: &Path) -> Result<OwnedFd, Unavailable> {
     }
 }
 
-/// Opens the path and finds out where it is and whether a pool may be there.
-pub(super) fn look_at_path(
+/// Opens the path, and finds its mount and whether a pool may be there.
+pub(super) fn inspect_path(
     options: &PoolOptions,
     context: &Context,
 ) -> Result<(OwnedFd, Place, Filesystem), Unavailable> {
@@ -74,19 +74,19 @@ pub(crate) fn find_mount(
 
 /// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
 pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem, Unavailable> {
-    let filesystem = Filesystem::of(at).context("ask for the filesystem's type")?;
+    let filesystem = Filesystem::of(at).context("read the filesystem's type")?;
     if !filesystem.is_suitable() && !any {
         return Err(Unavailable::RefusedFilesystem {
             filesystem: filesystem.to_string(),
         });
     }
-    if filesystem::is_read_only(at).context("ask whether the disk is read-only")? {
+    if filesystem::is_read_only(at).context("find whether the disk is read-only")? {
         return Err(Unavailable::ReadOnly);
     }
     Ok(filesystem)
 }
 
-/// Reads the marker and compares it with what is remembered; makes the pool where that is wanted.
+/// Reads the marker and compares it with the memory; makes the pool if the options say so.
 pub(super) fn find_marker(
     options: &PoolOptions,
     context: &Context,
@@ -128,7 +128,7 @@ fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Un
 }
 
 pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Unavailable> {
-    // Nothing is held open for writing, or the host could not remount the disk read-only.
+    // No file is open for writing, or the host could not remount the disk read-only.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock =
         rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).context("open the lock")?;

@@ -1,4 +1,4 @@
-//! Records: the JSON that describes a volume or a snapshot, and the one way it is written and read.
+//! Records: the JSON that describes a volume or a snapshot. They are written and read only here.
 
 mod snapshot;
 
@@ -19,7 +19,7 @@ use super::layout;
 
 pub use snapshot::{Method, SnapshotRecord};
 
-/// The version of the on-disk format this driver writes and reads.
+/// The version of the on-disk format.
 pub const FORMAT: u32 = 1;
 
 /// Far more than the largest record of format 1.
@@ -36,21 +36,21 @@ pub struct VolumeRecord {
     pub format: u32,
     /// The volume's id.
     pub id: VolumeId,
-    /// The name the CO gave it.
+    /// Its name in the CSI request.
     pub name: VolumeName,
-    /// Its size; zero: no limit.
+    /// Its size; zero for no limit.
     pub size_bytes: Bytes,
-    /// When it was made, in seconds since the Unix epoch.
+    /// The time of its creation, in seconds since the Unix epoch.
     pub created_at: u64,
-    /// Whose it is, for people.
+    /// Its Kubernetes objects, for people.
     pub claim: ClaimLabel,
-    /// What its class said of it.
+    /// The parameters of its class.
     pub parameters: Parameters,
     /// The access modes it was made for.
     pub access_modes: Vec<AccessMode>,
-    /// How its size is held.
+    /// The enforcement of its size.
     pub enforcement: Enforcement,
-    /// The project or qgroup number that holds its size, if one does.
+    /// Its quota id: a project id or the number of a qgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
     /// Whether its tree is being tagged with its quota id, or was when the driver ended.
@@ -59,14 +59,14 @@ pub struct VolumeRecord {
     /// Whether its class asked for no enforcement.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enforcement_declined: bool,
-    /// What it was made a copy of, if it was.
+    /// The original, if it is a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// What it shared with that when it was made, in bytes: by simple quota others are charged for
-    /// it, and elsewhere it is charged for it as well as they are.
+    /// The bytes that it shared with its original at first. Simple quota charges them to others only;
+    /// project quota charges them to both.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub inherited_bytes: Bytes,
-    /// What it keeps of what other volumes stay charged for.
+    /// The charges of other volumes that it retains.
     #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
     pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
@@ -74,16 +74,16 @@ pub struct VolumeRecord {
     pub unknown: Unknown,
 }
 
-/// What a copy on btrfs keeps of what a volume stays charged for, whatever that volume does with
-/// it: the kernel's simple quota charges whoever wrote it.
+/// Bytes that stay charged to `volume` because a copy references them. Simple quota charges an extent
+/// to its first writer until the last reference is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetainedCharge {
     /// The volume.
     pub volume: VolumeId,
-    /// The copy of the volume that it was first kept by. What others have of that is the same.
+    /// The first copy that references the bytes. Copies of that copy reference the same bytes.
     pub origin: Source,
-    /// How much it is at the most.
+    /// The largest possible number of bytes.
     pub bytes: Bytes,
 }
 
@@ -107,9 +107,8 @@ impl fmt::Display for Source {
 }
 
 impl VolumeRecord {
-    /// What its number is to be limited to (zero: not at all), while copies keep so many bytes that
-    /// it is charged for. Simple quota charges whoever wrote first: the retained charge comes on
-    /// top, and what it shares with its own source costs it nothing.
+    /// The limit of its quota id, zero for none, while copies retain so many bytes of its charge. With
+    /// simple quota the retained charge is added, and bytes shared with its own source are not charged.
     pub fn limit(&self, pending: u64) -> Bytes {
         let size = self.enforcement.limit(self.size_bytes);
         match self.enforcement {
@@ -119,14 +118,14 @@ impl VolumeRecord {
     }
 
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
-    /// a volume a quota id where they could enforce.
+    /// a volume a quota id if the pool could enforce.
     pub(crate) fn declines_enforcement(&self) -> bool {
         let is_counted = self.quota_id().is_some() && !self.enforcing;
         self.enforcement_declined || self.enforcement == Enforcement::None && is_counted
     }
 
-    /// What it uses, of its size, when so much is charged to its number. By simple quota it is not
-    /// charged for what it shares with its source, and its limit is raised by what copies keep.
+    /// The used bytes of its size, for a charge of its quota id. With simple quota, bytes shared with its
+    /// source are not charged, and bytes retained by copies are charged on top.
     pub(crate) fn usage(&self, mut charge: Charge) -> Charge {
         if self.enforcement == Enforcement::Squota && charge.byte_limit > 0 {
             let size = self.size_bytes.0;
@@ -136,12 +135,12 @@ impl VolumeRecord {
         charge
     }
 
-    /// How much of what is charged to it occupies the disk for its sake alone, at the most, in
-    /// bytes; what is beyond its limit is nobody's promise.
+    /// The largest part of its charge that may occupy the disk for this volume alone, in bytes. No
+    /// reservation covers a charge beyond its limit.
     pub(crate) fn own(&self, charged: u64, pending: u64) -> u64 {
         match self.enforcement {
             Enforcement::Squota => charged.min(self.limit(pending).0),
-            // Whoever shares blocks is charged for all of them.
+            // All volumes that share blocks are charged for all of them.
             Enforcement::Project | Enforcement::None => charged
                 .min(self.size_bytes.0)
                 .saturating_sub(self.inherited_bytes.0),
@@ -149,38 +148,38 @@ impl VolumeRecord {
     }
 }
 
-/// What a directory of a pool holds besides `data/`: a volume's record or a snapshot's.
+/// The record of a volume or a snapshot, which is in its directory beside `data/`.
 pub trait Record: Serialize + DeserializeOwned {
-    /// What identifies it.
+    /// The type of its id.
     type Id: ObjectId;
     /// The name of its file.
     const FILE: &'static str;
-    /// The directory of the pool that holds those of its kind.
+    /// The directory of the pool for its kind.
     const HOME: &'static str;
 
     /// Its id.
     fn id(&self) -> Self::Id;
     /// Its name.
     fn name(&self) -> &<Self::Id as ObjectId>::Name;
-    /// What is promised to it, in bytes.
+    /// The bytes reserved for it.
     fn promised(&self) -> u64;
-    /// The number of ours that it is charged to, if it is to one.
+    /// Its quota id, if it has one.
     fn quota_id(&self) -> Option<u32>;
-    /// Whether its quota id limits it or counts it by now, and not only once its tree is tagged.
+    /// Whether its quota id is in force; false while its tree is being tagged.
     fn is_limited(&self) -> bool {
         true
     }
-    /// How much of its data others may be charged for by simple quota, in bytes.
+    /// The bytes of its data that simple quota may charge to others.
     fn inherited(&self) -> u64;
-    /// What it keeps of what volumes stay charged for.
+    /// The charges of volumes that it retains.
     fn retains(&self) -> &[RetainedCharge];
-    /// The part of the promised bytes that retained charges cover, in bytes.
+    /// The part of the reserved bytes that retained charges cover.
     fn covered(&self) -> u64;
-    /// The bytes that it certainly occupies by itself, without a look at the disk.
+    /// The bytes that it occupies by itself, as far as its record shows.
     fn copied(&self) -> u64;
     /// The limit of its quota id (zero: none), with the bytes that stay charged to it for copies.
     fn limit_with(&self, retained: u64) -> Bytes;
-    /// What it is called on the disk.
+    /// The name of its directory.
     fn directory(&self) -> String;
 }
 
@@ -256,7 +255,7 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// Whether a second target is to be refused.
+    /// Whether a second target is refused.
     pub fn is_exclusive(self) -> bool {
         matches!(
             self,
@@ -269,7 +268,7 @@ impl AccessMode {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
-    /// Whether the mode speaks of many nodes.
+    /// Whether the mode is for many nodes.
     pub fn is_multi_node(self) -> bool {
         matches!(
             self,
@@ -301,7 +300,7 @@ impl Mode {
 }
 
 impl Default for Mode {
-    /// Any uid in the pod may write; the pool's own directories keep everybody else out.
+    /// Any uid in the pod may write. The pool's own directories exclude everybody else.
     fn default() -> Self {
         Self(0o777)
     }
@@ -338,7 +337,7 @@ pub enum Sharing {
     Node,
 }
 
-/// The parameters of a class that a volume keeps for life.
+/// The parameters of a class that a volume has until its deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
@@ -348,7 +347,7 @@ pub struct Parameters {
     pub uid: u32,
     /// The group of `data/`.
     pub gid: u32,
-    /// Who may share it.
+    /// The pods that may share it.
     pub sharing: Sharing,
 }
 
@@ -368,7 +367,7 @@ impl fmt::Display for Parameters {
     }
 }
 
-/// Writes a record so that a reader sees the old one or the new one whole: temporary file,
+/// Writes a record so that a reader sees the complete old or the complete new one: temporary file,
 /// fsync, rename, fsync of the directory.
 pub(crate) fn write(
     os: &Os,
@@ -387,7 +386,7 @@ pub(crate) fn write(
     os.fsync(&dir).context_sync("fsync a record's directory")
 }
 
-/// Writes a record into a directory that nobody sees yet; its directory is not made durable.
+/// Writes a record into a staging directory, which is not made durable.
 pub(crate) fn write_new(
     os: &Os,
     dir: impl AsFd,
@@ -397,7 +396,7 @@ pub(crate) fn write_new(
     let mut json = serde_json::to_vec_pretty(record)
         .map_err(|_| Fault::new("encode a record", Errno::INVAL))?;
     json.push(b'\n');
-    // It could not be read again.
+    // A larger record could not be read again.
     if json.len() > MAX_RECORD_BYTES {
         return Err(Fault::new("write so long a record", Errno::INVAL));
     }
@@ -406,17 +405,17 @@ pub(crate) fn write_new(
     os.fsync(&file).context_sync("fsync a record")
 }
 
-/// Why a record cannot be used.
+/// The reason why a record cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// It could not be read now, and may be sound.
+    /// It cannot be read now, and may be sound.
     Fault(Fault),
     /// It is damaged, in a sentence for people.
     Damaged(String),
 }
 
 impl Unreadable {
-    /// Classifies a failed step of reading. A disk or a driver in trouble says nothing of a record.
+    /// Classifies a failed step of reading. An error of the disk or of the driver says nothing about a record.
     pub(crate) fn new(what: &'static str, errno: Errno, damage: impl FnOnce() -> String) -> Self {
         let fault = Fault::new(what, errno);
         match errno {

@@ -1,4 +1,4 @@
-//! Why a pool cannot be used.
+//! The reasons why a pool cannot be used.
 
 use rustix::io::Errno;
 
@@ -8,10 +8,10 @@ use crate::types::{NodeName, PoolId, PoolName};
 
 use super::record::Unreadable;
 
-/// Why a pool cannot be used now, each with the way out.
+/// The reason why a pool cannot be used now, with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// Nobody has looked yet.
+    /// It was not opened yet.
     #[error("it is being opened")]
     Opening,
     /// Nothing is at the path.
@@ -26,10 +26,10 @@ pub enum Unavailable {
          of a filesystem; give the driver a directory above the pool instead"
     )]
     CannotTell,
-    /// No marker, and none was ever seen here.
+    /// There is no marker, and there was none before.
     #[error("its path holds no pool; make one with `rootcellar pool init`, or the option init")]
     Unmarked,
-    /// No marker where there was one before.
+    /// There is no marker, but there was one before.
     #[error(
         "its path held pool {remembered} before and holds none now; mount the right disk, or, if \
          that is gone for good, `rootcellar pool retire {remembered}`"
@@ -41,7 +41,7 @@ pub enum Unavailable {
     /// The marker cannot be read.
     #[error("its marker .rootcellar/pool.json cannot be trusted: {0}")]
     MarkerDamaged(String),
-    /// Another pool than before.
+    /// The path holds another pool than before.
     #[error(
         "its path holds pool {found}, and held pool {remembered} before; mount the right disk, or \
          serve this one here by `rootcellar pool adopt`"
@@ -52,7 +52,7 @@ pub enum Unavailable {
         /// The pool that was there.
         remembered: PoolId,
     },
-    /// A pool of another node.
+    /// The pool belongs to another node.
     #[error(
         "its path holds pool {found} of node {node}; mount the right disk, or take this one over \
          by `rootcellar pool adopt`"
@@ -63,7 +63,7 @@ pub enum Unavailable {
         /// The node that made it.
         node: NodeName,
     },
-    /// A pool that was declared gone.
+    /// The pool was declared gone.
     #[error(
         "its path holds pool {found}, which `rootcellar pool retire` declared gone for good; \
          mount another disk, or take this one back by `rootcellar pool adopt`"
@@ -73,7 +73,7 @@ pub enum Unavailable {
         found: PoolId,
     },
     /// Another process serves it.
-    #[error("another server, or work of this one that has not ended, holds its lock")]
+    #[error("another server, or unfinished work of this one, has its lock")]
     Locked,
     /// Another pool is on the same filesystem.
     #[error("it is on the same filesystem as pool {with}; a filesystem holds one pool")]
@@ -90,9 +90,9 @@ pub enum Unavailable {
         with: PoolName,
     },
     /// The state directory does not say which pool the path held.
-    #[error("which pool its path held cannot be told from the state directory: {0}")]
+    #[error("the state directory does not show which pool its path held: {0}")]
     Memory(String),
-    /// A filesystem that cannot keep the promises.
+    /// Its filesystem cannot give the guarantees of a pool.
     #[error(
         "it is on {filesystem}, which cannot hold a pool; use a local disk filesystem such as \
          XFS, ext4 or btrfs"
@@ -101,13 +101,13 @@ pub enum Unavailable {
         /// The filesystem's type.
         filesystem: String,
     },
-    /// Not empty where a pool is to be made.
+    /// The directory for a new pool is not empty.
     #[error("the directory is not empty (it holds {found:?}); a pool is made in an empty one")]
     NotEmpty {
         /// One of the entries.
         found: String,
     },
-    /// A pool where one is to be made.
+    /// The directory for a new pool is a pool.
     #[error("it is pool {id} of node {node} already")]
     IsPool {
         /// The pool that is there.
@@ -116,27 +116,27 @@ pub enum Unavailable {
         node: NodeName,
     },
     /// Its disk does not answer.
-    #[error("its disk has not answered for {seconds} s; look at the disk and at the kernel's log")]
+    #[error("its disk has not answered for {seconds} s; examine the disk and the kernel's log")]
     Silent {
-        /// How long.
+        /// The time since its last answer.
         seconds: u64,
     },
     /// Mounted or turned read-only.
     #[error("its filesystem is read-only")]
     ReadOnly,
-    /// What is at the path is not what was opened.
-    #[error("what is mounted at its path has changed")]
+    /// The path shows another directory than the opened one.
+    #[error("the mount at its path has changed")]
     Changed,
-    /// Quota was switched on or off.
-    #[error("what holds sizes on its disk has changed; it is opened anew")]
+    /// Quota was enabled or disabled.
+    #[error("the quota of its disk has changed; it is opened again")]
     EnforcementChanged,
-    /// The driver could not look at the pool, which may be well.
+    /// The driver could not inspect the pool, which may be fine.
     #[error("{0}; the driver lacks memory or file descriptors, so try again")]
     Shortage(Fault),
     /// The system reports an error.
     #[error("cannot {what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed step.
         what: String,
         /// The system's answer.
         error: String,

@@ -1,6 +1,6 @@
 //! Retained charges: bytes that stay charged to a volume because copies reference them.
 //!
-//! Simple quota charges an extent to its first writer until the last reference is gone. The sums
+//! Simple quota charges an extent to its first writer until the last reference is removed. The sums
 //! are kept up to date, so that a limit and the free space of a pool cost the same at any number of
 //! copies.
 
@@ -13,8 +13,8 @@ use crate::pool::record::{RetainedCharge, Source};
 /// The retained charges of all volumes of a pool.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Retained {
-    /// The claims on each volume, by the copy that was made first, in ascending order. The copies
-    /// of one instant share their blocks, so only the largest claim counts.
+    /// The claims on each volume by the first copy, in ascending order. The copies of one instant share
+    /// their blocks, so only the largest claim counts.
     claims: BTreeMap<(VolumeId, Source), Vec<u64>>,
     /// The sum for each volume, in bytes, wide enough for absurd records.
     volumes: BTreeMap<VolumeId, u128>,
@@ -26,7 +26,7 @@ impl Retained {
         self.volumes.get(&volume).copied().map_or(0, saturated)
     }
 
-    /// The same, with copies that have no record yet.
+    /// The same, with copies under construction.
     pub(crate) fn with(&self, volume: VolumeId, pending: &[RetainedCharge]) -> u64 {
         let mut more: BTreeMap<Source, u64> = BTreeMap::new();
         for retained in pending.iter().filter(|retained| retained.volume == volume) {

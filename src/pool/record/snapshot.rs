@@ -17,30 +17,30 @@ pub struct SnapshotRecord {
     pub format: u32,
     /// The snapshot's id.
     pub id: SnapshotId,
-    /// The name the CO gave it.
+    /// Its name in the CSI request.
     pub name: SnapshotName,
-    /// The volume it is of, which may be gone.
+    /// Its source, which may be deleted.
     pub source_volume_id: VolumeId,
-    /// Whose that volume was, for people.
+    /// The Kubernetes objects of that volume, for people.
     pub source_claim: ClaimLabel,
-    /// The size of that volume; zero: it had none.
+    /// The size of that volume; zero if it had none.
     pub size_bytes: Bytes,
-    /// What it may come to hold by itself.
+    /// The most bytes that it may occupy by itself.
     pub held_bytes: Bytes,
-    /// When it was made, in seconds since the Unix epoch.
+    /// The time of its creation, in seconds since the Unix epoch.
     pub created_at: u64,
-    /// Whose it is, for people.
+    /// Its Kubernetes objects, for people.
     pub label: SnapshotLabel,
-    /// How it was made, which says what it is an instant of.
+    /// The method of copying, which decides the consistency.
     pub method: Method,
     /// Whether the volume was published meanwhile.
     pub in_use: bool,
-    /// How sizes were held where it was made.
+    /// The enforcement of sizes when it was made.
     pub enforcement: Enforcement,
-    /// The project or qgroup number that it is charged to, if it is to one.
+    /// Its quota id: a project id or the number of a qgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
-    /// What it keeps of what volumes stay charged for.
+    /// The charges of volumes that it retains.
     #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
     pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
@@ -48,20 +48,20 @@ pub struct SnapshotRecord {
     pub unknown: super::Unknown,
 }
 
-/// How a copy is made.
+/// The method of copying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// By a snapshot of its btrfs subvolume: all of one instant.
+    /// A snapshot of the btrfs subvolume: all files of one instant.
     Subvolume,
     /// File by file, sharing blocks: each file of its own instant.
     Reflink,
-    /// File by file, byte by byte: not even a file is of one instant if it is written to.
+    /// File by file, byte by byte: a file that is written meanwhile may mix several instants.
     Copy,
 }
 
 impl Method {
-    /// What is of one instant.
+    /// The consistency of a copy, for people.
     pub fn consistency(self) -> &'static str {
         match self {
             Self::Subvolume => "all of it is of one instant",
@@ -82,8 +82,8 @@ impl fmt::Display for Method {
 }
 
 impl SnapshotRecord {
-    /// The least size of a volume that can be made of it. By simple quota the copy is not charged
-    /// for what it shares, so what the snapshot holds beyond the size needs no larger copy.
+    /// The least size of a volume made from it. With simple quota a copy is not charged for shared
+    /// bytes, so a snapshot that contains more than its size needs no larger copy.
     pub fn least_size(&self) -> Bytes {
         match self.enforcement {
             Enforcement::Squota if self.size_bytes > Bytes::ZERO => self.size_bytes,
@@ -121,14 +121,14 @@ impl Record for SnapshotRecord {
         &self.retains
     }
 
-    /// The blocks that volumes stay charged for.
+    /// The bytes that stay charged to volumes.
     fn covered(&self) -> u64 {
         let retained = self.retains.iter().map(|retained| retained.bytes.0);
         let retained = retained.fold(0, u64::saturating_add);
         retained.min(self.held_bytes.0)
     }
 
-    /// The size of a copy made byte by byte. Other snapshots share their blocks, as far as is known.
+    /// The size of a copy made byte by byte. Other snapshots share their blocks as far as the record shows.
     fn copied(&self) -> u64 {
         match self.method {
             Method::Copy => self.held_bytes.0,
@@ -136,7 +136,7 @@ impl Record for SnapshotRecord {
         }
     }
 
-    /// Nothing is ever written into one that is made, and whoever makes it covers what it takes.
+    /// A snapshot has no limit, because it is never written and its reservation covers the copy.
     fn limit_with(&self, _retained: u64) -> Bytes {
         Bytes::ZERO
     }

@@ -101,7 +101,11 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     let findings = of_level(&report, Level::Wrong);
     let twins = findings.iter().filter(|finding| finding.what == words);
     assert_eq!(twins.count(), 2, "{findings:#?}");
-    let elsewhere = wrong(&report, About::Limits, "charged to no quota id of this driver");
+    let elsewhere = wrong(
+        &report,
+        About::Limits,
+        "charged to no quota id of this driver",
+    );
     assert_eq!(elsewhere.volume, Some(below(&rig, "third")));
     assert_eq!(findings.len(), 3, "{findings:#?}");
 

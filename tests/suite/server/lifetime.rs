@@ -48,8 +48,8 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
     limit(1);
     let answer = clients.create(create("pvc", 1 << 20)).await;
     refused("create", answer, Code::Unavailable, "try again");
-    soon("the pool was looked at", async || {
-        server.log().contains("not looked at")
+    soon("the pool was inspected", async || {
+        server.log().contains("not inspected")
     })
     .await;
     limit(1024);
