@@ -1,4 +1,4 @@
-//! Adopting a pool from another node, and declaring a pool gone for good; both by an explicit command.
+//! Adopting a pool from another node, and declaring a pool lost for good; both by an explicit command.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -69,8 +69,8 @@ fn take_over(
     Ok(adopted)
 }
 
-/// Declares a pool gone for good: its volumes may then be deleted, and other pools may use its paths,
-/// which are returned. A pool that is found at such a path is not gone.
+/// Declares a pool lost for good: its volumes may then be deleted, and other pools may use its paths,
+/// which are returned. A pool that is found at such a path is not lost.
 pub fn retire(memory: &Memory, id: PoolId) -> Result<Vec<PathBuf>> {
     for path in memory.paths()? {
         // A pool that cannot be read cannot be served either.

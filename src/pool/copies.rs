@@ -65,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// Whether a content of so many bytes fits into a copy of a size. With simple quota a copy is not
+    /// Whether content of this length fits into a copy of a size. With simple quota a copy is not
     /// charged for shared blocks, so any content fits that fits its source.
     fn fits(&self, bytes: u64, size: Bytes) -> bool {
         let enforcement = match self {
@@ -207,9 +207,8 @@ impl Pool {
         if method == Method::Copy && !job.policy.copy {
             let (pool, filesystem) = (self.name(), disk.filesystem);
             let problem = format!(
-                "pool {pool} is on {filesystem}, where files share no blocks: a copy takes the \
-                 space of its original again, and the time to write it; set the parameter \
-                 copy: allowed in the class if you accept that"
+                "pool {pool} is on {filesystem}, where files share no blocks: a copy takes time, \
+                 and the space of its original again; the class parameter copy: allowed permits it"
             );
             return Err(Invalid::new("parameter \"copy\"", problem).into());
         }

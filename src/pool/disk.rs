@@ -149,7 +149,7 @@ impl Disk {
         }
     }
 
-    /// Looks at the path again and compares with what was opened.
+    /// Opens the path again and compares it with the opened disk.
     pub(crate) fn verify(&self, options: &PoolOptions) -> Result<(), Unavailable> {
         let at = self.attached(options)?;
         let found = Marker::read(&at)?.ok_or(Unavailable::MarkerLost {

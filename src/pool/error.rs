@@ -116,9 +116,9 @@ pub enum Error {
         /// The reason, and the way out.
         reason: Unavailable,
     },
-    /// The pool is to be declared gone, but exists.
+    /// The pool is to be declared lost, but exists.
     #[error(
-        "pool {pool} is not gone: it is at {path:?}; delete its volumes, or take its disk away first"
+        "pool {pool} is not lost: it is at {path:?}; delete its volumes, or take its disk away first"
     )]
     NotGone {
         /// The pool.

@@ -377,7 +377,7 @@ impl Index {
         referenced
     }
 
-    /// The bytes reserved on a disk with so many used bytes. All used bytes are reserved for
+    /// The bytes reserved on a disk with `used` bytes in use. All used bytes are reserved for
     /// quarantined trees until those are measured.
     ///
     /// If the kernel counts, the sum has the sizes, the bytes of snapshots beyond their retained charges,

@@ -117,12 +117,12 @@ impl Pool {
         let _ = self.open_inspecting(Instant::now(), learn);
     }
 
-    /// Forgets the records of a pool that was declared gone for good.
+    /// Forgets the records of a pool that was declared lost for good.
     fn forget_if_retired(&self) {
         let Some(id) = self.id() else { return };
         // Opening the pool reports an error of the memory.
         if self.context.memory.is_retired(id).unwrap_or(false) {
-            tracing::warn!(pool = %self.options.name, %id, "declared gone for good; forgotten");
+            tracing::warn!(pool = %self.options.name, %id, "declared lost for good; forgotten");
             self.state.forget();
         }
     }

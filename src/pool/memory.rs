@@ -18,7 +18,7 @@ use super::record::{self, Unknown, Unreadable};
 
 const FILE: &str = "pools.json";
 
-/// The pool that each path held, and the pools that were declared gone.
+/// The pool that each path held, and the pools that were declared lost.
 #[derive(Debug)]
 pub struct Memory {
     os: Os,
@@ -80,12 +80,12 @@ impl Memory {
         Ok(self.read()?.pools.into_keys().collect())
     }
 
-    /// Whether a pool was declared gone for good.
+    /// Whether a pool was declared lost for good.
     pub fn is_retired(&self, id: PoolId) -> Result<bool> {
         Ok(self.read()?.retired.contains(&id))
     }
 
-    /// Remembers durably that a path holds a pool; false if the pool was declared gone.
+    /// Remembers durably that a path holds a pool; false if the pool was declared lost.
     pub(super) fn remember(&self, path: &Path, id: PoolId) -> Result<bool> {
         let mut retired = false;
         self.edit(|record| {
@@ -97,7 +97,7 @@ impl Memory {
         Ok(!retired)
     }
 
-    /// Remembers durably that a path holds a pool in place of any other, and that the pool is not gone.
+    /// Remembers durably that a path holds a pool in place of any other, and that the pool is not lost.
     pub(super) fn adopt(&self, path: &Path, id: PoolId) -> Result<()> {
         self.edit(|record| {
             record.pools.insert(path.to_owned(), id);
@@ -105,7 +105,7 @@ impl Memory {
         })
     }
 
-    /// Remembers durably that a pool is gone for good; returns the paths that held it.
+    /// Remembers durably that a pool is lost for good; returns the paths that held it.
     pub(super) fn retire(&self, id: PoolId) -> Result<Vec<PathBuf>> {
         let mut held = Vec::new();
         self.edit(|record| {

@@ -107,12 +107,12 @@ impl fmt::Display for Source {
 }
 
 impl VolumeRecord {
-    /// The limit of its quota id, zero for none, while copies retain so many bytes of its charge. With
+    /// The limit of its quota id, zero for none, while copies retain `retained` bytes of its charge. With
     /// simple quota the retained charge is added, and bytes shared with its own source are not charged.
-    pub fn limit(&self, pending: u64) -> Bytes {
+    pub fn limit(&self, retained: u64) -> Bytes {
         let size = self.enforcement.limit(self.size_bytes);
         match self.enforcement {
-            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(pending)),
+            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(retained)),
             _ => size,
         }
     }

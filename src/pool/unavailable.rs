@@ -22,7 +22,7 @@ pub enum Unavailable {
     NotMounted,
     /// The path is a bind of a directory, and the pool has `require-mount`.
     #[error(
-        "cannot tell whether its disk is mounted: the mount at its path does not show the root \
+        "it is not certain that its disk is mounted: the mount at its path does not show the root \
          of a filesystem; give the driver a directory above the pool instead"
     )]
     CannotTell,
@@ -32,7 +32,7 @@ pub enum Unavailable {
     /// There is no marker, but there was one before.
     #[error(
         "its path held pool {remembered} before and holds none now; mount the right disk, or, if \
-         that is gone for good, `rootcellar pool retire {remembered}`"
+         that is lost for good, `rootcellar pool retire {remembered}`"
     )]
     MarkerLost {
         /// The pool that was there.
@@ -63,9 +63,9 @@ pub enum Unavailable {
         /// The node that made it.
         node: NodeName,
     },
-    /// The pool was declared gone.
+    /// The pool was declared lost.
     #[error(
-        "its path holds pool {found}, which `rootcellar pool retire` declared gone for good; \
+        "its path holds pool {found}, which `rootcellar pool retire` declared lost for good; \
          mount another disk, or take this one back by `rootcellar pool adopt`"
     )]
     Retired {

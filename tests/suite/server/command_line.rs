@@ -410,7 +410,7 @@ fn pool_retire_says_what_it_did() {
     assert!(adopted.status.success(), "{adopted:?}");
 
     let before = picture(&node.path(""), &[]);
-    assert_refused(&retire(&id, "@/state"), 1, "is not gone");
+    assert_refused(&retire(&id, "@/state"), 1, "is not lost");
     assert_refused(&retire(&id, "@/none"), 64, "--state-dir: ");
     assert_refused(&retire("default", "@/state"), 64, "ID: ");
     assert_eq!(picture(&node.path(""), &[]), before);
