@@ -5,6 +5,8 @@
 #
 # Needs: what uml.sh needs; cargo, jq, mkfs.xfs, mkfs.ext4.
 # Env:   CARGO_TARGET_DIR  absolute
+#
+# Proves: S22.
 set -eu
 cd "$(dirname "$0")/.."
 if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi

@@ -202,6 +202,7 @@ mod tests {
         }
     }
 
+    /// Proves: SV7.
     #[tokio::test]
     async fn readyz_waits_for_no_disk() {
         let dir = tempfile::tempdir().unwrap();

@@ -32,6 +32,7 @@ func fsGroup(gid int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.SecurityContext.FSGroup = &gid }
 }
 
+// Proves: K6.
 func fsGroupOwns(s *scenario) {
 	class := s.class(map[string]string{"mode": "0700"})
 	s.claim("data", class, "16Mi")
@@ -51,6 +52,7 @@ func fsGroupOwns(s *scenario) {
 	s.refused("stranger", "echo no > /data/stranger", "Permission denied")
 }
 
+// Proves: K6.
 func strangersStayOut(s *scenario) {
 	cases := []struct {
 		name       string
@@ -84,6 +86,8 @@ func strangersStayOut(s *scenario) {
 }
 
 // readOnlyRefuses has a writer beside the readers, on the one node that a ReadWriteOnce claim is for.
+//
+// Proves: K7.
 func readOnlyRefuses(s *scenario) {
 	s.claim("data", "rootcellar", "16Mi")
 	s.pod("writer", with("data", "/data"))
@@ -111,6 +115,7 @@ func subPath(path string) func(*corev1.VolumeMount) {
 	return func(mount *corev1.VolumeMount) { mount.SubPath = path }
 }
 
+// Proves: K8.
 func subPathConfines(s *scenario) {
 	s.claim("data", "rootcellar", "16Mi")
 	s.pod("left", with("data", "/data", subPath("left")))
@@ -141,6 +146,7 @@ func subPathConfines(s *scenario) {
 	}
 }
 
+// Proves: K7.
 func onePodAtATime(s *scenario) {
 	s.claim("data", "rootcellar", "16Mi", mode(corev1.ReadWriteOncePod))
 	s.pod("first", with("data", "/data"))
@@ -158,6 +164,7 @@ func onePodAtATime(s *scenario) {
 	s.says("second", "cat /data/file", "mine")
 }
 
+// Proves: K8.
 func mountOptionsBind(s *scenario) {
 	bound := s.class(nil, func(class *storagev1.StorageClass) {
 		class.MountOptions = []string{"noexec", "nosuid", "nodev", "noatime", "nosymfollow"}

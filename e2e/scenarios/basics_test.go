@@ -49,6 +49,8 @@ spec:
 `
 
 // laterPodsReadIt is what people do first.
+//
+// Proves: K2.
 func laterPodsReadIt(s *scenario) {
 	s.apply(firstClaim)
 	s.event("PersistentVolumeClaim", "data", "waiting for first consumer")
@@ -117,6 +119,8 @@ func (s *scenario) live(selector string, count int) []string {
 }
 
 // volumeSaysWhereItIs looks at the PersistentVolume, and at the disk as an admin would.
+//
+// Proves: K2.
 func volumeSaysWhereItIs(s *scenario) {
 	s.claim("orders", "rootcellar", "64Mi")
 	s.pod("shop", with("orders", "/data"))
@@ -193,6 +197,8 @@ func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume
 }
 
 // longestNames has two claims whose directories differ in nothing but the hash at the end.
+//
+// Proves: K3.
 func longestNames(s *scenario) {
 	space := s.namespace + "-" + strings.Repeat("n", 62-len(s.namespace))
 	s.kubectl("create", "namespace", space)

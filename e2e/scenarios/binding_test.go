@@ -31,6 +31,7 @@ func immediate(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = &now
 }
 
+// Proves: K11.
 func immediateOnItsNode(s *scenario) {
 	for _, n := range nodes() {
 		s.claim(n.name, s.class(nil, immediate, only(n.name)), "16Mi")
@@ -68,6 +69,7 @@ func (s *scenario) pending(claim string, during time.Duration) {
 	})
 }
 
+// Proves: K11.
 func immediateNowhere(s *scenario) {
 	s.claim("unknown", s.class(nil, immediate, only("node9")), "16Mi")
 	s.claim("full", s.class(nil, immediate, only(node1.name)), "5Gi")
@@ -82,6 +84,7 @@ func immediateNowhere(s *scenario) {
 	s.pending("full", time.Second)
 }
 
+// Proves: K11.
 func classOfOneNode(s *scenario) {
 	class := s.class(nil, only(node2.name))
 	for _, name := range []string{"one", "two", "three"} {
@@ -97,6 +100,8 @@ func classOfOneNode(s *scenario) {
 }
 
 // mistakesAreTold has claims that can never succeed on any node.
+//
+// Proves: K12.
 func mistakesAreTold(s *scenario) {
 	cases := []struct {
 		name       string
@@ -137,6 +142,8 @@ func mistakesAreTold(s *scenario) {
 }
 
 // unknownPool is no mistake to a node: another one might have the pool. So only the scheduler speaks.
+//
+// Proves: K11.
 func unknownPool(s *scenario) {
 	class := s.class(map[string]string{"pool": "attic"})
 	for _, n := range nodes() {

@@ -74,6 +74,8 @@ func (s *scenario) metric(n node, name, pool string) int64 {
 }
 
 // capacityPerNode compares what the scheduler reads with the driver's own books.
+//
+// Proves: K10.
 func capacityPerNode(s *scenario) {
 	class := s.class(map[string]string{"mode": "0700"})
 	for _, n := range nodes() {
@@ -120,6 +122,8 @@ func (s *scenario) capacityObjects(class string, count int) {
 }
 
 // lastByte takes all that is left of a pool, in two claims.
+//
+// Proves: K10.
 func lastByte(s *scenario) {
 	class, left := s.counted()
 	// A btrfs' total grows with its metadata, and the least that was seen counts.
@@ -165,6 +169,8 @@ func (s *scenario) rule(n node, pool string) int64 {
 }
 
 // goesWhereItFits relies on the disks of disks.sh: 4 GiB on node1, 6 GiB on node2.
+//
+// Proves: K10.
 func goesWhereItFits(s *scenario) {
 	s.claim("large", "rootcellar", "5Gi")
 	s.pod("pinned", with("large", "/data"), at(node1))
@@ -181,6 +187,7 @@ func goesWhereItFits(s *scenario) {
 	s.event("PersistentVolumeClaim", "larger", "waiting for pod nowhere to be scheduled")
 }
 
+// Proves: K11.
 func poolOfOneNode(s *scenario) {
 	class, _ := s.counted()
 	s.left(node1, class, 0)

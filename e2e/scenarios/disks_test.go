@@ -105,6 +105,7 @@ func (s *scenario) runsPromptly(pod string) {
 	}
 }
 
+// Proves: K18.
 func diskComesLate(s *scenario) {
 	life := s.driverLife()
 	beneath, err := os.Stat(node1.path(poolPath("late")))
@@ -151,6 +152,7 @@ func diskComesLate(s *scenario) {
 	}
 }
 
+// Proves: K18.
 func diskComesBack(s *scenario) {
 	life := s.driverLife()
 	class := s.class(map[string]string{"pool": "late"})
@@ -195,6 +197,7 @@ func diskComesBack(s *scenario) {
 	s.lateFreed()
 }
 
+// Proves: K18.
 func diskGoesUnderPod(s *scenario) {
 	class := s.class(map[string]string{"pool": "late"})
 	s.mountLate()
@@ -232,6 +235,7 @@ func diskGoesUnderPod(s *scenario) {
 	s.lateFreed()
 }
 
+// Proves: K18.
 func diskExchanged(s *scenario) {
 	class := s.class(map[string]string{"pool": "late"})
 	s.mountLate()

@@ -23,8 +23,10 @@ var disruption = []entry{
 	{"an upgrade while pods write and claims come and go", upgraded},
 }
 
+// Proves: K19.
 func processKilled(s *scenario) { s.disturbed(func() { s.driverKilled(node1) }) }
 
+// Proves: K19.
 func podDeleted(s *scenario) {
 	s.disturbed(func() {
 		old := s.driverPod(node1)
@@ -44,6 +46,8 @@ func podDeleted(s *scenario) {
 }
 
 // registrationLost is what a pod of the driver that is deleted by force does to the one after it.
+//
+// Proves: K19.
 func registrationLost(s *scenario) {
 	socket := node1.path(filepath.Join(os.Getenv("KUBELET_DIR"), "plugins_registry", driver+"-reg.sock"))
 	s.must(os.Remove(socket))
@@ -106,6 +110,7 @@ func (s *scenario) unmounted(n node, pod *corev1.Pod) {
 	s.kubeletForgets(n, pod)
 }
 
+// Proves: K19.
 func kubeletKilled(s *scenario) {
 	writer := s.beats("writer", "rootcellar", node1)
 	var pods []*corev1.Pod
@@ -185,6 +190,7 @@ func (s *scenario) driverLeaves() (back func()) {
 	return back
 }
 
+// Proves: K19.
 func driverAway(s *scenario) {
 	writer := s.beats("writer", "rootcellar", node1)
 	s.worker("old", "rootcellar", at(node1))

@@ -47,6 +47,7 @@ func (s *scenario) fill(pod string) int {
 	return bytes >> 20
 }
 
+// Proves: K13.
 func fillsItsVolume(s *scenario) {
 	class := s.heldClass("required")
 	s.claim("greedy", class, "64Mi")
@@ -152,6 +153,7 @@ func (s *scenario) container(pod string) string {
 	return string(found.UID) + " " + found.Status.ContainerStatuses[0].ContainerID
 }
 
+// Proves: K14.
 func claimGrows(s *scenario) {
 	s.claim("data", s.heldClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))
@@ -223,6 +225,7 @@ func (s *scenario) scaleResizer(replicas int) {
 	})
 }
 
+// Proves: K14.
 func growsLater(s *scenario) {
 	s.claim("data", s.heldClass("auto"), "64Mi")
 	s.pod("writer", with("data", "/data"))
@@ -244,6 +247,8 @@ func growsLater(s *scenario) {
 }
 
 // growsWhenThereIsRoom has another claim take nearly all that the growth would need.
+//
+// Proves: K14.
 func growsWhenThereIsRoom(s *scenario) {
 	class := s.heldClass("required")
 	s.claim("data", class, "64Mi")
@@ -280,6 +285,7 @@ func (s *scenario) enforcement(n node, claim string) string {
 	return record.Enforcement
 }
 
+// Proves: K13.
 func requiredGoesWhereItIsHeld(s *scenario) {
 	required, auto, none := s.heldClass("required"), s.heldClass("auto"), s.heldClass("none")
 	for _, class := range []string{required, auto, none} {

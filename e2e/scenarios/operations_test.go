@@ -111,6 +111,7 @@ func (s *scenario) keptOn(n node) {
 	s.says("keeper", "cat /data/file", "kept")
 }
 
+// Proves: K1.
 func unmountDisk(s *scenario) {
 	s.keeper()
 	p := s.follow("Unmount a disk")
@@ -133,6 +134,7 @@ func unmountDisk(s *scenario) {
 	s.unmountLate()
 }
 
+// Proves: K1.
 func replaceDisk(s *scenario) {
 	lost := s.keeper()
 	s.unmountLate()
@@ -173,6 +175,7 @@ func (s *scenario) adopt(n node) {
 	s.poolIs(n, "late", "healthy")
 }
 
+// Proves: K1.
 func moveDisk(s *scenario) {
 	volume := s.keeper()
 	p := s.follow("Move a disk to another node", "NEW_NODE="+node2.name)
@@ -203,6 +206,7 @@ func moveDisk(s *scenario) {
 	s.unmountLate()
 }
 
+// Proves: K1.
 func mendRecord(s *scenario) {
 	volume := s.keeper()
 	record := s.directory(node1, "late", volume.Name) + "/volume.json"
@@ -231,6 +235,8 @@ func mendRecord(s *scenario) {
 }
 
 // takeBackGrowth has a claim grow beyond its pool: under its pod, and while there is none.
+//
+// Proves: K1.
 func takeBackGrowth(s *scenario) {
 	s.claim("data", s.heldClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))

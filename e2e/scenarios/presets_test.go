@@ -17,6 +17,8 @@ func (s *scenario) kustomized(verb, preset string) {
 
 // bareMetal does what docs/install.md says for disks of their own: mount them, install, make each a pool. Its classes
 // require that sizes are enforced, which this kernel does on btrfs alone.
+//
+// Proves: K1.
 func bareMetal(s *scenario) {
 	disk := filepath.Join(os.Getenv("RUN"), node1.name, "bulk.img")
 	for _, line := range []string{

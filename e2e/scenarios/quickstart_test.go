@@ -32,6 +32,8 @@ func (s *scenario) section(file, heading string) string {
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
 // readmeClass makes the StorageClass that the README shows, and a pod of the group it names.
+//
+// Proves: K1.
 func readmeClass(s *scenario) {
 	s.onFast()
 	for _, block := range yamlBlock.FindAllStringSubmatch(s.section("README.md", "Pools and classes"), -1) {
@@ -56,6 +58,8 @@ func readmeClass(s *scenario) {
 }
 
 // quickStart runs every command of the README's quick start as it is written there.
+//
+// Proves: K1.
 func quickStart(s *scenario) {
 	for _, n := range nodes() {
 		// The block that loads the image must be what loads it.

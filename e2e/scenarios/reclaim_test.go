@@ -18,6 +18,7 @@ var reclaiming = []entry{
 	{"a retained volume outlives its PersistentVolume, which can be written again", retainedOutlivesObject},
 }
 
+// Proves: K4.
 func deletedComesBack(s *scenario) {
 	class, left := s.counted()
 	s.claim("data", class, "1Gi")
@@ -63,6 +64,8 @@ func (s *scenario) reclaimed(n node, pool, volume string) {
 }
 
 // retainedOutlivesClaim takes most of node1's room, so that another claim of this size shows whether it is still taken.
+//
+// Proves: K5.
 func retainedOutlivesClaim(s *scenario) {
 	s.letGoAfter()
 	s.claim("data", "rootcellar-retain", "3Gi")
@@ -171,6 +174,7 @@ func (s *scenario) holds(n node, path, want string) {
 	}
 }
 
+// Proves: K5.
 func retainedOutlivesObject(s *scenario) {
 	s.letGoAfter()
 	s.claim("data", "rootcellar-retain", "16Mi")

@@ -51,6 +51,7 @@ spec:
         resources: {requests: {storage: 16Mi}}
 `
 
+// Proves: K9.
 func setComesBack(s *scenario) {
 	s.apply(fourReplicas)
 	before := s.replicas(4)
@@ -97,6 +98,7 @@ func (s *scenario) replicas(count int) map[string]replica {
 	return found
 }
 
+// Proves: K9.
 func twoClaims(s *scenario) {
 	s.claim("one", "rootcellar", "16Mi")
 	s.claim("two", "rootcellar", "16Mi")
@@ -122,6 +124,7 @@ func twoClaims(s *scenario) {
 	s.says("pod", "cat /one/file /two/file", "one\ntwo")
 }
 
+// Proves: K4.
 func ephemeralGoes(s *scenario) {
 	class := "rootcellar"
 	scratch := func(pod *corev1.Pod) {
@@ -156,6 +159,7 @@ func ephemeralGoes(s *scenario) {
 	s.says("worker", "ls -A /scratch", "")
 }
 
+// Proves: K7.
 func sharedOnOneNode(s *scenario) {
 	class := s.class(map[string]string{"sharing": "node"})
 	s.claim("data", class, "16Mi", mode(corev1.ReadWriteMany))

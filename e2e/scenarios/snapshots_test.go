@@ -159,6 +159,7 @@ func (b *beating) prefix(pod string) int {
 	return b.check(text + "\n")
 }
 
+// Proves: K15.
 func snapshotOfRunning(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
@@ -196,6 +197,8 @@ func snapshotOfRunning(s *scenario) {
 }
 
 // copiesAreSteered has either node able to hold a copy, and only the source's node able to make it.
+//
+// Proves: K16.
 func copiesAreSteered(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
 	for _, n := range nodes() {
@@ -242,6 +245,8 @@ func copiesAreSteered(s *scenario) {
 }
 
 // claimIsSteered has either node able to hold the copy, and nothing but the claim's annotation to say which makes it.
+//
+// Proves: K16.
 func claimIsSteered(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
 	for _, n := range nodes() {
@@ -271,6 +276,7 @@ func claimIsSteered(s *scenario) {
 	s.nothingLeft()
 }
 
+// Proves: K15.
 func sourceDeletedFirst(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
@@ -299,6 +305,8 @@ func sourceDeletedFirst(s *scenario) {
 }
 
 // snapshotDeletedUnderRestore restores twice, so that one copy is deleted before the snapshot and one after it.
+//
+// Proves: K15.
 func snapshotDeletedUnderRestore(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
@@ -324,6 +332,7 @@ func snapshotDeletedUnderRestore(s *scenario) {
 	}
 }
 
+// Proves: K17.
 func restoresToOtherSizes(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
 	s.claim("source", class, "64Mi")
@@ -351,6 +360,8 @@ func restoresToOtherSizes(s *scenario) {
 }
 
 // forbiddenSnapshots are of a volume on node1's ext4, where files share no blocks.
+//
+// Proves: K17.
 func forbiddenSnapshots(s *scenario) {
 	class := s.class(map[string]string{"copy": "allowed"})
 	s.podWithFile("source", class, node1)
@@ -394,6 +405,8 @@ func (s *scenario) manually(heading string, words ...string) string {
 }
 
 // snapshotsByTheManual has its source on the node whose disk shares blocks.
+//
+// Proves: K1.
 func snapshotsByTheManual(s *scenario) {
 	s.claim("cellar", "rootcellar", "1Gi")
 	s.pod("cellar", with("cellar", "/data"), at(node2))
@@ -423,6 +436,8 @@ func (s *scenario) controller(patch string) {
 }
 
 // snapshotOfNobody is of a cluster whose snapshot-controller lacks the flag, and then of a content written by hand.
+//
+// Proves: K1.
 func snapshotOfNobody(s *scenario) {
 	const flag, arguments = "--enable-distributed-snapshotting", "/spec/template/spec/containers/0/args"
 	s.controller(fmt.Sprintf(`[{"op": "test", "path": "%[1]s/2", "value": %[2]q}, {"op": "remove", "path": "%[1]s/2"}]`, arguments, flag))

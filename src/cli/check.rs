@@ -183,6 +183,7 @@ mod tests {
         }
     }
 
+    /// Proves: T3.
     #[test]
     fn a_finding_is_a_line() {
         let mut out = Vec::new();
@@ -197,6 +198,7 @@ wrong  fast  limits       volumes/x: it is so; way out: mend
         assert!(String::from_utf8(out).unwrap().contains("ROOTCELLAR_POOLS"));
     }
 
+    /// Proves: T3.
     #[test]
     fn the_json_has_stable_keys() {
         let expected = json!({

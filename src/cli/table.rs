@@ -37,6 +37,7 @@ fn plain(row: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Proves: T11.
     #[test]
     fn columns_are_aligned_and_a_row_is_a_line() {
         let rows = [

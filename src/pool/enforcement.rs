@@ -141,6 +141,7 @@ mod tests {
         }
     }
 
+    /// Proves: T5.
     #[test]
     fn prjquota_is_for_a_mount_and_a_root_needs_the_boot_loader() {
         let own = place("/srv/a b", true);

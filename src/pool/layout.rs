@@ -74,6 +74,7 @@ mod tests {
     use super::*;
     use crate::types::{PoolId, VolumeId, VolumeName};
 
+    /// Proves: V3.
     #[test]
     fn directory_names_are_readable_safe_and_end_in_the_ids_hash() {
         let pool = PoolId::random();

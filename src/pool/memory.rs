@@ -167,6 +167,7 @@ impl Memory {
 mod tests {
     use super::*;
 
+    /// Proves: P2.
     #[test]
     fn what_is_remembered_at_once_is_all_remembered() {
         let dir = tempfile::tempdir().unwrap();

@@ -86,6 +86,7 @@ mod tests {
         }
     }
 
+    /// Proves: S20.
     #[test]
     fn the_lowest_free_number_is_taken() {
         let numbers = QuotaIds::default();

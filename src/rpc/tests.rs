@@ -63,6 +63,7 @@ fn counted(edge: &Edge, line: &str) -> bool {
         .any(|got| got == format!("rootcellar_rpc_seconds_count{line}"))
 }
 
+/// Proves: C4.
 #[tokio::test]
 async fn a_panic_is_an_internal_error_and_the_edge_goes_on() {
     let (_dir, edge) = edge(true);
@@ -76,6 +77,7 @@ async fn a_panic_is_an_internal_error_and_the_edge_goes_on() {
     assert!(counted(&edge, r#"{rpc="Read",code="OK"} 1"#));
 }
 
+/// Proves: C3.
 #[tokio::test]
 async fn a_call_whose_client_hangs_up_goes_on_to_its_end_and_is_waited_for() {
     let (_dir, edge) = edge(true);
@@ -105,6 +107,7 @@ async fn a_call_whose_client_hangs_up_goes_on_to_its_end_and_is_waited_for() {
     assert!(counted(&edge, r#"{rpc="Delete",code="OK"} 1"#));
 }
 
+/// Proves: C4.
 #[tokio::test]
 async fn a_panic_is_counted_when_the_client_has_hung_up() {
     let (_dir, edge) = edge(true);

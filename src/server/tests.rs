@@ -187,6 +187,7 @@ async fn a_server_serves_from_start_to_stop() {
     assert!(TcpStream::connect(server.http).await.is_err());
 }
 
+/// Proves: C1.
 #[tokio::test]
 async fn what_is_not_declared_is_unimplemented_without_details() {
     let server = Running::start().await;
@@ -229,6 +230,7 @@ async fn a_peer_that_says_nothing_does_not_keep_the_server() {
         .unwrap();
 }
 
+/// Proves: D10.
 #[tokio::test]
 async fn what_was_acknowledged_before_a_stop_is_there_after_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -328,6 +330,7 @@ async fn until_capacity(channel: &Channel, pool: &str, some: bool) {
     panic!("pool {pool} has capacity: {}", !some);
 }
 
+/// Proves: DK8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     let dir = tempfile::tempdir().unwrap();

@@ -13,6 +13,8 @@ const AUTO: &[(&str, &str)] = &[("enforcement", "auto")];
 
 /// A class that requires it is served where sizes are held, and elsewhere has no capacity and is
 /// given back to the scheduler.
+///
+/// Proves: S7.
 #[tokio::test]
 async fn a_class_that_requires_it_goes_where_sizes_are_held() {
     require!(project_quota);
@@ -32,6 +34,8 @@ async fn a_class_that_requires_it_goes_where_sizes_are_held() {
 }
 
 /// A class that requires it must be asked for a size.
+///
+/// Proves: S7.
 #[tokio::test]
 async fn what_is_required_needs_a_size() {
     serve_on(XFS, async |_node, served| {
@@ -45,6 +49,8 @@ async fn what_is_required_needs_a_size() {
 
 /// A volume of a class that wants none, or without a size, is not limited, and what it uses is
 /// counted all the same.
+///
+/// Proves: S7.
 #[tokio::test]
 async fn a_volume_that_is_not_limited_is_counted() {
     for_each_served(async |node, served| {

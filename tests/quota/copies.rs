@@ -87,6 +87,8 @@ async fn make_unheld(served: &mut Served) -> String {
 
 /// A copy is limited to its size, the same or larger, from the first byte, what it was made with
 /// counts, and it holds its size and no more.
+///
+/// Proves: SN20.
 #[tokio::test]
 async fn a_copy_is_limited_to_its_own_size() {
     for_each_served(async |node, served| {
@@ -115,6 +117,8 @@ async fn a_copy_is_limited_to_its_own_size() {
 
 /// A snapshot is charged to a number of its own, its record says how much it is, and no less is
 /// promised; when it is reclaimed, nothing is left of that.
+///
+/// Proves: SN20.
 #[tokio::test]
 async fn a_snapshot_is_charged_and_its_number_is_freed() {
     for_each_served(async |node, served| {
@@ -137,6 +141,8 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
 
 /// What does not fit into a volume that is to be limited is `OUT_OF_RANGE`, and nothing is left of
 /// the attempt.
+///
+/// Proves: SN4.
 #[tokio::test]
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
     for_each_served(async |node, served| {
@@ -169,6 +175,8 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
 
 /// Blocks that are shared are charged to each who shares them, and may all be written anew: a volume
 /// that is nearly full of them, its source and whatever was promised beside them.
+///
+/// Proves: SN21.
 #[tokio::test]
 async fn what_is_shared_may_all_be_written_anew() {
     serve_on(XFS, async |node, served| {
@@ -192,6 +200,8 @@ async fn what_is_shared_may_all_be_written_anew() {
 }
 
 /// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.
+///
+/// Proves: SN20.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
     for_each_served(async |node, served| {
@@ -215,6 +225,8 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
 }
 
 /// A class that requires that sizes are held has copies that are.
+///
+/// Proves: SN20.
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
     for_each_served(async |node, served| {

@@ -5,6 +5,8 @@ use support::disk_node::{DiskNode, MIB, append};
 use support::{kernel, require};
 
 /// Every way to make and mount a filesystem has the state that the other tests take it to have.
+///
+/// Proves: S1.
 #[test]
 fn each_variant_is_what_it_is_taken_for() {
     require!(project_quota);
@@ -17,6 +19,8 @@ fn each_variant_is_what_it_is_taken_for() {
 }
 
 /// A volume's context and record say that its size is held exactly where the kernel holds it.
+///
+/// Proves: S1.
 #[tokio::test]
 async fn a_volume_says_what_holds_its_size() {
     require!(project_quota);

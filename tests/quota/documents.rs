@@ -5,6 +5,8 @@ use support::require;
 
 /// The documented blocks for XFS and ext4 make filesystems that enforce sizes, also after the node
 /// has mounted them again by /etc/fstab.
+///
+/// Proves: S5.
 #[test]
 fn the_documented_filesystems_enforce_sizes() {
     require!(project_quota);

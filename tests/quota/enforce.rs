@@ -68,6 +68,7 @@ async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> DiskNode {
     node
 }
 
+/// Proves: S15.
 #[tokio::test]
 async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_they_are() {
     require!(project_quota);
@@ -119,6 +120,7 @@ async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_t
     }
 }
 
+/// Proves: S15.
 #[tokio::test]
 async fn old_links_and_nodes_can_be_renamed_afterwards() {
     require!(project_quota);
@@ -144,6 +146,7 @@ async fn old_links_and_nodes_can_be_renamed_afterwards() {
     }
 }
 
+/// Proves: S15.
 #[tokio::test]
 async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_unchanged() {
     require!(project_quota);
@@ -186,6 +189,8 @@ async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_un
 }
 
 /// More names than an inode may have, and more files than the size allows.
+///
+/// Proves: S15.
 #[tokio::test]
 async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
     require!(project_quota);
@@ -225,6 +230,8 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
 }
 
 /// A driver that was killed in between has left a record with a quota id and a tree without it.
+///
+/// Proves: S16.
 #[tokio::test]
 async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_repeated() {
     require!(project_quota);

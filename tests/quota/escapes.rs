@@ -33,6 +33,8 @@ fn own_file(target: &Path, size: u64) {
 /// The owner of a file gives it another number, its neighbour's or none, and it is charged there and
 /// fills the neighbour's limit; `check` tells whose files are charged where, and what it says
 /// charges them as they should be.
+///
+/// Proves: S21, T9.
 #[tokio::test]
 async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
     for to_neighbour in [true, false] {
@@ -81,6 +83,8 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
 }
 
 /// From inside a user namespace, where `hostUsers: false` puts a pod, the kernel refuses.
+///
+/// Proves: S21.
 #[tokio::test]
 async fn a_user_namespace_keeps_an_owner_from_it() {
     for_each_served(async |node, served| {
@@ -104,6 +108,8 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
 }
 
 /// Who has CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, and is on XFS.
+///
+/// Proves: S21.
 #[tokio::test]
 async fn a_privileged_pod_is_limited_on_xfs_alone() {
     for_each_served(async |node, served| {

@@ -13,6 +13,8 @@ use support::messages::refused;
 
 /// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
 /// when asked twice; a smaller size changes nothing.
+///
+/// Proves: S8.
 #[tokio::test]
 async fn a_published_volume_grows_and_never_shrinks() {
     for_each_served(async |node, served| {
@@ -39,6 +41,8 @@ async fn a_published_volume_grows_and_never_shrinks() {
 }
 
 /// A pod that tries again and again to write gets on when its volume grows.
+///
+/// Proves: S8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_grows_under_its_writer() {
     for_each_served(async |node, served| {
@@ -67,6 +71,8 @@ async fn a_volume_grows_under_its_writer() {
 }
 
 /// A growth that the pool has no room for is refused with `OUT_OF_RANGE`, and nothing changes.
+///
+/// Proves: S8.
 #[tokio::test]
 async fn a_growth_that_does_not_fit_changes_nothing() {
     for_each_served(async |node, served| {
@@ -91,6 +97,8 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
 }
 
 /// What was grown is so after a restart and another mount, and grows on.
+///
+/// Proves: S8.
 #[tokio::test]
 async fn a_grown_volume_stays_grown() {
     for_each_filesystem(async |mut node| {
@@ -115,6 +123,8 @@ async fn a_grown_volume_stays_grown() {
 }
 
 /// A volume whose size nothing holds grows too: in its record and in what the pool has promised.
+///
+/// Proves: S8.
 #[tokio::test]
 async fn a_volume_that_is_not_held_grows_in_its_record() {
     serve_on(XFS_PLAIN, async |node, served| {

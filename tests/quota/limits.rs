@@ -8,6 +8,8 @@ use support::disk_node::{MIB, append, as_pod, for_each_served, inodes_of, size_s
 
 /// A pod gets all of its volume's size and no more, with the errno of its filesystem, and writes on
 /// when it has made room; df shows the size.
+///
+/// Proves: S2.
 #[tokio::test]
 async fn a_volume_holds_its_size_and_no_more() {
     for_each_served(async |node, served| {
@@ -30,6 +32,8 @@ async fn a_volume_holds_its_size_and_no_more() {
 }
 
 /// A volume that is full takes nothing from its neighbour, who writes on.
+///
+/// Proves: S2.
 #[tokio::test]
 async fn a_full_volume_hinders_no_neighbour() {
     for_each_served(async |node, served| {
@@ -43,6 +47,8 @@ async fn a_full_volume_hinders_no_neighbour() {
 }
 
 /// What the pod of a volume makes in directories of its own is charged to the volume too.
+///
+/// Proves: S2.
 #[tokio::test]
 async fn directories_of_the_pod_are_held_too() {
     for_each_served(async |node, served| {
@@ -55,6 +61,8 @@ async fn directories_of_the_pod_are_held_too() {
 }
 
 /// A pod makes as many files as the inode limit says, its root directory among them.
+///
+/// Proves: S6.
 #[tokio::test]
 async fn the_inode_limit_holds() {
     for_each_served(async |node, served| {

@@ -8,6 +8,8 @@ use support::messages::{publish, refused};
 
 /// A volume whose `data/` does not carry the number of its record is quarantined, and neither that
 /// number's limit nor the one it carries is changed.
+///
+/// Proves: S18.
 #[tokio::test]
 async fn a_volume_of_another_number_is_quarantined() {
     for_each_filesystem(async |node| {
@@ -51,6 +53,8 @@ async fn a_volume_of_another_number_is_quarantined() {
 }
 
 /// Two volumes whose records claim one number are both quarantined, and its limit is not changed.
+///
+/// Proves: S18.
 #[tokio::test]
 async fn volumes_that_claim_one_number_are_quarantined() {
     for_each_filesystem(async |node| {

@@ -19,6 +19,8 @@ fn assert_told(served: &Served, restored: u64) {
 
 /// A limit that is lower, higher or gone is as the record says after the next start, and that is
 /// told.
+///
+/// Proves: S14.
 #[tokio::test]
 async fn a_changed_limit_is_restored_at_start() {
     for_each_filesystem(async |node| {
@@ -48,6 +50,8 @@ async fn a_changed_limit_is_restored_at_start() {
 }
 
 /// A limit below what is used already is restored as well.
+///
+/// Proves: S14.
 #[tokio::test]
 async fn a_limit_is_restored_whatever_is_used() {
     for_each_filesystem(async |node| {
@@ -66,6 +70,8 @@ async fn a_limit_is_restored_whatever_is_used() {
 
 /// A pool mounted without limits for a while serves its volumes all the same and says of new ones
 /// that nothing holds them; mounted as before, it holds what it held.
+///
+/// Proves: S10.
 #[tokio::test]
 async fn a_pool_may_lose_its_limits_and_get_them_back() {
     require!(project_quota);

@@ -6,6 +6,8 @@ use support::disk::XFS_PLAIN;
 use support::disk_node::{MIB, append, for_each_served, inodes_of, serve_on};
 
 /// Statistics are of the volume: all is its limit, used is what is charged to it.
+///
+/// Proves: S9.
 #[tokio::test]
 async fn statistics_are_of_the_volume() {
     for_each_served(async |node, served| {
@@ -28,6 +30,8 @@ async fn statistics_are_of_the_volume() {
 }
 
 /// Where sizes are not held, they are the filesystem's.
+///
+/// Proves: S9.
 #[tokio::test]
 async fn statistics_of_a_volume_that_is_not_held_are_the_filesystems() {
     serve_on(XFS_PLAIN, async |node, served| {

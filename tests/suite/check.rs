@@ -108,6 +108,8 @@ fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (Node,
 }
 
 /// A pool that nothing holds sizes in is well, and told how it would come to hold them.
+///
+/// Proves: T5.
 #[test]
 fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
     require!(loop_devices);
@@ -163,6 +165,8 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
 
 /// The commands that `check` gives for a btrfs make it hold sizes, also where full qgroups were on;
 /// volumes made before are told of, one by one.
+///
+/// Proves: T5.
 #[test]
 fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
     require!(loop_devices);
@@ -195,6 +199,8 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
 }
 
 /// Volumes that were made to be held are wrong where nothing holds them any more.
+///
+/// Proves: T5.
 #[test]
 fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -216,6 +222,8 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 
 /// Promises that the filesystem cannot keep any more are wrong; that they may be more by the
 /// operator's choice, and that other data is beside them, is worth a note.
+///
+/// Proves: T6.
 #[test]
 fn promises_that_cannot_be_kept_are_told() {
     require!(loop_devices);
@@ -255,6 +263,8 @@ fn promises_that_cannot_be_kept_are_told() {
 
 /// What is not there, or is another's, is told as the server would tell it; pools that cannot be
 /// served together too.
+///
+/// Proves: T4.
 #[test]
 fn a_pool_that_could_not_be_served_is_wrong() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -299,6 +309,8 @@ fn a_pool_that_could_not_be_served_is_wrong() {
 }
 
 /// A class may say that a size is not to be held, and that is no more than a note.
+///
+/// Proves: T5.
 #[test]
 fn a_size_that_is_not_to_be_held_is_a_note() {
     let rig = require!(loop_devices, Rig::new());

@@ -94,6 +94,8 @@ fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
 
 /// A copy that is asked for again while it is being made is `ABORTED`, and then the one that was
 /// made.
+///
+/// Proves: SN3.
 #[test]
 fn a_copy_is_made_once_however_often_it_is_asked_for() {
     require!(loop_devices);
@@ -113,6 +115,8 @@ fn a_copy_is_made_once_however_often_it_is_asked_for() {
 
 /// What is being copied cannot be deleted, `ABORTED`, until that is done; then it can, and the copy
 /// stays.
+///
+/// Proves: SN16.
 #[test]
 fn what_is_being_copied_is_not_deleted() {
     require!(loop_devices);
@@ -137,6 +141,8 @@ fn what_is_being_copied_is_not_deleted() {
 
 /// A volume may be published, unpublished, expanded and copied again while it is being copied, and
 /// others come and go; the snapshot tells that it was in use.
+///
+/// Proves: SN16.
 #[test]
 fn a_volume_that_is_being_copied_is_used_as_ever() {
     require!(loop_devices);
@@ -167,6 +173,8 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
 
 /// A driver that stops ends a copy that it makes, `UNAVAILABLE`, and nothing is left of it; the next
 /// one makes it when it is asked for again.
+///
+/// Proves: SN17.
 #[test]
 fn a_driver_that_stops_ends_its_copies() {
     require!(loop_devices);
@@ -209,6 +217,8 @@ impl Slow {
 
 /// A copy that takes long and advances from file to file is not taken for a disk that does not
 /// answer.
+///
+/// Proves: DK8.
 #[test]
 fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
     require!(loop_devices);

@@ -126,6 +126,8 @@ fn lose_power(logged: bool, operations: &[Operation]) {
 
 /// What is acknowledged was synced, and what is in sight is whole, though the disk keep nothing
 /// else; only that a log keeps the order of metadata is counted on, as on ext4 and XFS.
+///
+/// Proves: D2.
 #[test]
 fn a_disk_that_logs_metadata_may_keep_nothing_else() {
     require!(loop_devices);
@@ -133,6 +135,8 @@ fn a_disk_that_logs_metadata_may_keep_nothing_else() {
 }
 
 /// As above, where nothing of the kind is counted on, as on btrfs.
+///
+/// Proves: D2.
 #[test]
 fn a_disk_may_keep_nothing_that_was_not_synced() {
     require!(loop_devices);

@@ -348,6 +348,8 @@ fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
 }
 
 /// Whatever stands in the fields of a message, the call is answered with a code of the table.
+///
+/// Proves: H1.
 #[test]
 fn any_message_is_answered_by_the_table() {
     require!(loop_devices);
@@ -355,6 +357,8 @@ fn any_message_is_answered_by_the_table() {
 }
 
 /// Bytes that are a message are answered with a code of the table, and other bytes are refused.
+///
+/// Proves: H2.
 #[test]
 fn any_bytes_are_answered_or_refused() {
     require!(loop_devices);

@@ -72,6 +72,8 @@ fn bereft(node: &Node) -> (Running, Volume) {
 
 /// A pool of another node is refused until it is adopted, and is then served whole without a
 /// restart; adopting may be repeated.
+///
+/// Proves: P10.
 #[test]
 fn a_pool_of_another_node_is_served_once_it_is_adopted() {
     let node = Node::new();
@@ -99,6 +101,8 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
 
 /// A pool in another's place is refused until it is adopted; the ids of the one before are then of
 /// a pool that is not here, and when that comes back it is refused in its turn.
+///
+/// Proves: P10.
 #[test]
 fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     let node = Node::new();
@@ -127,6 +131,8 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
 }
 
 /// A pool that a server serves is not adopted, nor what is no pool, and nothing is changed.
+///
+/// Proves: P10.
 #[test]
 fn what_is_served_or_no_pool_is_not_adopted() {
     let node = Node::new();
@@ -164,6 +170,8 @@ fn what_is_served_or_no_pool_is_not_adopted() {
 
 /// A volume whose creation was not answered is not created on another node while the records of its
 /// pool are still to be read, however long another process holds the lock.
+///
+/// Proves: V2.
 #[test]
 fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
     let node = Node::new();
@@ -183,6 +191,8 @@ fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
 }
 
 /// Fields that a later version wrote are accepted, and are still there after every rewrite.
+///
+/// Proves: P7.
 #[test]
 fn unknown_fields_are_preserved() {
     let node = Node::new();
@@ -242,6 +252,8 @@ fn flip(image: &Path, text: &[u8]) {
 
 /// A record that the disk cannot return now keeps its pool from being opened; nothing is quarantined,
 /// and the volume is there when the disk is well again.
+///
+/// Proves: P6.
 #[test]
 fn a_record_that_cannot_be_read_now_is_not_quarantined() {
     require!(loop_devices);
@@ -275,6 +287,8 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
 
 /// The volumes of a pool that is merely away are not deleted; those of one that was declared gone
 /// are, without a restart and after one, and their names are free.
+///
+/// Proves: P11.
 #[test]
 fn the_volumes_of_a_retired_pool_may_be_deleted() {
     let node = Node::new();
@@ -304,6 +318,8 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
 }
 
 /// To declare another pool gone changes nothing for one that is away.
+///
+/// Proves: P11.
 #[test]
 fn only_the_retired_pool_is_gone() {
     let node = Node::new();
@@ -317,6 +333,8 @@ fn only_the_retired_pool_is_gone() {
 
 /// A retired pool that turns up after all is left alone until it is adopted, and is then what it
 /// was.
+///
+/// Proves: P11.
 #[test]
 fn a_retired_pool_is_served_again_once_it_is_adopted() {
     let node = Node::new();
@@ -336,6 +354,8 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
 
 /// A pool that is at a path where this node saw one is not gone, and is not retired, whether or
 /// not it is served.
+///
+/// Proves: P11.
 #[test]
 fn a_pool_that_is_here_is_not_retired() {
     let node = Node::new();

@@ -398,6 +398,8 @@ async fn settle(
 
 /// Whenever the server is killed, under load, exactly what was acknowledged is there, and what was
 /// not is there whole or not at all.
+///
+/// Proves: D11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged() {
     require!(loop_devices);
@@ -405,6 +407,8 @@ async fn a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged() {
 }
 
 /// The same where the server is told to stop, which leaves nothing half done.
+///
+/// Proves: D11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_stopped_again_and_again_keeps_what_it_acknowledged() {
     require!(loop_devices);
@@ -423,6 +427,8 @@ const ROUND: usize = 48;
 const GROWTH: u64 = 256;
 
 /// Whatever load is past, the server keeps no descriptor, no thread and no memory of it.
+///
+/// Proves: D12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_keeps_nothing_of_a_load_that_is_past() {
     require!(loop_devices);

@@ -346,6 +346,8 @@ fn coded<T>(result: Result<T>, operation: Operation) -> Result<T, Code> {
 
 /// After every step of any sequence of requests and restarts, exactly the acknowledged volumes
 /// and publications exist, and nothing else does.
+///
+/// Proves: C2.
 #[test]
 fn any_sequence_of_requests_does_what_the_model_says() {
     require!(mount_namespace);

@@ -23,6 +23,8 @@ const MIB: u64 = 1 << 20;
 
 /// While a pool is being opened a volume of its own is never made twice and never `NOT_FOUND`,
 /// which to a delete would mean success.
+///
+/// Proves: V2.
 #[test]
 fn a_pool_that_is_opening_never_denies_its_volumes() {
     let node = Node::new();
@@ -61,6 +63,8 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
 
 /// A target that another volume took over is that volume's alone: deleting the first one forgets
 /// nothing of the second.
+///
+/// Proves: M4.
 #[test]
 fn a_target_taken_over_protects_its_new_volume() {
     let node = Node::new();
@@ -91,6 +95,8 @@ fn a_target_taken_over_protects_its_new_volume() {
 
 /// The size of a deleted volume stays promised until its space is free, and what resists, at any
 /// depth, holds up nothing else.
+///
+/// Proves: G8.
 #[test]
 fn what_resists_stays_promised_and_holds_up_nothing_else() {
     let node = Node::new();
@@ -150,6 +156,8 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
 }
 
 /// A copy of a pool's disk is not served beside the original.
+///
+/// Proves: P3.
 #[test]
 fn a_copied_pool_is_not_served_beside_the_original() {
     let node = require!(mount_namespace, MemoryNode::new(&["a", "b"]));

@@ -33,6 +33,8 @@ fn edit(path: &Path, from: &str, to: &str) {
 }
 
 /// A volume survives a restart whole: record, owner, mode and place.
+///
+/// Proves: D10.
 #[test]
 fn a_volume_survives_a_restart() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -54,6 +56,8 @@ fn a_volume_survives_a_restart() {
 
 /// The pool's own directories are closed to everybody but root, a volume's `data/` has exactly
 /// the mode of its class.
+///
+/// Proves: P4.
 #[test]
 fn the_pools_directories_are_private() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -73,6 +77,8 @@ fn the_pools_directories_are_private() {
 }
 
 /// A pool is never made where something else is, nor where a pool was before.
+///
+/// Proves: P1.
 #[test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 fn a_path_that_is_not_the_pool_makes_it_unavailable() {
@@ -159,6 +165,8 @@ fn a_path_that_is_not_the_pool_makes_it_unavailable() {
 }
 
 /// A directory becomes a pool only by `init`, and only if it is empty.
+///
+/// Proves: P1.
 #[test]
 fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     let plain = |node: &Node| format!("default={},any-filesystem", node.pool().display());
@@ -219,6 +227,8 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
 }
 
 /// A pool is served by one server at a time; where every pool is taken there is nothing to do.
+///
+/// Proves: P3.
 #[test]
 fn a_second_server_on_the_same_pool_is_refused() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -235,6 +245,8 @@ fn a_second_server_on_the_same_pool_is_refused() {
 
 /// What cannot be trusted is left alone and reported, its space stays counted, its id is
 /// refused, and everything else is served.
+///
+/// Proves: P9.
 #[test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 fn damaged_records_are_quarantined_and_the_rest_is_served() {
@@ -335,6 +347,8 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
 
 /// All used space is reserved for a quarantined tree until the tree is measured, and the pool does
 /// not wait for that.
+///
+/// Proves: P8.
 #[test]
 fn a_quarantined_tree_is_measured_in_the_background() {
     const SIZE: u64 = 32 * MIB;
@@ -371,6 +385,8 @@ fn a_quarantined_tree_is_measured_in_the_background() {
 }
 
 /// Two directories with one id are both quarantined; a name that is not ours is, too.
+///
+/// Proves: P9.
 #[test]
 fn twins_and_strangers_are_quarantined() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -401,6 +417,8 @@ fn twins_and_strangers_are_quarantined() {
 }
 
 /// What was being built when the server died is nobody's: at the next start it is reclaimed.
+///
+/// Proves: R3.
 #[test]
 fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -419,6 +437,8 @@ fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
 }
 
 /// A deleted volume is gone from sight at once and its space comes back in the background.
+///
+/// Proves: R2.
 #[test]
 fn a_deleted_volume_is_reclaimed() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -441,6 +461,8 @@ fn a_deleted_volume_is_reclaimed() {
 
 /// A pool that goes away while it is served becomes unavailable and comes back without a restart; what is
 /// known to live in it is not made elsewhere.
+///
+/// Proves: DK1.
 #[test]
 fn a_pool_that_goes_away_comes_back() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -488,6 +510,8 @@ fn a_pool_that_goes_away_comes_back() {
 
 /// The memory of which pool each path held is never guessed: if it cannot be read, the server
 /// does not start.
+///
+/// Proves: P2.
 #[test]
 fn a_damaged_memory_is_an_error() {
     let (node, fakes) = (Node::new(), Fakes::default());
@@ -500,6 +524,8 @@ fn a_damaged_memory_is_an_error() {
 }
 
 /// The same name on two nodes, or in two pools, never has the same id.
+///
+/// Proves: V5.
 #[test]
 fn ids_never_collide_between_nodes() {
     let fakes = Fakes::default();

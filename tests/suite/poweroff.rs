@@ -22,6 +22,8 @@ fn lose_power(kind: Kind) {
 
 /// Whatever is done when the power fails, on ext4: what was acknowledged is there whole, and
 /// nothing else is left.
+///
+/// Proves: D1.
 #[test]
 fn nothing_acknowledged_is_lost_on_ext4() {
     require!(loop_devices);
@@ -29,6 +31,8 @@ fn nothing_acknowledged_is_lost_on_ext4() {
 }
 
 /// As above, on XFS.
+///
+/// Proves: D1.
 #[test]
 fn nothing_acknowledged_is_lost_on_xfs() {
     require!(loop_devices);
@@ -36,6 +40,8 @@ fn nothing_acknowledged_is_lost_on_xfs() {
 }
 
 /// As above, on btrfs.
+///
+/// Proves: D1.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs() {
     require!(loop_devices);
@@ -43,6 +49,8 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
 }
 
 /// As above, on btrfs with simple quota: there the limits are as recorded besides.
+///
+/// Proves: S13.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
     require!(loop_devices);

@@ -51,6 +51,8 @@ const LONG: &str = concat!(
 );
 
 /// A tree deeper than any path may be long is reclaimed to its bottom.
+///
+/// Proves: R8.
 #[test]
 fn a_tree_of_any_depth_is_reclaimed() {
     let fixture = ReclaimFixture::new();
@@ -71,6 +73,8 @@ fn a_tree_of_any_depth_is_reclaimed() {
 
 /// Links in a volume are removed and never followed: what a symbolic link points to and what
 /// shares an inode with a file stays as it is.
+///
+/// Proves: R10.
 #[test]
 fn what_links_point_to_is_not_touched() {
     let fixture = ReclaimFixture::new();
@@ -95,6 +99,8 @@ fn what_links_point_to_is_not_touched() {
 }
 
 /// FIFOs and sockets are removed without being opened, which could block for ever.
+///
+/// Proves: R10.
 #[test]
 fn fifos_and_sockets_are_reclaimed() {
     let fixture = ReclaimFixture::new();
@@ -106,6 +112,8 @@ fn fifos_and_sockets_are_reclaimed() {
 }
 
 /// Device nodes are removed without being opened, which could start something.
+///
+/// Proves: R10.
 #[test]
 fn device_nodes_are_reclaimed() {
     let fixture = ReclaimFixture::new();
@@ -128,6 +136,8 @@ fn device_nodes_are_reclaimed() {
 
 /// Any bytes a filesystem takes for a name, the driver's own names among them, and directories
 /// that nobody may enter are reclaimed.
+///
+/// Proves: R8.
 #[test]
 fn entries_of_any_name_and_mode_are_reclaimed() {
     let fixture = ReclaimFixture::new();
@@ -158,6 +168,8 @@ fn entries_of_any_name_and_mode_are_reclaimed() {
 }
 
 /// A directory with very many entries is reclaimed whole, and every entry is counted.
+///
+/// Proves: R8.
 #[test]
 fn a_directory_of_many_entries_is_reclaimed() {
     const ENTRIES: u64 = 20_000;
@@ -176,6 +188,8 @@ fn a_directory_of_many_entries_is_reclaimed() {
 
 /// Files and directories that a pod made immutable or append-only are reclaimed, however deep, and
 /// without waiting for another attempt.
+///
+/// Proves: R8.
 #[test]
 fn protected_files_and_directories_are_reclaimed() {
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -224,6 +238,8 @@ fn mount_memory(at: &Path) {
 
 /// What somebody mounted inside a volume is not entered: the mount point resists until it is
 /// unmounted, and everything else is reclaimed meanwhile.
+///
+/// Proves: R9.
 #[test]
 fn mounts_inside_a_volume_are_not_entered() {
     require!(mount_namespace);
@@ -253,6 +269,8 @@ fn mounts_inside_a_volume_are_not_entered() {
 
 /// A file of the volume that is bind-mounted elsewhere, as the kubelet does for a subPath, keeps
 /// nothing from being reclaimed, and neither does a mount that only another namespace has.
+///
+/// Proves: R9.
 #[test]
 fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
     require!(mount_namespace);
@@ -286,6 +304,8 @@ fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
 
 /// What a driver that ended left in the trash, half reclaimed or not at all, the next one
 /// reclaims.
+///
+/// Proves: R3.
 #[test]
 fn reclaiming_goes_on_after_a_restart() {
     let left = Arc::new(AtomicUsize::new(500));
@@ -331,6 +351,8 @@ fn reclaiming_goes_on_after_a_restart() {
 
 /// What resists is reported and tried again, ever more rarely; everything else in the same volume
 /// and in others is reclaimed meanwhile, and the pool stays well.
+///
+/// Proves: R5.
 #[test]
 fn what_resists_stops_nothing_else() {
     for errno in [Errno::BUSY, Errno::IO, Errno::PERM] {
@@ -363,6 +385,8 @@ fn what_resists_stops_nothing_else() {
 }
 
 /// A volume whose directory somebody took away by hand can be deleted, and nothing waits for it.
+///
+/// Proves: R7.
 #[test]
 fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
     let fixture = ReclaimFixture::new();
@@ -373,6 +397,8 @@ fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
 }
 
 /// No request waits for the reclaimer, however long it is at work.
+///
+/// Proves: R2.
 #[test]
 fn requests_go_on_while_the_trash_is_reclaimed() {
     let gate = Arc::new(Gate::default());
@@ -401,6 +427,8 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
 
 /// A removal that ends because its pool becomes unavailable goes on when the pool is served again,
 /// and the quota id is released.
+///
+/// Proves: R3.
 #[test]
 fn a_removal_that_an_unavailable_pool_ended_goes_on() {
     let gate = Arc::new(Gate::default());
@@ -433,6 +461,8 @@ fn a_removal_that_an_unavailable_pool_ended_goes_on() {
 }
 
 /// What is reclaimed before its delete is answered does not wait for ever in the numbers.
+///
+/// Proves: G8.
 #[test]
 fn an_entry_reclaimed_early_is_no_longer_counted() {
     let gate = Arc::new(Gate::default());
@@ -458,6 +488,8 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
 
 /// What waits in the trash is never taken for data that was there before the pool: its room can be
 /// promised again once it is reclaimed.
+///
+/// Proves: G8.
 #[test]
 fn the_room_of_what_is_reclaimed_comes_back() {
     const MIB: u64 = 1 << 20;
@@ -490,6 +522,8 @@ fn the_room_of_what_is_reclaimed_comes_back() {
 
 /// A volume that is created while the reclaimer measures the empty pool is never taken for data of
 /// others.
+///
+/// Proves: G9.
 #[test]
 fn a_volume_created_during_the_measurement_is_not_other_data() {
     const FOREIGN: usize = 96 << 20;
@@ -527,6 +561,8 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
 }
 
 /// An empty pool notices that others gave space back, though no call asks for it.
+///
+/// Proves: G9.
 #[test]
 fn an_empty_pool_notices_that_others_gave_space_back() {
     const FOREIGN: usize = 96 << 20;

@@ -128,6 +128,7 @@ fn assert_about(what: &str, bytes: u64, expected: Bytes) {
     assert!(off <= LEEWAY, "{what}: {bytes}, not about {expected}");
 }
 
+/// Proves: S2.
 #[test]
 fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it() {
     let rig = require!(loop_devices, Rig::new());
@@ -159,6 +160,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
     );
 }
 
+/// Proves: R8.
 #[test]
 fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
     let rig = require!(loop_devices, Rig::new());
@@ -195,6 +197,7 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
     assert!(rig.qgroups().is_empty());
 }
 
+/// Proves: S6.
 #[test]
 fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
     let rig = require!(loop_devices, Rig::new());
@@ -202,6 +205,7 @@ fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
     std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
 }
 
+/// Proves: S8.
 #[test]
 fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -257,6 +261,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
     );
 }
 
+/// Proves: S14.
 #[test]
 fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -289,6 +294,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
     assert_eq!(rig.status().limits_restored, 0);
 }
 
+/// Proves: S18.
 #[test]
 fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -320,6 +326,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
     assert_eq!((status.volumes, status.quarantined), (2, 1));
 }
 
+/// Proves: S7.
 #[test]
 fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     let rig = require!(loop_devices, Rig::new());
@@ -376,6 +383,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     assert_eq!(cannot.pools()[0].status().not_enforced, 2);
 }
 
+/// Proves: S10.
 #[test]
 fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_volumes() {
     require!(loop_devices);
@@ -402,6 +410,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     assert!(error.to_string().contains("create a new claim"), "{error}");
 }
 
+/// Proves: S17.
 #[test]
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
     let rig = require!(loop_devices, Rig::new());
@@ -416,6 +425,8 @@ fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
 }
 
 /// Reading charges takes time for each volume, so it is done only where the answer needs it.
+///
+/// Proves: G2.
 #[test]
 fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_them() {
     let quota = Arc::new(FakeQuota::default());

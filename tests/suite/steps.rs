@@ -188,6 +188,8 @@ fn survives_every_failure(call: Call) {
 /// Whichever step of making a volume fails, the caller is told so by the code that sends the pod
 /// elsewhere while the volume cannot be on this disk and keeps it here once it can, nothing else
 /// is lost, and a retry makes the same volume.
+///
+/// Proves: D5.
 #[test]
 fn a_create_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Create);
@@ -195,6 +197,8 @@ fn a_create_survives_the_failure_of_every_step() {
 
 /// Whichever step of deleting a volume fails, the caller is told to try again, nothing else is
 /// lost, and a retry deletes it.
+///
+/// Proves: D6.
 #[test]
 fn a_delete_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Delete);
@@ -202,6 +206,8 @@ fn a_delete_survives_the_failure_of_every_step() {
 
 /// Whichever step of making a volume larger fails, it has the old size or the new, nothing else is
 /// lost, and a retry makes it as large as was asked for.
+///
+/// Proves: S12.
 #[test]
 fn an_expand_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Expand);
@@ -250,6 +256,8 @@ fn survives_every_halt(call: Call) {
 
 /// Wherever the driver ends while it makes a volume, the next start finds the volume whole or not
 /// at all, and a retry ends with the same volume and nothing besides.
+///
+/// Proves: D5.
 #[test]
 fn a_create_may_end_before_any_step() {
     survives_every_halt(Call::Create);
@@ -257,6 +265,8 @@ fn a_create_may_end_before_any_step() {
 
 /// Wherever the driver ends while it deletes a volume, the next start finds the volume whole or
 /// not at all, and a retry ends with nothing of it left.
+///
+/// Proves: D6.
 #[test]
 fn a_delete_may_end_before_any_step() {
     survives_every_halt(Call::Delete);
@@ -264,12 +274,16 @@ fn a_delete_may_end_before_any_step() {
 
 /// Wherever the driver ends while it makes a volume larger, the next start finds it with the old
 /// size or the new, and a retry ends with the new.
+///
+/// Proves: S12.
 #[test]
 fn an_expand_may_end_before_any_step() {
     survives_every_halt(Call::Expand);
 }
 
 /// What a driver that ended half-way left is made durable before a retry is answered.
+///
+/// Proves: D4.
 #[test]
 fn a_retry_is_answered_only_when_what_it_found_is_durable() {
     for call in [Call::Create, Call::Delete] {
@@ -305,6 +319,8 @@ fn is_a_good_pool(fixture: &StepFixture) {
 
 /// If any step of making a pool fails, the pool is unavailable and refuses volumes, and the next look
 /// finishes it.
+///
+/// Proves: D9.
 #[test]
 fn making_a_pool_survives_the_failure_of_every_step() {
     let steps = init_steps();
@@ -329,6 +345,8 @@ fn making_a_pool_survives_the_failure_of_every_step() {
 }
 
 /// Wherever the driver ends while it makes a pool, the next start finishes it.
+///
+/// Proves: D9.
 #[test]
 fn making_a_pool_may_end_before_any_step() {
     for at in 0..init_steps().len() {
@@ -360,6 +378,8 @@ impl Observer for Limits {
 }
 
 /// A volume's limit is in force before its directory exists and until all that was in it is gone.
+///
+/// Proves: S11.
 #[test]
 fn a_limit_outlives_the_data_at_both_ends() {
     let quota = Arc::new(FakeQuota::default());
@@ -428,18 +448,24 @@ fn leaves_no_limit(call: Call) {
 }
 
 /// Whichever step of making a volume fails, every volume has its limit and nothing else has one.
+///
+/// Proves: S12.
 #[test]
 fn a_failed_create_leaves_no_limit_and_takes_none() {
     leaves_no_limit(Call::Create);
 }
 
 /// Whichever step of making a volume larger fails, its limit is the size it has.
+///
+/// Proves: S12.
 #[test]
 fn a_failed_expand_leaves_the_limit_as_recorded() {
     leaves_no_limit(Call::Expand);
 }
 
 /// Whichever step of deleting a volume fails, every volume has its limit and nothing else has one.
+///
+/// Proves: S12.
 #[test]
 fn a_failed_delete_leaves_no_limit_and_takes_none() {
     leaves_no_limit(Call::Delete);

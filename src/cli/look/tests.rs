@@ -180,6 +180,7 @@ fn shown<K: Kind>(text: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// Proves: T11.
 #[test]
 fn the_volumes_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
     let text = listed::<VolumeRecord>();
@@ -203,6 +204,7 @@ fn the_volumes_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
     assert_eq!([&lines[..1], &rows, &lines[4..]].concat(), expected);
 }
 
+/// Proves: T11.
 #[test]
 fn the_snapshots_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
     let expected = format!(
@@ -226,6 +228,7 @@ fn where_no_pool_is_configured_the_list_says_so() {
     assert_eq!(String::from_utf8(out).unwrap(), format!("{NO_POOL}\n"));
 }
 
+/// Proves: T12.
 #[test]
 fn a_volume_is_shown_with_all_that_is_known_of_it() {
     let id = volume_id("pvc-1");
@@ -262,6 +265,7 @@ format             1
     }
 }
 
+/// Proves: T12.
 #[test]
 fn a_snapshot_is_shown_with_what_it_is_an_instant_of() {
     let (id, volume) = (snapshot_id("snapshot-1"), volume_id("pvc-1"));
@@ -294,6 +298,7 @@ format                1
     assert_eq!(shown::<SnapshotRecord>("snapshot-1"), expected);
 }
 
+/// Proves: T12.
 #[test]
 fn what_is_asked_for_is_found_by_id_or_name_and_told_apart() {
     let mut pools = pools();
@@ -327,6 +332,7 @@ fn what_is_asked_for_is_found_by_id_or_name_and_told_apart() {
     }
 }
 
+/// Proves: T14.
 #[test]
 fn the_json_of_a_list_has_stable_keys() {
     let mut json = list_json::<SnapshotRecord>(&pools());
@@ -384,6 +390,7 @@ fn the_json_of_a_list_has_stable_keys() {
     assert_eq!(snapshot, expected);
 }
 
+/// Proves: T14.
 #[test]
 fn the_json_of_one_has_what_was_made_of_it() {
     let pools = pools();

@@ -126,6 +126,7 @@ fn a_new_pool_is_told_with_the_next_step() {
     assert!(told.contains("--pool NAME=/srv/a\n"), "{told}");
 }
 
+/// Proves: S4.
 #[test]
 fn sizes_are_said_to_be_enforced_only_where_that_is_known() {
     let unenforced = Unenforced {

@@ -140,6 +140,7 @@ mod tests {
         }
     }
 
+    /// Proves: G1.
     #[test]
     fn reservations_exceed_neither_the_capacity_nor_the_available_bytes() {
         let slack = MAX_SLACK;
@@ -205,6 +206,7 @@ mod tests {
         }
     }
 
+    /// Proves: G1.
     #[test]
     fn all_bytes_that_are_not_charged_to_volumes_are_other_data() {
         let slack = MAX_SLACK;
@@ -250,6 +252,7 @@ mod tests {
         }
     }
 
+    /// Proves: G3.
     #[test]
     fn nothing_is_available_without_inodes_for_a_volume() {
         let cases = [
@@ -283,6 +286,7 @@ mod tests {
         }
     }
 
+    /// Proves: G1.
     #[test]
     fn absurd_numbers_do_not_overflow() {
         let space = Space {

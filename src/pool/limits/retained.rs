@@ -127,6 +127,7 @@ mod tests {
     }
 
     proptest! {
+        /// Proves: G2.
         #[test]
         fn the_sums_are_those_of_the_largest_claims(
             retains in prop::collection::vec(

@@ -37,6 +37,7 @@ fn wait_for_silence(pool: &Pool) -> Duration {
     }
 }
 
+/// Proves: DK7.
 #[test]
 fn so_many_calls_are_at_work_and_no_more() {
     let (_dir, pool) = pool();
@@ -51,6 +52,7 @@ fn so_many_calls_are_at_work_and_no_more() {
     assert!(pool.begin().is_err());
 }
 
+/// Proves: DK8.
 #[test]
 fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
     let (_dir, pool) = pool();

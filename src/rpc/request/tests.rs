@@ -181,6 +181,7 @@ fn parameters_of_exactly_4_kib_are_accepted() {
     assert!(create(message, &here()).is_ok());
 }
 
+/// Proves: A2.
 #[test]
 fn a_capability_is_refused_for_what_a_directory_cannot_do() {
     type Spoil = fn(&mut csi::VolumeCapability);
@@ -222,6 +223,7 @@ fn a_capability_is_refused_for_what_a_directory_cannot_do() {
     }
 }
 
+/// Proves: C5.
 #[test]
 fn a_secret_in_a_mount_flag_is_not_told() {
     let message = mount(Mode::SingleNodeWriter, "", &["password=hunter2"]);
@@ -293,6 +295,7 @@ fn a_publish_request_is_refused_for_what_is_wrong_in_itself() {
     }
 }
 
+/// Proves: M2.
 #[test]
 fn a_publish_request_is_read_only_by_its_flag_or_by_its_mode() {
     let cases = [

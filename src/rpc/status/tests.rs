@@ -213,6 +213,7 @@ fn other_filesystem() -> Error {
     }
 }
 
+/// Proves: E1.
 #[test]
 fn every_error_has_the_code_of_the_table_for_every_operation() {
     for (line, error) in samples() {
@@ -229,6 +230,7 @@ fn every_error_has_the_code_of_the_table_for_every_operation() {
     }
 }
 
+/// Proves: E2.
 #[test]
 fn a_status_has_a_message_and_no_details() {
     for (variant, error) in samples() {
@@ -241,6 +243,7 @@ fn a_status_has_a_message_and_no_details() {
     }
 }
 
+/// Proves: E2.
 #[test]
 fn a_message_holds_the_chain_of_sources() {
     let error = Error::Mount(cannot_unmount());
@@ -254,6 +257,7 @@ fn a_message_holds_the_chain_of_sources() {
     );
 }
 
+/// Proves: E2.
 #[test]
 fn a_message_fits_into_a_header_whatever_the_client_sent() {
     for id in [

@@ -133,6 +133,7 @@ fn place(value: &str) -> csi::Topology {
     }
 }
 
+/// Proves: V6.
 #[tokio::test]
 async fn a_volume_is_described_the_same_wherever_it_is_told_of() {
     let driver = Driver::start();
@@ -180,6 +181,7 @@ async fn a_volume_is_described_the_same_wherever_it_is_told_of() {
     }
 }
 
+/// Proves: A2.
 #[tokio::test]
 async fn what_a_volume_cannot_do_is_a_message_and_no_error() {
     let driver = Driver::start();
@@ -236,6 +238,7 @@ async fn validation_fails_for_a_request_that_is_incomplete_and_for_a_volume_that
     }
 }
 
+/// Proves: G3.
 #[tokio::test]
 async fn capacity_is_what_a_create_with_the_same_words_would_accept() {
     let driver = Driver::start();
@@ -324,6 +327,7 @@ async fn a_volume_is_published_told_of_and_unpublished() {
     assert!(target.symlink_metadata().is_err(), "the target is gone");
 }
 
+/// Proves: C1.
 #[tokio::test]
 async fn the_driver_says_who_it_is_and_what_it_can() {
     let driver = Driver::start();

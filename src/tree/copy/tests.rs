@@ -193,6 +193,7 @@ fn a_file_may_have_all_names_it_can() {
     assert_eq!(attributes::flags(&copy), IFlags::IMMUTABLE);
 }
 
+/// Proves: SN6.
 #[test]
 fn whether_files_can_share_blocks_is_found_out_by_trying() {
     require!(loop_devices);

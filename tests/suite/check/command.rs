@@ -37,6 +37,8 @@ fn found<'a>(report: &'a Value, level: &str) -> Vec<(&'a str, &'a str)> {
 
 /// Beside a server at work nothing is changed and no lock is taken, and where all is well the exit
 /// code is 0 whatever is noted; the lines say the same as the JSON.
+///
+/// Proves: T1.
 #[tokio::test]
 async fn a_look_beside_a_server_changes_nothing() {
     let node = Node::new();
@@ -82,6 +84,8 @@ async fn a_look_beside_a_server_changes_nothing() {
 
 /// A script learns by exit code 1 that something is wrong, with whichever pool, and by 64 that it
 /// asked wrongly.
+///
+/// Proves: T2.
 #[test]
 fn the_exit_code_tells_wrong_from_well() {
     let node = Node::new();
@@ -108,6 +112,8 @@ fn the_exit_code_tells_wrong_from_well() {
 }
 
 /// What the server remembers of a path is held against what is there, and nothing is remembered.
+///
+/// Proves: T4.
 #[test]
 fn another_pool_than_the_server_knew_is_wrong() {
     let node = Node::new();

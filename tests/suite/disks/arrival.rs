@@ -14,6 +14,8 @@ use support::require;
 
 /// The server of these tests has its mounts as the `DaemonSet` asks for them: what is above the
 /// pools follows the host, the kubelet's directory is the host's, and all else is its own.
+///
+/// Proves: DK1.
 #[tokio::test]
 async fn the_server_sees_mounts_as_in_its_pod() {
     require!(loop_devices);
@@ -39,6 +41,8 @@ const GONE: &str = "before and holds none now";
 
 /// A disk that was not mounted when the server started is served once it is, without a restart,
 /// whatever kept its pool unavailable until then; nothing is written under the mount point meanwhile.
+///
+/// Proves: DK1.
 #[tokio::test]
 async fn a_disk_mounted_late_is_served() {
     require!(loop_devices);
@@ -98,6 +102,8 @@ async fn assert_back(rig: &mut Rig, volume: &KeptVolume) {
 /// The host's plain umount succeeds with volumes published, whose pods go on; the pool is unavailable,
 /// the others are not, the loop device goes with the last that uses the disk, and mounted again
 /// it is served without a restart, as it was.
+///
+/// Proves: DK1.
 #[tokio::test]
 async fn a_disk_taken_away_is_let_go_and_served_again() {
     require!(loop_devices);

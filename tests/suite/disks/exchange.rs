@@ -172,6 +172,8 @@ impl Exchange {
 /// Whatever disk is mounted where a pool's was, and wherever a pool's own is mounted instead: it is
 /// refused by name and nothing on it is changed; with the right disk back the pool is served. A
 /// copy of a pool's disk in the place of the original is that pool.
+///
+/// Proves: DK3.
 #[tokio::test]
 async fn another_disk_is_refused_and_left_as_it_is() {
     require!(loop_devices);

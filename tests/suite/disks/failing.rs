@@ -145,6 +145,8 @@ async fn provoke(rig: &mut Rig, pool: &str) {
 /// A pool whose disk fails is unavailable at the next look or call and stays so while the disk takes
 /// nothing; unpublishing works, the other pools do, and once the disk is well and mounted again
 /// its pool is served with all that was acknowledged.
+///
+/// Proves: DK4.
 #[tokio::test]
 async fn a_pool_whose_disk_fails_is_unavailable_until_the_disk_is_well() {
     require!(loop_devices);
@@ -196,6 +198,8 @@ async fn a_pool_whose_disk_fails_is_unavailable_until_the_disk_is_well() {
 
 /// A disk that the host remounts read-only makes its pool unavailable, whose pods read on and can be
 /// unpublished, until it is writable.
+///
+/// Proves: DK4.
 #[tokio::test]
 async fn a_disk_remounted_read_only_is_served_when_it_is_writable() {
     require!(loop_devices);

@@ -83,6 +83,8 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
 
 /// A disk that is full to the last block is refused for new volumes and serves those it has, also
 /// by a server that starts then; deleting makes room, and the pool is never unavailable for it.
+///
+/// Proves: DK5.
 #[tokio::test]
 async fn a_disk_without_a_free_block_serves_what_it_has() {
     require!(loop_devices);
@@ -117,6 +119,8 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
 }
 
 /// The same of a disk without a free inode, where there is a number of them.
+///
+/// Proves: DK5.
 #[tokio::test]
 async fn a_disk_without_a_free_inode_serves_what_it_has() {
     require!(loop_devices);
@@ -148,6 +152,8 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
 
 /// A pool that holds nothing on a disk that others filled is not unavailable for it, though the space that they use
 /// cannot be written down.
+///
+/// Proves: DK5.
 #[tokio::test]
 async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
     require!(loop_devices);

@@ -28,6 +28,8 @@ async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
 
 /// Calls that wait for a disk that hangs hold up no other pool, and no unpublishing; when the disk
 /// goes on, so do they, to their ends.
+///
+/// Proves: DK6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_hangs_holds_up_nobody_else() {
     require!(loop_devices);
@@ -82,6 +84,8 @@ const AT_WORK: usize = 128;
 
 /// Whatever is asked of a disk that hangs, the calls at work on it are bounded by its pool: one more
 /// is UNAVAILABLE at once, and all that ask another disk or none are answered.
+///
+/// Proves: DK7.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_limit_of_a_pool_are_refused_at_once() {
     require!(loop_devices);

@@ -71,6 +71,8 @@ fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
 }
 
 /// Each sync is missed on a disk that logs metadata.
+///
+/// Proves: D3.
 #[test]
 fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
     require!(loop_devices);
@@ -80,6 +82,8 @@ fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
 }
 
 /// As above, on a disk that keeps no order.
+///
+/// Proves: D3.
 #[test]
 fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
     require!(loop_devices);
@@ -89,6 +93,8 @@ fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
 }
 
 /// As above, on btrfs with simple quota.
+///
+/// Proves: D3.
 #[test]
 fn a_skipped_sync_is_missed_on_btrfs_with_quota() {
     require!(loop_devices);

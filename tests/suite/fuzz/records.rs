@@ -174,6 +174,8 @@ fn assert_names(content: &Value, id: &str) {
 
 /// Whatever stands in a volume's record, the volume is served or quarantined, and all others are
 /// served.
+///
+/// Proves: P9.
 #[test]
 fn any_record_is_served_or_quarantined() {
     let scene = require!(mount_namespace, Scene::new());
@@ -203,6 +205,8 @@ fn any_record_is_served_or_quarantined() {
 
 /// Whatever stands in a snapshot's record, the snapshot is served or quarantined, then nothing is
 /// made of it, and all volumes are served.
+///
+/// Proves: P9.
 #[test]
 fn any_snapshot_record_is_served_or_quarantined() {
     let scene = require!(mount_namespace, Scene::new());
@@ -235,6 +239,8 @@ fn any_snapshot_record_is_served_or_quarantined() {
 }
 
 /// With any content in a pool's marker, the pool is served or unavailable, and the other one is served.
+///
+/// Proves: P14.
 #[test]
 fn any_marker_is_served_or_unavailable() {
     let scene = require!(mount_namespace, Scene::new());
@@ -266,6 +272,8 @@ fn any_marker_is_served_or_unavailable() {
 
 /// Whatever stands in the memory of the pools, the server does not start, or every pool is served
 /// or unavailable.
+///
+/// Proves: P2.
 #[test]
 fn any_memory_is_believed_or_refused() {
     let scene = require!(mount_namespace, Scene::new());

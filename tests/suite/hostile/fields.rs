@@ -29,6 +29,8 @@ fn without_mode() -> csi::VolumeCapability {
 
 /// A `CreateVolumeRequest` without a required field is `INVALID_ARGUMENT`, and the message names
 /// it.
+///
+/// Proves: V9.
 #[tokio::test]
 async fn a_create_without_a_field_is_told_which() {
     let mut scene = Scene::new().await;
@@ -58,6 +60,8 @@ async fn a_create_without_a_field_is_told_which() {
 
 /// A `CreateSnapshotRequest` without a required field, and a source of a volume that names nothing,
 /// are `INVALID_ARGUMENT`, and the message names the field.
+///
+/// Proves: V9.
 #[tokio::test]
 async fn a_copy_without_a_field_is_told_which() {
     let (mut scene, id) = Scene::with_volume().await;
@@ -92,6 +96,8 @@ async fn a_copy_without_a_field_is_told_which() {
 
 /// A `NodePublishVolumeRequest` without a required field is `INVALID_ARGUMENT`, and the message
 /// names it.
+///
+/// Proves: V9.
 #[tokio::test]
 async fn a_publish_without_a_field_is_told_which() {
     let (mut scene, id) = Scene::with_volume().await;
@@ -116,6 +122,8 @@ async fn a_publish_without_a_field_is_told_which() {
 }
 
 /// Every other request without a required field is `INVALID_ARGUMENT` too, and names it.
+///
+/// Proves: V9.
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 async fn a_missing_id_is_named() {
@@ -182,6 +190,8 @@ async fn a_missing_id_is_named() {
 
 /// A size that is no size is `INVALID_ARGUMENT`, a range that holds none `OUT_OF_RANGE`, and one
 /// that no disk has `RESOURCE_EXHAUSTED`.
+///
+/// Proves: V11.
 #[tokio::test]
 async fn absurd_sizes_are_refused() {
     let mut scene = Scene::new().await;
@@ -215,6 +225,8 @@ async fn absurd_sizes_are_refused() {
 }
 
 /// A parameter that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
+///
+/// Proves: V9.
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 async fn bad_parameters_are_named() {
@@ -281,6 +293,8 @@ async fn bad_parameters_are_named() {
 }
 
 /// A parameter of a snapshot that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
+///
+/// Proves: V9.
 #[tokio::test]
 async fn bad_parameters_of_snapshots_are_named() {
     let (mut scene, id) = Scene::with_volume().await;
@@ -318,6 +332,8 @@ async fn bad_parameters_of_snapshots_are_named() {
 }
 
 /// Maps and mount options of 4 KiB are accepted, of a byte more `INVALID_ARGUMENT`.
+///
+/// Proves: V9.
 #[tokio::test]
 async fn maps_hold_at_most_4_kib() {
     let mut scene = Scene::new().await;
@@ -365,6 +381,8 @@ async fn maps_hold_at_most_4_kib() {
 /// A mount option that is unknown, contradictory or misspelt is `INVALID_ARGUMENT` naming it at
 /// `CreateVolume` and `NodePublishVolume`, and not confirmed, with the reason, at
 /// `ValidateVolumeCapabilities`.
+///
+/// Proves: V9.
 #[tokio::test]
 async fn bad_mount_options_are_named() {
     let (mut scene, id) = Scene::with_volume().await;

@@ -11,6 +11,8 @@ use support::messages::{create, create_with, publish, read_write_once, refused};
 
 /// Any name the specification allows, up to 128 bytes of any Unicode, makes a volume whose
 /// directory has a plain name, and the name is kept as it came.
+///
+/// Proves: V3.
 #[tokio::test]
 async fn every_allowed_name_makes_a_volume() {
     let mut scene = Scene::new().await;
@@ -94,6 +96,8 @@ fn assert_plain(scene: &Scene, count: usize) {
 }
 
 /// A name that is empty, too long or holds a forbidden character is `INVALID_ARGUMENT`.
+///
+/// Proves: V3.
 #[tokio::test]
 async fn every_forbidden_name_is_refused() {
     let mut scene = Scene::new().await;
@@ -126,6 +130,8 @@ async fn every_forbidden_name_is_refused() {
 }
 
 /// Labels of claims may be anything: they are for people, and never become paths.
+///
+/// Proves: V10.
 #[tokio::test]
 async fn claim_labels_are_only_for_reading() {
     let mut scene = Scene::new().await;
@@ -185,6 +191,8 @@ fn text() -> impl Strategy<Value = String> {
 
 /// Whatever the name, either a volume is made and found and deleted, or the name is
 /// `INVALID_ARGUMENT`; which of the two, the specification says.
+///
+/// Proves: V3.
 #[test]
 fn any_text_as_a_name_is_accepted_or_refused_by_the_rule() {
     check(150, &text(), &async |scene, name| {
@@ -203,6 +211,8 @@ fn any_text_as_a_name_is_accepted_or_refused_by_the_rule() {
 }
 
 /// Whatever the id, deleting what is not there is OK, and every other call is `NOT_FOUND`.
+///
+/// Proves: R4.
 #[test]
 fn any_text_as_an_id_names_nothing() {
     check(150, &text(), &async |scene, id| {
@@ -232,6 +242,8 @@ fn any_text_as_an_id_names_nothing() {
 }
 
 /// Whatever the token, it is `ABORTED` unless it could be one of the driver's.
+///
+/// Proves: L2.
 #[test]
 fn any_text_as_a_token_is_aborted() {
     check(150, &text(), &async |scene, token| {
@@ -250,6 +262,8 @@ fn any_text_as_a_token_is_aborted() {
 
 /// Whatever the parameters, a create is answered by OK or `INVALID_ARGUMENT`, or gives the pod
 /// back.
+///
+/// Proves: V9.
 #[test]
 fn any_text_as_a_parameter_is_accepted_or_refused() {
     let key = prop_oneof![

@@ -65,6 +65,8 @@ const CASES: &[Case] = &[
 
 /// A target that is not strictly below the kubelet's directory, by whatever links and dots, is
 /// `INVALID_ARGUMENT`; one where something is already is `ALREADY_EXISTS`; neither call touches it.
+///
+/// Proves: M6.
 #[tokio::test]
 async fn a_target_elsewhere_or_in_use_is_refused_and_untouched() {
     let mut scene = Scene::new().await;
@@ -84,6 +86,8 @@ async fn a_target_elsewhere_or_in_use_is_refused_and_untouched() {
 }
 
 /// A target that is no absolute path of the machine is `INVALID_ARGUMENT`.
+///
+/// Proves: M6.
 #[tokio::test]
 async fn a_target_that_is_no_path_is_refused() {
     let mut scene = Scene::new().await;
@@ -111,6 +115,8 @@ async fn a_target_that_is_no_path_is_refused() {
 }
 
 /// A target whose parents are a circle of links is refused, and can be tried again.
+///
+/// Proves: M6.
 #[tokio::test]
 async fn a_target_behind_a_circle_of_links_is_refused() {
     let mut scene = Scene::new().await;
@@ -133,6 +139,8 @@ async fn a_target_behind_a_circle_of_links_is_refused() {
 
 /// A target in a pool is `INVALID_ARGUMENT`, also where the pool is below the kubelet's directory
 /// and whether named or reached by a link.
+///
+/// Proves: M6.
 #[tokio::test]
 async fn a_target_in_a_pool_is_refused() {
     let node = Node::new();
@@ -177,6 +185,8 @@ async fn a_target_in_a_pool_is_refused() {
 
 /// A target whose parent was on a mount that is gone, is read-only, or dead: publishing fails and
 /// leaves nothing, and unpublishing what is not there works unless nobody can tell.
+///
+/// Proves: M6.
 #[tokio::test]
 async fn a_target_on_a_bad_mount_is_refused() {
     require!(loop_devices);
@@ -281,6 +291,8 @@ fn path(root: &Path) -> impl Strategy<Value = PathBuf> + use<> {
 
 /// Whatever the target, a publish either mounts strictly below the kubelet's directory and is
 /// undone without a trace, or is refused and leaves none.
+///
+/// Proves: M6.
 #[test]
 fn any_target_is_mounted_below_the_kubelet_or_refused() {
     require!(loop_devices);

@@ -167,6 +167,8 @@ fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
 
 /// Whatever a pod left in a volume, the volume is published again, measured, unpublished, deleted
 /// and reclaimed to the last entry like any other, and nothing outside is touched.
+///
+/// Proves: R8.
 #[tokio::test]
 async fn what_pods_leave_hinders_nothing_and_goes() {
     require!(loop_devices);
@@ -201,6 +203,8 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
 /// What is mounted in the pool's own view of a volume, even a filesystem that hangs, is not
 /// entered: it is reported and tried again, everything else is reclaimed, and once it is unmounted
 /// the rest goes.
+///
+/// Proves: R9.
 #[tokio::test]
 async fn what_resists_is_told_and_goes_once_it_can() {
     require!(loop_devices);
@@ -241,6 +245,8 @@ async fn what_resists_is_told_and_goes_once_it_can() {
 }
 
 /// A volume that is a subvolume goes with what was mounted in it, and nothing behind the mounts.
+///
+/// Proves: R9.
 #[tokio::test]
 async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
     require!(loop_devices);
@@ -257,6 +263,8 @@ async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
 
 /// No device, FIFO or socket in a volume is ever opened, and no link followed, though entries become
 /// something else while the volume is published, measured, quarantined and reclaimed.
+///
+/// Proves: R10.
 #[tokio::test]
 async fn nothing_is_opened_while_entries_are_swapped() {
     require!(loop_devices);

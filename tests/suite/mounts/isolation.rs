@@ -13,6 +13,8 @@ use support::server::Server;
 use support::{Node, names};
 
 /// What is written through one target is read through the other, and is in the volume's `data/`.
+///
+/// Proves: M5.
 #[tokio::test]
 async fn data_is_the_same_at_every_target() {
     require!(loop_devices);
@@ -45,6 +47,8 @@ fn data_of(pool: &Path) -> PathBuf {
 
 /// What a pod mounts inside its volume appears neither in the pool nor at another target, and what
 /// the host mounts in the pool appears at no target, though both mounts be shared.
+///
+/// Proves: M5.
 #[tokio::test]
 async fn mounts_inside_a_volume_stay_where_they_are() {
     require!(loop_devices);
@@ -89,6 +93,8 @@ async fn mounts_inside_a_volume_stay_where_they_are() {
 }
 
 /// What is mounted in a volume's `data/` when it is published is not seen at the target.
+///
+/// Proves: M5.
 #[tokio::test]
 async fn a_mount_in_the_pool_is_not_published() {
     require!(loop_devices);
@@ -106,6 +112,8 @@ async fn a_mount_in_the_pool_is_not_published() {
 
 /// The kubelet's bind of a directory inside a volume is no publication: it holds up no delete, and
 /// what it shows is not followed when the volume is reclaimed.
+///
+/// Proves: R1.
 #[tokio::test]
 async fn a_subpath_bind_is_no_publication() {
     require!(loop_devices);

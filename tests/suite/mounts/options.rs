@@ -45,6 +45,8 @@ fn options(text: &str) -> BTreeSet<String> {
 
 /// Every mount option that is accepted is on the mount, and no other: the kernel's mount table
 /// shows it, on every filesystem, and `ValidateVolumeCapabilities` confirms it.
+///
+/// Proves: M1.
 #[tokio::test]
 async fn every_mount_option_is_honoured() {
     require!(loop_devices);
@@ -65,6 +67,8 @@ async fn every_mount_option_is_honoured() {
 }
 
 /// What is not asked for stays as the pool's own mount has it; what is asked for wins.
+///
+/// Proves: M1.
 #[tokio::test]
 async fn the_pools_own_options_stay_unless_asked() {
     require!(loop_devices);
@@ -93,6 +97,8 @@ async fn the_pools_own_options_stay_unless_asked() {
 
 /// However a volume is published for reading alone, a write through that mount fails with EROFS,
 /// while another target may write.
+///
+/// Proves: M2.
 #[tokio::test]
 async fn a_read_only_publish_refuses_a_write() {
     require!(loop_devices);
@@ -129,6 +135,8 @@ async fn a_read_only_publish_refuses_a_write() {
 }
 
 /// The restrictions hold for what a pod does: no program runs, no link is followed.
+///
+/// Proves: M2.
 #[tokio::test]
 async fn restrictions_bind_the_pod() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -155,6 +163,8 @@ async fn restrictions_bind_the_pod() {
 }
 
 /// A publish that is repeated finds its mount and makes no second one.
+///
+/// Proves: M3.
 #[tokio::test]
 async fn a_publish_that_is_repeated_mounts_once() {
     require!(loop_devices);
@@ -175,6 +185,8 @@ async fn a_publish_that_is_repeated_mounts_once() {
 
 /// A target where the volume is mounted otherwise, or something else is, is `ALREADY_EXISTS`, and
 /// what is there stays.
+///
+/// Proves: M4.
 #[tokio::test]
 async fn another_mount_at_the_target_is_already_exists() {
     require!(loop_devices);
@@ -225,6 +237,8 @@ async fn another_mount_at_the_target_is_already_exists() {
 
 /// Of two volumes that are published to one target at the same time one is mounted there, once, and
 /// the other is told so.
+///
+/// Proves: M4.
 #[tokio::test]
 async fn two_volumes_never_share_a_target() {
     require!(loop_devices);

@@ -17,6 +17,8 @@ type Class = &'static [(&'static str, &'static str)];
 
 /// A volume has exactly the mode, uid and gid of its class, by default 0777 and root, whatever the
 /// umask of the server and on every filesystem.
+///
+/// Proves: P5.
 #[tokio::test]
 async fn mode_and_owner_are_exact_whatever_the_umask() {
     require!(loop_devices);
@@ -73,6 +75,8 @@ fn as_nobody(script: &str, path: &Path) -> bool {
 
 /// Any uid in a pod may write to a volume of a class without a mode, while on the node that uid
 /// reaches nothing in the pool, though it knows every name.
+///
+/// Proves: P4.
 #[tokio::test]
 async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
     require!(loop_devices);
@@ -105,6 +109,8 @@ async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
 }
 
 /// The driver's own directories are closed to everybody but root, whatever the umask.
+///
+/// Proves: P4.
 #[tokio::test]
 async fn the_pools_directories_are_closed() {
     let node = Node::new();

@@ -18,6 +18,8 @@ use support::{Node, eventually, names};
 /// volume published: the pool becomes unavailable, its volume is `UNAVAILABLE`, others are refused with
 /// `RESOURCE_EXHAUSTED`, nothing is written under the mount point, unpublishing works; mounted
 /// again, the disk is served without a restart, and holds what it held.
+///
+/// Proves: DK1.
 #[tokio::test]
 async fn the_host_may_take_a_disk_away_and_bring_it_back() {
     require!(loop_devices);
@@ -67,6 +69,8 @@ async fn kept_on_disk() -> (Node, LoopMount, Server, Clients, String) {
 
 /// Unpublishing works when the disk was pulled away from under the pool, before and after the
 /// driver notices, and in a driver that has never seen it.
+///
+/// Proves: U2.
 #[tokio::test]
 async fn unpublish_needs_no_healthy_pool() {
     require!(loop_devices);
@@ -101,6 +105,8 @@ async fn unpublish_needs_no_healthy_pool() {
 }
 
 /// A disk that comes back with a volume still published knows so: the volume is not deleted.
+///
+/// Proves: U5.
 #[tokio::test]
 async fn publications_are_known_again_when_a_disk_is_back() {
     require!(loop_devices);
@@ -120,6 +126,8 @@ async fn publications_are_known_again_when_a_disk_is_back() {
 }
 
 /// A pool that turns read-only becomes unavailable, and is well again when it is writable.
+///
+/// Proves: DK4.
 #[tokio::test]
 async fn a_read_only_disk_is_unavailable_until_it_is_writable() {
     require!(loop_devices);

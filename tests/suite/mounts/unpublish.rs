@@ -16,6 +16,8 @@ use support::skip;
 use support::{Node, fuse, names};
 
 /// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
+///
+/// Proves: U1.
 #[tokio::test]
 async fn an_unpublish_that_is_repeated_is_fine() {
     require!(loop_devices);
@@ -54,6 +56,8 @@ type Burden = fn(&Path);
 
 /// Whatever is stacked on the target or mounted below it, by the pod or anybody, is unmounted with
 /// it.
+///
+/// Proves: U1.
 #[tokio::test]
 async fn everything_mounted_at_and_below_the_target_goes() {
     require!(loop_devices);
@@ -96,6 +100,8 @@ async fn everything_mounted_at_and_below_the_target_goes() {
 
 /// Files that lie in the target beneath the mount are not deleted: `ALREADY_EXISTS`, until somebody
 /// removes them.
+///
+/// Proves: U4.
 #[tokio::test]
 async fn a_leaf_that_is_not_empty_is_not_deleted() {
     require!(loop_devices);
@@ -121,6 +127,8 @@ async fn a_leaf_that_is_not_empty_is_not_deleted() {
 }
 
 /// A target in use is `UNAVAILABLE` and stays published; once it is free, unpublishing works.
+///
+/// Proves: U4.
 #[tokio::test]
 async fn a_busy_target_is_unavailable_until_it_is_free() {
     require!(loop_devices);
@@ -140,6 +148,8 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
 }
 
 /// The target of one volume is not unpublished in the name of another: `NOT_FOUND`, and it stays.
+///
+/// Proves: U4.
 #[tokio::test]
 async fn anothers_target_is_not_unpublished() {
     require!(loop_devices);
@@ -157,6 +167,8 @@ async fn anothers_target_is_not_unpublished() {
 
 /// A filesystem that hangs whoever asks it anything, mounted over the target or below it, hangs no
 /// unpublish.
+///
+/// Proves: U2.
 #[tokio::test]
 async fn a_hanging_filesystem_is_asked_nothing() {
     require!(loop_devices);
@@ -178,6 +190,8 @@ async fn a_hanging_filesystem_is_asked_nothing() {
 
 /// Targets of any spelling are known again after a restart: their volumes are not deleted, and they
 /// can be unpublished.
+///
+/// Proves: U5.
 #[tokio::test]
 async fn odd_targets_are_known_after_a_restart() {
     require!(loop_devices);
@@ -209,6 +223,8 @@ async fn odd_targets_are_known_after_a_restart() {
 
 /// Where the kubelet's directory is reached by a link, a target may be spelled by the link or by
 /// what it points to, and both mean the same.
+///
+/// Proves: M7.
 #[tokio::test]
 async fn a_linked_kubelet_directory_has_two_spellings() {
     require!(loop_devices);

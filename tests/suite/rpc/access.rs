@@ -23,6 +23,8 @@ const MODES: [(Mode, bool, bool); 7] = [
 /// Every mode of a single node is accepted; the `MULTI_NODE` modes are `INVALID_ARGUMENT` with a
 /// hint, unless the class has `sharing=node`. `ValidateVolumeCapabilities` agrees, without an
 /// error.
+///
+/// Proves: A1.
 #[tokio::test]
 async fn multi_node_modes_need_sharing() {
     let (_node, _server, mut clients) = Server::on_new_node().await;
@@ -53,6 +55,8 @@ async fn multi_node_modes_need_sharing() {
 
 /// What a directory can never do is `INVALID_ARGUMENT` at `CreateVolume` and `NodePublishVolume`,
 /// and an answer without `confirmed` but with a reason at `ValidateVolumeCapabilities`.
+///
+/// Proves: A2.
 #[tokio::test]
 async fn unsupported_access_is_refused_and_not_confirmed() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -103,6 +107,8 @@ async fn unsupported_access_is_refused_and_not_confirmed() {
 }
 
 /// What is confirmed is what was asked about; parameters that are not the volume's are not.
+///
+/// Proves: A2.
 #[tokio::test]
 async fn validation_confirms_what_it_was_asked() {
     let (_node, _server, mut clients) = Server::on_new_node().await;
@@ -146,6 +152,8 @@ async fn validation_confirms_what_it_was_asked() {
 
 /// A second target is `FAILED_PRECONDITION` if either use is for one target alone, and fine
 /// otherwise; the same target in another mode is `ALREADY_EXISTS`.
+///
+/// Proves: A3.
 #[tokio::test]
 async fn a_single_writer_has_a_single_target() {
     require!(loop_devices);

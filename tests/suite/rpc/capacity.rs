@@ -18,6 +18,8 @@ const MIB: i64 = 1 << 20;
 
 /// A volume takes exactly its size from the capacity, whatever is written, and gives it back when
 /// it is reclaimed; calls that make nothing take nothing.
+///
+/// Proves: G4.
 #[tokio::test]
 async fn capacity_falls_by_exactly_what_is_promised() {
     require!(mount_namespace);
@@ -68,6 +70,8 @@ async fn capacity_falls_by_exactly_what_is_promised() {
 
 /// `GetCapacity` is what the next `CreateVolume` accepts: that size is made, one byte more is
 /// `RESOURCE_EXHAUSTED` with both numbers in the message, whatever the pool's options.
+///
+/// Proves: G3.
 #[tokio::test]
 async fn the_capacity_is_what_a_create_accepts() {
     for options in [
@@ -109,6 +113,8 @@ async fn the_capacity_is_what_a_create_accepts() {
 }
 
 /// A refusal for want of room leaves nothing behind.
+///
+/// Proves: G3.
 #[tokio::test]
 async fn a_refused_create_leaves_nothing() {
     require!(mount_namespace);
@@ -129,6 +135,8 @@ async fn a_refused_create_leaves_nothing() {
 
 /// A class that asks for another filesystem than the pool's has capacity 0, and a create for it is
 /// `RESOURCE_EXHAUSTED`; every other key of the sidecars is ignored.
+///
+/// Proves: G5.
 #[tokio::test]
 async fn another_filesystem_has_no_capacity_here() {
     require!(mount_namespace);
@@ -182,6 +190,8 @@ async fn another_filesystem_has_no_capacity_here() {
 
 /// A class with a mistake has the capacity it would have without, so that `CreateVolume` is
 /// reached, which is `INVALID_ARGUMENT` naming the key.
+///
+/// Proves: G5.
 #[tokio::test]
 async fn a_mistake_in_a_class_is_told_by_create_and_hides_no_capacity() {
     require!(mount_namespace);
@@ -223,6 +233,8 @@ async fn asked(clients: &mut Clients, request: csi::GetCapacityRequest) -> i64 {
 
 /// There is no capacity at another place or for another filesystem; what no node can do does not
 /// hide it, so that `CreateVolume` is reached to say so.
+///
+/// Proves: G5.
 #[tokio::test]
 async fn capacity_is_of_this_node_and_of_what_it_can_do() {
     require!(mount_namespace);

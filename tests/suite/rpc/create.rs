@@ -15,6 +15,8 @@ use support::{NODE, Node, names};
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 
 /// A request may be repeated: it is answered with the same volume, and no second one is made.
+///
+/// Proves: V1.
 #[tokio::test]
 async fn a_create_that_is_repeated_finds_its_volume() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -39,6 +41,8 @@ async fn a_create_that_is_repeated_finds_its_volume() {
 }
 
 /// A volume that exists fits every request whose range its size is within, and only those.
+///
+/// Proves: V4.
 #[tokio::test]
 async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -82,6 +86,8 @@ async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
 
 /// A name that is taken by a volume that differs in parameters, capabilities or topology is
 /// `ALREADY_EXISTS`, and the message says what differs.
+///
+/// Proves: V4.
 #[tokio::test]
 async fn a_name_taken_by_another_volume_is_already_exists() {
     let (_node, _server, mut clients) = Server::on_new_node().await;
@@ -129,6 +135,8 @@ fn requisite(node: &str) -> csi::TopologyRequirement {
 
 /// A topology that leaves this node out gives the pod back to the scheduler: `RESOURCE_EXHAUSTED`,
 /// and nothing is made.
+///
+/// Proves: V7.
 #[tokio::test]
 async fn a_topology_without_this_node_is_resource_exhausted() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -147,6 +155,8 @@ async fn a_topology_without_this_node_is_resource_exhausted() {
 }
 
 /// Every answer that describes a volume says on which node it is, and `NodeGetInfo` says the same.
+///
+/// Proves: V6.
 #[tokio::test]
 async fn every_volume_says_on_which_node_it_is() {
     let long = format!("{}.example.com", "n".repeat(100));
@@ -196,6 +206,8 @@ async fn every_volume_says_on_which_node_it_is() {
 }
 
 /// Of calls for one name at the same time each gets the one volume or `ABORTED`.
+///
+/// Proves: V1.
 #[tokio::test]
 async fn calls_for_one_name_at_once_make_one_volume() {
     let node = Node::new();
@@ -224,6 +236,8 @@ async fn calls_for_one_name_at_once_make_one_volume() {
 
 /// A published volume is not deleted: `FAILED_PRECONDITION`, naming the target, with the data
 /// intact; once its last target is gone, by whomever, it is.
+///
+/// Proves: R1.
 #[tokio::test]
 async fn a_published_volume_is_not_deleted() {
     require!(loop_devices);
@@ -250,6 +264,8 @@ async fn a_published_volume_is_not_deleted() {
 }
 
 /// A deleted volume's name may be used again, for a volume that is empty.
+///
+/// Proves: R2.
 #[tokio::test]
 async fn a_deleted_name_starts_anew() {
     require!(loop_devices);

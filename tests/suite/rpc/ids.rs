@@ -44,6 +44,8 @@ async fn assert_unknown(clients: &mut Clients, node: &Node, id: &str) {
 
 /// An id that is none, or that names no volume of a pool that is here, is deleted already; every
 /// other call is `NOT_FOUND`.
+///
+/// Proves: R4.
 #[tokio::test]
 async fn an_id_of_nothing_is_deleted_already_and_not_found() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -72,6 +74,8 @@ async fn an_id_of_nothing_is_deleted_already_and_not_found() {
 /// To delete a volume of a pool that is not here is `FAILED_PRECONDITION`, naming the pool and the
 /// command that declares it gone: OK would drop the object and leak the data. Node calls are
 /// `NOT_FOUND`.
+///
+/// Proves: R4.
 #[tokio::test]
 async fn a_volume_of_an_absent_pool_is_not_deleted() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -82,6 +86,8 @@ async fn a_volume_of_an_absent_pool_is_not_deleted() {
 }
 
 /// Volumes of one name on two nodes have two ids, and neither node deletes or shows the other's.
+///
+/// Proves: V5.
 #[tokio::test]
 async fn two_nodes_never_share_an_id() {
     let nodes = [Node::new(), Node::new()];
@@ -109,6 +115,8 @@ async fn two_nodes_never_share_an_id() {
 }
 
 /// Statistics are of a volume where it is published, and `NOT_FOUND` anywhere else.
+///
+/// Proves: S9.
 #[tokio::test]
 async fn stats_are_of_the_published_volume() {
     support::require!(loop_devices);

@@ -20,6 +20,8 @@ async fn make(clients: &mut Clients, count: usize) -> Vec<String> {
 
 /// Pages of any size show every volume once and in one order; only the last has no token, and none
 /// is empty unless there is nothing.
+///
+/// Proves: L1.
 #[tokio::test]
 async fn pages_are_exact_at_every_boundary() {
     for count in 0_usize..=7 {
@@ -55,6 +57,8 @@ async fn pages_are_exact_at_every_boundary() {
 
 /// What is deleted or made between two pages shifts nothing: the next page begins after the last
 /// volume of the page before, also when that volume is gone.
+///
+/// Proves: L1.
 #[tokio::test]
 async fn a_token_holds_when_volumes_come_and_go() {
     let (_node, _server, mut clients) = Server::on_new_node().await;
@@ -74,6 +78,8 @@ async fn a_token_holds_when_volumes_come_and_go() {
 }
 
 /// A token that is none of the driver's is `ABORTED`, a negative page size `INVALID_ARGUMENT`.
+///
+/// Proves: L2.
 #[tokio::test]
 async fn a_foreign_token_is_aborted() {
     let (_node, _server, mut clients) = Server::on_new_node().await;

@@ -10,6 +10,8 @@ use support::require;
 const MIB: i64 = 1 << 20;
 
 /// A volume goes to the pool its class names; a class that names none means the pool `default`.
+///
+/// Proves: V8.
 #[tokio::test]
 async fn a_volume_goes_to_the_pool_of_its_class() {
     require!(mount_namespace);
@@ -51,6 +53,8 @@ async fn a_volume_goes_to_the_pool_of_its_class() {
 
 /// Where several pools are and none is called `default`, a class must name one: `INVALID_ARGUMENT`
 /// with their names. Its capacity is that of the roomiest pool, so that it gets that far.
+///
+/// Proves: V8, G5.
 #[tokio::test]
 async fn a_class_names_a_pool_where_none_is_the_default() {
     require!(mount_namespace);
@@ -84,6 +88,8 @@ async fn a_class_names_a_pool_where_none_is_the_default() {
 
 /// A pool this node does not have gives the pod back to the scheduler: capacity 0 and
 /// `RESOURCE_EXHAUSTED` with the names of those it has.
+///
+/// Proves: V7.
 #[tokio::test]
 async fn a_pool_of_other_nodes_is_resource_exhausted() {
     require!(mount_namespace);
@@ -101,6 +107,8 @@ async fn a_pool_of_other_nodes_is_resource_exhausted() {
 
 /// A name is looked up in every pool before it is new: asked for in another pool it is
 /// `ALREADY_EXISTS`, naming the pool it is in.
+///
+/// Proves: V4.
 #[tokio::test]
 async fn a_name_is_one_volume_whatever_the_pool() {
     require!(mount_namespace);

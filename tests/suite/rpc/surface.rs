@@ -11,6 +11,8 @@ use support::server::Server;
 use support::{NODE, Node};
 
 /// The driver says who it is and on which node.
+///
+/// Proves: C1.
 #[tokio::test]
 async fn the_driver_says_who_it_is() {
     let (_node, _server, mut clients) = Server::on_new_node().await;
@@ -29,6 +31,8 @@ async fn the_driver_says_who_it_is() {
 }
 
 /// The plugin declares a controller on every node, and volumes and snapshots that are on one node.
+///
+/// Proves: C1.
 #[tokio::test]
 async fn the_plugin_declares_what_it_does() {
     use csi::plugin_capability::Type;
@@ -69,6 +73,8 @@ macro_rules! declared {
 }
 
 /// The controller declares exactly what works.
+///
+/// Proves: C1.
 #[tokio::test]
 async fn the_controller_declares_what_it_does() {
     use csi::controller_service_capability::rpc::Type as Rpc;
@@ -91,6 +97,8 @@ async fn the_controller_declares_what_it_does() {
 }
 
 /// The node service declares exactly what works.
+///
+/// Proves: C1.
 #[tokio::test]
 async fn the_node_declares_what_it_does() {
     use csi::node_service_capability::rpc::Type as Rpc;
@@ -107,6 +115,8 @@ async fn the_node_declares_what_it_does() {
 }
 
 /// A call that is not declared is `UNIMPLEMENTED`.
+///
+/// Proves: C1.
 #[tokio::test]
 async fn what_is_not_declared_is_unimplemented() {
     let (_node, _server, mut clients) = Server::on_new_node().await;
@@ -135,6 +145,8 @@ async fn what_is_not_declared_is_unimplemented() {
 }
 
 /// A service that is not declared is `UNIMPLEMENTED` too, in words.
+///
+/// Proves: C1.
 #[tokio::test]
 async fn an_unknown_service_is_unimplemented() {
     use csi::group_controller_client::GroupControllerClient;
@@ -149,6 +161,8 @@ async fn an_unknown_service_is_unimplemented() {
 
 /// Secrets, and what stands behind the `=` of a mount option, are in no message and in no log, not
 /// even the most talkative one.
+///
+/// Proves: C5.
 #[tokio::test]
 async fn secrets_are_never_told() {
     const SECRET: &str = "hunter2";
@@ -214,6 +228,8 @@ async fn secrets_are_never_told() {
 }
 
 /// A message that quotes what a client sent stays small enough for the header it travels in.
+///
+/// Proves: E2.
 #[tokio::test]
 async fn a_message_that_quotes_is_cut() {
     let (_node, _server, mut clients) = Server::on_new_node().await;

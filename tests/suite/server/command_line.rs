@@ -75,6 +75,8 @@ const MISTAKES: &[(&str, &str)] = &[
 
 /// A mistake in the flags ends the server with exit code 64 and one sentence naming the flag,
 /// before anything is made, bound or opened.
+///
+/// Proves: SV1.
 #[test]
 fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
     let node = Node::new();
@@ -94,6 +96,8 @@ fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
 }
 
 /// A required flag that is missing is named too.
+///
+/// Proves: SV1.
 #[test]
 fn a_missing_flag_is_named() {
     let node = Node::new();
@@ -112,6 +116,8 @@ fn a_missing_flag_is_named() {
 }
 
 /// Mistakes in the environment are told by the variable's name.
+///
+/// Proves: SV1.
 #[test]
 fn a_mistake_in_the_environment_names_the_variable() {
     let node = Node::new();
@@ -163,6 +169,8 @@ fn assert_mistake(case: &str, output: &Output, named: &str) {
 }
 
 /// Endpoint, node and pools may come from the environment.
+///
+/// Proves: SV1.
 #[test]
 fn the_environment_configures_what_the_flags_leave_open() {
     let node = Node::new();
@@ -188,6 +196,8 @@ fn the_environment_configures_what_the_flags_leave_open() {
 
 /// A kubelet directory that is a mount of its own but not shared is refused, since the host would
 /// never see a volume; shared, it is accepted.
+///
+/// Proves: SV2.
 #[test]
 fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
     require!(loop_devices);
@@ -216,6 +226,8 @@ fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
 
 /// `pool init` makes an empty directory a pool and prints its id first; it refuses a directory that
 /// holds anything, a pool, and a filesystem that keeps no promises, and then changes nothing.
+///
+/// Proves: P1.
 #[test]
 fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
     let node = Node::new();
@@ -260,6 +272,8 @@ fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
 }
 
 /// Below an unmounted disk nothing is made by hand either, and the list says what is missing.
+///
+/// Proves: P1.
 #[test]
 fn pool_init_and_list_want_the_disk_mounted() {
     let node = Node::new();
@@ -281,6 +295,8 @@ fn pool_init_and_list_want_the_disk_mounted() {
 }
 
 /// A pool whose disk does not answer is listed as such, and holds up no other.
+///
+/// Proves: P12.
 #[test]
 fn pool_list_waits_for_no_disk_that_does_not_answer() {
     require!(loop_devices);
@@ -305,6 +321,8 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
 
 /// `pool list` shows every configured pool with its state, volumes and what is reserved, also while
 /// a server serves them, and `--json` says the same to programs.
+///
+/// Proves: P12.
 #[tokio::test]
 async fn pool_list_tells_of_every_pool() {
     let node = Node::new();
@@ -367,6 +385,8 @@ fn assert_refused(output: &Output, code: i32, says: &str) {
 
 /// `pool adopt` says what became of the pool; what it refuses is told in one sentence and by the
 /// exit code, and changes nothing.
+///
+/// Proves: P12.
 #[test]
 fn pool_adopt_says_what_it_did() {
     let node = Node::new();
@@ -393,6 +413,8 @@ fn pool_adopt_says_what_it_did() {
 
 /// `pool retire` takes the id of the pool or of one of its volumes, and says what became of it;
 /// what it refuses is told in one sentence and by the exit code, and changes nothing.
+///
+/// Proves: P12.
 #[test]
 fn pool_retire_says_what_it_did() {
     let node = Node::new();

@@ -18,6 +18,8 @@ fn careless(node: &Node) -> Command {
 }
 
 /// Whoever can connect to the socket finds it with mode 0600, whatever the umask.
+///
+/// Proves: SV3.
 #[test]
 fn the_socket_is_private_whenever_it_can_be_reached() {
     // Each start shows one first moment, and it may pass unseen.
@@ -43,6 +45,8 @@ fn the_socket_is_private_whenever_it_can_be_reached() {
 }
 
 /// The socket that a killed server left is replaced.
+///
+/// Proves: SV3.
 #[tokio::test]
 async fn a_stale_socket_is_replaced() {
     let node = Node::new();
@@ -56,6 +60,8 @@ async fn a_stale_socket_is_replaced() {
 
 /// A file, directory or link where the socket should be is refused with exit code 64 and a
 /// sentence naming the flag, and is left as it is.
+///
+/// Proves: SV3.
 #[test]
 fn what_is_no_socket_is_refused_and_untouched() {
     type Prepare = fn(&Path);
@@ -88,6 +94,8 @@ fn what_is_no_socket_is_refused_and_untouched() {
 
 /// A second server on the same socket is refused with exit code 64 and a sentence, and the first
 /// goes on serving on it.
+///
+/// Proves: SV3.
 #[tokio::test]
 async fn a_second_server_on_the_same_socket_is_refused() {
     let node = Node::new();
@@ -103,6 +111,8 @@ async fn a_second_server_on_the_same_socket_is_refused() {
 
 /// A second server on the same pool ends with exit code 75 and a sentence, leaves no socket, and
 /// the first goes on.
+///
+/// Proves: P3.
 #[tokio::test]
 async fn a_second_server_on_the_same_pool_is_refused() {
     let (node, other) = (Node::new(), Node::new());
@@ -123,6 +133,8 @@ async fn a_second_server_on_the_same_pool_is_refused() {
 }
 
 /// Bytes that are no HTTP/2, on as many connections as anybody likes, stop nobody else.
+///
+/// Proves: SV4.
 #[tokio::test]
 async fn garbage_on_the_socket_harms_nobody() {
     use std::io::Write as _;
@@ -142,6 +154,8 @@ async fn garbage_on_the_socket_harms_nobody() {
 }
 
 /// A socket that is gone when the server stops, because somebody removed it, is no error.
+///
+/// Proves: SV5.
 #[tokio::test]
 async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
     let node = Node::new();
@@ -151,6 +165,8 @@ async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
 }
 
 /// A socket that another server made in the meantime is not removed.
+///
+/// Proves: SV5.
 #[tokio::test]
 async fn a_stopping_server_does_not_remove_anothers_socket() {
     let node = Node::new();

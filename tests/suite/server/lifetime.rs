@@ -20,6 +20,8 @@ use support::server::Server;
 use support::{Node, eventually, names};
 
 /// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
+///
+/// Proves: SV5.
 #[tokio::test]
 async fn a_signal_ends_the_server_and_its_socket() {
     for signal in [Signal::TERM, Signal::INT] {
@@ -33,6 +35,8 @@ async fn a_signal_ends_the_server_and_its_socket() {
 }
 
 /// Without file descriptors each call fails as UNAVAILABLE, and the pool stays as it is.
+///
+/// Proves: P13.
 #[tokio::test]
 async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
     let (_node, server, mut clients) = Server::on_new_node().await;
@@ -58,6 +62,8 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
 }
 
 /// Connections that lie open and say nothing, by whomever, do not hold up the stop.
+///
+/// Proves: SV5.
 #[tokio::test]
 async fn idle_connections_do_not_hold_up_the_stop() {
     let node = Node::new();
@@ -117,6 +123,8 @@ async fn create_on_frozen(
 }
 
 /// A call at work when the server is told to stop is finished and answered first.
+///
+/// Proves: SV5.
 #[tokio::test]
 async fn a_stop_waits_for_the_calls_at_work() {
     require!(loop_devices);
@@ -147,6 +155,8 @@ async fn abandoned_create(node: &Node) -> (LoopMount, Server, String, Frozen) {
 }
 
 /// A call at work whose client hangs up is finished and logged all the same.
+///
+/// Proves: C3.
 #[tokio::test]
 async fn a_call_goes_on_when_its_client_hangs_up() {
     require!(loop_devices);
@@ -168,6 +178,8 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
 }
 
 /// A stop waits for the calls at work also where their clients are gone.
+///
+/// Proves: SV5.
 #[tokio::test]
 async fn a_stop_waits_for_calls_that_nobody_waits_for() {
     require!(loop_devices);
@@ -186,6 +198,8 @@ async fn a_stop_waits_for_calls_that_nobody_waits_for() {
 
 /// Wherever a client hangs up, its volume is there whole or not there at all, and asking again
 /// gets it.
+///
+/// Proves: C3.
 #[tokio::test]
 async fn a_hang_up_leaves_nothing_half_made() {
     const CALLS: usize = 64;
@@ -232,6 +246,8 @@ fn stop(server: Server) -> (Option<i32>, String) {
 
 /// While the server waits for a pool's lock, Probe says not ready and every call is `UNAVAILABLE`
 /// but `NodeUnpublishVolume`, which works; once the lock is free, it serves.
+///
+/// Proves: SV6.
 #[tokio::test]
 async fn while_loading_only_unpublish_works() {
     let node = Node::new();
@@ -285,6 +301,8 @@ async fn while_loading_only_unpublish_works() {
 }
 
 /// A server that still waits for a lock stops when it is told to.
+///
+/// Proves: SV5.
 #[test]
 fn a_loading_server_can_be_stopped() {
     let node = Node::new();
@@ -298,6 +316,8 @@ fn a_loading_server_can_be_stopped() {
 }
 
 /// A driver without pools is ready, has capacity 0 and gives every create back to the scheduler.
+///
+/// Proves: G6.
 #[tokio::test]
 async fn a_driver_without_pools_refuses_every_create() {
     let node = Node::new();
@@ -313,6 +333,8 @@ async fn a_driver_without_pools_refuses_every_create() {
 
 /// After a restart the volumes are the same, a published one is still not deleted, and a volume for
 /// one writer is still given to no second target.
+///
+/// Proves: D10.
 #[tokio::test]
 async fn a_restart_keeps_volumes_and_publications() {
     require!(loop_devices);

@@ -91,6 +91,8 @@ async fn fill(clients: &mut Clients) -> [String; 3] {
 
 /// The lists tell of every volume and snapshot, the JSON with all that is recorded, beside a server
 /// at work or without one, and change nothing.
+///
+/// Proves: T10.
 #[tokio::test]
 async fn the_lists_tell_what_pools_hold_and_change_nothing() {
     let node = Node::new();
@@ -140,6 +142,8 @@ async fn the_lists_tell_what_pools_hold_and_change_nothing() {
 
 /// One is shown by its id or by the name that the CO gave it: how it is held, whose it is, what it
 /// is a copy of and what was made of it; of a snapshot, what is of one instant.
+///
+/// Proves: T12.
 #[tokio::test]
 async fn one_is_shown_by_id_or_name() {
     let node = Node::new();
@@ -190,6 +194,8 @@ async fn one_is_shown_by_id_or_name() {
 
 /// A pool that cannot be read is told of on stderr, what is quarantined below the table, both by
 /// exit code 1, and all else is shown; nothing is said not to exist that could not be looked for.
+///
+/// Proves: T13.
 #[test]
 fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
     let node = Node::new();
@@ -235,6 +241,8 @@ fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
 
 /// A copy that takes its time is listed with what it is of, how much was copied and since when:
 /// snapshots with the snapshots, restores and clones with the volumes.
+///
+/// Proves: T11.
 #[test]
 fn a_copy_that_is_being_made_is_listed() {
     let node = Node::new();
@@ -290,6 +298,8 @@ fn a_copy_that_is_being_made_is_listed() {
 
 /// What is deleted by hand is deleted by the server: not while it is published, and who names what
 /// is not there, or reaches no server, is told so.
+///
+/// Proves: T15.
 #[tokio::test]
 async fn delete_goes_through_the_server() {
     let (node, server, mut clients) = Server::on_new_node().await;

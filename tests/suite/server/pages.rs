@@ -16,6 +16,8 @@ fn with_page(mut command: Command, address: SocketAddr) -> Command {
 
 /// An unavailable pool is named by /readyz, which stays good, and told from the healthy one in /metrics, while
 /// Probe and /healthz stay good.
+///
+/// Proves: SV7.
 #[tokio::test]
 async fn readyz_and_metrics_tell_an_unavailable_pool_apart() {
     let node = Node::new();
@@ -60,6 +62,8 @@ async fn readyz_and_metrics_tell_an_unavailable_pool_apart() {
 }
 
 /// /readyz says 503 while records load, and 200 when all is loaded.
+///
+/// Proves: SV6.
 #[tokio::test]
 async fn readyz_is_503_while_loading_and_200_after() {
     let node = Node::new();
@@ -80,6 +84,8 @@ async fn readyz_is_503_while_loading_and_200_after() {
 
 /// An address that is taken is a mistake told in a sentence with exit code 64, and no socket is
 /// left behind.
+///
+/// Proves: SV1.
 #[test]
 fn a_taken_address_is_a_mistake_in_the_flags() {
     let node = Node::new();

@@ -31,6 +31,8 @@ fn mode_of(path: &Path) -> Mode {
 }
 
 /// Both ways to make a pool switch on simple quota on an empty btrfs, before anything is written.
+///
+/// Proves: S3.
 #[test]
 fn a_new_pool_on_an_empty_btrfs_enforces_sizes() {
     require!(loop_devices);
@@ -71,6 +73,8 @@ fn write_other_data(at: &Path) {
 }
 
 /// A btrfs with other data is left as it is, wherever that data is.
+///
+/// Proves: S3.
 #[test]
 fn a_btrfs_with_other_data_is_left_as_it_is() {
     require!(loop_devices);
@@ -108,6 +112,8 @@ impl Quotas for OldKernel {
 }
 
 /// Where the kernel refuses, the pool is made without.
+///
+/// Proves: S3.
 #[test]
 fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
     let fakes = Fakes {
@@ -124,6 +130,8 @@ fn a_kernel_without_simple_quota_keeps_no_pool_from_being_made() {
 
 /// `pool init`, the log, `/readyz`, the metrics, `pool list` and `check` report a pool that enforces
 /// no sizes, before its first volume exists.
+///
+/// Proves: S4.
 #[tokio::test]
 async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     require!(loop_devices);
@@ -177,6 +185,8 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
 
 /// The documented blocks for btrfs, with the `pool init` that follows them, make a pool that enforces
 /// sizes.
+///
+/// Proves: S5.
 #[test]
 fn the_documented_btrfs_enforces_sizes() {
     require!(loop_devices);

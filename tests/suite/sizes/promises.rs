@@ -243,6 +243,8 @@ fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
 
 /// Where use is counted, no sequence of work promises more than there is room for at that moment,
 /// whatever other data comes and goes on the disk.
+///
+/// Proves: G7.
 #[test]
 fn what_is_promised_is_there_where_use_is_counted() {
     require!(loop_devices);
@@ -250,6 +252,8 @@ fn what_is_promised_is_there_where_use_is_counted() {
 }
 
 /// Where it is not counted, that is so as long as no other data comes.
+///
+/// Proves: G7.
 #[test]
 fn what_is_promised_is_there_where_use_is_not_counted() {
     require!(loop_devices);

@@ -6,6 +6,7 @@ use super::*;
 use support::publish;
 use support::require;
 
+/// Proves: SN3.
 #[test]
 fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
     let rig = require!(loop_devices, Rig::new(Kind::Xfs));
@@ -28,6 +29,7 @@ fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
     assert_eq!(rig.snapshot("snap", &one).unwrap(), snapshot);
 }
 
+/// Proves: SN4.
 #[test]
 fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller() {
     let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
@@ -58,6 +60,7 @@ fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller()
     }
 }
 
+/// Proves: SN6.
 #[test]
 fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
     require!(loop_devices);
@@ -83,6 +86,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
     }
 }
 
+/// Proves: SN8.
 #[test]
 fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
     let rig = require!(loop_devices, Rig::new(Kind::Xfs));
@@ -103,6 +107,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
     assert!(!rig.driver().create_snapshot(&request).unwrap().in_use);
 }
 
+/// Proves: SN5.
 #[test]
 fn a_copy_is_made_in_the_pool_of_its_source() {
     let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
@@ -118,6 +123,7 @@ fn a_copy_is_made_in_the_pool_of_its_source() {
     );
 }
 
+/// Proves: SN9.
 #[test]
 fn lists_are_by_snapshot_and_by_source_and_in_pages() {
     let rig = require!(loop_devices, Rig::new(Kind::Btrfs));

@@ -61,6 +61,8 @@ fn delete_into_trouble(fixture: &StepFixture, at: usize, trouble: Trouble) {
 }
 
 /// Whichever step of reclaiming fails, nothing else is lost, and what is left is reclaimed later.
+///
+/// Proves: D7.
 #[test]
 fn a_reclaim_survives_the_failure_of_every_step() {
     let steps = reclaim_steps().len();
@@ -78,6 +80,8 @@ fn a_reclaim_survives_the_failure_of_every_step() {
 }
 
 /// Wherever the driver ends while it reclaims, the next one goes on with it.
+///
+/// Proves: D7.
 #[test]
 fn a_reclaim_may_end_before_any_step() {
     at_once(0..reclaim_steps().len(), |at| {
@@ -133,6 +137,8 @@ fn rewrite_steps() -> (Vec<Step>, usize) {
 /// If any step of rewriting the marker fails, the pool is unavailable until the next look, which ends
 /// the rewriting; if it is only that the disk is full, the pool is well, and the next time it is
 /// empty the rewriting is ended.
+///
+/// Proves: D7.
 #[test]
 fn rewriting_the_marker_survives_the_failure_of_every_step() {
     let (steps, sync) = rewrite_steps();
@@ -162,6 +168,8 @@ fn rewriting_the_marker_survives_the_failure_of_every_step() {
 }
 
 /// Wherever the driver ends while it rewrites the marker, the next one ends the rewriting.
+///
+/// Proves: D7.
 #[test]
 fn rewriting_the_marker_may_end_before_any_step() {
     let (steps, sync) = rewrite_steps();
@@ -190,6 +198,8 @@ fn stage_to_clear() -> StepFixture {
 
 /// If any step of a start fails, the pool is unavailable and refuses volumes, and the next look ends
 /// the start.
+///
+/// Proves: D9.
 #[test]
 fn a_start_survives_the_failure_of_every_step() {
     let mut fixture = stage_to_clear();
@@ -238,6 +248,8 @@ impl Observer for Early {
 }
 
 /// A pool is remembered before it is served.
+///
+/// Proves: D8.
 #[test]
 fn a_pool_is_remembered_before_it_is_served() {
     let node = MemoryNode::new(&["default"]);

@@ -325,24 +325,32 @@ fn survive(kind: Kind) {
 /// Whichever step of a snapshot, a restore, a clone or a deletion fails, or is the last of a driver
 /// that ends there, the copy is there whole or not at all, nothing else is left of it, limits are as
 /// they are to be, and a retry ends with it: where files are copied byte by byte.
+///
+/// Proves: SN18.
 #[test]
 fn a_plain_copy_survives_every_step() {
     survive(Kind::Ext4);
 }
 
 /// As above, where files share blocks.
+///
+/// Proves: SN18.
 #[test]
 fn a_reflink_copy_survives_every_step() {
     survive(Kind::Xfs);
 }
 
 /// As above, where subvolumes are copied.
+///
+/// Proves: SN18.
 #[test]
 fn a_subvolume_copy_survives_every_step() {
     survive(Kind::Btrfs);
 }
 
 /// As above, where subvolumes are copied and simple quota counts.
+///
+/// Proves: SN18.
 #[test]
 fn a_subvolume_copy_with_quota_survives_every_step() {
     survive(Kind::BtrfsSquota);
@@ -367,6 +375,8 @@ impl Observer for Watch {
 
 /// Before a subvolume is copied the limit of its volume is raised by what it holds, for it stays
 /// charged for that; and it is lowered when the copy is reclaimed.
+///
+/// Proves: SN10.
 #[test]
 fn a_limit_is_raised_as_long_as_a_copy_keeps_what_is_charged() {
     require!(loop_devices);
