@@ -40,7 +40,7 @@ mutants: setup ## change each order that durability rests on, and see a test fai
 sanity: setup build ## run csi-sanity; FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota is what the pool is on
 	@csi-sanity/run.sh $(FS)
 
-bench: ## measure the driver beside the bare system calls, and write docs/performance.md
+bench: ## measure the driver beside the bare system calls, and write benches/results
 	@benches/run.sh
 	@benches/run.sh enforcement
 
@@ -64,7 +64,7 @@ e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cl
 	@hack/setup.sh e2e
 	@e2e/run.sh conformance
 
-e2e-startup: ## measure the time from claim to Running on such a cluster, and write docs/performance.md
+e2e-startup: ## measure the time from claim to Running on such a cluster, and write benches/results
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh startup

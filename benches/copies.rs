@@ -4,9 +4,10 @@
 //! extents is shared.
 //!
 //! Usage: cargo bench --bench copies [-- FILESYSTEM...], as root in a private mount namespace
-//! (hack/private-ns.sh as cargo's runner).
+//! (hack/private-ns.sh as cargo's runner); benches/run.sh copies writes benches/results/copies.tsv.
 //! Env:   ROUNDS  how often each is done (default 5)
 //!        SCALE   percent of the tree's size (default 100)
+//!        TABLE   a file that the figures are added to
 //!
 //! Exit code 1 when a target is missed: a restore 1.8 times as fast as cp on XFS, and nowhere
 //! slower; a snapshot on btrfs within 10 ms; 4 GiB within 5 ms on XFS. The minimum decides.
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use rootcellar::volume::{Snapshot, SourceId, Volume};
 
-use pool::{Bench, report, request, setting};
+use pool::{Bench, record, report, request, setting};
 use support::loops::run;
 use support::machine;
 
@@ -104,8 +105,24 @@ fn tree(filesystem: &'static str, target: f64, reflink: &str) -> bool {
     }
     let made = least(&snapshots);
     println!("{filesystem}, a snapshot of the tree: {made:.2} ms");
+    let limit = (filesystem == "btrfs").then_some(("at most 10", made <= 10.0));
+    record(filesystem, "snapshot of the tree, ms", made, limit);
+    record(
+        filesystem,
+        "restore of the tree, ms",
+        least(&by_driver),
+        None,
+    );
+    record(filesystem, "cp of the tree, ms", least(&by_cp), None);
     let case = format!("{filesystem}, a restore of the tree");
     let ratio = report(&case, ("cp -a", by_cp), ("restore", by_driver));
+    let limit = format!("at least {target}");
+    record(
+        filesystem,
+        "cp ÷ restore of the tree",
+        ratio,
+        Some((&limit, ratio >= target)),
+    );
     ratio >= target && (filesystem != "btrfs" || made <= 10.0)
 }
 
@@ -132,6 +149,8 @@ fn large(filesystem: &'static str) -> bool {
     }
     let took = least(&times);
     println!("{filesystem}, a clone of a file of 4 GiB: {took:.2} ms");
+    let limit = (filesystem == "xfs").then_some(("at most 5", took <= 5.0));
+    record(filesystem, "clone of a file of 4 GiB, ms", took, limit);
     filesystem != "xfs" || took <= 5.0
 }
 
@@ -170,6 +189,18 @@ fn stall(filesystem: &'static str) {
     let (took, waited) = (least(&[took]), least(&[waited]));
     println!(
         "{filesystem}, a snapshot of a file of {EXTENTS} extents: {took:.0} ms, and a writer waited {waited:.0} ms"
+    );
+    record(
+        filesystem,
+        "snapshot of a file of 100 000 extents, ms",
+        took,
+        None,
+    );
+    record(
+        filesystem,
+        "longest that its writer waited for it, ms",
+        waited,
+        None,
     );
 }
 

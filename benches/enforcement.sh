@@ -1,15 +1,16 @@
 #!/bin/sh
 # The inside of run.sh enforcement: a btrfs without quota beside one with simple quota; then, with simple quota, calls
 # beside many volumes and snapshots, and the CPU time of the driver after the volumes are deleted; then the space that
-# quota ids leave on an XFS, in the guest of hack/uml.sh. Writes the tables.
+# quota ids leave on an XFS, in the guest of hack/uml.sh. Writes enforcement.tsv, snapshots.tsv and
+# deletions.tsv.
 #
-# Env: LOAD, FLOOR, IDS, ROOTCELLAR as run.sh sets them; BENCH_DIR, PAGE, ROUNDS, MEASURE
+# Env: LOAD, FLOOR, IDS, ROOTCELLAR as run.sh sets them; BENCH_DIR, RESULTS, PAGE, ROUNDS, MEASURE
 #      VOLUMES  how many volumes are there when the driver starts, and how many have snapshots, default: 10000
 #      DELETED  how many volumes with snapshots are deleted for the first minute after, default: 1000
 #      QUOTA_IDS  how many quota ids are taken on the XFS, default: 5000
 set -eu
 . benches/inside.sh
-page=${PAGE:-docs/performance.md}
+. benches/results.sh
 rounds=${ROUNDS:-5} measure=${MEASURE:-200} volumes=${VOLUMES:-10000}
 deleted=${DELETED:-1000} ids=${QUOTA_IDS:-5000} calls=$((rounds * measure))
 results=$work/results
@@ -83,47 +84,51 @@ load --volumes "$deleted" --snapshots --measure 0 --rest 1m >"$work/deleted"
 waiting "$deleted"
 displace
 
-jq -rs --argjson volumes "$volumes" --arg commit "$(git describe --always --dirty --exclude='*')" '
+jq -rs --argjson volumes "$volumes" '
     . as $all
     | def p50($fs; $program; $phase): [$all[] | select(.fs == $fs and .program == $program) | .phases[]
         | select(.phase == $phase) | .p50_us] | min;
       def opening($fs): [$all[] | select(.fs == $fs and .program == "start") | .opening] | min;
       def whole: (. + 0.5) | floor;
-      def row($what; $off; $on): "| \($what) | \($off | whole) | \($on | whole) | \($on / $off * 100 | round / 100) |";
-      "Measured at commit \($commit).", "",
-      "| on btrfs, 1 in flight | without quota | with simple quota | ratio |", "| --- | --- | --- | --- |",
+      def row($figure; $off; $on): [$figure, ($off | whole), ($on | whole), ($on / $off * 100 | round / 100)];
+      ["figure", "without_quota", "with_quota", "ratio"],
       row("create, system calls alone, µs"; p50("btrfs"; "floor"; "create"); p50("btrfs-squota"; "floor"; "create")),
       row("CreateVolume, µs"; p50("btrfs"; "load"; "create"); p50("btrfs-squota"; "load"; "create")),
       row("Probe, µs"; p50("btrfs"; "load"; "probe"); p50("btrfs-squota"; "load"; "probe")),
       row("NodeGetVolumeStats, µs"; p50("btrfs"; "load"; "stats"); p50("btrfs-squota"; "load"; "stats")),
       row("start with \($volumes) volumes, to the open pool, ms"; opening("btrfs"); opening("btrfs-squota"))
-    ' "$results" >"$work/table"
-jq -nr --slurpfile alone "$work/alone" --slurpfile beside "$work/beside" --slurpfile deleted "$work/deleted" \
-    --rawfile ids "$work/ids" --argjson volumes "$volumes" --argjson count "$deleted" '
+    | @tsv' "$results" >"$work/enforcement"
+jq -nr --slurpfile alone "$work/alone" --slurpfile beside "$work/beside" '
     def whole: (. + 0.5) | floor;
-      def verdict($target): if . <= $target then "yes" else "**no**" end;
       def of($run; $phase): $run[0].phases[] | select(.phase == $phase);
-      def row($what; $value; $target): "| \($what) | \($value) | \($target) | \($value | verdict($target)) |";
-      def free($what; $alone; $beside): "| \($what) | \($alone | whole) | \($beside | whole) | | |";
-      def held($what; $alone; $beside; $target):
-        "| \($what) | \($alone | whole) | \($beside | whole) | \($target | whole) | \($beside | verdict($target)) |";
-      of($alone; "capacity") as $asked | of($beside; "capacity") as $capacity
+      def row($figure; $empty; $measured): [$figure, ($empty | whole), ($measured | whole), "", ""];
+      def row($figure; $empty; $measured; $most): [$figure, ($empty | whole), ($measured | whole),
+        "at most \($most | whole)", if $measured <= $most then "yes" else "no" end];
+      of($alone; "capacity") as $first | of($beside; "capacity") as $last
     | of($alone; "create").p50_us as $made | of($beside; "create").p50_us as $create
-    | "", "| with simple quota, 1 in flight | empty | beside \($volumes) volumes, \($volumes) snapshots | at most | holds |",
-      "| --- | --- | --- | --- | --- |",
-      held("GetCapacity p50, µs"; $asked.p50_us; $capacity.p50_us; 1000),
-      free("GetCapacity p99, µs"; $asked.p99_us; $capacity.p99_us),
-      free("GetCapacity, the longest, µs"; $asked.max_us; $capacity.max_us),
-      held("CreateVolume p50, µs"; $made; $create; $made + 20000),
+    | ["figure", "empty", "measured", "target", "holds"],
+      row("GetCapacity p50, µs"; $first.p50_us; $last.p50_us; 1000),
+      row("GetCapacity p99, µs"; $first.p99_us; $last.p99_us),
+      row("GetCapacity, the longest, µs"; $first.max_us; $last.max_us),
+      row("CreateVolume p50, µs"; $made; $create; $made + 20000),
       (("publish", "stats", "unpublish", "delete") as $call
-        | of($alone; $call).p50_us as $first | of($beside; $call).p50_us as $last
-        | held("\($call) p50, µs"; $first; $last; $first * 1.25)),
-      held("resident, KiB"; $alone[0].facts.server.rss_kib; $beside[0].facts.server.rss_kib; 30 * 1024),
-      "", "| | measured | at most | holds |", "| --- | --- | --- | --- |",
+        | of($alone; $call).p50_us as $empty | row("\($call) p50, µs"; $empty; of($beside; $call).p50_us; $empty * 1.25)),
+      row("resident, KiB"; $alone[0].facts.server.rss_kib; $beside[0].facts.server.rss_kib; 30 * 1024)
+    | @tsv' >"$work/snapshots"
+jq -nr --slurpfile beside "$work/beside" --slurpfile deleted "$work/deleted" --rawfile ids "$work/ids" \
+    --argjson volumes "$volumes" --argjson count "$deleted" '
+    def row($figure; $measured; $most):
+        [$figure, $measured, "at most \($most)", if $measured <= $most then "yes" else "no" end];
+      ["figure", "measured", "target", "holds"],
       row("CPU of the first minute after \($count) volumes with snapshots are deleted, ms"; $deleted[0].facts.rest_cpu_ms[0]; 100),
       row("CPU of the third minute, \($volumes) such volumes in the trash, ms"; $beside[0].facts.rest_cpu_ms[2]; 20),
       ([$ids | fromjson?][0] as $xfs | if $xfs then row("space left on XFS by \($xfs.ids) quota ids, KiB"; $xfs.kib; 100)
-        else "", "XFS is not measured: \($ids | split("\n")[0])." end)
-    ' >>"$work/table"
-hack/write-between.sh "$page" "benches/run.sh enforcement" "$work/table"
-cat "$work/table"
+        else ["space left on XFS by quota ids, KiB", "not measured: \($ids | split("\n")[0])", "", ""] end)
+    | @tsv' >"$work/deletions"
+command="benches/run.sh enforcement"
+result enforcement "$command" "on btrfs, 1 in flight" <"$work/enforcement"
+result snapshots "$command" \
+    "btrfs with simple quota, 1 in flight; measured beside $volumes volumes with a snapshot each" <"$work/snapshots"
+result deletions "$command" \
+    "CPU time of the driver while deleted volumes wait in the trash for their snapshots" <"$work/deletions"
+benches/summary.sh

@@ -2,6 +2,13 @@
 //!
 //! Each operation is the shortest sequence that keeps what the driver promises: a durable volume
 //! with its record, one private bind mount, nothing less. No checks, no locks, no RPC.
+//!
+//! - create: mkdir of a staging directory and of `data/`, chown, chmod, the record written and fsynced,
+//!   rename into `volumes/`, fsync of `volumes/`
+//! - publish: mkdir of the target, `open_tree`, `mount_setattr` (private), `move_mount`
+//! - stats: statvfs
+//! - unpublish: umount2, rmdir
+//! - delete: rename into `trash/`, fsync of both directories
 
 mod common;
 

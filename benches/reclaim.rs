@@ -3,10 +3,11 @@
 //! Also how long the reply to `DeleteVolume` takes for an empty volume and for a full one.
 //!
 //! Usage: cargo bench --bench reclaim [-- FILESYSTEM...], as root in a private mount namespace
-//! (hack/private-ns.sh as cargo's runner).
+//! (hack/private-ns.sh as cargo's runner); benches/run.sh reclaim writes benches/results/reclaim.tsv.
 //! Env:   ROUNDS  how often each is done (default 5)
 //!        SCALE   percent of the trees' size (default 100)
 //!        SHAPES  only the shapes whose names contain this
+//!        TABLE   a file that the ratios are added to
 //!
 //! Exit code 1 when rm wins, or a full volume's reply takes more than twice an empty one's; the
 //! minimum decides, for it has the least of others' noise in it.
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use pool::{Bench, report, setting};
+use pool::{Bench, record, report, setting};
 use support::loops::run;
 use support::machine;
 
@@ -90,13 +91,24 @@ fn main() -> ExitCode {
                 let times = bench.compare(shape, cold, &mut replies);
                 let caches = if cold { "cold" } else { "warm" };
                 let case = format!("{filesystem}, {caches}, {}", shape.name);
-                won &= report(&case, ("rm -rf", times.0), ("reclaim", times.1)) > 1.0;
+                let ratio = report(&case, ("rm -rf", times.0), ("reclaim", times.1));
+                let figure = format!("rm ÷ reclaim, {caches}, {}", shape.name);
+                record(
+                    filesystem,
+                    &figure,
+                    ratio,
+                    Some(("more than 1", ratio > 1.0)),
+                );
+                won &= ratio > 1.0;
             }
         }
         let case = format!("{filesystem}, DeleteVolume's reply");
         let (empty, full) = replies;
         if !full.is_empty() {
-            won &= report(&case, ("full", full), ("empty", empty)) <= 2.0;
+            let ratio = report(&case, ("full", full), ("empty", empty));
+            let figure = "DeleteVolume of a full volume ÷ of an empty one";
+            record(filesystem, figure, ratio, Some(("at most 2", ratio <= 2.0)));
+            won &= ratio <= 2.0;
         }
     }
     ExitCode::from(u8::from(!won))

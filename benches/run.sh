@@ -1,28 +1,33 @@
 #!/bin/sh
 # Measures the shipped binary beside the bare system calls below it, on the root filesystem and on an XFS in an image,
-# and writes the tables into docs/performance.md. Mounts only in a private mount namespace, and removes what it made.
+# and writes the tables into benches/results. Mounts only in a private mount namespace, and removes what it made.
 #
 # Usage: run.sh              measure everything, at most ten minutes
-#        run.sh enforcement  measure what it costs that sizes are held, on btrfs, which this kernel can; also calls beside
+#        run.sh enforcement  measure the cost of enforced sizes, on btrfs, which this kernel can; also calls beside
 #                            snapshots, the CPU time after deletions, and the space that quota ids leave on an XFS
+#        run.sh reclaim [FILESYSTEM...]  measure the removal of trees beside rm -rf
+#        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
 #        run.sh compare REVISION  measure this version and another one in turns, and print the ratios
 #        run.sh steady       let volumes live and die for DURATION, and compare the first interval with the last
 # Needs: what hack/setup.sh installs; root, for the mounts.
 # Env:   CARGO_TARGET_DIR  absolute
 #        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
-#        PAGE              where the tables go, default: docs/performance.md
+#        RESULTS           the directory of the tables, default: benches/results
+#        PAGE              the page that lists the missed targets, default: docs/performance.md
 #        ROUNDS, MEASURE   how often each thing is measured, and how many operations at a time, default: 5, 200
+#        SCALE             of reclaim and copies: percent of the trees' sizes, default: 100
 #        DURATION          how long steady takes, default: 1h
 set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-tables}
 revision=${2:-}
 case $goal:$# in
-tables:0 | enforcement:1 | steady:1 | compare:2) ;;
-*) echo "usage: run.sh [enforcement|steady|compare REVISION]" >&2 && exit 64 ;;
+tables:0 | enforcement:1 | steady:1 | compare:2 | reclaim:* | copies:*) ;;
+*) echo "usage: run.sh [enforcement|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|steady|compare REVISION]" >&2 && exit 64 ;;
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 hack/setup.sh
+case $goal in reclaim | copies) exec hack/private-ns.sh benches/beside.sh "$@" ;; esac
 hack/musl.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}
 programs=$(cargo build --locked --profile bench --bench load --bench floor --bench ids --message-format json-render-diagnostics)

@@ -1,18 +1,16 @@
-# From the lines that tables.sh kept of floor and load to the tables of docs/performance.md.
-# Variables: kernel, cpus, cpu, root, commit, rounds, measure.
+# Turns the lines of floor and load that tables.sh collected into one table of benches/results.
+# Variable: table, which is targets, calls or process.
 
 def median: sort | .[(length / 2) | floor];
 def whole: (. + 0.5) | floor | tostring;
 def hundredths: (. * 100 + 0.5) | floor | (. / 100) | tostring;
 def mib: . / 1024 * 10 | round / 10 | tostring;
-def verdict: if . then "yes" else "**no**" end;
-def cells: "| " + (map(tostring) | join(" | ")) + " |";
+def verdict: if . then "yes" else "no" end;
 def target($on; $what; $measured; $at_most): {$on, $what, measured: ($measured | hundredths), limit: "at most \($at_most)",
     held: ($measured <= $at_most)};
 # A call that may wait for a disk, in units of Probe: the driver's figure beside Probe, a hand-over and the floor alone.
 def beside_probe($most): target(.fs; "\(.call) ÷ Probe, 1 000 volumes, 1 in flight"; .load.time / .probe.time; $most)
     + {least: ((.probe.time + .hand_over + .floor.time) / .probe.time | hundredths)};
-def table(heads; rows): (heads | cells), (heads | map("---") | cells), (rows | cells);
 
 # Of all rounds of one measurement the best median and the best rate, which other work on the machine disturbed least,
 # and the median of the p99s. `time` is what is compared. With one in flight it is the median. With more in flight than
@@ -59,25 +57,15 @@ def of(lines; $program; $phase; $in_flight):
         | target(.fs; "\(.call) beside \($most) volumes ÷ beside none"; .load.time / $first.load.time; 1.25)] as $flat
 | [$memory[] | select(.present == 1000) | target(.fs; "resident MiB, 1 000 volumes"; .rss / 1024; 12)] as $resident
 | [$few[], $stats[], $rates[], $flat[], $resident[], $deletes[]] as $targets
-| [$all[].phases[].errors | add // 0] | add as $failed
-| "**\($targets | map(select(.held)) | length) of \($targets | length) targets hold; \($failed) calls failed.**",
-"",
-"Measured at commit \($commit) on a machine with \($cpus) CPUs (\($cpu)), Linux \($kernel). `ext4` stands for the root "
-    + "filesystem (stat -f says \($root)), `xfs` for an XFS in an image on it. Floor and driver in turns, at most \($rounds) "
-    + "rounds of \($measure) operations: the least p50, the highest rate, the median p99. Times are in µs.",
-"",
-"### Targets",
-"",
-table(["on", "figure", "measured", "target", "holds", "Probe + hand-over + floor"];
-    $targets[] | [.on, .what, .measured, .limit, (.held | verdict), .least // ""]),
-"",
-"### Calls, beside the bare system calls",
-"",
-table(["call", "on", "volumes", "in flight", "Probe", "floor p50", "p99", "driver p50", "p99", "per s"];
-    $rows[] | [.call, .fs, .present, .in_flight, (.probe.time | whole), (.floor.p50 // 0 | whole), (.floor.p99 // 0 | whole),
-        (.load.p50 | whole), (.load.p99 | whole), (.load.per_second | whole)]),
-"",
-"### The server's process",
-"",
-table(["on", "volumes", "RSS, MiB", "peak RSS, MiB", "descriptors", "threads"];
-    $memory[] | [.fs, .present, (.rss | mib), (.peak | mib), .descriptors, .threads])
+| if $table == "targets" then
+    ["on", "figure", "measured", "target", "holds", "least_possible"],
+    ($targets[] | [.on, .what, .measured, .limit, (.held | verdict), .least // ""])
+elif $table == "calls" then
+    ["call", "on", "volumes", "in_flight", "probe", "floor_p50", "floor_p99", "driver_p50", "driver_p99", "per_second"],
+    ($rows[] | [.call, .fs, .present, .in_flight, (.probe.time | whole), (.floor.p50 // 0 | whole), (.floor.p99 // 0 | whole),
+        (.load.p50 | whole), (.load.p99 | whole), (.load.per_second | whole)])
+else
+    ["on", "volumes", "rss_mib", "peak_rss_mib", "descriptors", "threads"],
+    ($memory[] | [.fs, .present, (.rss | mib), (.peak | mib), .descriptors, .threads])
+end
+| @tsv

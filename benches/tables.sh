@@ -1,13 +1,13 @@
 #!/bin/sh
-# The inside of run.sh: measures, and writes the tables.
+# The inside of run.sh: measures, and writes targets.tsv, calls.tsv and process.tsv.
 #
-# Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR, PAGE, ROUNDS, MEASURE
+# Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR, RESULTS, PAGE, ROUNDS, MEASURE
 #      VOLUMES  how many volumes are present, one number after the other, default: 0 1000 10000
 #      FILES    how many files a full volume has, default: 100000
 #      SECONDS_IN_ALL  how long to go on repeating; everything is measured once, default: 400
 set -eu
 . benches/inside.sh
-page=${PAGE:-docs/performance.md}
+. benches/results.sh
 rounds=${ROUNDS:-5} measure=${MEASURE:-200} levels=${VOLUMES:-0 1000 10000} files=${FILES:-100000}
 results=$work/results
 
@@ -70,9 +70,15 @@ for fs in ext4 xfs; do
     stop
 done
 
-jq -rs --arg kernel "$(uname -r)" --arg cpus "$(nproc)" --arg cpu "$(sed -n 's/^model name.*: //p;T;q' /proc/cpuinfo)" \
-    --arg root "$(stat -f -c %T "${BENCH_DIR:-/var/tmp}")" --arg commit "$(git describe --always --dirty --exclude='*')" \
-    --argjson rounds "$rounds" --argjson measure "$measure" -f benches/tables.jq "$results" >"$work/tables"
-hack/write-between.sh "$page" benches/run.sh "$work/tables"
-cat "$work/tables"
-jq -se 'all(.failed == 0)' "$results" >/dev/null || { echo "bench: calls failed, see the table" >&2 && exit 1; }
+on="ext4 is the root filesystem (stat -f says $(stat -f -c %T "${BENCH_DIR:-/var/tmp}")), xfs an XFS in an image on it"
+turns="floor and driver in turns, at most $rounds rounds of $measure operations: the least p50, the highest rate, the median p99"
+failed="$(jq -s '[.[].phases[].errors | add // 0] | add' "$results") calls failed"
+table() { jq -rs --arg table "$1" -f benches/tables.jq "$results"; }
+table targets >"$work/targets"
+table calls >"$work/calls"
+table process >"$work/process"
+result targets benches/run.sh "$on" "$turns" "$failed" <"$work/targets"
+result calls benches/run.sh "$on" "$turns" "times in µs" <"$work/calls"
+result process benches/run.sh "$on" <"$work/process"
+benches/summary.sh
+jq -se 'all(.failed == 0)' "$results" >/dev/null || { echo "bench: calls failed, see targets.tsv" >&2 && exit 1; }

@@ -8,8 +8,8 @@
 # Env:   CARGO_TARGET_DIR  absolute
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
-#        ROUNDS, PAGE      of startup: how often both kinds of pods start, default: 5; where the table goes, default:
-#                          docs/performance.md
+#        ROUNDS, RESULTS   of startup: how often both kinds of pods start, default: 5; the directory of the table,
+#                          default: benches/results
 # Last line: N passed, N failed, N skipped.
 set -eu
 # Whoever ends make, however hard, ends this too, and all that it runs: each is a child of its own, and in no pipe.
@@ -83,7 +83,8 @@ if [ "$(grep -cE '^[1-9][0-9]* passed, ' "$log")" -ne "$clusters" ]; then
     status=1
 fi
 if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
-    hack/write-between.sh "${PAGE:-docs/performance.md}" "e2e/run.sh startup" "$RUN/startup.md"
+    . benches/results.sh
+    result startup "e2e/run.sh startup" "${ROUNDS:-5} rounds of 50 pods of each kind" "$(cat "$RUN/startup.note")" <"$RUN/startup.tsv"
 fi
 counts=$(awk -v status="$status" -f hack/count.awk "$log")
 echo "$counts" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/' | tee "${SUMMARY:-$PARTS/$what.summary}"

@@ -1,7 +1,8 @@
 //! What benches of the domain share: a driver over one pool on a filesystem of its own, and how two
 //! things that were timed are told apart.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -21,6 +22,22 @@ const SIZE: u64 = 1 << 30;
 /// A number from the environment.
 pub fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Adds a line to the table that `TABLE` names, if it names one: a figure, and the target that it
+/// meets or misses.
+pub fn record(filesystem: &str, figure: &str, measured: f64, target: Option<(&str, bool)>) {
+    let Ok(table) = std::env::var("TABLE") else {
+        return;
+    };
+    let (target, holds) = match target {
+        Some((target, true)) => (target, "yes"),
+        Some((target, false)) => (target, "no"),
+        None => ("", ""),
+    };
+    let table = File::options().append(true).create(true).open(table);
+    let line = format!("{filesystem}\t{figure}\t{measured:.2}\t{target}\t{holds}\n");
+    table.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
 /// Prints minimum and median of both, and their ratios; the ratio of the minima.
@@ -130,7 +147,7 @@ impl Bench {
 
     /// Both begin with nothing dirty, and with caches alike.
     pub fn settle(&self, cold: bool) {
-        let pool = fs::File::open(&self.pool).unwrap();
+        let pool = File::open(&self.pool).unwrap();
         rustix::fs::syncfs(&pool).unwrap();
         if cold {
             rustix::fs::sync();

@@ -19,7 +19,7 @@ import (
 // crowd is how many pods start at once.
 const crowd = 50
 
-// TestStartup is no scenario: it measures, and writes a table for docs/performance.md.
+// TestStartup is no scenario: it measures, and writes the table of benches/results/startup.tsv.
 func TestStartup(t *testing.T) {
 	t.Cleanup(count)
 	title := fmt.Sprintf("the time from claim to Running, beside pods with emptyDir, %d at once", crowd)
@@ -57,25 +57,24 @@ func startup(s *scenario) {
 		}
 	}
 
-	commit, err := s.shell("git", "-C", root, "describe", "--always", "--dirty", "--exclude=*")
-	s.must(err)
-	table := fmt.Sprintf("Measured at commit %s, %d rounds.\n\n", commit, rounds)
-	table += "| | emptyDir | claim | claim ÷ emptyDir | in single rounds |\n| --- | --- | --- | --- | --- |\n"
+	table := "figure\tempty_dir\tclaim\tratio\tratio_in_single_rounds\n"
 	row := func(figure string, empty, claim float64, rounds [2][]float64) {
 		var ratios []float64
 		for i := range rounds[0] {
 			ratios = append(ratios, rounds[1][i]/rounds[0][i])
 		}
-		table += fmt.Sprintf("| %s | %.2f | %.2f | %.2f | %.2f to %.2f |\n",
+		table += fmt.Sprintf("%s\t%.2f\t%.2f\t%.2f\t%.2f to %.2f\n",
 			figure, empty, claim, percentile(ratios, 50), slices.Min(ratios), slices.Max(ratios))
 	}
 	row("p50, s", percentile(pods[0], 50), percentile(pods[1], 50), p50)
 	row("p99, s", percentile(pods[0], 99), percentile(pods[1], 99), p99)
 	row(fmt.Sprintf("all %d run, s", crowd), percentile(all[0], 50), percentile(all[1], 50), all)
-	table += fmt.Sprintf("\nIn the driver, CreateVolume took %.1f ms and NodePublishVolume %.1f ms on average.\n",
+	note := fmt.Sprintf("in the driver, CreateVolume took %.1f ms and NodePublishVolume %.1f ms on average\n",
 		s.mean("CreateVolume"), s.mean("NodePublishVolume"))
-	fmt.Print(table)
-	s.must(os.WriteFile(filepath.Join(os.Getenv("RUN"), "startup.md"), []byte(table), 0o644))
+	fmt.Print(table, note)
+	for name, text := range map[string]string{"startup.tsv": table, "startup.note": note} {
+		s.must(os.WriteFile(filepath.Join(os.Getenv("RUN"), name), []byte(text), 0o644))
+	}
 }
 
 // start makes a crowd of pods at once, and removes it. It returns the seconds until each pod ran, from the first request

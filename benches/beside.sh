@@ -1,0 +1,21 @@
+#!/bin/sh
+# The inside of run.sh reclaim and run.sh copies: runs the bench of that name, and writes its table.
+#
+# Usage: beside.sh reclaim|copies [FILESYSTEM...]
+# Env:   RESULTS, PAGE, ROUNDS, SCALE
+set -eu
+. benches/results.sh
+bench=$1 status=0
+shift
+TABLE=$(mktemp)
+export TABLE
+trap 'rm -f "$TABLE"' EXIT
+printf 'on\tfigure\tmeasured\ttarget\tholds\n' >"$TABLE"
+program=$(cargo build --locked --profile bench --bench "$bench" --message-format json-render-diagnostics |
+    jq -r --arg name "$bench" 'select(.executable and .target.name == $name) | .executable')
+"$program" "$@" || status=$?
+# A missed target is a result; a bench that ended early has none of its last figures.
+[ "$status" -le 1 ] || exit "$status"
+result "$bench" "benches/run.sh $bench${*:+ $*}" "ROUNDS=${ROUNDS:-5} SCALE=${SCALE:-100}, least times" <"$TABLE"
+benches/summary.sh
+exit "$status"
