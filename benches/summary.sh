@@ -32,7 +32,7 @@ awk -F '\t' '
     }
     END {
         printf "%d of %d targets hold.\n", held, targets
-        if (missed != "") printf "\n| missed, in | on | figure | measured | target |\n| --- | --- | --- | --- | --- |\n%s", missed
+        if (missed != "") printf "\n| missed, in | on | figure | measured | target |\n|---|---|---|---|---|\n%s", missed
     }' "$results"/*.tsv >"$summary"
 hack/write-between.sh "${PAGE:-docs/performance.md}" benches/summary.sh "$summary"
 cat "$summary"
