@@ -107,7 +107,7 @@ impl Examination<'_> {
                 self.find_of(wrong, at, what, remedy);
             }
             limits::Finding::Conflict(QuotaConflict::Twin(id)) => {
-                let what = format!("another is recorded with its quota_id, {id}");
+                let what = format!("another record has the same quota_id, {id}");
                 let remedy = format!(
                     "mend the record that is wrong, or move that directory out of the pool; \
                      then {}",

@@ -101,7 +101,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
         .arg(rig.node.pool()));
 
     let report = look_at(&rig.node.pool());
-    let words = format!("another is recorded with its quota_id, {first}");
+    let words = format!("another record has the same quota_id, {first}");
     let findings = of_level(&report, Level::Wrong);
     let twins = findings.iter().filter(|finding| finding.what == words);
     assert_eq!(twins.count(), 2, "{findings:#?}");
