@@ -1,3 +1,5 @@
+mod troubleshooting;
+
 use std::io;
 use std::path::PathBuf;
 
