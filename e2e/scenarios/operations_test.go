@@ -216,7 +216,7 @@ func mendRecord(s *scenario) {
 	s.pod("waits", with("keeper", "/data"))
 	s.event("Pod", "waits", "quarantined, not touched", "volume.json is damaged")
 
-	p := s.follow("A damaged record", "PV="+volume.Name)
+	p := s.follow("Repair a damaged record", "PV="+volume.Name)
 	if out := p.step("pool list"); !strings.Contains(out, "1 quarantined") || !strings.Contains(out, volume.Name) {
 		s.Fatalf("the list is\n%s", out)
 	}
