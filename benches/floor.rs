@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use nix::libc;
 use nix::sched::CloneFlags;
-use rootcellar::sys::{self, MountAttributes};
+use rootcellar::sys;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -289,11 +289,7 @@ impl Floor {
         rustix::fs::mkdir(&volume.target, Mode::RWXU)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let clone = rustix::mount::open_tree(&self.volumes, volume.data.as_str(), flags)?;
-        let private = MountAttributes {
-            propagation: libc::MS_PRIVATE,
-            ..MountAttributes::default()
-        };
-        sys::mount_setattr(clone.as_fd(), private)?;
+        sys::mount_setattr(clone.as_fd(), 0, 0, libc::MS_PRIVATE)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&clone, "", CWD, &volume.target, flags)
     }

@@ -1,8 +1,8 @@
-//! The one error of the domain, and the gRPC code each variant has for each operation.
+//! The error of the domain, and the gRPC code of each variant for each operation.
 //!
-//! A code is chosen by what the stock sidecars and the kubelet do with it, which differs from
-//! call to call: `docs/semantics.md` holds the table, [`Error::code`] is the only place it is
-//! written in code. The match is exhaustive, so a new variant does not compile without a choice.
+//! A code follows from the reaction of the stock sidecars and the kubelet, which differs from call
+//! to call. `docs/semantics.md` has the table, and [`Error::code`] is its only implementation.
+//! The match is exhaustive, so a new variant does not compile without a code.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::types::{Invalid, PoolId, PoolName};
 /// The result of a domain function.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What was being done when an error occurred; the columns of the code table.
+/// The call that failed: the columns of the code table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// `CreateVolume`.
@@ -26,44 +26,44 @@ pub enum Operation {
     Delete,
     /// `NodeExpandVolume`.
     Expand,
-    /// The other calls about one volume: node calls, validation, get.
+    /// Other calls with one volume: node calls, validation, get.
     Volume,
-    /// Calls about no volume in particular: lists, capacity.
+    /// Calls without a volume: lists, capacity.
     Query,
 }
 
-/// The gRPC status codes the driver uses.
+/// The gRPC status codes that the driver uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Code {
-    /// Not an error for this operation: what was asked for is already so.
+    /// Not an error for this operation.
     Ok,
     /// The request can never succeed as it is.
     InvalidArgument,
-    /// The size cannot be had.
+    /// No volume can have the size.
     OutOfRange,
-    /// Something else has the name or the place.
+    /// Another object has the name or the target.
     AlreadyExists,
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound,
-    /// This node cannot: the scheduler is to choose again.
+    /// This node cannot do it, and the scheduler should choose another.
     ResourceExhausted,
-    /// The state must change first, by somebody else's hand.
+    /// Somebody else must change the state first.
     FailedPrecondition,
-    /// Try again here, later.
+    /// Try again on this node, later.
     Unavailable,
-    /// Try again here, soon: the same thing is being worked on.
+    /// Try again on this node, soon: another call works on the same object.
     Aborted,
     /// A defect of the driver.
     Internal,
 }
 
-/// Everything that can go wrong, each message naming the thing, the number and the way out.
+/// A failure. The message names the object, the numbers and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A request or setting that is malformed, unknown or unsupported.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// A pool could not do its part.
+    /// A pool failed.
     #[error("{}", in_context(.error, *.object))]
     Pool {
         /// The failure.
@@ -71,13 +71,10 @@ pub enum Error {
         /// The object of the call.
         object: Object,
     },
-    /// A mount could not be made, removed or examined.
-    #[error(transparent)]
-    Mount(mount::Error),
-    /// A capacity range no volume can satisfy, or one below the source's size.
+    /// A capacity range that no volume can satisfy, or one below the source's size.
     #[error("{0}")]
     OutOfRange(String),
-    /// The name or target is taken by something that does not match the request.
+    /// An object that does not match the request has the name or target.
     #[error("{what} exists already and differs: {difference}")]
     Incompatible {
         /// The volume or target.
@@ -85,15 +82,15 @@ pub enum Error {
         /// The first difference found.
         difference: String,
     },
-    /// The id exists nowhere, or is not an id of this driver.
+    /// No object has the id, or it is not an id of this driver.
     #[error("{what} {id:?} does not exist")]
     NotFound {
-        /// What it would be the id of.
+        /// The kind of object.
         what: &'static str,
         /// The id as it was received.
         id: String,
     },
-    /// The volume is not published at the path asked about.
+    /// The volume is not published at the path of the request.
     #[error("volume {id} is not published at {path:?}")]
     NotPublishedThere {
         /// The volume.
@@ -104,21 +101,21 @@ pub enum Error {
     /// The id names a pool that is not configured on this node.
     #[error("pool {pool} is not on this node now; mount it, or `rootcellar pool retire {pool}`")]
     PoolNotHere {
-        /// The pool named by the id.
+        /// The pool in the id.
         pool: PoolId,
     },
-    /// What is to be copied is in a pool that is not configured on this node.
+    /// The source of a copy is in a pool that is not configured on this node.
     #[error(
         "{id} is in pool {pool}, which is not on this node; a copy is made on the node of its \
          source, so the pod must be steered there"
     )]
     SourceElsewhere {
-        /// The id of what is to be copied.
+        /// The id of the source.
         id: String,
-        /// The pool named by its id.
+        /// The pool in the id.
         pool: PoolId,
     },
-    /// The size of a volume is being enforced, or was when the driver ended.
+    /// `volume enforce` works on the volume, or was interrupted.
     #[error(
         "the size of volume {id} is not enforced throughout yet, and renames in it would fail; run \
          `rootcellar volume enforce {id}` to its end"
@@ -127,29 +124,29 @@ pub enum Error {
         /// The volume.
         id: String,
     },
-    /// The topology asked for does not include this node.
+    /// The requested topology does not include this node.
     #[error("this node is {here}, which the requested topology excludes")]
     TopologyExcludesNode {
         /// This node's segment, `key=value`.
         here: String,
     },
-    /// The class asks for a pool this node does not have.
+    /// The class names a pool that this node does not have.
     #[error("{0}")]
     PoolAbsent(String),
-    /// The pool cannot hold sizes by force, and the class requires it.
+    /// The pool cannot enforce sizes, and the class requires it.
     #[error("pool {pool} cannot enforce sizes, and the class has enforcement=required")]
     CannotEnforce {
         /// The pool.
         pool: PoolName,
     },
-    /// The class asks for another filesystem than the pool has.
+    /// The class requires another filesystem than the pool's.
     #[error("pool {pool} is on {has}, and the class asks for fs_type {wants:?}")]
     OtherFilesystem {
         /// The pool.
         pool: PoolName,
         /// The pool's filesystem.
         has: Filesystem,
-        /// What was asked for.
+        /// The type in the request.
         wants: String,
     },
     /// The volume is published.
@@ -157,7 +154,7 @@ pub enum Error {
     Published {
         /// The volume.
         id: String,
-        /// Where.
+        /// One of its targets.
         target: PathBuf,
     },
     /// The target was unpublished while the volume was being published there.
@@ -166,10 +163,10 @@ pub enum Error {
         /// The target.
         target: PathBuf,
     },
-    /// The same name or id is being worked on.
+    /// Another call works on the same name, id or target.
     #[error("{0} is being worked on; try again")]
     Busy(String),
-    /// A page token that this driver did not give.
+    /// A page token that this driver did not issue.
     #[error("starting_token {0:?} is not one of ours; list again from the beginning")]
     BadToken(String),
     /// The driver is starting.
@@ -178,14 +175,14 @@ pub enum Error {
     /// Another server serves every pool.
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
-    /// A file or directory of the driver itself, outside every pool, could not be worked on.
+    /// A step on a mount, or on a file of the driver outside every pool, failed.
     #[error("cannot {what} {path:?}")]
     Io {
-        /// What was tried.
+        /// The step, as in "read".
         what: &'static str,
         /// The path.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -194,19 +191,19 @@ pub enum Error {
     Internal(String),
 }
 
-/// The object of a call that a pool failed.
+/// The object of the call in which a pool failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
-    /// One that does not exist yet, which another node could make as well.
+    /// An object that does not exist yet. Another node could create it as well.
     New,
-    /// One that exists, or a copy of one: only this node has it.
+    /// An object that exists, or a copy of one. Only this node has it.
     Existing,
 }
 
 /// The message of a pool's failure for an object.
 fn in_context(error: &pool::Error, object: Object) -> String {
     match (error, object) {
-        (pool::Error::Unavailable { pool, reason }, Object::New) if may_hold(reason) => format!(
+        (pool::Error::Unavailable { pool, reason }, Object::New) if is_unread(reason) => format!(
             "pool {pool} may hold the volume, and its records cannot be read yet: {reason}; try again"
         ),
         (pool::Error::Unavailable { pool, reason }, Object::Existing)
@@ -217,13 +214,13 @@ fn in_context(error: &pool::Error, object: Object) -> String {
     }
 }
 
-/// Whether a volume whose creation was not answered may be in a pool that is unavailable for this
-/// reason: then no other node may make it.
-fn may_hold(reason: &Unavailable) -> bool {
+/// Whether the records of an unavailable pool exist but were not read. A volume whose creation was
+/// not answered may be among them, and then no other node may create it.
+fn is_unread(reason: &Unavailable) -> bool {
     matches!(reason, Unavailable::Opening | Unavailable::Locked)
 }
 
-/// Most calls are about an object that exists.
+/// For calls with an existing object, which most are.
 impl From<pool::Error> for Error {
     fn from(error: pool::Error) -> Self {
         Self::of(error, Object::Existing)
@@ -234,7 +231,8 @@ impl From<mount::Error> for Error {
     fn from(error: mount::Error) -> Self {
         match error {
             mount::Error::Invalid(invalid) => Self::Invalid(invalid),
-            error => Self::Mount(error),
+            mount::Error::Target { what, path, source } => Self::Io { what, path, source },
+            mount::Error::Internal(problem) => Self::Internal(problem),
         }
     }
 }
@@ -259,50 +257,42 @@ impl Error {
 
     /// The gRPC code of the error in an operation.
     pub fn code(&self, operation: Operation) -> Code {
-        use Operation::{CreateSnapshot, CreateVolume, Delete, Expand, Query, Volume};
+        use Operation::{CreateSnapshot, CreateVolume, Delete};
         match self {
-            Self::Invalid(_) | Self::Mount(mount::Error::Invalid(_)) => Code::InvalidArgument,
+            Self::Invalid(_) => Code::InvalidArgument,
             Self::Pool { error, object } => pool_code(error, *object, operation),
             Self::OutOfRange(_) => Code::OutOfRange,
             Self::Incompatible { .. } => Code::AlreadyExists,
-            Self::NotFound { .. } => match operation {
-                // Absent is what a delete is for.
-                Delete => Code::Ok,
-                CreateVolume | CreateSnapshot | Expand | Volume | Query => Code::NotFound,
-            },
-            Self::NotPublishedThere { .. } => Code::NotFound,
-            Self::PoolNotHere { .. } => match operation {
-                // OK would drop the object and leak the data.
-                Delete => Code::FailedPrecondition,
-                CreateVolume | CreateSnapshot | Expand | Volume | Query => Code::NotFound,
-            },
+            // A deletion has then nothing left to do.
+            Self::NotFound { .. } if operation == Delete => Code::Ok,
+            // OK would drop the object and leak the data.
+            Self::PoolNotHere { .. } if operation == Delete => Code::FailedPrecondition,
+            Self::NotFound { .. } | Self::NotPublishedThere { .. } | Self::PoolNotHere { .. } => {
+                Code::NotFound
+            }
             Self::SourceElsewhere { .. } => match operation {
-                // Another node holds it.
                 CreateVolume => Code::ResourceExhausted,
                 CreateSnapshot | Delete => Code::FailedPrecondition,
-                Expand | Volume | Query => Code::NotFound,
+                _ => Code::NotFound,
             },
-            Self::TopologyExcludesNode { .. } => match operation {
+            Self::TopologyExcludesNode { .. } if operation == CreateSnapshot => {
+                Code::FailedPrecondition
+            }
+            Self::TopologyExcludesNode { .. }
+            | Self::PoolAbsent(_)
+            | Self::CannotEnforce { .. }
+            | Self::OtherFilesystem { .. } => match operation {
+                // The one code that gives the pod back to the scheduler.
                 CreateVolume => Code::ResourceExhausted,
-                CreateSnapshot => Code::FailedPrecondition,
-                Delete | Expand | Volume | Query => Code::Unavailable,
+                _ => Code::Unavailable,
             },
-            Self::PoolAbsent(_) | Self::CannotEnforce { .. } | Self::OtherFilesystem { .. } => {
-                match operation {
-                    // The one code that gives the pod back to the scheduler.
-                    CreateVolume => Code::ResourceExhausted,
-                    CreateSnapshot | Delete | Expand | Volume | Query => Code::Unavailable,
-                }
-            }
             // Not final to the kubelet, which keeps calling and cleans up.
-            Self::Loading | Self::Mount(mount::Error::Target { .. }) | Self::Io { .. } => {
-                Code::Unavailable
-            }
+            Self::Loading | Self::Io { .. } => Code::Unavailable,
             Self::Published { .. } | Self::HalfEnforced { .. } | Self::AllLocked => {
                 Code::FailedPrecondition
             }
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
-            Self::Internal(_) | Self::Mount(mount::Error::Internal(_)) => Code::Internal,
+            Self::Internal(_) => Code::Internal,
         }
     }
 
@@ -324,23 +314,24 @@ impl Error {
 
 /// The gRPC code of a pool's failure.
 fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code {
-    use Operation::{CreateSnapshot, CreateVolume, Delete, Expand, Query, Volume};
     match error {
         pool::Error::Invalid(_) => Code::InvalidArgument,
         pool::Error::OutOfRange(_) => Code::OutOfRange,
-        // The one code that gives the pod back to the scheduler. Another node would create a second
-        // volume while the first is in an unavailable pool.
+        // The one code that gives the pod back to the scheduler. While the records are unread,
+        // another node could create a second volume.
         pool::Error::Unavailable { reason, .. }
-            if object == Object::New && operation == CreateVolume && !may_hold(reason) =>
+            if object == Object::New
+                && operation == Operation::CreateVolume
+                && !is_unread(reason) =>
         {
             Code::ResourceExhausted
         }
         pool::Error::NoSpace { .. } | pool::Error::DiskFull { .. } => match operation {
             // "Infeasible" to the kubelet: the user may shrink the claim.
-            Expand => Code::OutOfRange,
+            Operation::Expand => Code::OutOfRange,
             // RESOURCE_EXHAUSTED is not final to the snapshotter: the object could not be deleted.
-            CreateSnapshot => Code::FailedPrecondition,
-            CreateVolume | Delete | Volume | Query => Code::ResourceExhausted,
+            Operation::CreateSnapshot => Code::FailedPrecondition,
+            _ => Code::ResourceExhausted,
         },
         pool::Error::Unavailable { .. }
         | pool::Error::CommittedUnsynced { .. }

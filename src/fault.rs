@@ -1,22 +1,21 @@
-//! A step on a pool's disk that failed, before it is known what that means.
+//! A failed step on a pool's disk, before the caller classifies it.
 
 use rustix::io::Errno;
 
-/// A failed step: what was tried and the system's answer.
+/// A failed step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {what}: {errno}")]
 pub struct Fault {
-    /// What was tried, as in "make a directory".
+    /// The step, as in "make a directory".
     pub what: &'static str,
-    /// The system's answer.
+    /// The error of the system.
     pub errno: Errno,
-    /// Whether the step was to make something durable; then the disk's state is unknown, even
-    /// when the answer was only that it is full.
+    /// Whether the step was a sync. The state of the disk is then unknown, even after ENOSPC.
     pub sync: bool,
 }
 
 impl Fault {
-    /// A fault of a step that only changes memory.
+    /// A failed step that is not a sync.
     pub fn new(what: &'static str, errno: Errno) -> Self {
         Self {
             what,
@@ -25,7 +24,7 @@ impl Fault {
         }
     }
 
-    /// Whether it says something of this process or of the request rather than of the disk.
+    /// Whether the cause is this process or the request, and not the disk.
     pub fn is_local(&self) -> bool {
         !self.sync
             && matches!(
@@ -41,22 +40,22 @@ impl Fault {
             )
     }
 
-    /// Whether the driver lacks memory or file descriptors, which says nothing of the disk.
+    /// Whether the driver lacks memory or file descriptors; the disk may be healthy.
     pub fn is_shortage(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
     }
 
-    /// Whether the disk is merely full.
+    /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::NOSPC | Errno::DQUOT)
     }
 }
 
-/// Names the step whose result this is.
+/// Names the step of a result.
 pub(crate) trait InContext<T> {
-    /// For a step that changes memory.
+    /// For a step that is not a sync.
     fn context(self, what: &'static str) -> Result<T, Fault>;
-    /// For a step that makes something durable.
+    /// For a sync.
     fn context_sync(self, what: &'static str) -> Result<T, Fault>;
 }
 

@@ -1,6 +1,4 @@
-//! The facts about filesystems that the driver depends on, in one place.
-//!
-//! Other modules ask a [`Filesystem`]. Only the type that a request names is compared by its name.
+//! All facts about types of filesystems on which the driver depends.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,10 +8,10 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-/// A type of filesystem, by its magic number (`include/uapi/linux/magic.h`).
+/// A type of filesystem. statfs(2) reports its magic number (`include/uapi/linux/magic.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filesystem {
-    /// ext4, and ext2 and ext3, which have the same number.
+    /// ext4, or ext2 and ext3, which have the same magic number.
     Ext4,
     /// XFS.
     Xfs,
@@ -32,7 +30,7 @@ pub enum Filesystem {
 pub(crate) struct RemovalPolicy {
     /// The threads that remove one tree.
     pub(crate) threads: usize,
-    /// Whether the last entries of a directory go first.
+    /// Whether the last entries of a directory are removed first.
     pub(crate) backwards: bool,
     /// Whether a pod can make subvolumes.
     pub(crate) has_subvolumes: bool,
@@ -82,29 +80,28 @@ impl Filesystem {
         Ok(known.map_or(Self::Unknown(magic), |(_, filesystem)| *filesystem))
     }
 
-    /// Whether it keeps the promises of a pool. An unknown one is not trusted.
+    /// Whether it can hold a pool. An unknown filesystem cannot.
     pub(crate) fn is_suitable(self) -> bool {
         matches!(self, Self::Ext4 | Self::Xfs | Self::Btrfs | Self::Local(_))
     }
 
-    /// Whether an fsync of a directory may leave out mode and owner of its entries, as on btrfs, so
-    /// that only a sync of the whole filesystem makes them durable. On XFS and ext4 the log keeps
-    /// the order.
+    /// Whether only syncfs(2) makes mode and owner of a directory's entries durable. On XFS and ext4
+    /// an fsync of the directory is enough, because the log keeps the order.
     pub(crate) fn needs_syncfs(self) -> bool {
         !matches!(self, Self::Ext4 | Self::Xfs)
     }
 
-    /// The threads that copy one tree. On btrfs they wait for the same few nodes of its tree.
+    /// The threads that copy one tree. On btrfs several threads wait for the same nodes of its tree.
     pub(crate) fn copying_threads(self) -> usize {
         if self == Self::Btrfs { 1 } else { 2 }
     }
 
     /// How its trees are best removed.
     ///
-    /// The threads of a btrfs wait for the same few nodes of its tree, so a second one only hurts;
-    /// but it removes the last entry of a node without moving the rest. XFS frees inodes in the
-    /// background, and threads only wait for each other's turn at a directory. Elsewhere freeing an
-    /// inode is most of the work, and is done beside the next.
+    /// On btrfs several threads wait for the same nodes of its tree; removing the last entry of a
+    /// node does not move the others. XFS frees inodes in the background, and several threads wait
+    /// for each other's directory lock. Elsewhere freeing inodes is most of the work, which several
+    /// threads share.
     pub(crate) fn removal(self) -> RemovalPolicy {
         match self {
             Self::Btrfs => RemovalPolicy {
@@ -120,7 +117,7 @@ impl Filesystem {
         }
     }
 
-    /// Whether files on the one that `root` is on can share blocks; nothing where that is unknown.
+    /// Whether files on the filesystem of `root` can share blocks; `None` if that is unknown.
     pub(crate) fn shares_blocks(self, root: BorrowedFd<'_>) -> Result<Option<bool>, Errno> {
         match self {
             Self::Btrfs => Ok(Some(true)),

@@ -1,4 +1,4 @@
-//! Bind mounts of a volume's `data/` onto a target, and what is mounted there.
+//! Bind mounts of a volume's `data/` onto targets.
 
 mod error;
 mod fake;
@@ -19,19 +19,18 @@ pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, Place};
 pub use target::{Found, Target};
 
-/// A mount that nobody can see yet.
+/// A mount that is not attached yet.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Its root.
     mount: OwnedFd,
-    /// Its flags, of those [`MountOptions::visible`] names.
+    /// The flags among [`MountOptions::visible`].
     flags: StatVfsMountFlags,
 }
 
-/// The seam to the mounts: the kernel's, or a fake.
+/// Mounts and unmounts: in the kernel, or in a fake.
 pub trait Mounter: Send + Sync + fmt::Debug {
-    /// Makes a mount of a directory with all its options, which nobody can see yet. This asks the
-    /// disk; the target is only named.
+    /// Makes a mount of a directory with all its options, and does not attach it. This waits for
+    /// the disk; the target is only for messages.
     fn prepare(
         &self,
         source: BorrowedFd<'_>,
@@ -39,7 +38,7 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         options: MountOptions,
     ) -> Result<Prepared>;
 
-    /// Shows a prepared mount at an existing, empty target; this asks no disk.
+    /// Attaches a prepared mount to an existing, empty target. This does not wait for a disk.
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()>;
 
     /// What is at a target.
@@ -47,12 +46,12 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         target.look()
     }
 
-    /// The flags of the mount at a target, of those [`MountOptions::visible`] names.
+    /// The flags of the mount at a target among [`MountOptions::visible`].
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags>;
 
-    /// Unmounts until the target is no mount any more, without looking at what is mounted.
+    /// Unmounts until the target is not a mount. It does not check which volume is mounted.
     fn unmount(&self, target: &Target) -> Result<()>;
 
-    /// Every mount there is; slow.
+    /// Every mount of this process; slow.
     fn table(&self) -> std::io::Result<MountTable>;
 }

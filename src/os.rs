@@ -1,12 +1,14 @@
-//! The seam to the operating system: every step that changes a pool's disk goes through [`Os`],
-//! so that a test can watch, fail or stop each one, and skip a sync. Reading needs no seam and
-//! stands beside it.
+//! System calls on a pool's disk. Every call that changes the disk is a method of [`Os`], so that a
+//! test can observe, fail or stop each one and skip a sync. Calls that only read are functions.
 
 mod copy;
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,36 +22,30 @@ use crate::sys;
 
 pub use copy::{Inode, open_source_dir, open_source_file};
 
-/// A step that changes a disk.
+/// A system call that changes a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "most are named after their call")]
 pub enum Step {
-    /// mkdirat(2).
     Mkdir,
-    /// openat(2) that makes a file.
+    /// openat(2) that creates a file.
     Create,
-    /// write(2).
     Write,
-    /// fsync(2).
     Fsync,
-    /// syncfs(2).
+    /// syncfs(2) or `BTRFS_IOC_SYNC`.
     Syncfs,
-    /// renameat2(2).
     Rename,
-    /// unlinkat(2).
     Unlink,
     /// unlinkat(2) of a directory.
     Rmdir,
-    /// fchmod(2).
     Chmod,
-    /// fchown(2).
     Chown,
-    /// `FS_IOC_SETFLAGS`.
+    /// `FS_IOC_SETFLAGS` or `BTRFS_IOC_SUBVOL_SETFLAGS`.
     SetFlags,
-    /// `Q_XSETQLIM` or `BTRFS_IOC_QGROUP_LIMIT`: a limit is set or lifted.
+    /// `Q_XSETQLIM` or `BTRFS_IOC_QGROUP_LIMIT`.
     Limit,
-    /// `BTRFS_IOC_QGROUP_CREATE`: a qgroup is made or removed.
+    /// `BTRFS_IOC_QGROUP_CREATE`, which also removes.
     Qgroup,
-    /// `FS_IOC_FSSETXATTR`: a directory is given a project number.
+    /// `FS_IOC_FSSETXATTR`: sets a project id.
     SetProject,
     /// `BTRFS_IOC_SUBVOL_CREATE_V2`.
     CreateSubvolume,
@@ -61,13 +57,9 @@ pub enum Step {
     Share,
     /// `copy_file_range(2)`.
     CopyRange,
-    /// ftruncate(2).
     Truncate,
-    /// linkat(2).
     Link,
-    /// symlinkat(2).
     Symlink,
-    /// mknodat(2).
     Mknod,
     /// fsetxattr(2).
     SetAttribute,
@@ -75,7 +67,7 @@ pub enum Step {
     SetTimes,
 }
 
-/// What a step is on.
+/// The object of a step.
 #[derive(Debug, Clone, Copy)]
 pub enum Object<'a> {
     /// An open file or directory.
@@ -84,9 +76,9 @@ pub enum Object<'a> {
     Entry(BorrowedFd<'a>, &'a OsStr),
     /// An entry that moves, from one directory and name to another.
     Moved {
-        /// Where it was.
+        /// Its directory and name before.
         from: (BorrowedFd<'a>, &'a OsStr),
-        /// Where it is then.
+        /// Its directory and name after.
         to: (BorrowedFd<'a>, &'a OsStr),
     },
 }
@@ -100,17 +92,18 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Sees every step before and after it; an error before stands for the step's own.
+/// Observes every step.
 pub trait Observer: Send + Sync + fmt::Debug {
-    /// Called before a step on an entry (or on an open file, whose name is then empty).
+    /// Called before a step with the name of the entry, or an empty name for an open file. An error
+    /// replaces the step.
     fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
         Ok(())
     }
     /// Called after a step that succeeded.
     fn after(&self, _step: Step, _name: &OsStr) {}
-    /// Called after that with what the step was on, for those who follow what is on the disk.
+    /// Called after `after` with the object of the step.
     fn changed(&self, _step: Step, _object: Object<'_>) {}
-    /// Whether a sync is skipped. Its caller is told that it succeeded; nothing else is called.
+    /// Whether a sync is skipped. It then reports success, and no other method is called.
     fn skips(&self, _sync: Step, _file: BorrowedFd<'_>) -> bool {
         false
     }
@@ -125,7 +118,7 @@ pub struct Os {
 type Outcome<T = ()> = Result<T, Errno>;
 
 impl Os {
-    /// The system with an observer of every step.
+    /// System calls with an observer.
     pub fn observed(observer: Arc<dyn Observer>) -> Self {
         Self {
             observer: Some(observer),
@@ -148,23 +141,42 @@ impl Os {
         Ok(value)
     }
 
+    fn on_file<T>(
+        &self,
+        step: Step,
+        file: impl AsFd,
+        call: impl FnOnce(BorrowedFd<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let file = file.as_fd();
+        self.step(step, Object::Open(file), || call(file))
+    }
+
+    fn on_entry<T>(
+        &self,
+        step: Step,
+        (dir, name): (impl AsFd, impl AsRef<OsStr>),
+        call: impl FnOnce(BorrowedFd<'_>, &OsStr) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        self.step(step, Object::Entry(dir, name), || call(dir, name))
+    }
+
     fn sync(&self, step: Step, file: impl AsFd, call: fn(BorrowedFd<'_>) -> Outcome) -> Outcome {
         let file = file.as_fd();
         match &self.observer {
             Some(observer) if observer.skips(step, file) => Ok(()),
-            _ => self.step(step, Object::Open(file), || call(file)),
+            _ => self.on_file(step, file, call),
         }
     }
 
-    /// Makes a directory with a mode, less the umask.
+    /// Creates a directory with a mode, less the umask.
     pub fn mkdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>, mode: u32) -> Outcome {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        self.step(Step::Mkdir, Object::Entry(dir, name), || {
+        self.on_entry(Step::Mkdir, (dir, name), |dir, name| {
             rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))
         })
     }
 
-    /// Makes a file that must not exist yet, for writing, readable by root alone.
+    /// Creates a file that must not exist yet, for writing, readable by root alone.
     pub fn create(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
         self.create_as(dir, name, 0o600)
     }
@@ -176,19 +188,16 @@ impl Os {
         name: impl AsRef<OsStr>,
         mode: u32,
     ) -> Outcome<OwnedFd> {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(mode);
-        self.step(Step::Create, Object::Entry(dir, name), || {
-            rustix::fs::openat(dir, name, flags, mode)
+        self.on_entry(Step::Create, (dir, name), |dir, name| {
+            rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))
         })
     }
 
     /// Writes all of `bytes`.
     pub fn write_all(&self, file: impl AsFd, bytes: &[u8]) -> Outcome {
-        let file = file.as_fd();
-        self.step(Step::Write, Object::Open(file), || {
+        self.on_file(Step::Write, file, |file| {
             let mut rest = bytes;
             while !rest.is_empty() {
                 match rustix::io::write(file, rest) {
@@ -206,12 +215,12 @@ impl Os {
         self.sync(Step::Fsync, file, |file| rustix::fs::fsync(file))
     }
 
-    /// Makes all of a filesystem durable.
+    /// Makes a filesystem durable.
     pub fn syncfs(&self, file: impl AsFd) -> Outcome {
         self.sync(Step::Syncfs, file, |file| rustix::fs::syncfs(file))
     }
 
-    /// Renames, replacing the file that is there.
+    /// Renames, and replaces the file at the new name.
     pub fn replace(
         &self,
         from: (impl AsFd, impl AsRef<OsStr>),
@@ -235,78 +244,70 @@ impl Os {
         (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
         flags: RenameFlags,
     ) -> Outcome {
-        let (from_dir, from) = (from_dir.as_fd(), from.as_ref());
-        let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
-        let object = Object::Moved {
-            from: (from_dir, from),
-            to: (to_dir, to),
-        };
-        self.step(Step::Rename, object, || {
-            rustix::fs::renameat_with(from_dir, from, to_dir, to, flags)
+        let (from, to) = (
+            (from_dir.as_fd(), from.as_ref()),
+            (to_dir.as_fd(), to.as_ref()),
+        );
+        self.step(Step::Rename, Object::Moved { from, to }, || {
+            rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)
         })
     }
 
-    /// Removes a name that is no directory.
+    /// Removes an entry that is not a directory.
     pub fn unlink(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        self.step(Step::Unlink, Object::Entry(dir, name), || {
+        self.on_entry(Step::Unlink, (dir, name), |dir, name| {
             rustix::fs::unlinkat(dir, name, AtFlags::empty())
         })
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        self.step(Step::Rmdir, Object::Entry(dir, name), || {
+        self.on_entry(Step::Rmdir, (dir, name), |dir, name| {
             rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
         })
     }
 
     /// Sets the permission bits.
     pub fn chmod(&self, file: impl AsFd, mode: u32) -> Outcome {
-        let file = file.as_fd();
-        self.step(Step::Chmod, Object::Open(file), || {
+        self.on_file(Step::Chmod, file, |file| {
             rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
         })
     }
 
-    /// Sets owner and group, also of what is held as a place only.
+    /// Sets owner and group, also through a descriptor that was opened with `O_PATH`.
     pub fn chown(&self, file: impl AsFd, uid: u32, gid: u32) -> Outcome {
-        let file = file.as_fd();
         let uid = rustix::fs::Uid::from_raw(uid);
         let gid = rustix::fs::Gid::from_raw(gid);
-        self.step(Step::Chown, Object::Open(file), || {
+        self.on_file(Step::Chown, file, |file| {
             rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
         })
     }
 
     /// Clears the immutable and append-only flags, if any is set.
     pub fn clear_flags(&self, file: impl AsFd) -> Outcome {
-        let file = file.as_fd();
         let protected = IFlags::IMMUTABLE | IFlags::APPEND;
-        let flags = rustix::fs::ioctl_getflags(file)?;
+        let flags = rustix::fs::ioctl_getflags(&file)?;
         if !flags.intersects(protected) {
             return Ok(());
         }
-        self.step(Step::SetFlags, Object::Open(file), || {
+        self.on_file(Step::SetFlags, file, |file| {
             rustix::fs::ioctl_setflags(file, flags - protected)
         })
     }
 
-    /// Makes a btrfs subvolume writable, if it is not.
+    /// Makes a read-only btrfs subvolume writable.
     pub fn clear_read_only(&self, subvolume: impl AsFd) -> Outcome {
-        let subvolume = subvolume.as_fd();
-        let flags = sys::subvolume_flags(subvolume)?;
+        let flags = sys::subvolume_flags(subvolume.as_fd())?;
         if flags & sys::SUBVOLUME_READ_ONLY == 0 {
             return Ok(());
         }
-        self.step(Step::SetFlags, Object::Open(subvolume), || {
+        self.on_file(Step::SetFlags, subvolume, |subvolume| {
             sys::set_subvolume_flags(subvolume, flags & !sys::SUBVOLUME_READ_ONLY)
         })
     }
 
-    /// Limits what may be charged under a project number of a filesystem, in blocks of 512 bytes
-    /// and in inodes; 0 lifts a limit.
+    /// Sets the limits of a project id of a filesystem, in blocks of 512 bytes and in inodes; 0 lifts
+    /// a limit.
     pub fn limit_project(
         &self,
         filesystem: impl AsFd,
@@ -314,86 +315,78 @@ impl Os {
         blocks: u64,
         inodes: u64,
     ) -> Outcome {
-        let filesystem = filesystem.as_fd();
-        self.step(Step::Limit, Object::Open(filesystem), || {
+        self.on_file(Step::Limit, filesystem, |filesystem| {
             sys::limit_project(filesystem, id, blocks, inodes)
         })
     }
 
-    /// Gives a file or directory a project number; `inherited`: everything made in it has it too.
+    /// Sets the project id of a file or directory; `inherited`: also of its new entries.
     pub fn set_project(&self, file: impl AsFd, id: u32, inherited: bool) -> Outcome {
-        let file = file.as_fd();
-        self.step(Step::SetProject, Object::Open(file), || {
+        self.on_file(Step::SetProject, file, |file| {
             sys::set_project(file, id, inherited)
         })
     }
 
-    /// Makes a btrfs qgroup that must not exist yet.
+    /// Creates a btrfs qgroup that must not exist yet.
     pub fn create_qgroup(&self, filesystem: impl AsFd, qgroup: u64) -> Outcome {
-        let filesystem = filesystem.as_fd();
-        self.step(Step::Qgroup, Object::Open(filesystem), || {
+        self.on_file(Step::Qgroup, filesystem, |filesystem| {
             sys::create_qgroup(filesystem, qgroup)
         })
     }
 
-    /// Removes a btrfs qgroup that nothing is charged to.
+    /// Removes a btrfs qgroup without charges.
     pub fn remove_qgroup(&self, filesystem: impl AsFd, qgroup: u64) -> Outcome {
-        let filesystem = filesystem.as_fd();
-        self.step(Step::Qgroup, Object::Open(filesystem), || {
+        self.on_file(Step::Qgroup, filesystem, |filesystem| {
             sys::remove_qgroup(filesystem, qgroup)
         })
     }
 
-    /// Limits what may be charged to a btrfs qgroup, in bytes; 0 lifts the limit.
+    /// Sets the limit of a btrfs qgroup, in bytes; 0 lifts it.
     pub fn limit_qgroup(&self, filesystem: impl AsFd, qgroup: u64, bytes: u64) -> Outcome {
-        let filesystem = filesystem.as_fd();
-        self.step(Step::Limit, Object::Open(filesystem), || {
+        self.on_file(Step::Limit, filesystem, |filesystem| {
             sys::limit_qgroup(filesystem, qgroup, bytes)
         })
     }
 
-    /// Makes a btrfs subvolume, charged to a qgroup if one is given.
+    /// Creates a btrfs subvolume, charged to a qgroup if one is given.
     pub fn create_subvolume(
         &self,
         dir: impl AsFd,
         name: impl AsRef<OsStr>,
         qgroup: Option<u64>,
     ) -> Outcome {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        self.step(Step::CreateSubvolume, Object::Entry(dir, name), || {
+        self.on_entry(Step::CreateSubvolume, (dir, name), |dir, name| {
             sys::create_subvolume(dir, name, qgroup)
         })
     }
 
-    /// Makes `name` in `dir` a snapshot of a btrfs subvolume, charged to a qgroup if one is given.
+    /// Creates a snapshot of a btrfs subvolume, charged to a qgroup if one is given.
     pub fn snapshot_subvolume(
         &self,
         source: impl AsFd,
-        (dir, name): (impl AsFd, &str),
+        target: (impl AsFd, &str),
         qgroup: Option<u64>,
         read_only: bool,
     ) -> Outcome {
-        let (source, dir, name) = (source.as_fd(), dir.as_fd(), OsStr::new(name));
-        self.step(Step::SnapshotSubvolume, Object::Entry(dir, name), || {
-            sys::snapshot_subvolume(source, dir, name, qgroup, read_only)
+        self.on_entry(Step::SnapshotSubvolume, target, |dir, name| {
+            sys::snapshot_subvolume(source.as_fd(), dir, name, qgroup, read_only)
         })
     }
 
-    /// Makes all of a btrfs durable, and has the space of destroyed subvolumes freed soon.
+    /// Makes a btrfs durable, and wakes the thread that frees the space of destroyed subvolumes.
     pub fn sync_btrfs(&self, filesystem: impl AsFd) -> Outcome {
         self.sync(Step::Syncfs, filesystem, sys::sync_btrfs)
     }
 
-    /// Destroys a btrfs subvolume that holds no other.
+    /// Destroys a btrfs subvolume that contains no other.
     pub fn destroy_subvolume(&self, filesystem: impl AsFd, id: u64) -> Outcome {
-        let filesystem = filesystem.as_fd();
-        self.step(Step::DestroySubvolume, Object::Open(filesystem), || {
+        self.on_file(Step::DestroySubvolume, filesystem, |filesystem| {
             sys::destroy_subvolume(filesystem, id)
         })
     }
 }
 
-/// What identifies a file or directory: the device and inode numbers.
+/// The identity of a file or directory: its device and inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
     device: (u32, u32),
@@ -401,27 +394,26 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// Whether it is the root of a subvolume, if it is a directory of a btrfs; there alone it has
-    /// this number.
+    /// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
     pub fn is_subvolume(self) -> bool {
         self.inode == sys::FIRST_FREE_OBJECTID
     }
 }
 
-/// What statx(2) says of an open file or an entry.
+/// The result of statx(2) for an open file or an entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
-    /// What it is identified by.
+    /// Its identity.
     pub id: FileId,
-    /// The mount it was seen through.
+    /// The mount through which it was opened.
     pub mount_id: u64,
     /// Whether it is the root of that mount.
     pub is_mount_root: bool,
     /// Its type.
     pub file_type: FileType,
-    /// How many names it has.
+    /// The number of its names.
     pub links: u32,
-    /// What it occupies, in bytes.
+    /// Its allocated space, in bytes.
     pub allocated: u64,
 }
 
@@ -450,7 +442,7 @@ pub fn status_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Status> {
     statx_at(dir, name).map(Status::from)
 }
 
-/// All that statx(2) says of an entry, as [`status_at`] asks it.
+/// As [`status_at`], with every field of statx(2).
 pub fn statx_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED)
@@ -461,7 +453,7 @@ pub fn status(file: impl AsFd) -> Outcome<Status> {
     statx(file).map(Status::from)
 }
 
-/// All that statx(2) says of an open file.
+/// As [`status`], with every field of statx(2).
 pub fn statx(file: impl AsFd) -> Outcome<Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(file, "", flags, STATX_WANTED)
@@ -483,22 +475,14 @@ pub fn open_dir(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     open_beneath(dir, path.as_ref(), flags)
 }
 
-/// Opens a directory beneath another as a place only, as mounts need it.
+/// Opens a directory beneath another with `O_PATH`, as mounts need it.
 pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     open_beneath(dir, path.as_ref(), flags)
 }
 
-/// Opens whatever an entry is, for reading; never blocks on a FIFO or a device that the caller's
-/// nodev mount forbids anyway.
-fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    open_beneath(dir, name.as_ref(), flags)
-}
-
-/// Opens a file or directory for changing its flags; anything else is not opened, even if it takes
-/// the entry's place meanwhile.
+/// Opens a file or directory to change its flags. Another type is not opened, even if it replaces
+/// the entry meanwhile.
 pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let place = open_beneath(dir, name.as_ref(), flags)?;
@@ -512,14 +496,13 @@ pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option
     rustix::fs::open(own_link(&place), flags, Mode::empty()).map(Some)
 }
 
-/// The link by which the kernel shows an open file.
+/// The link to an open file in /proc.
 fn own_link(file: impl AsFd) -> String {
-    use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd> {
-    // EAGAIN: something above was renamed while a BENEATH look-up went on.
+    // EAGAIN: a directory above was renamed during the lookup.
     const ATTEMPTS: usize = 16;
     let mut outcome = Err(Errno::AGAIN);
     for _ in 0..ATTEMPTS {
@@ -531,34 +514,31 @@ fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd>
     outcome
 }
 
-/// Opens a directory by its absolute path as a place only, following links.
+/// Opens a directory by its absolute path with `O_PATH`, following links.
 pub fn open_path(path: &Path) -> Outcome<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// Reads a small regular file whole; a larger one, or anything else, is an error.
+/// Reads a regular file. EFBIG: it has more than `limit` bytes; EINVAL: it is not a regular file.
 pub fn read_file(dir: impl AsFd, name: impl AsRef<OsStr>, limit: usize) -> Outcome<Vec<u8>> {
-    let file = open_entry(dir, name)?;
+    // NONBLOCK, because the entry may be a FIFO.
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open_beneath(dir, name.as_ref(), flags)?;
     if status(&file)?.file_type != FileType::RegularFile {
         return Err(Errno::INVAL);
     }
-    let mut content = Vec::with_capacity(4096);
-    loop {
-        if content.len() > limit {
-            return Err(Errno::FBIG);
-        }
-        let mut chunk = [0; 4096];
-        match rustix::io::read(&file, &mut chunk) {
-            Ok(0) => return Ok(content),
-            Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
+    let mut content = Vec::new();
+    let mut file = File::from(file).take(limit as u64 + 1);
+    match file.read_to_end(&mut content) {
+        Ok(_) if content.len() > limit => Err(Errno::FBIG),
+        Ok(_) => Ok(content),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     }
 }
 
-/// Calls `each` with the name and type of every entry of a directory, `.` and `..` left out.
+/// Calls `each` with the name and type of every entry of a directory except `.` and `..`.
 pub fn for_each_entry(
     dir: BorrowedFd<'_>,
     mut each: impl FnMut(&CStr, FileType) -> Outcome,
@@ -577,8 +557,7 @@ pub fn for_each_entry(
 }
 
 /// The names of a directory's entries, sorted.
-pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<std::ffi::OsString>> {
-    use std::os::unix::ffi::OsStrExt;
+pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<OsString>> {
     let mut names = Vec::new();
     for_each_entry(dir, |name, _| {
         names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
@@ -593,11 +572,8 @@ pub fn is_empty(dir: BorrowedFd<'_>) -> Outcome<bool> {
     Ok(entry_names(dir)?.is_empty())
 }
 
-/// The path an open file has in this process's view of the mounts.
+/// The path of an open file in the mount namespace of this process.
 pub fn path_of(file: impl AsFd) -> Outcome<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
     let target = rustix::fs::readlink(own_link(&file), Vec::new())?;
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(
-        target.into_bytes(),
-    )))
+    Ok(OsString::from_vec(target.into_bytes()).into())
 }

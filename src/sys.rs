@@ -1,4 +1,4 @@
-//! System calls that no crate wraps: the only unsafe code of the crate.
+//! System calls that no dependency wraps. This is the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -7,25 +7,20 @@ use std::os::unix::ffi::OsStrExt;
 
 use nix::libc;
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 
-/// A change to the attributes of a mount, in the kernel's `MOUNT_ATTR_*` and `MS_*` values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MountAttributes {
-    /// `MOUNT_ATTR_*` to set.
-    pub set: u64,
-    /// `MOUNT_ATTR_*` to clear before.
-    pub clear: u64,
-    /// The propagation type, as in `MS_PRIVATE`; 0 leaves it.
-    pub propagation: u64,
-}
-
-/// Changes the attributes of the one mount whose root `mount` refers to: `mount_setattr(2)`.
-pub fn mount_setattr(mount: BorrowedFd<'_>, change: MountAttributes) -> Result<(), Errno> {
+/// Clears and then sets `MOUNT_ATTR_*` of the mount whose root is `mount`, and sets its propagation
+/// type, as in `MS_PRIVATE`: `mount_setattr(2)`.
+pub fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    set: u64,
+    clear: u64,
+    propagation: u64,
+) -> Result<(), Errno> {
     let attr = libc::mount_attr {
-        attr_set: change.set,
-        attr_clr: change.clear,
-        propagation: change.propagation,
+        attr_set: set,
+        attr_clr: clear,
+        propagation,
         userns_fd: 0,
     };
     // SAFETY: the descriptor is open for as long as the borrow lives, the path is a
@@ -44,27 +39,25 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, change: MountAttributes) -> Result<(
     last_outcome(result)
 }
 
-/// What is limited and charged under one project number: `struct fs_disk_quota` of
-/// `linux/dqblk_xfs.h`. Blocks are 512 bytes.
+/// The limits and charges of one project id: `struct fs_disk_quota` of `linux/dqblk_xfs.h`. Blocks
+/// are 512 bytes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskQuota {
     version: i8,
     flags: i8,
     fieldmask: u16,
-    /// The project number.
+    /// The project id.
     pub id: u32,
     /// The limit in blocks; 0: none.
     pub block_hard_limit: u64,
-    /// The limit in blocks that may be passed for a time.
-    pub block_soft_limit: u64,
+    block_soft_limit: u64,
     /// The limit in inodes; 0: none.
     pub inode_hard_limit: u64,
-    /// The limit in inodes that may be passed for a time.
-    pub inode_soft_limit: u64,
-    /// What is charged, in blocks.
+    inode_soft_limit: u64,
+    /// The charge in blocks.
     pub blocks: u64,
-    /// What is charged, in inodes.
+    /// The charge in inodes.
     pub inodes: u64,
     timers: [i32; 2],
     warnings: [u16; 2],
@@ -88,9 +81,9 @@ struct QuotaState {
     warnings: [u16; 2],
 }
 
-/// `FS_QUOTA_PDQ_ACCT`: project quota counts.
+/// `FS_QUOTA_PDQ_ACCT`: project quota is counted.
 pub const PROJECT_ACCOUNTED: u16 = 1 << 4;
-/// `FS_QUOTA_PDQ_ENFD`: project quota limits.
+/// `FS_QUOTA_PDQ_ENFD`: project quota is enforced.
 pub const PROJECT_ENFORCED: u16 = 1 << 5;
 
 const Q_XGETQUOTA: i32 = xfs_command(3);
@@ -129,8 +122,8 @@ unsafe fn quotactl<T>(
     last_outcome(result)
 }
 
-/// Whether project quota counts and limits on a filesystem, as `PROJECT_*` flags. ENOSYS where
-/// there is no quota at all.
+/// Whether a filesystem counts and enforces project quota, as `PROJECT_*` flags. ENOSYS: it has no
+/// quota.
 pub fn project_quota_state(file: BorrowedFd<'_>) -> Result<u16, Errno> {
     let mut state = QuotaState {
         version: 1, // FS_QSTAT_VERSION
@@ -141,7 +134,7 @@ pub fn project_quota_state(file: BorrowedFd<'_>) -> Result<u16, Errno> {
     Ok(state.flags)
 }
 
-/// What is limited and charged under a project number. ENOENT where XFS never saw it.
+/// The limits and charges of a project id. ENOENT: XFS never used the id.
 pub fn project_quota(file: BorrowedFd<'_>, id: u32) -> Result<DiskQuota, Errno> {
     let mut quota = DiskQuota::default();
     // SAFETY: Q_XGETQUOTA fills a `struct fs_disk_quota`, which `DiskQuota` is.
@@ -149,8 +142,7 @@ pub fn project_quota(file: BorrowedFd<'_>, id: u32) -> Result<DiskQuota, Errno> 
     Ok(quota)
 }
 
-/// As [`project_quota`], of the first number not below `id` that the filesystem knows. ENOENT
-/// where there is none.
+/// As [`project_quota`], for the first id from `id` on that the filesystem knows. ENOENT: none.
 pub fn next_project_quota(file: BorrowedFd<'_>, id: u32) -> Result<DiskQuota, Errno> {
     let mut quota = DiskQuota::default();
     // SAFETY: Q_XGETNEXTQUOTA fills a `struct fs_disk_quota`, which `DiskQuota` is.
@@ -158,8 +150,7 @@ pub fn next_project_quota(file: BorrowedFd<'_>, id: u32) -> Result<DiskQuota, Er
     Ok(quota)
 }
 
-/// Limits what may be charged under a project number, in blocks of 512 bytes and in inodes; 0
-/// lifts a limit.
+/// Sets the limits of a project id, in blocks of 512 bytes and in inodes; 0 lifts a limit.
 pub fn limit_project(file: BorrowedFd<'_>, id: u32, blocks: u64, inodes: u64) -> Result<(), Errno> {
     const FS_DQUOT_VERSION: i8 = 1;
     const FS_PROJ_QUOTA: i8 = 2;
@@ -200,19 +191,21 @@ struct ExtendedAttributes {
     padding: [u8; 8],
 }
 
-/// `FS_XFLAG_PROJINHERIT`: what is made in the directory has its project number.
+/// `FS_XFLAG_PROJINHERIT`: new entries of the directory inherit its project id.
 const PROJECT_INHERITED: u32 = 0x200;
 
-/// The project number of a file or directory, and whether what is made in it inherits it:
-/// `FS_IOC_FSGETXATTR`.
+const FS_IOC_FSGETXATTR: Opcode = opcode::read::<ExtendedAttributes>(b'X', 31);
+const FS_IOC_FSSETXATTR: Opcode = opcode::write::<ExtendedAttributes>(b'X', 32);
+
+/// The project id of a file or directory, and whether new entries inherit it: `FS_IOC_FSGETXATTR`.
 pub fn project_of(file: BorrowedFd<'_>) -> Result<(u32, bool), Errno> {
     let attributes = extended_attributes(file)?;
     let inherited = attributes.flags & PROJECT_INHERITED != 0;
     Ok((attributes.project, inherited))
 }
 
-/// Gives a file or directory a project number; `inherited`: everything made in the directory has it
-/// too. `FS_IOC_FSSETXATTR`.
+/// Sets the project id of a file or directory, and whether new entries inherit it:
+/// `FS_IOC_FSSETXATTR`.
 pub fn set_project(file: BorrowedFd<'_>, id: u32, inherited: bool) -> Result<(), Errno> {
     let mut attributes = extended_attributes(file)?;
     attributes.project = id;
@@ -221,29 +214,21 @@ pub fn set_project(file: BorrowedFd<'_>, id: u32, inherited: bool) -> Result<(),
     } else {
         attributes.flags &= !PROJECT_INHERITED;
     }
-    // SAFETY: the opcode is that of an ioctl which reads one `struct fsxattr` and writes nothing.
-    unsafe {
-        ioctl(
-            file,
-            Setter::<{ opcode::write::<ExtendedAttributes>(b'X', 32) }, _>::new(attributes),
-        )
-    }
+    // SAFETY: the ioctl reads one `struct fsxattr`.
+    unsafe { ioctl(file, Setter::<FS_IOC_FSSETXATTR, _>::new(attributes)) }
 }
 
 fn extended_attributes(file: BorrowedFd<'_>) -> Result<ExtendedAttributes, Errno> {
-    // SAFETY: the opcode is that of an ioctl which writes one `struct fsxattr` and reads nothing.
-    unsafe {
-        ioctl(
-            file,
-            Getter::<{ opcode::read::<ExtendedAttributes>(b'X', 31) }, ExtendedAttributes>::new(),
-        )
-    }
+    // SAFETY: the ioctl writes one `struct fsxattr`.
+    unsafe { ioctl(file, Getter::<FS_IOC_FSGETXATTR, _>::new()) }
 }
 
-/// How many extents a file has: `FS_IOC_FIEMAP` without a place for any.
+/// The number of extents of a file: `FS_IOC_FIEMAP` with an empty array for them.
 pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
+    const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Map>(b'f', 11);
     /// `struct fiemap` of `linux/fiemap.h`, without extents behind it.
     #[repr(C)]
+    #[derive(Default)]
     struct Map {
         start: u64,
         length: u64,
@@ -253,21 +238,12 @@ pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
         reserved: u32,
     }
     let mut map = Map {
-        start: 0,
         length: u64::MAX,
-        flags: 0,
-        mapped: 0,
-        places: 0,
-        reserved: 0,
+        ..Map::default()
     };
-    // SAFETY: the opcode is that of an ioctl which reads and writes one `struct fiemap`, and behind
-    // it as many extents as it says there is place for: none.
-    unsafe {
-        ioctl(
-            file,
-            Updater::<{ opcode::read_write::<Map>(b'f', 11) }, _>::new(&mut map),
-        )?;
-    };
+    // SAFETY: the ioctl reads and writes one `struct fiemap`, and behind it an array of `places`
+    // extents, which is empty.
+    unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, _>::new(&mut map))? };
     Ok(map.mapped)
 }
 
@@ -286,43 +262,42 @@ struct Geometry {
 
 /// Whether files of an XFS can share blocks: the flags of `XFS_IOC_FSGEOMETRY_V4`.
 pub fn has_reflinks(filesystem: BorrowedFd<'_>) -> Result<bool, Errno> {
+    const XFS_IOC_FSGEOMETRY_V4: Opcode = opcode::read::<Geometry>(b'X', 124);
     const REFLINK: u32 = 1 << 20;
-    // SAFETY: the opcode is that of an ioctl which writes one `struct xfs_fsop_geom_v4`, which
-    // `Geometry` is, and reads nothing.
-    let geometry = unsafe {
-        ioctl(
-            filesystem,
-            Getter::<{ opcode::read::<Geometry>(b'X', 124) }, Geometry>::new(),
-        )
-    };
-    Ok(geometry?.flags & REFLINK != 0)
+    // SAFETY: the ioctl writes one `struct xfs_fsop_geom_v4`, which `Geometry` is.
+    let geometry: Geometry =
+        unsafe { ioctl(filesystem, Getter::<XFS_IOC_FSGEOMETRY_V4, _>::new())? };
+    Ok(geometry.flags & REFLINK != 0)
 }
 
 /// `BTRFS_SUBVOL_RDONLY`.
 pub const SUBVOLUME_READ_ONLY: u64 = 1 << 1;
 
+/// The opcodes of btrfs, with the arguments of `linux/btrfs.h`.
 const BTRFS: u8 = 0x94;
+const BTRFS_IOC_SYNC: Opcode = opcode::none(BTRFS, 8);
+const BTRFS_IOC_TREE_SEARCH: Opcode = opcode::read_write::<SearchArguments>(BTRFS, 17);
+const BTRFS_IOC_INO_LOOKUP: Opcode = opcode::read_write::<LookupArguments>(BTRFS, 18);
+const BTRFS_IOC_SNAP_CREATE_V2: Opcode = opcode::write::<VolumeArguments>(BTRFS, 23);
+const BTRFS_IOC_SUBVOL_CREATE_V2: Opcode = opcode::write::<VolumeArguments>(BTRFS, 24);
+const BTRFS_IOC_SUBVOL_GETFLAGS: Opcode = opcode::read::<u64>(BTRFS, 25);
+const BTRFS_IOC_SUBVOL_SETFLAGS: Opcode = opcode::write::<u64>(BTRFS, 26);
+const BTRFS_IOC_FS_INFO: Opcode = opcode::read::<Information>(BTRFS, 31);
+const BTRFS_IOC_QUOTA_CTL: Opcode = opcode::read_write::<[u64; 2]>(BTRFS, 40);
+const BTRFS_IOC_QGROUP_CREATE: Opcode = opcode::write::<[u64; 2]>(BTRFS, 42);
+const BTRFS_IOC_QGROUP_LIMIT: Opcode = opcode::read::<LimitArguments>(BTRFS, 43);
+const BTRFS_IOC_SNAP_DESTROY_V2: Opcode = opcode::write::<VolumeArguments>(BTRFS, 63);
 
-/// The flags of a btrfs subvolume: `BTRFS_IOC_SUBVOL_GETFLAGS` on its root.
+/// The flags of a btrfs subvolume, by its root.
 pub fn subvolume_flags(root: BorrowedFd<'_>) -> Result<u64, Errno> {
-    // SAFETY: the opcode is that of an ioctl which writes one u64 and reads nothing.
-    unsafe {
-        ioctl(
-            root,
-            Getter::<{ opcode::read::<u64>(BTRFS, 25) }, u64>::new(),
-        )
-    }
+    // SAFETY: the ioctl writes one u64.
+    unsafe { ioctl(root, Getter::<BTRFS_IOC_SUBVOL_GETFLAGS, _>::new()) }
 }
 
-/// Sets the flags of a btrfs subvolume: `BTRFS_IOC_SUBVOL_SETFLAGS` on its root.
+/// Sets the flags of a btrfs subvolume, by its root.
 pub fn set_subvolume_flags(root: BorrowedFd<'_>, flags: u64) -> Result<(), Errno> {
-    // SAFETY: the opcode is that of an ioctl which reads one u64 and writes nothing.
-    unsafe {
-        ioctl(
-            root,
-            Setter::<{ opcode::write::<u64>(BTRFS, 26) }, u64>::new(flags),
-        )
-    }
+    // SAFETY: the ioctl reads one u64.
+    unsafe { ioctl(root, Setter::<BTRFS_IOC_SUBVOL_SETFLAGS, _>::new(flags)) }
 }
 
 /// `struct btrfs_ioctl_vol_args_v2` of `linux/btrfs.h`.
@@ -358,7 +333,7 @@ impl VolumeArguments {
         Ok(arguments)
     }
 
-    /// With the qgroup to be charged, if there is one; `inherit` must outlive the call.
+    /// Adds the qgroup to be charged, if there is one; `inherit` must outlive the call.
     fn with(mut self, inherit: &Inherit) -> Self {
         const SUBVOL_QGROUP_INHERIT: u64 = 1 << 2;
         if inherit.qgroup != 0 {
@@ -403,8 +378,7 @@ struct QgroupLimit {
     reserved: [u64; 2],
 }
 
-/// Makes a btrfs subvolume, charged to a qgroup from its first byte if one is given:
-/// `BTRFS_IOC_SUBVOL_CREATE_V2`.
+/// Creates a btrfs subvolume, charged to a qgroup from its first byte if one is given.
 pub fn create_subvolume(
     dir: BorrowedFd<'_>,
     name: &OsStr,
@@ -412,18 +386,13 @@ pub fn create_subvolume(
 ) -> Result<(), Errno> {
     let inherit = Inherit::from(qgroup);
     let arguments = VolumeArguments::new(name.as_bytes())?.with(&inherit);
-    // SAFETY: the opcode is that of an ioctl which reads one `btrfs_ioctl_vol_args_v2` and, if its
-    // flags say so, `inherit`, of the size it says, which lives until the call returns.
-    unsafe {
-        ioctl(
-            dir,
-            Setter::<{ opcode::write::<VolumeArguments>(BTRFS, 24) }, _>::new(arguments),
-        )
-    }
+    // SAFETY: the ioctl reads one `btrfs_ioctl_vol_args_v2` and, if its flags say so, `inherit` of
+    // the size in it; `inherit` lives until the call returns.
+    unsafe { ioctl(dir, Setter::<BTRFS_IOC_SUBVOL_CREATE_V2, _>::new(arguments)) }
 }
 
-/// Makes `name` in `dir` a snapshot of the btrfs subvolume `source`, what is written to it from
-/// then on charged to a qgroup if one is given: `BTRFS_IOC_SNAP_CREATE_V2`. It is durable on return.
+/// Creates a snapshot of the btrfs subvolume `source`. Later writes to it are charged to a qgroup if
+/// one is given. It is durable on return.
 pub fn snapshot_subvolume(
     source: BorrowedFd<'_>,
     dir: BorrowedFd<'_>,
@@ -431,79 +400,69 @@ pub fn snapshot_subvolume(
     qgroup: Option<u64>,
     read_only: bool,
 ) -> Result<(), Errno> {
-    const SUBVOL_RDONLY: u64 = 1 << 1;
     let inherit = Inherit::from(qgroup);
     let mut arguments = VolumeArguments::new(name.as_bytes())?.with(&inherit);
     arguments.fd = source.as_raw_fd().into();
     if read_only {
-        arguments.flags |= SUBVOL_RDONLY;
+        arguments.flags |= SUBVOLUME_READ_ONLY;
     }
     // SAFETY: as in `create_subvolume`, and `source` is open for as long as the borrow lives.
-    unsafe {
-        ioctl(
-            dir,
-            Setter::<{ opcode::write::<VolumeArguments>(BTRFS, 23) }, _>::new(arguments),
-        )
-    }
+    unsafe { ioctl(dir, Setter::<BTRFS_IOC_SNAP_CREATE_V2, _>::new(arguments)) }
 }
 
-/// Destroys a btrfs subvolume by its id, with all that is in it but other subvolumes, which must
-/// have been destroyed before: `BTRFS_IOC_SNAP_DESTROY_V2`. The space comes back in the background.
+/// Destroys a btrfs subvolume by its id, with its content. It must contain no other subvolume. The
+/// kernel frees the space in the background.
 pub fn destroy_subvolume(filesystem: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
     const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
     let mut arguments = VolumeArguments::new(&id.to_ne_bytes())?;
     arguments.flags = SUBVOL_SPEC_BY_ID;
-    // SAFETY: the opcode is that of an ioctl which reads one `btrfs_ioctl_vol_args_v2`.
+    // SAFETY: the ioctl reads one `btrfs_ioctl_vol_args_v2`.
     unsafe {
         ioctl(
             filesystem,
-            Setter::<{ opcode::write::<VolumeArguments>(BTRFS, 63) }, _>::new(arguments),
+            Setter::<BTRFS_IOC_SNAP_DESTROY_V2, _>::new(arguments),
         )
     }
 }
 
-/// Commits a btrfs and wakes what frees the space of destroyed subvolumes, which syncfs(2) leaves
-/// asleep for half a minute: `BTRFS_IOC_SYNC`.
+/// Commits a btrfs and wakes the thread that frees the space of destroyed subvolumes. After
+/// syncfs(2) that thread sleeps for half a minute.
 pub fn sync_btrfs(filesystem: BorrowedFd<'_>) -> Result<(), Errno> {
-    // SAFETY: the opcode is that of an ioctl without an argument.
-    unsafe { ioctl(filesystem, NoArg::<{ opcode::none(BTRFS, 8) }>::new()) }
+    // SAFETY: the ioctl has no argument.
+    unsafe { ioctl(filesystem, NoArg::<BTRFS_IOC_SYNC>::new()) }
 }
 
-/// The id of the btrfs subvolume that a directory is in: `BTRFS_IOC_INO_LOOKUP`.
+/// `struct btrfs_ioctl_ino_lookup_args` of `linux/btrfs.h`.
+#[repr(C)]
+struct LookupArguments {
+    tree: u64,
+    object: u64,
+    name: [u8; 4080],
+}
+
+/// The id of the btrfs subvolume that contains a directory.
 pub fn subvolume_of(dir: BorrowedFd<'_>) -> Result<u64, Errno> {
-    #[repr(C)]
-    struct Arguments {
-        tree: u64,
-        object: u64,
-        name: [u8; 4080],
-    }
-    let mut arguments = Arguments {
+    let mut arguments = LookupArguments {
         tree: 0,
         object: FIRST_FREE_OBJECTID,
         name: [0; 4080],
     };
-    // SAFETY: the opcode is that of an ioctl which reads and writes one
-    // `btrfs_ioctl_ino_lookup_args`, which this struct is.
-    unsafe {
-        ioctl(
-            dir,
-            Updater::<{ opcode::read_write::<Arguments>(BTRFS, 18) }, _>::new(&mut arguments),
-        )?;
-    };
+    // SAFETY: the ioctl reads and writes one `btrfs_ioctl_ino_lookup_args`.
+    unsafe { ioctl(dir, Updater::<BTRFS_IOC_INO_LOOKUP, _>::new(&mut arguments))? };
     Ok(arguments.tree)
 }
 
-/// The number of the root directory of every btrfs subvolume: `BTRFS_FIRST_FREE_OBJECTID`.
+/// The inode number of the root directory of every btrfs subvolume: `BTRFS_FIRST_FREE_OBJECTID`.
 pub const FIRST_FREE_OBJECTID: u64 = 256;
 
 /// A key of a btrfs tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeKey {
-    /// What it is about.
+    /// The object id.
     pub object: u64,
-    /// The kind of item, as in `BTRFS_ROOT_REF_KEY`.
+    /// The type of the item, as in `BTRFS_ROOT_REF_KEY`.
     pub kind: u32,
-    /// What it is about besides.
+    /// The offset, whose meaning depends on the type.
     pub offset: u64,
 }
 
@@ -524,8 +483,8 @@ struct SearchArguments {
 
 const _: () = assert!(size_of::<SearchArguments>() == 4096);
 
-/// The offsets of the items of one object and kind in a btrfs tree, from `least` on, and at most
-/// as many as fit into one answer: `BTRFS_IOC_TREE_SEARCH`.
+/// The offsets of the items of one object and type in a btrfs tree, from `least` on: at most as
+/// many as fit into one answer.
 pub fn search_tree(
     filesystem: BorrowedFd<'_>,
     tree: u64,
@@ -543,13 +502,12 @@ pub fn search_tree(
         unused_more: [0; 4],
         found: [0; 3992],
     };
-    // SAFETY: the opcode is that of an ioctl which reads and writes one
-    // `btrfs_ioctl_search_args`.
+    // SAFETY: the ioctl reads and writes one `btrfs_ioctl_search_args`.
     unsafe {
         ioctl(
             filesystem,
-            Updater::<{ opcode::read_write::<SearchArguments>(BTRFS, 17) }, _>::new(&mut arguments),
-        )?;
+            Updater::<BTRFS_IOC_TREE_SEARCH, _>::new(&mut arguments),
+        )?
     };
     let offsets = Offsets(&arguments.found).take(arguments.items as usize);
     Ok(offsets.collect())
@@ -570,90 +528,92 @@ impl Iterator for Offsets<'_> {
     }
 }
 
-/// Makes a btrfs qgroup: `BTRFS_IOC_QGROUP_CREATE`. EEXIST where there is one of that number.
+/// Creates a btrfs qgroup. EEXIST: it exists already.
 pub fn create_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
-    make_qgroup(filesystem, true, qgroup)
-}
-
-/// Removes a btrfs qgroup: `BTRFS_IOC_QGROUP_CREATE`. EBUSY while something is charged to it.
-pub fn remove_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
-    make_qgroup(filesystem, false, qgroup)
-}
-
-fn make_qgroup(filesystem: BorrowedFd<'_>, create: bool, qgroup: u64) -> Result<(), Errno> {
-    let arguments = [u64::from(create), qgroup];
-    // SAFETY: the opcode is that of an ioctl which reads one `btrfs_ioctl_qgroup_create_args`, two
-    // u64.
+    // SAFETY: the ioctl reads one `btrfs_ioctl_qgroup_create_args`, two u64.
     unsafe {
         ioctl(
             filesystem,
-            Setter::<{ opcode::write::<[u64; 2]>(BTRFS, 42) }, _>::new(arguments),
+            Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([1, qgroup]),
         )
     }
 }
 
-/// Switches on simple quota on a btrfs: `BTRFS_IOC_QUOTA_CTL`.
+/// Removes a btrfs qgroup. EBUSY: it has charges.
+pub fn remove_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
+    // SAFETY: as in `create_qgroup`.
+    unsafe {
+        ioctl(
+            filesystem,
+            Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([0, qgroup]),
+        )
+    }
+}
+
+/// Switches on simple quota on a btrfs.
 pub fn enable_simple_quota(filesystem: BorrowedFd<'_>) -> Result<(), Errno> {
     const ENABLE_SIMPLE_QUOTA: u64 = 4;
     let mut arguments = [ENABLE_SIMPLE_QUOTA, 0];
-    // SAFETY: the opcode is that of an ioctl which reads and writes one
-    // `btrfs_ioctl_quota_ctl_args`, two u64.
+    // SAFETY: the ioctl reads and writes one `btrfs_ioctl_quota_ctl_args`, two u64.
     unsafe {
         ioctl(
             filesystem,
-            Updater::<{ opcode::read_write::<[u64; 2]>(BTRFS, 40) }, _>::new(&mut arguments),
+            Updater::<BTRFS_IOC_QUOTA_CTL, _>::new(&mut arguments),
         )
     }
 }
 
-/// Limits what may be charged to a btrfs qgroup, in bytes; 0 lifts the limit:
-/// `BTRFS_IOC_QGROUP_LIMIT`.
+/// `struct btrfs_ioctl_qgroup_limit_args` of `linux/btrfs.h`.
+#[repr(C)]
+struct LimitArguments {
+    qgroup: u64,
+    limit: QgroupLimit,
+}
+
+/// Sets the limit of a btrfs qgroup, in bytes; 0 lifts it.
 pub fn limit_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64, bytes: u64) -> Result<(), Errno> {
-    #[repr(C)]
-    struct Arguments {
-        qgroup: u64,
-        limit: QgroupLimit,
-    }
     const MAX_REFERENCED: u64 = 1;
-    let arguments = Arguments {
+    let arguments = LimitArguments {
         qgroup,
         limit: QgroupLimit {
             flags: MAX_REFERENCED,
-            // All ones lift it.
+            // The kernel takes this as no limit.
             max_referenced: if bytes == 0 { u64::MAX } else { bytes },
             ..QgroupLimit::default()
         },
     };
-    // SAFETY: the opcode, which says that the kernel writes, is that of an ioctl which only reads
-    // one `btrfs_ioctl_qgroup_limit_args`.
+    // SAFETY: the ioctl only reads one `btrfs_ioctl_qgroup_limit_args`, although its opcode says that
+    // it writes.
     unsafe {
         ioctl(
             filesystem,
-            Setter::<{ opcode::read::<Arguments>(BTRFS, 43) }, _>::new(arguments),
+            Setter::<BTRFS_IOC_QGROUP_LIMIT, _>::new(arguments),
         )
     }
 }
 
-/// The identity of a btrfs: `BTRFS_IOC_FS_INFO`.
+/// `struct btrfs_ioctl_fs_info_args` of `linux/btrfs.h`.
+#[repr(C)]
+struct Information {
+    devices: [u64; 2],
+    id: [u8; 16],
+    rest: [u8; 992],
+}
+
+/// The UUID of a btrfs.
 pub fn btrfs_id(filesystem: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
-    #[repr(C)]
-    struct Information {
-        devices: [u64; 2],
-        id: [u8; 16],
-        rest: [u8; 992],
-    }
     let mut information = Information {
         devices: [0; 2],
         id: [0; 16],
         rest: [0; 992],
     };
-    // SAFETY: the opcode, which says that the kernel only writes, is that of an ioctl which reads
-    // and writes one `btrfs_ioctl_fs_info_args`, which this struct is.
+    // SAFETY: the ioctl reads and writes one `btrfs_ioctl_fs_info_args`, although its opcode says
+    // that it only writes.
     unsafe {
         ioctl(
             filesystem,
-            Updater::<{ opcode::read::<Information>(BTRFS, 31) }, _>::new(&mut information),
-        )?;
+            Updater::<BTRFS_IOC_FS_INFO, _>::new(&mut information),
+        )?
     };
     Ok(information.id)
 }

@@ -1,5 +1,5 @@
-//! The words of the domain as types: whatever arrives as a string is parsed here once, and a raw
-//! string never reaches a path.
+//! Names, ids and sizes. A string of a request is parsed into one of these types once, and a raw
+//! string never becomes a path.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,10 +20,10 @@ pub struct Bytes(pub u64);
 impl Bytes {
     /// No bytes; as the size of a volume: no limit and nothing reserved.
     pub const ZERO: Bytes = Bytes(0);
-    /// The largest number the specification's signed fields can carry.
+    /// The largest number that the specification's signed fields can carry.
     pub const MAX: Bytes = Bytes(i64::MAX.cast_unsigned());
 
-    /// Whether it is none.
+    /// Whether there are no bytes.
     pub fn is_zero(&self) -> bool {
         self.0 == 0
     }
@@ -32,9 +32,7 @@ impl Bytes {
     pub fn to_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }
-}
 
-impl Bytes {
     /// The number in the nearest binary unit, for people.
     pub fn rounded(self) -> String {
         const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -78,18 +76,18 @@ impl Invalid {
         }
     }
 
-    /// The same problem of the field as its sender named it.
+    /// The same problem under the name that the sender gave the field.
     pub(crate) fn named(self, field: impl Into<String>) -> Self {
         Self::new(field, self.problem)
     }
 }
 
-/// Declares a string type whose values were checked by a `check` function when they were made.
+/// Declares a string type whose values `check` has accepted.
 macro_rules! checked_string {
     ($(#[$doc:meta])* $name:ident, $field:literal, $check:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[serde(try_from = "String")]
         pub struct $name(String);
 
         impl $name {
@@ -104,10 +102,8 @@ macro_rules! checked_string {
 
             fn from_str(text: &str) -> Result<Self, Invalid> {
                 let check: fn(&str) -> Result<(), String> = $check;
-                match check(text) {
-                    Ok(()) => Ok(Self(text.to_owned())),
-                    Err(problem) => Err(Invalid::new($field, problem)),
-                }
+                check(text).map_err(|problem| Invalid::new($field, problem))?;
+                Ok(Self(text.to_owned()))
             }
         }
 
@@ -116,12 +112,6 @@ macro_rules! checked_string {
 
             fn try_from(text: String) -> Result<Self, Invalid> {
                 text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(value: $name) -> String {
-                value.0
             }
         }
 
@@ -138,16 +128,16 @@ checked_string! {
     PoolName, "pool", check_pool_name
 }
 checked_string! {
-    /// The name of a Kubernetes node, at most 253 bytes.
+    /// The name of a Kubernetes node: at most 253 bytes.
     NodeName, "node", check_node_name
 }
 checked_string! {
-    /// The name the CO gives a volume: any Unicode the specification allows, at most 128 bytes.
-    /// It may hold `/`, `..` and newlines, so it is never used as a path.
+    /// The name that the CO gives a volume: Unicode as the specification allows it, at most 128
+    /// bytes. It may contain `/`, `..` and newlines, so it is never used as a path.
     VolumeName, "name", |text| check_name("volume", text)
 }
 checked_string! {
-    /// The name the CO gives a snapshot: any Unicode the specification allows, at most 128 bytes.
+    /// The name that the CO gives a snapshot, as [`VolumeName`].
     SnapshotName, "name", |text| check_name("snapshot", text)
 }
 
@@ -208,8 +198,8 @@ fn check_name(of: &str, text: &str) -> Result<(), String> {
 }
 
 impl NodeName {
-    /// The value of the topology label: the name itself, or, where it is longer than a label
-    /// value may be (63), its beginning and a hash.
+    /// The value of the topology label: the name, or its beginning and a hash where the name is
+    /// longer than the 63 characters of a label value.
     pub fn topology_value(&self) -> String {
         const MAX_LABEL: usize = 63;
         if self.0.len() <= MAX_LABEL {
@@ -223,13 +213,13 @@ impl NodeName {
     }
 }
 
-/// The identity of a pool, made when the pool is made and kept in its marker.
+/// The identity of a pool. `pool init` creates it and writes it into the marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PoolId(pub Uuid);
 
 impl PoolId {
-    /// A new identity, different from every other.
+    /// A new identity.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
@@ -246,7 +236,7 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// A hash of a name, different in every pool; the end of the directory's name.
+/// A hash of a name and a pool id. The name of the object's directory ends with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash(Uuid);
 
@@ -283,8 +273,8 @@ pub trait ObjectId: Copy + Ord + fmt::Debug + fmt::Display {
     fn hash(&self) -> NameHash;
 }
 
-/// Declares the id of what has a name in a pool: a prefix that tells what it is, the pool's id and
-/// the hash of the name. It is the same for the same name in the same pool, and names its pool.
+/// Declares an id type: a prefix for the kind of object, the pool's id and the hash of the name.
+/// The same name in the same pool always has the same id.
 macro_rules! id_of_a_name {
     ($(#[$doc:meta])* $id:ident, $name:ident, $prefix:literal, $object:literal) => {
         $(#[$doc])*
@@ -389,7 +379,7 @@ fn parse_simple(text: &str) -> Option<Uuid> {
     canonical.then(|| Uuid::try_parse(text).ok()).flatten()
 }
 
-/// The claim a volume was made for, as `--extra-create-metadata` gives it; for people only.
+/// The claim of a volume, as `--extra-create-metadata` sends it. It is for people only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimLabel {
@@ -404,7 +394,7 @@ pub struct ClaimLabel {
     pub volume: Option<String>,
 }
 
-/// The object a snapshot was made for, as `--extra-create-metadata` gives it; for people only.
+/// The `VolumeSnapshot` of a snapshot, as `--extra-create-metadata` sends it. It is for people only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotLabel {

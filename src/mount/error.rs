@@ -7,24 +7,24 @@ use crate::types::Invalid;
 /// The result of an operation on a mount.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The reason why an operation on a mount failed.
+/// The failure of an operation on a mount.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A target path or mount option that is malformed, unknown or unsupported.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// A mount or its directory could not be worked on now.
-    #[error("{what} {path:?}")]
+    /// A step on a mount or its directory failed.
+    #[error("cannot {what} {path:?}")]
     Target {
-        /// The step that failed, as in "cannot unmount".
+        /// The step, as in "unmount".
         what: &'static str,
         /// The target path.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// The kernel made another mount than it was asked for.
+    /// The kernel made another mount than the driver asked for.
     #[error("internal error: {0}")]
     Internal(String),
 }

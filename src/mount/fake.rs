@@ -1,4 +1,4 @@
-//! Mounts that exist only in memory, for tests where the kernel is not the point.
+//! Mounts that exist only in memory, for tests that do not need the kernel's.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -14,8 +14,7 @@ use super::{
     Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Result, Target, kernel,
 };
 
-/// A stateful fake: what was mounted stays mounted until it is unmounted, over any number of
-/// drivers that share it.
+/// Mounts that stay until they are unmounted, for all drivers that share the fake.
 #[derive(Debug, Default)]
 pub struct FakeMounter {
     mounts: Mutex<BTreeMap<PathBuf, FakeMount>>,
@@ -29,7 +28,7 @@ struct FakeMount {
 }
 
 impl FakeMounter {
-    /// Where something is mounted.
+    /// The targets with a mount.
     pub fn mounted(&self) -> Vec<PathBuf> {
         self.lock().keys().cloned().collect()
     }
@@ -46,14 +45,14 @@ impl Mounter for FakeMounter {
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared> {
-        let fail = |errno: Errno| target.error("cannot prepare", errno);
+        let fail = |errno: Errno| target.error("prepare", errno);
         let flags = options.expected(kernel::flags_of(source).map_err(fail)?);
         let mount = rustix::io::fcntl_dupfd_cloexec(source, 0).map_err(fail)?;
         Ok(Prepared { mount, flags })
     }
 
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
-        let fail = |errno: Errno| target.error("cannot mount at", errno);
+        let fail = |errno: Errno| target.error("mount at", errno);
         let Prepared { mount, flags } = prepared;
         let place = MountTable::read()
             .and_then(|table| table.place_of(mount))
@@ -90,7 +89,7 @@ impl Mounter for FakeMounter {
         let mounts = self.lock();
         let mount = mounts
             .get(target.path())
-            .ok_or_else(|| target.error("no mount at", Errno::INVAL))?;
+            .ok_or_else(|| target.error("find a mount at", Errno::INVAL))?;
         Ok(mount.flags)
     }
 

@@ -9,32 +9,28 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use crate::os;
-use crate::sys::{self, MountAttributes};
+use crate::sys;
 
+use super::options::FLAGS;
 use super::{Atime, Error, MountOptions, MountTable, Mounter, Prepared, Result, Target};
 
-/// Clones one mount, without what is mounted below it, and keeps it private: nothing that is
-/// mounted in the clone appears elsewhere, nor the other way round.
+/// Clones one mount, without the mounts below it, as a private mount: a later mount in the clone
+/// does not appear elsewhere, and the reverse.
 fn private_clone(place: impl AsFd, set: u64, clear: u64) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let clone = rustix::mount::open_tree(place, "", flags)?;
-    let change = MountAttributes {
-        set,
-        clear,
-        propagation: libc::MS_PRIVATE,
-    };
-    sys::mount_setattr(clone.as_fd(), change)?;
+    sys::mount_setattr(clone.as_fd(), set, clear, libc::MS_PRIVATE)?;
     Ok(clone)
 }
 
-/// A directory opened by way of a private clone of its mount, for the driver's own work in trees
-/// that pods own: no device is opened through it, no program run, no link followed.
+/// A directory that was opened through a private clone of its mount, for the driver's work in trees
+/// of pods. The clone opens no device, runs no program and follows no link.
 #[derive(Debug)]
 pub struct GuardedDir {
     dir: OwnedFd,
-    /// Closing it would dissolve the clone.
+    /// The clone exists until this is closed.
     _clone: OwnedFd,
 }
 
@@ -44,7 +40,7 @@ impl AsFd for GuardedDir {
     }
 }
 
-/// Opens a directory guarded.
+/// Opens a directory through a private clone of its mount.
 pub fn open_guarded(place: impl AsFd) -> Result<GuardedDir, Errno> {
     let set = libc::MOUNT_ATTR_NODEV
         | libc::MOUNT_ATTR_NOSUID
@@ -68,13 +64,12 @@ impl Mounter for KernelMounter {
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared> {
-        let base = flags_of(source).map_err(|errno| target.error("cannot prepare", errno))?;
+        let base = flags_of(source).map_err(|errno| target.error("prepare", errno))?;
         let (set, clear) = attributes(options);
         let mount = private_clone(source, set, clear)
-            .map_err(|errno| target.error("cannot clone the volume's mount for", errno))?;
-        // Read back while nobody can see the mount yet.
-        let flags =
-            flags_of(mount.as_fd()).map_err(|errno| target.error("cannot verify", errno))?;
+            .map_err(|errno| target.error("clone the volume's mount for", errno))?;
+        // Verified before the mount is attached, so that nobody can see it yet.
+        let flags = flags_of(mount.as_fd()).map_err(|errno| target.error("verify", errno))?;
         let expected = options.expected(base);
         if flags != expected {
             return Err(Error::Internal(format!(
@@ -88,28 +83,24 @@ impl Mounter for KernelMounter {
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&prepared.mount, "", target.parent(), target.leaf(), flags)
-            .map_err(|errno| target.error("cannot mount at", errno))
+            .map_err(|errno| target.error("mount at", errno))
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {
         target
             .statvfs()
             .map(|vfs| vfs.f_flag & MountOptions::visible())
-            .map_err(|errno| target.error("cannot read the mount at", errno))
+            .map_err(|errno| target.error("read the mount at", errno))
     }
 
     fn unmount(&self, target: &Target) -> Result<()> {
         loop {
             match unmount_once(&target.proc_path()) {
                 Ok(()) => {}
-                // Not a mount, or not there: nothing is left to unmount.
+                // Not a mount, or absent: nothing is left to unmount.
                 Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
-                Err(Errno::BUSY) => {
-                    if !unmount_below(target.path()) {
-                        return Err(target.error("in use, cannot unmount", Errno::BUSY));
-                    }
-                }
-                Err(errno) => return Err(target.error("cannot unmount", errno)),
+                Err(Errno::BUSY) if unmount_below(target.path()) => {}
+                Err(errno) => return Err(target.error("unmount", errno)),
             }
         }
     }
@@ -123,8 +114,8 @@ fn unmount_once(path: &Path) -> Result<(), Errno> {
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
 }
 
-/// Unmounts what a pod or a person mounted below a target, deepest first; whether anything was.
-/// Only a busy target leads here, so reading the table is no part of an ordinary request.
+/// Unmounts the mounts of pods and people below a target, deepest first; whether there were any.
+/// Only a busy target needs this, so that an ordinary request does not read the mount table.
 fn unmount_below(path: &Path) -> bool {
     let Ok(table) = MountTable::read() else {
         return false;
@@ -154,26 +145,15 @@ pub(super) fn flags_of(mount: BorrowedFd<'_>) -> Result<StatVfsMountFlags, Errno
 
 /// The `MOUNT_ATTR_*` to set and to clear.
 fn attributes(options: MountOptions) -> (u64, u64) {
-    let mut set = 0;
-    for (asked, attribute) in [
-        (options.read_only, libc::MOUNT_ATTR_RDONLY),
-        (options.nosuid, libc::MOUNT_ATTR_NOSUID),
-        (options.nodev, libc::MOUNT_ATTR_NODEV),
-        (options.noexec, libc::MOUNT_ATTR_NOEXEC),
-        (options.nosymfollow, libc::MOUNT_ATTR_NOSYMFOLLOW),
-        (options.nodiratime, libc::MOUNT_ATTR_NODIRATIME),
-    ] {
-        if asked {
-            set |= attribute;
-        }
-    }
-    let Some(atime) = options.atime else {
-        return (set, 0);
+    let asked = FLAGS
+        .iter()
+        .filter(|(_, flag, _)| options.flags.contains(*flag));
+    let set = asked.fold(0, |set, (.., attribute)| set | attribute);
+    let atime = match options.atime {
+        None => return (set, 0),
+        Some(Atime::Noatime) => libc::MOUNT_ATTR_NOATIME,
+        Some(Atime::Relatime) => libc::MOUNT_ATTR_RELATIME,
+        Some(Atime::Strictatime) => libc::MOUNT_ATTR_STRICTATIME,
     };
-    set |= match atime {
-        Atime::Noatime => libc::MOUNT_ATTR_NOATIME,
-        Atime::Relatime => libc::MOUNT_ATTR_RELATIME,
-        Atime::Strictatime => libc::MOUNT_ATTR_STRICTATIME,
-    };
-    (set, libc::MOUNT_ATTR__ATIME)
+    (set | atime, libc::MOUNT_ATTR__ATIME)
 }

@@ -1,5 +1,6 @@
-//! Mount options: what a caller may ask for, and how it reads back.
+//! Mount options: the ones that a request may have, and the flags that statvfs(2) then reports.
 
+use nix::libc;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::types::Invalid;
@@ -7,91 +8,88 @@ use crate::types::Invalid;
 /// `ST_NOSYMFOLLOW` (linux 5.10, `include/linux/statfs.h`), which rustix does not name.
 const ST_NOSYMFOLLOW: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
 
+/// The options that set one flag: the name, the flag of statvfs(2), and the `MOUNT_ATTR_*`.
+pub(super) const FLAGS: [(&str, StatVfsMountFlags, u64); 6] = [
+    ("ro", StatVfsMountFlags::RDONLY, libc::MOUNT_ATTR_RDONLY),
+    ("nosuid", StatVfsMountFlags::NOSUID, libc::MOUNT_ATTR_NOSUID),
+    ("nodev", StatVfsMountFlags::NODEV, libc::MOUNT_ATTR_NODEV),
+    ("noexec", StatVfsMountFlags::NOEXEC, libc::MOUNT_ATTR_NOEXEC),
+    ("nosymfollow", ST_NOSYMFOLLOW, libc::MOUNT_ATTR_NOSYMFOLLOW),
+    (
+        "nodiratime",
+        StatVfsMountFlags::NODIRATIME,
+        libc::MOUNT_ATTR_NODIRATIME,
+    ),
+];
+const ATIME: StatVfsMountFlags = StatVfsMountFlags::NOATIME.union(StatVfsMountFlags::RELATIME);
+
 /// When access times are updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Atime {
     /// Never.
     Noatime,
-    /// When older than the modification, or a day.
+    /// When the access time is older than the modification, or than a day.
     Relatime,
     /// At every access.
     Strictatime,
 }
 
-/// The mount options of one capability, checked. What is not asked for stays as the pool's own
-/// mount has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is one option, there or not"
-)]
+/// The checked mount options of one capability. Other flags stay as on the pool's own mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountOptions {
-    /// `ro`.
-    pub read_only: bool,
+    /// `ro`, `nosuid`, `nodev`, `noexec`, `nosymfollow` and `nodiratime`.
+    pub flags: StatVfsMountFlags,
     /// `rw`, which changes nothing but contradicts `ro`.
     pub read_write: bool,
-    /// `nosuid`.
-    pub nosuid: bool,
-    /// `nodev`.
-    pub nodev: bool,
-    /// `noexec`.
-    pub noexec: bool,
-    /// `nosymfollow`.
-    pub nosymfollow: bool,
-    /// `nodiratime`.
-    pub nodiratime: bool,
     /// `noatime`, `relatime` or `strictatime`.
     pub atime: Option<Atime>,
 }
 
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            flags: StatVfsMountFlags::empty(),
+            read_write: false,
+            atime: None,
+        }
+    }
+}
+
 impl MountOptions {
-    /// The options that are honoured, for messages.
+    /// The supported options, for messages.
     pub const KNOWN: &str =
         "ro, rw, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow";
 
-    /// Parses a capability's `mount_flags`; the first unknown or contradictory one is an error.
+    /// Parses a capability's `mount_flags`. The first unknown or contradictory one is an error.
     pub fn parse<S: AsRef<str>>(flags: impl IntoIterator<Item = S>) -> Result<Self, Invalid> {
         let mut options = Self::default();
         for flag in flags {
             options.set(flag.as_ref())?;
         }
-        if options.read_only && options.read_write {
-            return Err(Invalid::new(
-                "mount_flags",
-                "ro and rw contradict each other",
-            ));
+        if options.flags.contains(StatVfsMountFlags::RDONLY) && options.read_write {
+            return Err(invalid("ro and rw contradict each other"));
         }
         Ok(options)
     }
 
-    fn set(&mut self, flag: &str) -> Result<(), Invalid> {
-        match flag {
-            "ro" => self.read_only = true,
+    fn set(&mut self, option: &str) -> Result<(), Invalid> {
+        if let Some((_, flag, _)) = FLAGS.iter().find(|(name, ..)| *name == option) {
+            self.flags |= *flag;
+            return Ok(());
+        }
+        match option {
             "rw" => self.read_write = true,
-            "nosuid" => self.nosuid = true,
-            "nodev" => self.nodev = true,
-            "noexec" => self.noexec = true,
-            "nosymfollow" => self.nosymfollow = true,
-            "nodiratime" => self.nodiratime = true,
             "noatime" => self.set_atime(Atime::Noatime)?,
             "relatime" => self.set_atime(Atime::Relatime)?,
             "strictatime" => self.set_atime(Atime::Strictatime)?,
             _ => {
-                // What follows a '=' may be a secret; the specification forbids showing it.
-                let name: String = flag
-                    .split('=')
-                    .next()
-                    .unwrap_or_default()
-                    .chars()
-                    .take(64)
-                    .collect();
-                return Err(Invalid::new(
-                    "mount_flags",
-                    format!(
-                        "mount option {name:?} is not supported; supported are {}",
-                        Self::KNOWN
-                    ),
-                ));
+                // The text behind a '=' may be a secret, which the specification forbids to show.
+                let name = option.split('=').next().unwrap_or_default();
+                let name: String = name.chars().take(64).collect();
+                return Err(invalid(format!(
+                    "mount option {name:?} is not supported; supported are {}",
+                    Self::KNOWN
+                )));
             }
         }
         Ok(())
@@ -99,8 +97,7 @@ impl MountOptions {
 
     fn set_atime(&mut self, atime: Atime) -> Result<(), Invalid> {
         if self.atime.is_some_and(|before| before != atime) {
-            return Err(Invalid::new(
-                "mount_flags",
+            return Err(invalid(
                 "noatime, relatime and strictatime contradict each other",
             ));
         }
@@ -108,21 +105,9 @@ impl MountOptions {
         Ok(())
     }
 
-    /// The flags statvfs(2) must show on a mount with these options whose source shows `base`.
+    /// The flags of statvfs(2) on a mount with these options whose source has the flags `base`.
     pub fn expected(self, base: StatVfsMountFlags) -> StatVfsMountFlags {
-        const ATIME: StatVfsMountFlags =
-            StatVfsMountFlags::NOATIME.union(StatVfsMountFlags::RELATIME);
-        let mut flags = base & Self::visible();
-        for (asked, flag) in [
-            (self.read_only, StatVfsMountFlags::RDONLY),
-            (self.nosuid, StatVfsMountFlags::NOSUID),
-            (self.nodev, StatVfsMountFlags::NODEV),
-            (self.noexec, StatVfsMountFlags::NOEXEC),
-            (self.nosymfollow, ST_NOSYMFOLLOW),
-            (self.nodiratime, StatVfsMountFlags::NODIRATIME),
-        ] {
-            flags.set(flag, asked || flags.contains(flag));
-        }
+        let flags = (base & Self::visible()) | self.flags;
         match self.atime {
             None => flags,
             Some(Atime::Noatime) => (flags - ATIME) | StatVfsMountFlags::NOATIME,
@@ -133,13 +118,10 @@ impl MountOptions {
 
     /// The flags that belong to a mount and are compared.
     pub fn visible() -> StatVfsMountFlags {
-        StatVfsMountFlags::RDONLY
-            | StatVfsMountFlags::NOSUID
-            | StatVfsMountFlags::NODEV
-            | StatVfsMountFlags::NOEXEC
-            | StatVfsMountFlags::NOATIME
-            | StatVfsMountFlags::NODIRATIME
-            | StatVfsMountFlags::RELATIME
-            | ST_NOSYMFOLLOW
+        FLAGS.iter().fold(ATIME, |all, (_, flag, _)| all | *flag)
     }
+}
+
+fn invalid(problem: impl Into<String>) -> Invalid {
+    Invalid::new("mount_flags", problem)
 }

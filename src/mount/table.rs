@@ -1,4 +1,4 @@
-//! The mount table, read at start and when a pool is opened; never on a request's path.
+//! The mount table. It is read at start and when a pool is opened, and not by ordinary requests.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -10,21 +10,21 @@ use crate::os;
 /// One mount of this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Its number, as statx(2) gives it.
+    /// Its id, as in statx(2).
     pub id: u64,
     /// The device number of its filesystem, the same for every subvolume.
     pub device: (u32, u32),
-    /// What of the filesystem is mounted: a path from the filesystem's root.
+    /// The mounted directory, as a path from the root of its filesystem.
     pub root: PathBuf,
-    /// Where it is mounted.
+    /// Its mount point.
     pub mount_point: PathBuf,
-    /// Whether mounts below it are seen by its peers.
+    /// Whether mounts below it propagate to its peers.
     pub shared: bool,
-    /// What was mounted, as in `/dev/sdb`.
+    /// Its source, as in `/dev/sdb`.
     pub source: PathBuf,
 }
 
-/// Where a directory is, told without the mounts it is seen through.
+/// The position of a directory in its filesystem, and its mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The device number of the filesystem.
@@ -33,20 +33,20 @@ pub struct Place {
     pub path: PathBuf,
     /// Whether the directory is the root of its mount.
     pub is_mount_root: bool,
-    /// Whether that mount begins at the filesystem's root.
+    /// Whether the mount begins at the filesystem's root.
     pub mounts_whole_filesystem: bool,
-    /// Whether that mount is shared.
+    /// Whether the mount is shared.
     pub shared: bool,
-    /// Where that mount is mounted.
+    /// The mount point.
     pub mount_point: PathBuf,
-    /// What was mounted there, as in `/dev/sdb`.
+    /// The source of the mount, as in `/dev/sdb`.
     pub source: PathBuf,
 }
 
 /// The mounts of this process's namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
-    /// In the kernel's order.
+    /// In the order of the kernel.
     pub entries: Vec<MountEntry>,
 }
 
@@ -56,28 +56,23 @@ impl MountTable {
         Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
     }
 
-    /// Parses the lines of mountinfo, proc(5); lines that are none are passed over.
+    /// Parses the lines of mountinfo, proc(5), and skips malformed ones.
     pub fn parse(text: &[u8]) -> Self {
-        let entries = text
-            .split(|byte| *byte == b'\n')
-            .filter_map(parse_line)
-            .collect();
+        let lines = text.split(|byte| *byte == b'\n');
+        let entries = lines.filter_map(parse_line).collect();
         Self { entries }
     }
 
-    /// Where an open directory is.
+    /// The place of an open directory.
     pub fn place_of(&self, directory: impl AsFd) -> std::io::Result<Place> {
         let status = os::status(&directory)?;
         let path = os::path_of(&directory)?;
         let unknown = || std::io::Error::other(format!("no mount shows {}", path.display()));
-        let entry = self
-            .entries
-            .iter()
-            .find(|entry| entry.id == status.mount_id)
-            .ok_or_else(unknown)?;
-        let below = path
-            .strip_prefix(&entry.mount_point)
-            .map_err(|_| unknown())?;
+        let mut entries = self.entries.iter();
+        let entry = entries.find(|entry| entry.id == status.mount_id);
+        let entry = entry.ok_or_else(unknown)?;
+        let below = path.strip_prefix(&entry.mount_point);
+        let below = below.map_err(|_| unknown())?;
         Ok(Place {
             device: entry.device,
             path: entry.root.join(below),
@@ -89,7 +84,7 @@ impl MountTable {
         })
     }
 
-    /// Where the directory at a path is.
+    /// The place of the directory at a path.
     pub fn place_at(&self, path: &Path) -> std::io::Result<Place> {
         self.place_of(os::open_path(path)?)
     }
@@ -107,10 +102,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let root = unescape(fields.next()?);
     let mount_point = unescape(fields.next()?);
     let _options = fields.next()?;
-    let mut shared = false;
-    for field in fields.by_ref().take_while(|field| *field != b"-") {
-        shared |= field.starts_with(b"shared:");
-    }
+    let mut optional = fields.by_ref().take_while(|field| *field != b"-");
+    let shared = optional.by_ref().any(|field| field.starts_with(b"shared:"));
+    optional.for_each(drop);
     let _filesystem = fields.next()?;
     let source = unescape(fields.next()?);
     Some(MountEntry {
@@ -127,24 +121,29 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Space, tab, newline and backslash are written as `\` and three octal digits.
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = (*first == b'\\')
-            .then(|| after.get(..3))
-            .flatten()
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        path.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() {
-            after.get(3..).unwrap_or_default()
-        } else {
-            after
-        };
+    loop {
+        match rest {
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] => {
+                path.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            [first, after @ ..] => {
+                path.push(*first);
+                rest = after;
+            }
+            [] => return PathBuf::from(OsString::from_vec(path)),
+        }
     }
-    PathBuf::from(OsString::from_vec(path))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A target path: where the kubelet wants a volume mounted.
+//! A target path: the place at which the kubelet wants a volume.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,10 +17,10 @@ const MAX_PATH: usize = 4095;
 /// `NAME_MAX`.
 const MAX_COMPONENT: usize = 255;
 
-/// A target path, checked: strictly below the kubelet's directory and outside every pool.
+/// A checked target path: below the kubelet's directory and outside every pool.
 ///
-/// The parent is held open, so what the path's leading links point to cannot change between the
-/// check and the mount; the last component is never followed.
+/// The parent stays open, so that the links in the path cannot change between the check and the
+/// mount. A link as the last component is not followed.
 #[derive(Debug)]
 pub struct Target {
     parent: OwnedFd,
@@ -28,16 +28,16 @@ pub struct Target {
     path: PathBuf,
 }
 
-/// What is at a target.
+/// The kind of entry at a target.
 #[derive(Debug, Clone, Copy)]
 pub enum Found {
-    /// Nothing.
+    /// No entry.
     Nothing,
-    /// A directory that is no mount.
+    /// A directory that is not a mount.
     Directory(Status),
     /// The root of a mount.
     Mount(Status),
-    /// A file, link or anything else.
+    /// A file, a link or another type.
     Other(FileType),
 }
 
@@ -53,7 +53,7 @@ impl Target {
             return Ok(None);
         };
         let resolved = resolve(&parent, path)?;
-        // A path without links that begins with the directory's name shows that none is in that.
+        // The directory itself needs no resolution if the resolved path begins with its name.
         if !resolved.starts_with(kubelet_dir) {
             let kubelet_dir = real(kubelet_dir)?;
             if !resolved.starts_with(&kubelet_dir) {
@@ -81,8 +81,8 @@ impl Target {
         }))
     }
 
-    /// Opens the parent of a path the mount table gave, which need not be the kubelet's; `None` if
-    /// it does not exist.
+    /// Opens the parent of a path from the mount table, which may be outside the kubelet's directory;
+    /// `None` if it does not exist.
     pub fn open_known(path: &Path) -> Result<Option<Self>> {
         let (Some(parent), Some(leaf)) = (open_parent(path)?, path.file_name()) else {
             return Ok(None);
@@ -91,12 +91,12 @@ impl Target {
         Ok(Some(Self { parent, leaf, path }))
     }
 
-    /// The path with every link resolved, as the mount table shows it.
+    /// The path with every link resolved, as in the mount table.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory the target is in.
+    /// The directory that contains the target.
     pub fn parent(&self) -> &OwnedFd {
         &self.parent
     }
@@ -106,30 +106,30 @@ impl Target {
         &self.leaf
     }
 
-    /// The target by way of the open parent, for the calls that only take a path.
+    /// A path through the open parent, for system calls that take only a path.
     pub fn proc_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(&self.leaf)
     }
 
-    /// What is there now.
+    /// Asks the kernel for the entry at the target.
     pub fn look(&self) -> Result<Found> {
         match os::status_at(&self.parent, &self.leaf) {
             Ok(status) if status.is_mount_root => Ok(Found::Mount(status)),
             Ok(status) if status.file_type == FileType::Directory => Ok(Found::Directory(status)),
             Ok(status) => Ok(Found::Other(status.file_type)),
             Err(Errno::NOENT) => Ok(Found::Nothing),
-            Err(errno) => Err(self.error("cannot look at", errno)),
+            Err(errno) => Err(self.error("inspect", errno)),
         }
     }
 
-    /// What statvfs(3) says of what is mounted there.
+    /// statvfs(3) of the mount at the target.
     pub fn statvfs(&self) -> Result<StatVfs, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
             .and_then(rustix::fs::fstatvfs)
     }
 
-    /// Whether it is a file of no bytes, as a target for a block device would be.
+    /// Whether it is an empty file, as a target for a block device would be.
     pub fn is_empty_file(&self) -> Result<bool, Errno> {
         let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
         let stat = rustix::fs::statat(&self.parent, &self.leaf, flags)?;
@@ -137,30 +137,30 @@ impl Target {
         Ok(kind == FileType::RegularFile && stat.st_size == 0)
     }
 
-    /// An error about this target.
+    /// The failure of a step on this target.
     pub fn error(&self, what: &'static str, errno: Errno) -> Error {
-        Error::Target {
-            what,
-            path: self.path.clone(),
-            source: errno.into(),
-        }
+        failed(what, &self.path)(errno)
     }
 }
 
-/// Opens the directory above a path; `None` if there is none.
+fn failed(what: &'static str, path: &Path) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Target {
+        what,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
+}
+
+/// Opens the directory above a path; `None` if it does not exist.
 fn open_parent(path: &Path) -> Result<Option<OwnedFd>> {
     match os::open_path(path.parent().unwrap_or(path)) {
         Ok(parent) => Ok(Some(parent)),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(errno) => Err(Error::Target {
-            what: "cannot open the directory above",
-            path: path.to_owned(),
-            source: errno.into(),
-        }),
+        Err(errno) => Err(failed("open the directory above", path)(errno)),
     }
 }
 
-/// An absolute path in its one plain spelling, so that it means what it shows.
+/// Accepts only an absolute path without `.` and `..`.
 fn check_form(path: &Path) -> Result<(), String> {
     let text = path.as_os_str().as_encoded_bytes();
     if !path.is_absolute() {
@@ -192,18 +192,10 @@ fn check_form(path: &Path) -> Result<(), String> {
 }
 
 fn resolve(directory: impl AsFd, shown: &Path) -> Result<PathBuf> {
-    os::path_of(directory).map_err(|errno| Error::Target {
-        what: "cannot resolve",
-        path: shown.to_owned(),
-        source: errno.into(),
-    })
+    os::path_of(directory).map_err(failed("resolve", shown))
 }
 
 fn real(directory: &Path) -> Result<PathBuf> {
-    let open = os::open_path(directory).map_err(|errno| Error::Target {
-        what: "cannot open",
-        path: directory.to_owned(),
-        source: errno.into(),
-    })?;
+    let open = os::open_path(directory).map_err(failed("open", directory))?;
     resolve(open, directory)
 }

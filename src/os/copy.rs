@@ -1,5 +1,5 @@
-//! What copying a tree needs of the system: to open what is to be copied, to read an inode's
-//! attributes, and the steps that give content and attributes to another.
+//! System calls of a tree copy: they open the source, read an inode's attributes, and write content
+//! and attributes of the target.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,9 +10,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Object, Os, Outcome, Step, open_beneath, own_link};
+use super::{Os, Outcome, Step, open_beneath, own_link};
 
-/// The most bytes that the names of an inode's extended attributes, or the value of one, may have:
+/// The maximum size of the list of an inode's extended attributes, and of one value:
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
 const MAX_ATTRIBUTE: usize = 64 * 1024;
 
@@ -20,7 +20,8 @@ const MAX_ATTRIBUTE: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Inode {
     fd: OwnedFd,
-    /// Its extended attributes and mode can then only be had by the link to it in /proc.
+    /// Whether it was opened with `O_PATH`. Then only the link to it in /proc gives access to its
+    /// extended attributes and mode.
     is_place: bool,
 }
 
@@ -33,7 +34,7 @@ impl Inode {
         }
     }
 
-    /// Holds an entry as a place only, whatever it is, and without opening it.
+    /// Opens an entry of any type with `O_PATH`.
     pub fn place(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self {
@@ -42,8 +43,8 @@ impl Inode {
         })
     }
 
-    /// The names of its extended attributes, each ended by a NUL; nothing where the filesystem has
-    /// none.
+    /// The names of its extended attributes, each with a NUL at its end; empty if the filesystem has
+    /// no extended attributes.
     pub fn attributes(&self) -> Outcome<Vec<u8>> {
         let names = read_growing(|buffer| {
             let spare = spare_capacity(buffer);
@@ -71,7 +72,7 @@ impl Inode {
         })
     }
 
-    /// The bytes of a symbolic link that is held as a place.
+    /// The target of a symbolic link.
     pub fn link_target(&self) -> Outcome<std::ffi::CString> {
         rustix::fs::readlinkat(self, "", Vec::new())
     }
@@ -83,7 +84,7 @@ impl AsFd for Inode {
     }
 }
 
-/// Reads into a small buffer, or the largest that can be needed.
+/// Reads into a small buffer, or into one of the maximum size.
 fn read_growing(mut read: impl FnMut(&mut Vec<u8>) -> Outcome<usize>) -> Outcome<Vec<u8>> {
     let mut buffer = Vec::with_capacity(512);
     match read(&mut buffer) {
@@ -98,16 +99,16 @@ fn read_growing(mut read: impl FnMut(&mut Vec<u8>) -> Outcome<usize>) -> Outcome
     Ok(buffer)
 }
 
-/// Opens a directory beneath another to copy it, following no link, crossing no mount and leaving
-/// no trace in its access time.
+/// Opens a directory beneath another to copy it. It follows no link, crosses no mount and does not
+/// change the access time.
 pub fn open_source_dir(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags =
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
     open_beneath(dir, name.as_ref(), flags)
 }
 
-/// Opens a file to copy it, as [`open_source_dir`] does a directory. Whoever calls it saw a file;
-/// what took its place since is opened without harm, and told apart by its status.
+/// Opens a file to copy it, as [`open_source_dir`]. The caller checks the type afterwards, because
+/// another entry may have replaced the file.
 pub fn open_source_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags = OFlags::RDONLY
         | OFlags::NOFOLLOW
@@ -120,16 +121,15 @@ pub fn open_source_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Owne
 
 /// The steps of a copy.
 impl Os {
-    /// Has an empty file share all blocks of another.
+    /// Makes an empty file share all blocks of another.
     pub fn share(&self, target: impl AsFd, source: impl AsFd) -> Outcome {
-        let target = target.as_fd();
-        self.step(Step::Share, Object::Open(target), || {
+        self.on_file(Step::Share, target, |target| {
             rustix::fs::ioctl_ficlone(target, source)
         })
     }
 
-    /// Copies at most so many bytes from one file to the same place of another; how many they were,
-    /// 0 at the file's end.
+    /// Copies at most `bytes` bytes from one file to the same offset of another, and returns their
+    /// number: 0 at the end of the file.
     pub fn copy_range(
         &self,
         target: impl AsFd,
@@ -137,9 +137,8 @@ impl Os {
         offset: u64,
         bytes: usize,
     ) -> Outcome<u64> {
-        let target = target.as_fd();
         let (mut from, mut to) = (offset, offset);
-        self.step(Step::CopyRange, Object::Open(target), || {
+        self.on_file(Step::CopyRange, target, |target| {
             let (from, to) = (Some(&mut from), Some(&mut to));
             rustix::fs::copy_file_range(source, from, target, to, bytes)
         })
@@ -148,8 +147,7 @@ impl Os {
 
     /// Sets the size of a file.
     pub fn truncate(&self, file: impl AsFd, size: u64) -> Outcome {
-        let file = file.as_fd();
-        self.step(Step::Truncate, Object::Open(file), || {
+        self.on_file(Step::Truncate, file, |file| {
             rustix::fs::ftruncate(file, size)
         })
     }
@@ -158,18 +156,16 @@ impl Os {
     pub fn link(
         &self,
         (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
-        (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
+        to: (impl AsFd, impl AsRef<OsStr>),
     ) -> Outcome {
-        let (to_dir, to) = (to_dir.as_fd(), to.as_ref());
-        self.step(Step::Link, Object::Entry(to_dir, to), || {
+        self.on_entry(Step::Link, to, |to_dir, to| {
             rustix::fs::linkat(from_dir, from.as_ref(), to_dir, to, AtFlags::empty())
         })
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, target: &CStr, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        self.step(Step::Symlink, Object::Entry(dir, name), || {
+        self.on_entry(Step::Symlink, (dir, name), |dir, name| {
             rustix::fs::symlinkat(target, dir, name)
         })
     }
@@ -182,21 +178,20 @@ impl Os {
         kind: FileType,
         (major, minor): (u32, u32),
     ) -> Outcome {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
         let mode = Mode::from_raw_mode(0o600);
         let device = rustix::fs::makedev(major, minor);
-        self.step(Step::Mknod, Object::Entry(dir, name), || {
+        self.on_entry(Step::Mknod, (dir, name), |dir, name| {
             rustix::fs::mknodat(dir, name, kind, mode, device)
         })
     }
 
-    /// Sets the permission bits of an inode that may be only a place.
+    /// Sets the permission bits of an inode.
     pub fn set_mode(&self, inode: &Inode, mode: u32) -> Outcome {
         if !inode.is_place {
             return self.chmod(inode, mode);
         }
         let mode = Mode::from_raw_mode(mode);
-        self.step(Step::Chmod, Object::Open(inode.as_fd()), || {
+        self.on_file(Step::Chmod, inode, |_| {
             rustix::fs::chmodat(CWD, own_link(inode), mode, AtFlags::empty())
         })
     }
@@ -204,7 +199,7 @@ impl Os {
     /// Sets an extended attribute.
     pub fn set_attribute(&self, inode: &Inode, name: &CStr, value: &[u8]) -> Outcome {
         let flags = XattrFlags::empty();
-        self.step(Step::SetAttribute, Object::Open(inode.as_fd()), || {
+        self.on_file(Step::SetAttribute, inode, |_| {
             if inode.is_place {
                 rustix::fs::setxattr(own_link(inode), name, value, flags)
             } else {
@@ -213,7 +208,7 @@ impl Os {
         })
     }
 
-    /// Gives an inode the times of access and change of another.
+    /// Sets the access and modification times of an inode to those of another.
     pub fn set_times(&self, inode: &Inode, of: &Statx) -> Outcome {
         let timespec = |time: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: time.tv_sec,
@@ -223,7 +218,7 @@ impl Os {
             last_access: timespec(of.stx_atime),
             last_modification: timespec(of.stx_mtime),
         };
-        self.step(Step::SetTimes, Object::Open(inode.as_fd()), || {
+        self.on_file(Step::SetTimes, inode, |_| {
             if inode.is_place {
                 rustix::fs::utimensat(inode, "", &times, AtFlags::EMPTY_PATH)
             } else {
@@ -232,11 +227,10 @@ impl Os {
         })
     }
 
-    /// Sets inode flags beside those that are set.
+    /// Sets inode flags in addition to the present ones.
     pub fn add_flags(&self, file: impl AsFd, flags: IFlags) -> Outcome {
-        let file = file.as_fd();
-        let before = rustix::fs::ioctl_getflags(file)?;
-        self.step(Step::SetFlags, Object::Open(file), || {
+        let before = rustix::fs::ioctl_getflags(&file)?;
+        self.on_file(Step::SetFlags, file, |file| {
             rustix::fs::ioctl_setflags(file, before | flags)
         })
     }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, StatVfs};
+use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -39,7 +39,9 @@ impl Volumes {
         check_publishable(&entry, pool.filesystem()?, request)?;
         let mode = request.capability.access_mode;
         let mut options = request.capability.options;
-        options.read_only |= request.read_only || mode.is_read_only();
+        if request.read_only || mode.is_read_only() {
+            options.flags |= StatVfsMountFlags::RDONLY;
+        }
 
         let _work = pool.begin()?;
         let data = pool.open_data(&entry)?;

@@ -321,13 +321,13 @@ impl World {
             let flags = self.mounter.flags(&self.target(*target)).unwrap();
             let atime = there.options.atime;
             for (flag, asked) in [
-                (StatVfsMountFlags::RDONLY, there.options.read_only),
-                (StatVfsMountFlags::NOEXEC, there.options.noexec),
                 (StatVfsMountFlags::NOATIME, atime == Some(Atime::Noatime)),
                 (StatVfsMountFlags::RELATIME, atime == Some(Atime::Relatime)),
             ] {
                 assert_eq!(flags.contains(flag), asked, "{flag:?}");
             }
+            let compared = StatVfsMountFlags::RDONLY | StatVfsMountFlags::NOEXEC;
+            assert_eq!(flags & compared, there.options.flags & compared);
         }
     }
 

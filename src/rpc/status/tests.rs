@@ -63,8 +63,6 @@ table! {
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
     pool_error!(PoolError::Invalid(_)), existing(crate::types::Invalid::new("PATH", "bad").into())
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
-    Error::Mount(MountError::Invalid(_)), Error::Mount(crate::types::Invalid::new("PATH", "bad").into())
-                                                             => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
     Error::OutOfRange(_), Error::OutOfRange(text())          => [Range,   Range,   Range,   Range,   Range,   Range];
     pool_error!(PoolError::OutOfRange(_)), existing(PoolError::OutOfRange(text()))
                                                              => [Range,   Range,   Range,   Range,   Range,   Range];
@@ -117,8 +115,6 @@ table! {
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Error::BadToken(_), Error::BadToken(text())              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     Error::Loading, Error::Loading                           => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::Mount(MountError::Target { .. }), Error::Mount(cannot_unmount())
-                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Refused { .. }), existing(PoolError::Refused { path: path(), reason: Unavailable::Locked })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::NotAdopted { .. }), existing(PoolError::NotAdopted { path: path(), reason: Unavailable::Locked })
@@ -131,8 +127,6 @@ table! {
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::AllLocked, Error::AllLocked                       => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Error::Internal(_), Error::Internal(text())              => [Intern,  Intern,  Intern,  Intern,  Intern,  Intern];
-    Error::Mount(MountError::Internal(_)), Error::Mount(MountError::Internal(text()))
-                                                             => [Intern,  Intern,  Intern,  Intern,  Intern,  Intern];
 }
 
 fn existing(error: PoolError) -> Error {
@@ -153,7 +147,7 @@ fn fault() -> Fault {
 
 fn cannot_unmount() -> MountError {
     MountError::Target {
-        what: "cannot unmount",
+        what: "unmount",
         path: path(),
         source: eio(),
     }
@@ -248,7 +242,7 @@ fn a_status_has_a_message_and_no_details() {
 /// Proves: E2.
 #[test]
 fn a_message_holds_the_chain_of_sources() {
-    let error = Error::Mount(cannot_unmount());
+    let error = Error::from(cannot_unmount());
     let message = status(&error, Operation::Volume)
         .unwrap_err()
         .message()

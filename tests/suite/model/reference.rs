@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rustix::fs::StatVfsMountFlags;
+
 use rootcellar::error::{Code, Result};
 use rootcellar::mount::{Atime, MountOptions};
 use rootcellar::pool::{AccessMode, Parameters, Sharing};
@@ -133,12 +135,15 @@ impl Model {
             return Err(Code::InvalidArgument);
         }
         let asked = capability.options;
+        let mut flags = asked.flags;
+        if read_only || access.is_read_only() {
+            flags |= StatVfsMountFlags::RDONLY;
+        }
         let options = MountOptions {
-            read_only: asked.read_only || read_only || access.is_read_only(),
+            flags,
             read_write: false,
             // The mount of the pool itself has relatime.
             atime: asked.atime.or(Some(Atime::Relatime)),
-            ..asked
         };
         if let Some(there) = self.mounts.get_mut(&target) {
             let same = there.name == name && there.options == options;

@@ -136,7 +136,7 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
     let open = fs::File::create(target.join("file")).unwrap();
     for _ in 0..2 {
         let answer = clients.unpublish(&id, &target).await;
-        refused("busy", answer, Code::Unavailable, "in use, cannot unmount");
+        refused("busy", answer, Code::Unavailable, "Device or resource busy");
         assert_eq!(mounts_at(&target).len(), 1);
     }
     clients
