@@ -6,7 +6,7 @@
 #
 # Usage: mutants.sh [run [TEXT]]   the mutants whose names contain TEXT; default: all
 #        mutants.sh apply          only checks that each mutant still changes the source; takes seconds
-# Needs: perl; to run, root for the loop mounts, and no uncommitted changes in src/, because git restores it.
+# Needs: perl; to run, root for the loop mounts, and no uncommitted changes in src/ and tests/support, because git restores them.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,18 +17,19 @@ case $goal in
 run)
     mkdir -p "$(dirname "$log")"
     export ROOTCELLAR_REQUIRE_ALL=1
-    if ! git diff --quiet HEAD -- src; then
-        echo "mutants: src/ has uncommitted changes; commit or stash them first" >&2
+    if ! git diff --quiet HEAD -- src tests/support; then
+        echo "mutants: src/ or tests/support has uncommitted changes; commit or stash them first" >&2
         exit 1
     fi
     src=src
-    restore() { git checkout --quiet HEAD -- src; }
+    restore() { git checkout --quiet HEAD -- src tests/support; }
     trap 'restore; rm -rf "$work"' EXIT
     ;;
 apply)
     trap 'rm -rf "$work"' EXIT
     src=$work/src
-    restore() { rm -rf "$src" && cp -R src "$src"; }
+    mkdir -p "$work/tests"
+    restore() { rm -rf "$src" "$work/tests/support" && cp -R src "$src" && cp -R tests/support "$work/tests/support"; }
     restore
     ;;
 *)
@@ -108,7 +109,7 @@ mutant "create: record after the rename" \
 mutant "expand: limit after the record" \
     pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
 mutant "quota: directory before the limit" \
-    quota/fake.rs 's/(        let id = \{.*?\};\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
+    ../tests/support/src/quota.rs 's/(        let id = self\.take.*?;\n.*?;\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
 mutant "reclaim: quota id released before the content is gone" \
     pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        if let Some(id) = quota_id { let _ = disk.quota.release(os, id); }\n$1/'
 mutant "reclaim: record removed before the quota id is released" \

@@ -1,5 +1,5 @@
-//! Whether pools are as they should be, and the way out of what is not. Nothing is changed, no lock
-//! is taken, and a server may be at work on them.
+//! The checks of `rootcellar check`, each with the way out. They change nothing and take no lock, so a
+//! server may serve the pools meanwhile.
 
 mod advice;
 mod contents;
@@ -25,92 +25,77 @@ use crate::types::NodeName;
 pub use contents::{Held, PoolContents, contents};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
-use inspect::{Looked, look};
+use inspect::{OpenPool, open};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// Correct.
     Ok,
-    /// Worth knowing: less than could be had, or nothing to be done about it now.
+    /// Worth knowing, but no fault.
     Note,
-    /// Something is not as the driver promises or records it.
+    /// Not as promised or recorded.
     Wrong,
 }
 
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Wrong => "wrong",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum About {
-    /// Whether the pool is there and could be served.
+    /// Whether the pool exists and could be served.
     Pool,
-    /// What is mounted at its path.
+    /// The mount at its path.
     Mount,
-    /// What holds sizes.
+    /// How sizes are enforced.
     Enforcement,
-    /// What a snapshot would cost.
+    /// The cost of snapshots.
     Snapshots,
-    /// What is promised, and what there is.
+    /// Reserved and free space.
     Space,
-    /// What is written down of volumes and snapshots.
+    /// The records of volumes and snapshots.
     Records,
-    /// What the kernel limits.
+    /// The limits in the kernel.
     Limits,
-    /// Sizes that nothing holds.
+    /// Volumes whose sizes are not enforced.
     Sizes,
-    /// What is charged, and what occupies the disk.
+    /// Charged and occupied space.
     Usage,
 }
 
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Pool => "pool",
-            Self::Mount => "mount",
-            Self::Enforcement => "enforcement",
-            Self::Snapshots => "snapshots",
-            Self::Space => "space",
-            Self::Records => "records",
-            Self::Limits => "limits",
-            Self::Sizes => "sizes",
-            Self::Usage => "usage",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
-/// One thing that was found.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
-    /// What it is about.
+    /// The subject.
     pub about: About,
-    /// The directory of the volume or snapshot it is about, below the pool's path, if it is about
-    /// one.
+    /// The directory of the volume or snapshot, below the pool's path; `None` for the pool.
     pub volume: Option<PathBuf>,
-    /// What it is, in one line.
+    /// The finding, in one line.
     pub what: String,
     /// The way out, in one line, if there is one.
     pub remedy: Option<String>,
 }
 
-/// What was found of one pool.
+/// The results for one pool.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What there is to see of it.
+    /// The pool.
     pub pool: Inspection,
-    /// What holds sizes in it.
+    /// How it enforces sizes.
     pub enforcement: Enforcement,
     /// Whether a snapshot would share the blocks of its volume, if that is known.
     pub shares_blocks: Option<bool>,
@@ -119,24 +104,23 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether anything is wrong.
+    /// Whether any finding is wrong.
     pub fn is_wrong(&self) -> bool {
-        self.findings
-            .iter()
-            .any(|finding| finding.level == Level::Wrong)
+        let mut findings = self.findings.iter();
+        findings.any(|finding| finding.level == Level::Wrong)
     }
 }
 
-/// What is to be known besides the pools' options.
+/// The context of the pools.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// The node this is, if that is known.
+    /// The name of this node, if known.
     pub node: Option<&'a NodeName>,
-    /// Which pool each path held before, if that is known.
+    /// The pool that each path held before, if known.
     pub memory: Option<&'a Memory>,
-    /// Paths that the node itself needs room at.
+    /// Paths of which the node itself needs the free space.
     pub needed: &'a [&'a Path],
-    /// Called before a volume or snapshot is measured: with how many were, and how many are to be.
+    /// Called before a volume or snapshot is measured, with the number done and the total.
     pub progress: &'a dyn Fn(&PoolOptions, usize, usize),
 }
 
@@ -146,7 +130,7 @@ impl fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// Looks at pools that are configured together.
+/// Checks pools that are configured together.
 pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Report> {
     let claims = Claims::default();
     let check = |options| {
@@ -170,7 +154,7 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
     pools.iter().map(check).collect()
 }
 
-/// One pool that is looked at.
+/// The check of one pool.
 struct Examination<'a> {
     options: &'a PoolOptions,
     surroundings: Surroundings<'a>,
@@ -209,17 +193,19 @@ impl Examination<'_> {
 
     fn run(&mut self, claims: &Claims) -> Result<(), Unavailable> {
         let place = place(self.options)?;
-        let looked = look(self.options, &mut self.report.pool);
+        let looked = open(self.options, &mut self.report.pool);
         let looked = looked.map_err(|unavailable| self.remembering(unavailable))?;
         claims.filesystem(place.device, &self.options.name)?;
         self.identify(&looked, claims)?;
         let pool = &self.report.pool;
-        let (volumes, snapshots) = (pool.volumes, pool.snapshots);
-        let node = &looked.marker.node;
-        let on = format!("{} on {}", pool.filesystem, place.source.display());
         let what = format!(
-            "pool {} of node {node}, {on}, {volumes} volumes, {snapshots} snapshots",
-            looked.marker.id
+            "pool {} of node {}, {} on {}, {} volumes, {} snapshots",
+            looked.marker.id,
+            looked.marker.node,
+            pool.filesystem,
+            place.source.display(),
+            pool.volumes,
+            pool.snapshots
         );
         self.find(Level::Ok, About::Pool, what, None);
         self.mount(&place);
@@ -233,23 +219,20 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// A path without a pool that held one before misses that.
+    /// Names the pool that a path without one held before.
     fn remembering(&self, unavailable: Unavailable) -> Unavailable {
-        let memory = self.surroundings.memory;
-        match (
-            unavailable,
-            memory.map(|memory| memory.recall(&self.options.path)),
-        ) {
-            (Unavailable::Unmarked, Some(Ok(Some(remembered)))) => {
-                Unavailable::MarkerLost { remembered }
-            }
-            (_, Some(Err(error))) => Unavailable::Memory(error.to_string()),
+        let Some(memory) = self.surroundings.memory else {
+            return unavailable;
+        };
+        match (unavailable, memory.recall(&self.options.path)) {
+            (Unavailable::Unmarked, Ok(Some(remembered))) => Unavailable::MarkerLost { remembered },
+            (_, Err(error)) => Unavailable::Memory(error.to_string()),
             (unavailable, _) => unavailable,
         }
     }
 
-    /// Whether the pool is the one that is to be served here.
-    fn identify(&self, looked: &Looked, claims: &Claims) -> Result<(), Unavailable> {
+    /// Checks that a server on this node would serve the pool at this path.
+    fn identify(&self, looked: &OpenPool, claims: &Claims) -> Result<(), Unavailable> {
         let found = looked.marker.id;
         if let Some(memory) = self.surroundings.memory {
             let unreadable = |error: crate::pool::Error| Unavailable::Memory(error.to_string());
@@ -275,25 +258,18 @@ impl Examination<'_> {
         if !place.is_mount_root {
             let of = place.mount_point.display();
             let what = format!("{path} is a directory of the filesystem mounted at {of}");
-            self.find(Level::Ok, About::Mount, what, None);
-        } else if self.options.require_mount {
-            let what = format!("{} is mounted at {path}", place.source.display());
-            self.find(Level::Ok, About::Mount, what, None);
-        } else if self.options.init {
-            let what = format!(
-                "{} is mounted at {path}; were it away at the driver's first start, a pool would \
-                 be made beneath",
-                place.source.display()
-            );
-            let remedy = "give the pool the option require-mount".to_owned();
-            self.find(Level::Note, About::Mount, what, remedy);
-        } else {
-            let what = format!("{} is mounted at {path}", place.source.display());
-            self.find(Level::Ok, About::Mount, what, None);
+            return self.find(Level::Ok, About::Mount, what, None);
         }
+        let mut what = format!("{} is mounted at {path}", place.source.display());
+        if self.options.require_mount || !self.options.init {
+            return self.find(Level::Ok, About::Mount, what, None);
+        }
+        what += "; if it is not mounted at the driver's first start, a pool is made beneath it";
+        let remedy = "give the pool the option require-mount".to_owned();
+        self.find(Level::Note, About::Mount, what, remedy);
     }
 
-    fn enforcement(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
+    fn enforcement(&mut self, looked: &OpenPool, place: &Place) -> Result<(), Fault> {
         let enforcement = looked.quota.enforcement();
         self.report.enforcement = enforcement;
         let by = match enforcement {
@@ -301,59 +277,48 @@ impl Examination<'_> {
             Enforcement::Squota => "simple quota",
             Enforcement::None => return self.not_enforced(looked, place),
         };
-        let what = format!("sizes are held by {by}");
+        let what = format!("sizes are enforced by {by}");
         self.find(Level::Ok, About::Enforcement, what, None);
         Ok(())
     }
 
-    fn not_enforced(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
+    fn not_enforced(&mut self, looked: &OpenPool, place: &Place) -> Result<(), Fault> {
         let (filesystem, root) = (looked.filesystem, looked.root.as_fd());
         let place = (&*self.options.path, place);
         let found = Unenforced::find(&*looked.quota, filesystem, root, place);
-        let Some(unenforced) = found.context(pool_limits::READ_LIMITS)? else {
+        let Some(Unenforced { reason, remedy }) = found.context(pool_limits::READ_LIMITS)? else {
             return Ok(());
         };
-        let (why, remedy) = (unenforced.reason, unenforced.remedy);
-        let held = looked
-            .index
-            .volumes()
-            .filter(|entry| entry.record.enforcement != Enforcement::None);
-        match held.count() {
-            0 => {
-                let what = format!("sizes are not held: {why}");
-                self.find(Level::Note, About::Enforcement, what, remedy);
-            }
-            held => {
-                let what = format!("sizes are not held, and {held} volumes were made so: {why}");
-                self.find(Level::Wrong, About::Enforcement, what, remedy);
-            }
-        }
+        let volumes = looked.index.volumes().map(|entry| entry.record.enforcement);
+        let (level, what) = match volumes.filter(|by| *by != Enforcement::None).count() {
+            0 => (Level::Note, format!("sizes are not enforced: {reason}")),
+            volumes => (
+                Level::Wrong,
+                format!("sizes are not enforced, and {volumes} volumes promise it: {reason}"),
+            ),
+        };
+        self.find(level, About::Enforcement, what, remedy);
         Ok(())
     }
 
-    fn snapshots(&mut self, looked: &Looked) -> Result<(), Fault> {
+    fn snapshots(&mut self, looked: &OpenPool) -> Result<(), Fault> {
         let filesystem = looked.filesystem;
         let shares = filesystem.shares_blocks(looked.root.as_fd());
         let shares = shares.context("ask whether files can share blocks")?;
         self.report.shares_blocks = shares;
-        let (level, what, remedy) = match shares {
-            Some(true) => (
-                Level::Ok,
-                format!("a copy on this {filesystem} shares blocks with its original"),
-                None,
-            ),
-            Some(false) => (
-                Level::Note,
-                format!("a copy on this {filesystem} takes the space of its original again"),
-                Some(advice::snapshots(filesystem)),
-            ),
-            None => (
-                Level::Note,
-                format!("it is not known whether a copy on {filesystem} shares blocks"),
-                Some(advice::snapshots(filesystem)),
-            ),
+        let what = match shares {
+            Some(true) => {
+                let what = format!("a copy on this {filesystem} shares blocks with its original");
+                self.find(Level::Ok, About::Snapshots, what, None);
+                return Ok(());
+            }
+            Some(false) => {
+                format!("a copy on this {filesystem} takes the space of its original again")
+            }
+            None => format!("it is not known whether a copy on {filesystem} shares blocks"),
         };
-        self.find(level, About::Snapshots, what, remedy);
+        let remedy = advice::snapshots(filesystem);
+        self.find(Level::Note, About::Snapshots, what, remedy);
         Ok(())
     }
 
@@ -369,46 +334,37 @@ impl Examination<'_> {
         }
     }
 
-    /// Volumes whose sizes nothing holds, in a pool that holds sizes.
-    fn sizes(&mut self, looked: &Looked) {
+    /// Finds the volumes whose sizes are not enforced, in a pool that enforces sizes.
+    fn sizes(&mut self, looked: &OpenPool) {
         let enforcement = looked.quota.enforcement();
-        let entries: Vec<_> = looked.index.volumes().cloned().collect();
-        for entry in entries.iter().filter(|entry| entry.record.enforcing) {
-            let what = "its size is being enforced, or that was cut short; it cannot be published \
-                        before that has ended";
-            let remedy = format!("rootcellar volume enforce {}", entry.record.id);
-            self.find_of(
-                (Level::Wrong, About::Sizes),
-                &entry.path(),
-                what.to_owned(),
-                remedy,
-            );
-        }
-        if enforcement == Enforcement::None {
-            return;
-        }
-        for entry in entries
-            .iter()
-            .filter(|entry| entry.is_not_enforced(enforcement))
-        {
-            let what = format!(
-                "nothing holds its size, {}: it was made when sizes were not held here, or its \
-                 class says so",
-                entry.record.size_bytes
-            );
+        for entry in looked.index.volumes() {
             let record = &entry.record;
+            if record.enforcing {
+                let what = "`volume enforce` works on it or was interrupted; it cannot be published \
+                            before that has ended";
+                let remedy = format!("rootcellar volume enforce {}", record.id);
+                self.find_of((Level::Wrong, About::Sizes), &entry.path(), what, remedy);
+            }
+            if enforcement == Enforcement::None || !entry.is_not_enforced(enforcement) {
+                continue;
+            }
+            let what = format!(
+                "its size, {}, is not enforced: it was made when the pool enforced none, or its \
+                 class says so",
+                record.size_bytes
+            );
             let remedy = if enforcement == Enforcement::Project && !record.declines_enforcement() {
                 let id = record.id;
                 format!("delete the pods that use it, then rootcellar volume enforce {id}")
             } else {
-                "copy what is in it to a new volume".to_owned()
+                "copy its data to a new volume".to_owned()
             };
             self.find_of((Level::Note, About::Sizes), &entry.path(), what, remedy);
         }
     }
 }
 
-/// Where the pool's directory is, which must be what `require-mount` wants.
+/// The place of the pool's directory, if its mount satisfies `require-mount`.
 fn place(options: &PoolOptions) -> Result<Place, Unavailable> {
     path::open_mounted(&options.path, options.require_mount)?;
     let place = path::find_mount(|table| table.place_at(&options.path))?;

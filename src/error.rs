@@ -5,7 +5,7 @@
 //! The match is exhaustive, so a new variant does not compile without a code.
 
 use std::error::Error as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::filesystem::Filesystem;
 use crate::mount;
@@ -241,6 +241,15 @@ impl Error {
     /// An [`Error::Invalid`] for the field.
     pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Invalid(Invalid::new(field, problem))
+    }
+
+    /// The [`Error::Io`] of a step on a path.
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Io {
+            what,
+            path: path.to_owned(),
+            source,
+        }
     }
 
     /// The failure of a pool for an object that does not exist yet.

@@ -1,7 +1,6 @@
-//! How the size of a volume is held: the seam between a pool and its filesystem's quota.
+//! How the size of a volume is enforced: the interface between a pool and its filesystem's quota.
 
 mod btrfs;
-mod fake;
 mod ids;
 mod none;
 mod project;
@@ -18,11 +17,10 @@ use crate::os::Os;
 use crate::types::Bytes;
 
 pub use btrfs::{Mode, enable, mode};
-pub use fake::FakeQuota;
 pub use ids::OURS;
 pub use none::NoQuota;
 
-/// How a size is held.
+/// How a size is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
@@ -35,7 +33,7 @@ pub enum Enforcement {
 }
 
 impl Enforcement {
-    /// What a volume of this size is limited to; zero: nothing.
+    /// The limit of a volume of this size; zero: none.
     pub fn limit(self, size: Bytes) -> Bytes {
         match self {
             Self::Project | Self::Squota => size,
@@ -43,7 +41,7 @@ impl Enforcement {
         }
     }
 
-    /// The word records and the volume context use.
+    /// The name in records and in the volume context.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Project => "project",
@@ -53,12 +51,12 @@ impl Enforcement {
     }
 }
 
-/// What is charged to a number, and what it is limited to.
+/// The charges and limits of a quota id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Charge {
-    /// What is charged, in bytes.
+    /// The charged bytes.
     pub bytes: u64,
-    /// What is charged, in inodes; 0 where inodes are not counted.
+    /// The charged inodes; 0 where inodes are not counted.
     pub inodes: u64,
     /// The limit in bytes; 0: none.
     pub byte_limit: u64,
@@ -72,38 +70,38 @@ impl Charge {
         self.bytes == 0 && self.inodes == 0
     }
 
-    /// Whether more is charged than it is limited to.
+    /// Whether a charge is above its limit.
     pub fn exceeds(&self) -> bool {
         let above = |charged: u64, limit: u64| limit > 0 && charged > limit;
         above(self.bytes, self.byte_limit) || above(self.inodes, self.inode_limit)
     }
 
-    /// Whether it is limited.
+    /// Whether there is a limit.
     pub fn is_limited(&self) -> bool {
         self.byte_limit != 0 || self.inode_limit != 0
     }
 }
 
-/// Finds out what holds sizes on a filesystem.
+/// Finds the quota of a filesystem.
 pub trait Quotas: Send + Sync + fmt::Debug {
-    /// The quota of the filesystem of this type that `root` is on.
+    /// The quota of the filesystem of `root`, which is of this type.
     fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
 
-    /// Switches quota on for the new pool in `root`, on a filesystem of this type that holds nothing
-    /// else and needs no mount option for it.
+    /// Switches quota on for the new pool in `root`, if the filesystem has no other data and needs
+    /// no mount option.
     fn enable_for_new_pool(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> AtInit {
         AtInit::Unchanged
     }
 }
 
-/// The state of quota after a pool was made.
+/// The effect of `pool init` on quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtInit {
-    /// As it was: on already, or a matter of mount options.
+    /// None: quota is on already, or needs a mount option.
     Unchanged,
     /// Switched on.
     Enabled,
-    /// Still off, because the filesystem holds other data, which would stay uncounted.
+    /// Still off, because the filesystem has other data, which would stay uncounted.
     OtherData,
     /// Still off, because the kernel refused with this error.
     Refused(Errno),
@@ -117,12 +115,7 @@ impl Quotas for KernelQuotas {
     fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
         match filesystem {
             Filesystem::Btrfs => Ok(Arc::new(btrfs::BtrfsQuota::find(root)?)),
-            Filesystem::Xfs | Filesystem::Ext4 => {
-                match project::ProjectQuota::find(filesystem, root)? {
-                    Some(quota) => Ok(Arc::new(quota)),
-                    None => Ok(Arc::new(NoQuota)),
-                }
-            }
+            Filesystem::Xfs | Filesystem::Ext4 => project::find(filesystem, root),
             _ => Ok(Arc::new(NoQuota)),
         }
     }
@@ -135,20 +128,20 @@ impl Quotas for KernelQuotas {
     }
 }
 
-/// Why the kernel holds no sizes on a filesystem.
+/// Why the kernel enforces no sizes on a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingQuota {
-    /// It is one of which the driver knows no quota.
+    /// The driver supports no quota of this filesystem.
     Unknown,
-    /// It was mounted without the option that makes project quota limit.
+    /// It was mounted without the option that enforces project quota.
     MountOption,
-    /// It is an ext4 without the features that project quota needs.
+    /// The ext4 does not have the features that project quota needs.
     Features,
-    /// It is a btrfs that counts nothing.
+    /// Quota is off on the btrfs.
     Off,
-    /// It is a btrfs with full qgroups.
+    /// The btrfs has full qgroups.
     Full,
-    /// The kernel does not let this process use the quota that is there.
+    /// The kernel does not let this process use the quota.
     Permission,
 }
 
@@ -172,8 +165,7 @@ impl MissingQuota {
     }
 }
 
-/// Why nothing holds sizes on the filesystem of this type that `root` is on; nothing if they are
-/// held.
+/// Why the kernel enforces no sizes on the filesystem of `root`; `None` if it does.
 pub fn missing(
     filesystem: Filesystem,
     root: BorrowedFd<'_>,
@@ -192,13 +184,14 @@ pub fn missing(
 /// A name in a directory.
 pub type NameIn<'a> = (BorrowedFd<'a>, &'a str);
 
-/// Holds the sizes of one pool's volumes, each under a number of the kernel's.
+/// The quota of one pool's filesystem. Each volume has a quota id. The methods with a body are those
+/// of a filesystem without quota.
 pub trait Quota: Send + Sync + fmt::Debug {
-    /// How.
+    /// How it enforces sizes.
     fn enforcement(&self) -> Enforcement;
 
-    /// Makes a directory, limited to `size` (zero: not limited) from its first byte, and returns its
-    /// quota id. A failure leaves neither.
+    /// Creates a directory, limited to `size` (zero: not limited) from its first byte, and returns
+    /// its quota id. A failure leaves neither.
     fn create_dir(&self, os: &Os, at: NameIn<'_>, size: Bytes) -> Result<Option<u32>, Errno>;
 
     /// Whether [`Quota::copy_dir`] can copy a directory.
@@ -206,8 +199,8 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
-    /// Makes `name` in `dir` a copy of `source`, all of one instant, sharing its blocks, and
-    /// otherwise as [`Quota::create_dir`] does; `read_only`: nobody can write into it.
+    /// Creates a directory as [`Quota::create_dir`] does, as an atomic copy of `source` that shares
+    /// its blocks; `read_only`: nobody can write into it.
     fn copy_dir(
         &self,
         _os: &Os,
@@ -219,30 +212,38 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Limits a number to `size` (zero: not limited). Durable with the next syncfs.
-    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno>;
+    /// Sets the limit of a quota id to that of `size` (zero: none). Durable with the next syncfs.
+    fn limit(&self, _os: &Os, _id: u32, _size: Bytes) -> Result<(), Errno> {
+        Ok(())
+    }
 
-    /// What is charged to a number and what it is limited to.
-    fn charge(&self, id: u32) -> Result<Charge, Errno>;
+    /// The charges and limits of a quota id.
+    fn charge(&self, _id: u32) -> Result<Charge, Errno> {
+        Ok(Charge::default())
+    }
 
-    /// The bytes charged to a number.
+    /// The bytes charged to a quota id.
     fn usage(&self, id: u32) -> Result<u64, Errno> {
         Ok(self.charge(id)?.bytes)
     }
 
-    /// The number of files and directories that a volume of a size may hold; nothing: not limited.
+    /// The maximum number of files and directories in a volume of a size; `None`: not limited.
     fn inode_limit(&self, _size: Bytes) -> Option<u64> {
         None
     }
 
-    /// Whether a number has the limit it is to have for `size` (zero: none).
-    fn has_limit(&self, charge: &Charge, size: Bytes) -> bool;
+    /// Whether the limits are those of `size` (zero: none).
+    fn has_limit(&self, _charge: &Charge, _size: Bytes) -> bool {
+        true
+    }
 
-    /// The numbers of [`OURS`] that the kernel knows.
-    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno>;
+    /// The quota ids of [`OURS`] that the kernel knows.
+    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+        Ok(Vec::new())
+    }
 
-    /// Of those the recorded ones, and the others that the driver may have left: it takes the lowest
-    /// free number, so they are not far from [`OURS`]' start.
+    /// As [`Quota::charges`], limited to the recorded ids and to those near the start of [`OURS`].
+    /// The driver takes the lowest free id, so its leftovers are there.
     fn charges_nearby(
         &self,
         _recorded: &mut dyn Iterator<Item = u32>,
@@ -250,19 +251,24 @@ pub trait Quota: Send + Sync + fmt::Debug {
         self.charges()
     }
 
-    /// The number of ours that what is in a directory made by [`Quota::create_dir`] is charged to.
-    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
+    /// The quota id of [`OURS`] to which the content of a directory of [`Quota::create_dir`] is
+    /// charged.
+    fn charged_to(&self, _dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        Ok(None)
+    }
 
-    /// The number that a file or directory of such a tree carries; nothing where it is charged as
-    /// what is above it, 0 where it is charged to nothing.
-    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno>;
+    /// The quota id of a file or directory in such a tree. `None`: it is charged as its parent is;
+    /// 0: it is not charged.
+    fn tag(&self, _file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+        Ok(None)
+    }
 
-    /// Takes a free number for a tree that exists already.
+    /// Takes a free quota id for a tree that exists already.
     fn take(&self) -> Result<u32, Errno> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Has a file or directory of an existing tree charged to a number, or to none.
+    /// Sets the quota id of a file or directory of an existing tree, or removes it.
     fn set_tag(
         &self,
         _os: &Os,
@@ -273,21 +279,22 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Takes a number for in use, as records that were read say.
-    fn note(&self, id: u32);
+    /// Marks a quota id as used, because a record has it.
+    fn note(&self, _id: u32) {}
 
-    /// Removes a directory made by [`Quota::create_dir`] at once, if the filesystem can; false
-    /// if it must be emptied entry by entry.
+    /// Removes a directory of [`Quota::create_dir`] with its content, if the filesystem can; false if
+    /// its entries must be removed one by one.
     fn destroy_dir(&self, _os: &Os, _at: NameIn<'_>) -> Result<bool, Errno> {
         Ok(false)
     }
 
-    /// Has the filesystem finish the destruction of directories, so that their space and their
-    /// numbers become free soon after.
-    fn settle(&self, _os: &Os) -> Result<(), Errno> {
+    /// Makes the filesystem free the space and the quota ids of destroyed directories soon.
+    fn finish_destruction(&self, _os: &Os) -> Result<(), Errno> {
         Ok(())
     }
 
-    /// Frees a number whose directory has been reclaimed. EBUSY: something is still charged to it.
-    fn release(&self, os: &Os, id: u32) -> Result<(), Errno>;
+    /// Frees the quota id of a reclaimed directory. EBUSY: it still has charges.
+    fn release(&self, _os: &Os, _id: u32) -> Result<(), Errno> {
+        Ok(())
+    }
 }

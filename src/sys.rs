@@ -261,12 +261,11 @@ struct Geometry {
 }
 
 /// Whether files of an XFS can share blocks: the flags of `XFS_IOC_FSGEOMETRY_V4`.
-pub fn has_reflinks(filesystem: BorrowedFd<'_>) -> Result<bool, Errno> {
+pub fn has_reflinks(fs: BorrowedFd<'_>) -> Result<bool, Errno> {
     const XFS_IOC_FSGEOMETRY_V4: Opcode = opcode::read::<Geometry>(b'X', 124);
     const REFLINK: u32 = 1 << 20;
     // SAFETY: the ioctl writes one `struct xfs_fsop_geom_v4`, which `Geometry` is.
-    let geometry: Geometry =
-        unsafe { ioctl(filesystem, Getter::<XFS_IOC_FSGEOMETRY_V4, _>::new())? };
+    let geometry: Geometry = unsafe { ioctl(fs, Getter::<XFS_IOC_FSGEOMETRY_V4, _>::new())? };
     Ok(geometry.flags & REFLINK != 0)
 }
 
@@ -412,24 +411,19 @@ pub fn snapshot_subvolume(
 
 /// Destroys a btrfs subvolume by its id, with its content. It must contain no other subvolume. The
 /// kernel frees the space in the background.
-pub fn destroy_subvolume(filesystem: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
+pub fn destroy_subvolume(fs: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
     const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
     let mut arguments = VolumeArguments::new(&id.to_ne_bytes())?;
     arguments.flags = SUBVOL_SPEC_BY_ID;
     // SAFETY: the ioctl reads one `btrfs_ioctl_vol_args_v2`.
-    unsafe {
-        ioctl(
-            filesystem,
-            Setter::<BTRFS_IOC_SNAP_DESTROY_V2, _>::new(arguments),
-        )
-    }
+    unsafe { ioctl(fs, Setter::<BTRFS_IOC_SNAP_DESTROY_V2, _>::new(arguments)) }
 }
 
 /// Commits a btrfs and wakes the thread that frees the space of destroyed subvolumes. After
 /// syncfs(2) that thread sleeps for half a minute.
-pub fn sync_btrfs(filesystem: BorrowedFd<'_>) -> Result<(), Errno> {
+pub fn sync_btrfs(fs: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the ioctl has no argument.
-    unsafe { ioctl(filesystem, NoArg::<BTRFS_IOC_SYNC>::new()) }
+    unsafe { ioctl(fs, NoArg::<BTRFS_IOC_SYNC>::new()) }
 }
 
 /// `struct btrfs_ioctl_ino_lookup_args` of `linux/btrfs.h`.
@@ -455,17 +449,6 @@ pub fn subvolume_of(dir: BorrowedFd<'_>) -> Result<u64, Errno> {
 /// The inode number of the root directory of every btrfs subvolume: `BTRFS_FIRST_FREE_OBJECTID`.
 pub const FIRST_FREE_OBJECTID: u64 = 256;
 
-/// A key of a btrfs tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TreeKey {
-    /// The object id.
-    pub object: u64,
-    /// The type of the item, as in `BTRFS_ROOT_REF_KEY`.
-    pub kind: u32,
-    /// The offset, whose meaning depends on the type.
-    pub offset: u64,
-}
-
 /// `struct btrfs_ioctl_search_args` of `linux/btrfs.h`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -483,32 +466,29 @@ struct SearchArguments {
 
 const _: () = assert!(size_of::<SearchArguments>() == 4096);
 
-/// The offsets of the items of one object and type in a btrfs tree, from `least` on: at most as
-/// many as fit into one answer.
+/// The offsets of the items of one object and type, as in `BTRFS_ROOT_REF_KEY`, in a btrfs tree, from
+/// the offset `least` on: at most as many as fit into one answer.
 pub fn search_tree(
-    filesystem: BorrowedFd<'_>,
+    fs: BorrowedFd<'_>,
     tree: u64,
-    least: TreeKey,
+    object: u64,
+    kind: u32,
+    least: u64,
 ) -> Result<Vec<u64>, Errno> {
     const MOST: u32 = 64;
     let mut arguments = SearchArguments {
         tree,
-        objects: [least.object; 2],
-        offsets: [least.offset, u64::MAX],
+        objects: [object; 2],
+        offsets: [least, u64::MAX],
         transactions: [0, u64::MAX],
-        kinds: [least.kind; 2],
+        kinds: [kind; 2],
         items: MOST,
         unused: 0,
         unused_more: [0; 4],
         found: [0; 3992],
     };
     // SAFETY: the ioctl reads and writes one `btrfs_ioctl_search_args`.
-    unsafe {
-        ioctl(
-            filesystem,
-            Updater::<BTRFS_IOC_TREE_SEARCH, _>::new(&mut arguments),
-        )?
-    };
+    unsafe { ioctl(fs, Updater::<BTRFS_IOC_TREE_SEARCH, _>::new(&mut arguments))? };
     let offsets = Offsets(&arguments.found).take(arguments.items as usize);
     Ok(offsets.collect())
 }
@@ -529,38 +509,23 @@ impl Iterator for Offsets<'_> {
 }
 
 /// Creates a btrfs qgroup. EEXIST: it exists already.
-pub fn create_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
+pub fn create_qgroup(fs: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
     // SAFETY: the ioctl reads one `btrfs_ioctl_qgroup_create_args`, two u64.
-    unsafe {
-        ioctl(
-            filesystem,
-            Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([1, qgroup]),
-        )
-    }
+    unsafe { ioctl(fs, Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([1, qgroup])) }
 }
 
 /// Removes a btrfs qgroup. EBUSY: it has charges.
-pub fn remove_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
+pub fn remove_qgroup(fs: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
     // SAFETY: as in `create_qgroup`.
-    unsafe {
-        ioctl(
-            filesystem,
-            Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([0, qgroup]),
-        )
-    }
+    unsafe { ioctl(fs, Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([0, qgroup])) }
 }
 
 /// Switches on simple quota on a btrfs.
-pub fn enable_simple_quota(filesystem: BorrowedFd<'_>) -> Result<(), Errno> {
+pub fn enable_simple_quota(fs: BorrowedFd<'_>) -> Result<(), Errno> {
     const ENABLE_SIMPLE_QUOTA: u64 = 4;
     let mut arguments = [ENABLE_SIMPLE_QUOTA, 0];
     // SAFETY: the ioctl reads and writes one `btrfs_ioctl_quota_ctl_args`, two u64.
-    unsafe {
-        ioctl(
-            filesystem,
-            Updater::<BTRFS_IOC_QUOTA_CTL, _>::new(&mut arguments),
-        )
-    }
+    unsafe { ioctl(fs, Updater::<BTRFS_IOC_QUOTA_CTL, _>::new(&mut arguments)) }
 }
 
 /// `struct btrfs_ioctl_qgroup_limit_args` of `linux/btrfs.h`.
@@ -571,7 +536,7 @@ struct LimitArguments {
 }
 
 /// Sets the limit of a btrfs qgroup, in bytes; 0 lifts it.
-pub fn limit_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64, bytes: u64) -> Result<(), Errno> {
+pub fn limit_qgroup(fs: BorrowedFd<'_>, qgroup: u64, bytes: u64) -> Result<(), Errno> {
     const MAX_REFERENCED: u64 = 1;
     let arguments = LimitArguments {
         qgroup,
@@ -584,12 +549,7 @@ pub fn limit_qgroup(filesystem: BorrowedFd<'_>, qgroup: u64, bytes: u64) -> Resu
     };
     // SAFETY: the ioctl only reads one `btrfs_ioctl_qgroup_limit_args`, although its opcode says that
     // it writes.
-    unsafe {
-        ioctl(
-            filesystem,
-            Setter::<BTRFS_IOC_QGROUP_LIMIT, _>::new(arguments),
-        )
-    }
+    unsafe { ioctl(fs, Setter::<BTRFS_IOC_QGROUP_LIMIT, _>::new(arguments)) }
 }
 
 /// `struct btrfs_ioctl_fs_info_args` of `linux/btrfs.h`.
@@ -601,7 +561,7 @@ struct Information {
 }
 
 /// The UUID of a btrfs.
-pub fn btrfs_id(filesystem: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
+pub fn btrfs_id(fs: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
     let mut information = Information {
         devices: [0; 2],
         id: [0; 16],
@@ -609,12 +569,7 @@ pub fn btrfs_id(filesystem: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
     };
     // SAFETY: the ioctl reads and writes one `btrfs_ioctl_fs_info_args`, although its opcode says
     // that it only writes.
-    unsafe {
-        ioctl(
-            filesystem,
-            Updater::<BTRFS_IOC_FS_INFO, _>::new(&mut information),
-        )?
-    };
+    unsafe { ioctl(fs, Updater::<BTRFS_IOC_FS_INFO, _>::new(&mut information))? };
     Ok(information.id)
 }
 

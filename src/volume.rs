@@ -1,5 +1,5 @@
-//! The volumes of this node, over all its pools: what the RPC edge, the command line and the
-//! tests all call. Everything here is synchronous, and every change runs to its end.
+//! The volumes and snapshots of all pools of this node. The gRPC services and the tests call it.
+//! Everything here is synchronous, and every change runs to its end.
 
 mod capability;
 mod class;
@@ -30,45 +30,45 @@ pub use crate::pool::{AccessMode, CopyPolicy, Method, Mode, Parameters, Sharing,
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, SnapshotClass};
 pub use expand::ExpandRequest;
-pub use snapshot::{Snapshot, SnapshotFilter, SnapshotPage, SnapshotRequest};
+pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 
 use find::{parse_id, shorten};
 use in_flight::InFlight;
 use publications::Publications;
 
-/// How long the server waits for the answer of a disk before it says that there is none.
+/// The default of [`Settings::patience`].
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long opening a pool may take before the others are served without it.
+/// The server starts without a pool that takes longer than this to open.
 const OPEN_PATIENCE: Duration = Duration::from_mins(1);
 
-/// What the domain needs to know of its surroundings.
+/// The settings of the node and its pools.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The node this is.
+    /// The name of this node.
     pub node: NodeName,
     /// This node's topology segment, `key=value`, for messages.
     pub topology: String,
-    /// Below it lie all targets.
+    /// The directory that contains all targets.
     pub kubelet_dir: PathBuf,
-    /// Where the server remembers its pools.
+    /// The directory in which the server remembers its pools.
     pub state_dir: PathBuf,
     /// The pools.
     pub pools: Vec<PoolOptions>,
-    /// How long to wait, in all, for pools that another server is about to leave.
+    /// The time to wait, for all pools together, until another server releases its locks.
     pub lock_wait: Duration,
-    /// How long a disk may leave an operation without an answer before its pool has no capacity.
+    /// A pool has no capacity after its disk has not answered an operation for this time.
     pub patience: Duration,
 }
 
-/// The ways to the operating system; tests put fakes here.
+/// The interfaces to the operating system, which tests replace by fakes.
 #[derive(Debug, Clone)]
 pub struct Seams {
-    /// To the disks.
+    /// System calls on disks.
     pub os: Os,
-    /// To the mounts.
+    /// Mounts.
     pub mounter: Arc<dyn Mounter>,
-    /// To the quotas.
+    /// Quotas.
     pub quotas: Arc<dyn Quotas>,
 }
 
@@ -99,30 +99,31 @@ pub struct Volumes {
 pub struct Volume {
     /// Its id.
     pub id: VolumeId,
-    /// The name the CO gave it.
+    /// The name from the CO.
     pub name: VolumeName,
-    /// The pool it lives in.
+    /// Its pool.
     pub pool: PoolName,
     /// Its size; zero: no limit.
     pub size: Bytes,
-    /// What its class said of it.
+    /// The parameters of its class.
     pub parameters: Parameters,
-    /// How its size is held.
+    /// How its size is enforced.
     pub enforcement: Enforcement,
-    /// What it was made a copy of, if it was.
+    /// The source, if it is a copy.
     pub source: Option<Source>,
 }
 
 impl Volume {
     fn new(pool: &Pool, entry: &Entry) -> Self {
+        let record = &entry.record;
         Self {
-            id: entry.record.id,
-            name: entry.record.name.clone(),
+            id: record.id,
+            name: record.name.clone(),
             pool: pool.name().clone(),
-            size: entry.record.size_bytes,
-            parameters: entry.record.parameters,
-            enforcement: entry.record.enforcement,
-            source: entry.record.source,
+            size: record.size_bytes,
+            parameters: record.parameters,
+            enforcement: record.enforcement,
+            source: record.source,
         }
     }
 }
@@ -132,78 +133,78 @@ impl Volume {
 pub struct CreateRequest {
     /// The volume's name.
     pub name: VolumeName,
-    /// The least size; zero: not said.
+    /// The least size; zero: not given.
     pub required: Bytes,
-    /// The largest size, if there is one; never below `required`.
+    /// The largest size, if given; never below `required`.
     pub limit: Option<Bytes>,
-    /// What the volume must work with; never empty.
+    /// The capabilities that the volume must support; never empty.
     pub capabilities: Vec<Capability>,
-    /// What its class says.
+    /// The parameters.
     pub class: Class,
-    /// The id, as received, of what it is to be a copy of, if it is.
+    /// The source of a copy.
     pub source: Option<SourceId>,
-    /// Whether the requested topology leaves this node out.
+    /// Whether the requested topology excludes this node.
     pub excludes_node: bool,
 }
 
-/// The id of what is to be copied, as received.
+/// The id of a source, as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceId {
-    /// A snapshot's.
+    /// The id of a snapshot.
     Snapshot(String),
-    /// A volume's.
+    /// The id of a volume.
     Volume(String),
 }
 
 /// A checked `NodePublishVolumeRequest`.
 #[derive(Debug, Clone)]
 pub struct PublishRequest {
-    /// The volume's id as received.
+    /// The volume's id, as received.
     pub id: String,
-    /// Where to mount it.
+    /// The target path.
     pub target: PathBuf,
-    /// How it is to be used.
+    /// The requested capability.
     pub capability: Capability,
-    /// Whether the mount is to be read-only whatever the capability says.
+    /// Whether the mount must be read-only even if the capability allows writing.
     pub read_only: bool,
 }
 
-/// A page of volumes.
+/// A page of volumes or snapshots.
 #[derive(Debug, Clone)]
-pub struct Page {
-    /// The volumes in the order of their ids.
-    pub volumes: Vec<Volume>,
+pub struct Page<T> {
+    /// The objects in the order of their ids.
+    pub objects: Vec<T>,
     /// The token of the next page; empty on the last.
     pub next_token: String,
 }
 
-/// Use of a volume, or of the filesystem it shares where sizes are not enforced.
+/// The usage of a volume, or of the filesystem where sizes are not enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes in all, used and available.
+    /// In bytes.
     pub bytes: Usage,
-    /// Inodes in all, used and available.
+    /// In inodes.
     pub inodes: Usage,
 }
 
-/// One resource's use.
+/// The usage of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// All there is.
+    /// The total amount.
     pub total: u64,
-    /// What is used.
+    /// The used amount.
     pub used: u64,
-    /// What is still to be had.
+    /// The amount that is still available.
     pub available: u64,
 }
 
 impl Volumes {
-    /// The volumes of the configured pools, none of which is open yet.
+    /// The volumes of the configured pools, which are not open yet.
     pub fn new(settings: Settings) -> Result<Self> {
         Self::with_seams(settings, Seams::default())
     }
 
-    /// As [`Volumes::new`], by other ways to the operating system.
+    /// As [`Volumes::new`], with other interfaces to the operating system.
     pub fn with_seams(settings: Settings, seams: Seams) -> Result<Self> {
         let memory = Arc::new(Memory::open(seams.os.clone(), &settings.state_dir)?);
         let root_devices = root_devices(&settings, seams.mounter.as_ref())?;
@@ -232,13 +233,13 @@ impl Volumes {
         })
     }
 
-    /// Opens every pool, reads its records, learns what is published and starts reclaiming.
-    /// Fails only if another server holds every pool.
+    /// Opens every pool, reads its records, finds the published volumes and starts reclaiming.
+    /// Fails only if another server has locked every pool.
     pub fn load(self: &Arc<Self>) -> Result<()> {
         let deadline = Instant::now() + self.settings.lock_wait;
         let mut locked = 0;
         for pool in &self.pools {
-            // Any other reason is the pool's own matter, and it is looked at again.
+            // A pool that is unavailable for another reason is checked again later.
             if self.open_patiently(pool, deadline)? == Some(Unavailable::Locked) {
                 locked += 1;
             }
@@ -253,8 +254,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Opens a pool in a thread of its own: one whose disk hangs is left to it, and the others are
-    /// served.
+    /// Opens a pool in a separate thread, so that a disk that hangs does not stop the other pools.
     fn open_patiently(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
@@ -266,13 +266,13 @@ impl Volumes {
             .name(format!("open-{}", pool.name()))
             .spawn(move || {
                 let opened = opening.open(deadline, &|site| volumes.learn_publications(site));
-                // Nobody waits any more; the pool is open or unavailable all the same.
+                // After the patience nobody receives it; the pool keeps its own state.
                 let _ = done.send(opened.err());
             })
             .map_err(no_thread(pool))?;
         let patience = deadline.saturating_duration_since(Instant::now()) + OPEN_PATIENCE;
         Ok(outcome.recv_timeout(patience).unwrap_or_else(|_| {
-            tracing::error!(pool = %pool.name(), "does not open; going on without it");
+            tracing::error!(pool = %pool.name(), "does not open; continuing without it");
             Some(Unavailable::Opening)
         }))
     }
@@ -282,19 +282,19 @@ impl Volumes {
         self.loaded.load(Ordering::Acquire)
     }
 
-    /// Inspects a pool: one that changed becomes unavailable, an unavailable one is opened again.
+    /// Checks a pool: a changed one becomes unavailable, and an unavailable one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
         pool.check(&|site| self.learn_publications(site));
     }
 
-    /// Ends copies that are being made, which may take long; none begins after.
+    /// Ends the running copies, and refuses new ones.
     pub fn stop_copies(&self) {
         for pool in &self.pools {
             pool.stop_copies();
         }
     }
 
-    /// Stops what runs in the background.
+    /// Stops the background threads.
     pub fn stop(&self) {
         for pool in &self.pools {
             pool.stop_reclaiming();
@@ -306,21 +306,15 @@ impl Volumes {
         &self.pools
     }
 
-    /// Deletes a volume that is not published; its space comes back in the background. A volume of
-    /// a pool that was declared gone is gone.
+    /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
+    /// retired pool counts as deleted.
     pub fn delete(&self, id: &str) -> Result<()> {
         self.delete_unused(id, |entry| self.check_unpublished(entry))
     }
 
     /// Refuses a volume that is published.
     fn check_unpublished(&self, entry: &Entry) -> Result<()> {
-        match self.published(entry)?.into_iter().next() {
-            Some((target, _)) => Err(Error::Published {
-                id: entry.record.id.to_string(),
-                target,
-            }),
-            None => Ok(()),
-        }
+        publish::refuse_published(entry, self.published(entry)?)
     }
 
     /// The volume with an id.
@@ -329,18 +323,13 @@ impl Volumes {
         Ok(Volume::new(&pool, &entry))
     }
 
-    /// At most `max_entries` volumes (0: all) after the one named by `token` (empty: from the
+    /// At most `max_entries` volumes (0: all) after the one with the id `token` (empty: from the
     /// first).
-    pub fn list(&self, max_entries: usize, token: &str) -> Result<Page> {
-        let (found, next_token) = self.page(max_entries, token, |_: &VolumeRecord| true)?;
-        let volumes = found.iter().map(|(pool, entry)| Volume::new(pool, entry));
-        Ok(Page {
-            volumes: volumes.collect(),
-            next_token,
-        })
+    pub fn list(&self, max_entries: usize, token: &str) -> Result<Page<Volume>> {
+        self.page(max_entries, token, |_: &VolumeRecord| true, Volume::new)
     }
 
-    /// Whether the volume could be used so; the error is the reason why not.
+    /// Checks that the volume supports the capabilities and was created with the class.
     pub fn validate(
         &self,
         id: &str,
@@ -352,8 +341,8 @@ impl Volumes {
         Ok(Volume::new(&pool, &entry))
     }
 
-    /// Where a volume is published, looked at now; what is gone is forgotten. Something else on top
-    /// of a target does not mean that the volume is not below it.
+    /// The targets of a volume that are still mounts; the others are forgotten. Another mount on top
+    /// of a target may hide the volume's, so that every mount counts.
     fn published(&self, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
         let known = self.publications.of(entry.record.id);
         let mut still = Vec::with_capacity(known.len());
@@ -362,17 +351,16 @@ impl Volumes {
                 Some(target) => self.mounter.look(&target)?,
                 None => Found::Nothing,
             };
-            match found {
-                Found::Mount(_) => still.push((path, usage)),
-                Found::Nothing | Found::Directory(_) | Found::Other(_) => {
-                    self.publications.remove(entry.record.id, &path);
-                }
+            if let Found::Mount(_) = found {
+                still.push((path, usage));
+            } else {
+                self.publications.remove(entry.record.id, &path);
             }
         }
         Ok(still)
     }
 
-    /// Learns from the mount table where a pool's volumes are published.
+    /// Reads from the mount table where a pool's volumes are published.
     fn learn_publications(&self, site: Site<'_>) -> std::io::Result<()> {
         for mount in self.mounter.table()?.entries {
             if let Some(id) = site.volume_of(&mount) {
@@ -382,46 +370,65 @@ impl Volumes {
         Ok(())
     }
 
+    /// Refuses to create an object that the requested topology does not allow here.
+    fn check_topology(&self, excludes_node: bool) -> Result<()> {
+        let here = self.settings.topology.clone();
+        if excludes_node {
+            return Err(Error::TopologyExcludesNode { here });
+        }
+        Ok(())
+    }
+
+    /// As [`Volumes::check_topology`], for an object that exists.
+    fn check_same_topology(
+        &self,
+        excludes_node: bool,
+        differs: &impl Fn(String) -> Error,
+    ) -> Result<()> {
+        let here = &self.settings.topology;
+        if excludes_node {
+            let difference = format!("it is on {here}, which the requested topology excludes");
+            return Err(differs(difference));
+        }
+        Ok(())
+    }
+
     /// Checks a target path of a request; `None` if the directory above it does not exist.
     fn target(&self, path: &Path) -> Result<Option<Target>> {
         let pools: Vec<&Path> = self.pools.iter().map(|pool| pool.path()).collect();
-        let target = Target::open(path, &self.settings.kubelet_dir, &pools)?;
-        if target
-            .as_ref()
-            .is_some_and(|target| self.publications.is_inside(target.path()))
-        {
-            let problem = format!("{} is inside a published volume", path.display());
-            return Err(Error::invalid("target_path", problem));
+        match Target::open(path, &self.settings.kubelet_dir, &pools)? {
+            Some(target) if self.publications.is_inside(target.path()) => {
+                let problem = format!("{} is inside a published volume", path.display());
+                Err(Error::invalid("target_path", problem))
+            }
+            target => Ok(target),
         }
-        Ok(target)
+    }
+}
+
+/// The error of an existing object that does not match a request.
+fn differs(kind: &str, name: &str) -> impl Fn(String) -> Error {
+    let what = format!("a {kind} named {name:?}");
+    move |difference| Error::Incompatible {
+        what: what.clone(),
+        difference,
     }
 }
 
 fn no_thread(pool: &Pool) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Io {
-        what: "start a thread for",
-        path: pool.path().to_owned(),
-        source,
-    }
+    Error::io("start a thread for", pool.path())
 }
 
-/// The filesystems of the node's root, of the kubelet's directory and of the state directory, for
-/// in a container the root is not the node's; refuses a kubelet directory from which no mount
-/// would reach the host.
+/// The devices of the node's own filesystems. In a container the root is not the node's, so the
+/// kubelet's directory and the state directory count as well. Refuses a kubelet directory from which
+/// no mount would propagate to the host.
 fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, u32)>> {
     let kubelet_dir = settings.kubelet_dir.as_path();
     let mut devices = Vec::new();
-    let table = mounter.table().map_err(|source| Error::Io {
-        what: "read",
-        path: "/proc/self/mountinfo".into(),
-        source,
-    })?;
+    let mountinfo = Path::new("/proc/self/mountinfo");
+    let table = mounter.table().map_err(Error::io("read", mountinfo))?;
     for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
-        let place = table.place_at(path).map_err(|source| Error::Io {
-            what: "look at",
-            path: path.to_owned(),
-            source,
-        })?;
+        let place = table.place_at(path).map_err(Error::io("inspect", path))?;
         if path == kubelet_dir && place.is_mount_root && !place.shared {
             return Err(Error::invalid(
                 "--kubelet-dir",

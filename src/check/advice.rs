@@ -1,4 +1,4 @@
-//! The way out of each finding, as commands where there are any.
+//! The way out of each finding, as commands where possible.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::pool::enforcement::quoted;
 use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
 use crate::quota::Enforcement;
 
-/// The way to have the driver read a pool anew.
+/// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";
 
-/// The reason why a pool is unavailable, and the way out that its sentence ends in.
+/// The reason why a pool is unavailable, and the way out, which follows a semicolon in the message.
 pub(super) fn of_unavailable(unavailable: &Unavailable) -> (String, Option<String>) {
     let text = unavailable.to_string();
     match text.split_once("; ") {
@@ -20,7 +20,7 @@ pub(super) fn of_unavailable(unavailable: &Unavailable) -> (String, Option<Strin
     }
 }
 
-/// How snapshots become cheap, which only another filesystem can do.
+/// Gives snapshots that share blocks, which needs another filesystem.
 pub(super) fn snapshots(filesystem: Filesystem) -> String {
     match filesystem {
         Filesystem::Xfs => "mkfs.xfs -m reflink=1, which makes the filesystem anew".to_owned(),
@@ -28,7 +28,7 @@ pub(super) fn snapshots(filesystem: Filesystem) -> String {
     }
 }
 
-/// How an entry of a pool leaves the quarantine.
+/// Takes an entry of a pool out of quarantine.
 pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
     let path = quoted(&pool.join(entry));
     let (file, home) = if entry.starts_with(SnapshotRecord::HOME) {
@@ -39,8 +39,8 @@ pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
     format!("write its {file} anew, or move {path} out of {home}; then {RESTART}")
 }
 
-/// How a tree of that name comes to carry a number. Only a directory takes the flag that hands the
-/// number on, and chattr -R stops at the first file that it cannot set.
+/// Sets the project id of a tree. Only a directory accepts the flag by which new entries inherit it,
+/// and chattr -R stops at the first file that fails.
 fn tag(id: u32, tree: &str) -> String {
     let flag = if id == 0 { "-P" } else { "+P" };
     format!(
@@ -48,7 +48,7 @@ fn tag(id: u32, tree: &str) -> String {
     )
 }
 
-/// How a tree that is charged to a volume without being one's stops being so.
+/// Removes the charges of a tree that is not a volume's.
 pub(super) fn discharge(enforcement: Enforcement, data: &Path) -> String {
     match enforcement {
         Enforcement::Project => tag(0, &quoted(data)),
@@ -56,13 +56,13 @@ pub(super) fn discharge(enforcement: Enforcement, data: &Path) -> String {
     }
 }
 
-/// How files that carry another number come to be charged to their volume again.
+/// Charges the files of a volume that have another project id to the volume again.
 pub(super) fn retag(id: u32, data: &Path) -> String {
     let tag = tag(id, &quoted(data));
     format!("{tag}; hostUsers: false keeps a pod from doing that")
 }
 
-/// How a volume's data is charged to the number of its record.
+/// Charges a volume's data to the quota id in its record.
 pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path) -> String {
     let data = quoted(data);
     match enforcement {
@@ -76,7 +76,7 @@ pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path
     }
 }
 
-/// How a filesystem counts anew.
+/// Makes a filesystem count again.
 pub(super) fn recount(filesystem: Filesystem, place: &Place) -> String {
     let (device, at) = (quoted(&place.source), quoted(&place.mount_point));
     match filesystem {

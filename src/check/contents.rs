@@ -1,4 +1,4 @@
-//! What pools hold, one by one: read from their disks without a server, and nothing is changed.
+//! The volumes and snapshots of pools, read from their disks without a server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use crate::pool::{
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::types::{Bytes, ObjectId, VolumeId};
 
-use super::inspect::{Inspection, look};
+use super::inspect::{Inspection, open};
 
-/// A volume or snapshot, with what is charged to it where that is counted.
+/// A volume or snapshot.
 #[derive(Debug, Clone)]
 pub struct Held<R = VolumeRecord> {
-    /// It.
+    /// Its entry.
     pub entry: Arc<Entry<R>>,
-    /// What is charged to its number.
+    /// The charges of its quota id, where the kernel counts them.
     pub charge: Option<Charge>,
 }
 
-/// What a pool holds.
+/// The contents of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolContents {
     /// The pool.
@@ -33,13 +33,13 @@ pub struct PoolContents {
     pub volumes: Vec<Held>,
     /// Its snapshots, in the order of their ids.
     pub snapshots: Vec<Held<SnapshotRecord>>,
-    /// The copies that are being made.
+    /// The running copies.
     pub unfinished: Vec<Unfinished>,
-    /// How much of each volume copies of it keep, in bytes.
+    /// The bytes that copies retain of each volume.
     pub retained: BTreeMap<VolumeId, u64>,
 }
 
-/// Looks at all that a pool holds; a server may be serving it.
+/// Reads the contents of a pool, which a server may serve meanwhile.
 pub fn contents(options: &PoolOptions) -> PoolContents {
     let mut holdings = PoolContents {
         pool: Inspection::nothing_yet(options),
@@ -54,7 +54,7 @@ pub fn contents(options: &PoolOptions) -> PoolContents {
 
 impl PoolContents {
     fn read(&mut self, options: &PoolOptions) -> Result<(), Unavailable> {
-        let looked = look(options, &mut self.pool)?;
+        let looked = open(options, &mut self.pool)?;
         let quota = &*looked.quota;
         self.volumes = held(looked.index.volumes(), quota)?;
         self.snapshots = held(looked.index.snapshots(), quota)?;
@@ -65,27 +65,18 @@ impl PoolContents {
 
     /// The volume with an id.
     pub fn volume(&self, id: VolumeId) -> Option<&Held> {
-        let at = self
-            .volumes
-            .binary_search_by_key(&id, |held| held.entry.record.id);
-        self.volumes.get(at.ok()?)
+        find(&self.volumes, id)
     }
 
-    /// The name of what something is a copy of, if that is still there.
+    /// The name of a source, if it still exists.
     pub fn name_of(&self, source: Source) -> Option<&str> {
-        match source {
-            Source::Volume(id) => Some(self.volume(id)?.entry.record.name.as_str()),
-            Source::Snapshot(id) => {
-                let at = self
-                    .snapshots
-                    .binary_search_by_key(&id, |held| held.entry.record.id);
-                let held = self.snapshots.get(at.ok()?)?;
-                Some(held.entry.record.name.as_str())
-            }
-        }
+        Some(match source {
+            Source::Volume(id) => find(&self.volumes, id)?.entry.record.name.as_str(),
+            Source::Snapshot(id) => find(&self.snapshots, id)?.entry.record.name.as_str(),
+        })
     }
 
-    /// The volumes that were made of something.
+    /// The volumes that are copies of a source.
     pub fn made_of(&self, source: Source) -> impl Iterator<Item = &Held> {
         let volumes = self.volumes.iter();
         volumes.filter(move |held| held.entry.record.source == Some(source))
@@ -97,13 +88,13 @@ impl PoolContents {
         snapshots.filter(move |held| held.entry.record.source_volume_id == volume)
     }
 
-    /// What of a kind is quarantined, and why.
+    /// The quarantined directories of a kind, with the reasons.
     pub fn quarantined<R: Record>(&self) -> impl Iterator<Item = &(PathBuf, String)> {
         let quarantined = self.pool.quarantined.iter();
         quarantined.filter(|(path, _)| path.starts_with(R::HOME))
     }
 
-    /// What of a kind is quarantined under an id, and why, if anything is.
+    /// The quarantined directory with an id, and the reason.
     pub fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&(PathBuf, String)> {
         let hash = Some(id.hash());
         self.quarantined::<R>().find(|(path, _)| {
@@ -113,14 +104,19 @@ impl PoolContents {
     }
 }
 
+fn find<R: Record>(all: &[Held<R>], id: R::Id) -> Option<&Held<R>> {
+    let at = all.binary_search_by_key(&id, |held| held.entry.record.id());
+    all.get(at.ok()?)
+}
+
 fn held<'a, R: Record + 'a>(
     entries: impl Iterator<Item = &'a Arc<Entry<R>>>,
     quota: &dyn Quota,
 ) -> Result<Vec<Held<R>>, Fault> {
     let counts = quota.enforcement() != Enforcement::None;
     let held = |entry: &Arc<Entry<R>>| {
-        let number = entry.record.quota_id().filter(|_| counts);
-        let charge = number.map(|id| quota.charge(id));
+        let id = entry.record.quota_id().filter(|_| counts);
+        let charge = id.map(|id| quota.charge(id));
         Ok(Held {
             entry: Arc::clone(entry),
             charge: charge.transpose().context("ask what is used")?,
@@ -130,7 +126,7 @@ fn held<'a, R: Record + 'a>(
 }
 
 impl Held {
-    /// What the volume uses, as its pod is told.
+    /// The bytes that the volume uses, as `NodeGetVolumeStats` reports them.
     pub fn used(&self) -> Option<Bytes> {
         let charge = self.charge?;
         Some(Bytes(self.entry.record.usage(charge).bytes))

@@ -1,4 +1,4 @@
-//! Pools that are read from their disks without a server; nothing is changed.
+//! Pools that are opened for reading, without a server.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,9 +18,9 @@ use crate::pool::{PoolOptions, Unavailable, Unenforced, Wanted, layout};
 use crate::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
-const ASK: &str = "ask what holds sizes on the disk";
+const ASK: &str = "ask how the disk enforces sizes";
 
-/// What there is to see of a pool on its disk.
+/// The state of a pool on its disk.
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// The pool.
@@ -29,28 +29,28 @@ pub struct Inspection {
     pub path: PathBuf,
     /// Its identity, if it is a pool.
     pub id: Option<PoolId>,
-    /// The node it belongs to.
+    /// The node in its marker.
     pub node: Option<NodeName>,
     /// The type of its filesystem.
     pub filesystem: String,
-    /// How many volumes it holds.
+    /// The number of volumes.
     pub volumes: usize,
-    /// How many snapshots it holds.
+    /// The number of snapshots.
     pub snapshots: usize,
-    /// The sum of their sizes, and what is quarantined.
+    /// The reserved bytes.
     pub reserved: Bytes,
-    /// What is quarantined, and why.
+    /// The quarantined directories, with the reasons.
     pub quarantined: Vec<(PathBuf, String)>,
-    /// How it enforces sizes, once that is known.
+    /// How it enforces sizes, if that is known.
     pub enforcement: Option<Enforcement>,
     /// Why it enforces no sizes, if it enforces none.
     pub unenforced: Option<Unenforced>,
-    /// Why it could not be looked at, if it could not.
+    /// Why it could not be opened.
     pub problem: Option<Unavailable>,
 }
 
-/// A pool that was looked at, still open for reading.
-pub(super) struct Looked {
+/// A pool that is open for reading.
+pub(super) struct OpenPool {
     pub(super) filesystem: Filesystem,
     pub(super) root: GuardedDir,
     pub(super) quota: Arc<dyn Quota>,
@@ -59,7 +59,7 @@ pub(super) struct Looked {
     pub(super) index: Index,
 }
 
-impl Looked {
+impl OpenPool {
     /// One of the pool's own directories.
     pub(super) fn own(&self, name: &str) -> Result<OwnedFd, Fault> {
         let path: PathBuf = [layout::META, name].iter().collect();
@@ -86,11 +86,11 @@ impl Inspection {
     }
 }
 
-/// Looks at a pool on its disk, changing nothing; a server may be serving it.
+/// Inspects a pool on its disk, which a server may serve meanwhile.
 pub fn inspect(options: &PoolOptions) -> Inspection {
     let mut inspection = Inspection::nothing_yet(options);
-    match look(options, &mut inspection) {
-        // The column says in any case that nothing enforces sizes.
+    match open(options, &mut inspection) {
+        // Without a reason, the column ENFORCEMENT still reports that sizes are not enforced.
         Ok(looked) => {
             let (filesystem, quota) = (looked.filesystem, &*looked.quota);
             let found = unenforced(&options.path, filesystem, &looked.root, quota);
@@ -101,7 +101,7 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
     inspection
 }
 
-/// Why the pool at a path enforces no sizes; nothing if it does.
+/// Why the pool at a path enforces no sizes; `None` if it does.
 pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Unavailable> {
     let wanted = Wanted {
         require_mount: false,
@@ -123,15 +123,15 @@ fn unenforced(
     Ok(found.context(ASK)?)
 }
 
-/// Looks at pools as [`inspect`] does, at each in a thread of its own. A disk that does not answer
-/// within the patience keeps its thread, and nobody else.
+/// Inspects each pool in a thread of its own, so that a disk which does not answer within the patience
+/// stops only its thread.
 pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Vec<Inspection>> {
     let deadline = Instant::now() + patience;
     let begin = |options: &PoolOptions| {
         let (done, outcome) = mpsc::channel();
         let looked = options.clone();
         std::thread::Builder::new().spawn(move || {
-            // Nobody waits any more for one that took too long.
+            // After the patience nobody receives it.
             let _ = done.send(inspect(&looked));
         })?;
         Ok(outcome)
@@ -149,18 +149,17 @@ pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Ve
     Ok(outcomes.collect())
 }
 
-/// Looks at a pool on its disk, and tells what it saw even if it did not come to the end.
-pub(super) fn look(
+/// Opens a pool for reading. After a failure the inspection has everything that was read before.
+pub(super) fn open(
     options: &PoolOptions,
     inspection: &mut Inspection,
-) -> Result<Looked, Unavailable> {
+) -> Result<OpenPool, Unavailable> {
     let wanted = Wanted {
         require_mount: options.require_mount,
         any_filesystem: options.any_filesystem,
     };
     let (filesystem, root) = open_root(&options.path, wanted)?;
-    let quota = KernelQuotas.find(filesystem, root.as_fd());
-    let quota = quota.context(ASK)?;
+    let quota = KernelQuotas.find(filesystem, root.as_fd()).context(ASK)?;
     inspection.filesystem = filesystem.to_string();
     inspection.enforcement = Some(quota.enforcement());
     let marker = Marker::read(&root)?.ok_or(Unavailable::Unmarked)?;
@@ -176,7 +175,7 @@ pub(super) fn look(
         .iter()
         .map(|q| (q.path.clone(), q.reason.clone()))
         .collect();
-    Ok(Looked {
+    Ok(OpenPool {
         filesystem,
         root,
         quota,

@@ -1,4 +1,4 @@
-//! The kernel's limits held against the records, as a start does it, and nothing restored.
+//! Compares the kernel's limits with the records, as a start does, and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::check::inspect::Looked;
+use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::index::{Index, Resource, read_entry};
@@ -19,16 +19,16 @@ use crate::types::Bytes;
 use super::usage::Owner;
 use super::{About, Examination, Level, advice};
 
-/// A server at work makes a limit before the record that tells of it, so what is amiss is looked at
-/// again, and counts if it is so each time.
-const LOOKS: usize = 5;
+/// A running server sets a limit before it writes the record, so that a difference must be found each
+/// time.
+const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Charges = BTreeMap<u32, Charge>;
 
 impl Examination<'_> {
-    /// Examines all limits, and returns what has a number that is certainly its own.
-    pub(super) fn limits(&mut self, looked: &Looked) -> Result<Vec<Owner>, Fault> {
+    /// Checks all limits, and returns the owners of quota ids without a conflict.
+    pub(super) fn limits(&mut self, looked: &OpenPool) -> Result<Vec<Owner>, Fault> {
         if looked.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
         }
@@ -59,22 +59,22 @@ impl Examination<'_> {
         Ok(owners)
     }
 
-    /// A volume or snapshot whose number is certainly its own; what is amiss is told.
+    /// Checks the limit of a volume or snapshot, and returns it if its quota id has no conflict.
     fn owner<R: Resource>(
         &mut self,
-        looked: &Looked,
+        looked: &OpenPool,
         entry: &Entry<R>,
         ledger: &Ledger,
     ) -> Result<Option<Owner>, Fault> {
-        let Some(finding) = settled(looked, entry, ledger)? else {
+        let Some(finding) = stable_finding(looked, entry, ledger)? else {
             return Ok(None);
         };
         let path = entry.path();
         if !entry.record.is_limited() {
             return Ok(None);
         }
-        self.tell(looked, &path, finding);
-        let number = match finding {
+        self.report_limit(looked, &path, finding);
+        let id = match finding {
             limits::Finding::Conflict(_) => None,
             _ => entry.record.quota_id(),
         };
@@ -82,88 +82,83 @@ impl Examination<'_> {
             Enforcement::Squota => entry.record.inherited(),
             Enforcement::Project | Enforcement::None => 0,
         };
-        Ok(number.map(|number| Owner {
+        Ok(id.map(|id| Owner {
             path,
-            number,
+            id,
             inherited,
         }))
     }
 
-    fn tell(&mut self, looked: &Looked, at: &Path, finding: limits::Finding) {
-        let wrong = (Level::Wrong, About::Limits);
-        let data = self.options.path.join(at).join(layout::DATA);
-        match finding {
-            limits::Finding::AsRecorded => {}
+    fn report_limit(&mut self, looked: &OpenPool, at: &Path, finding: limits::Finding) {
+        let (what, remedy) = match finding {
+            limits::Finding::AsRecorded => return,
             limits::Finding::Differs { id, limit, has } => {
                 let recorded = match limit {
-                    Bytes::ZERO => "that nothing limits it".to_owned(),
+                    Bytes::ZERO => "no limit".to_owned(),
                     limit => limit.to_string(),
                 };
-                let what = format!(
-                    "its number, {id}, {}, and its record says {recorded}",
-                    limited(&has)
-                );
-                let remedy = format!("{}, which restores it", advice::RESTART);
-                self.find_of(wrong, at, what, remedy);
+                let has = limited(&has);
+                (
+                    format!("its quota id, {id}, {has}, and its record says {recorded}"),
+                    format!("{}, which restores it", advice::RESTART),
+                )
             }
-            limits::Finding::Conflict(QuotaConflict::Twin(id)) => {
-                let what = format!("another record has the same quota_id, {id}");
-                let remedy = format!(
-                    "mend the record that is wrong, or move that directory out of the pool; \
+            limits::Finding::Conflict(conflict @ QuotaConflict::Twin(_)) => (
+                conflict.to_string(),
+                format!(
+                    "correct the record that is wrong, or move that directory out of the pool; \
                      then {}",
                     advice::RESTART
-                );
-                self.find_of(wrong, at, what, remedy);
-            }
+                ),
+            ),
             limits::Finding::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
-                let what = format!(
-                    "its data is charged to {}, and its record says quota_id {recorded}",
-                    described(found)
-                );
+                let found = described(found);
+                let data = self.options.path.join(at).join(layout::DATA);
                 let enforcement = looked.quota.enforcement();
-                let remedy = advice::charge(enforcement, recorded, &data, &self.options.path);
-                self.find_of(wrong, at, what, remedy);
+                (
+                    format!(
+                        "its data is charged to {found}, and its record says quota_id {recorded}"
+                    ),
+                    advice::charge(enforcement, recorded, &data, &self.options.path),
+                )
             }
-        }
+        };
+        self.find_of((Level::Wrong, About::Limits), at, what, remedy);
     }
 
-    /// What is quarantined and is charged to another's number, as a copy made by hand is.
-    fn copies(&mut self, looked: &Looked, recorded: &BTreeMap<u32, usize>) {
+    /// Finds quarantined trees that are charged to the quota id of a volume, as a manual copy is.
+    fn copies(&mut self, looked: &OpenPool, recorded: &BTreeMap<u32, usize>) {
         for quarantined in looked.index.quarantined() {
             let data = os::open_dir(&looked.root, quarantined.path.join(layout::DATA)).ok();
-            let number = data.and_then(|data| looked.quota.charged_to(data.as_fd()).ok()?);
-            let Some(number) = number.filter(|number| recorded.contains_key(number)) else {
+            let id = data.and_then(|data| looked.quota.charged_to(data.as_fd()).ok()?);
+            let Some(id) = id.filter(|id| recorded.contains_key(id)) else {
                 continue;
             };
-            let what = format!("its data is charged to {number}, which is another's");
-            let path = self.options.path.join(&quarantined.path);
-            let remedy = advice::discharge(looked.quota.enforcement(), &path.join(layout::DATA));
-            self.find_of(
-                (Level::Wrong, About::Limits),
-                &quarantined.path,
-                what,
-                remedy,
-            );
+            let what = format!("its data is charged to quota id {id}, which is another's");
+            let (at, wrong) = (&quarantined.path, (Level::Wrong, About::Limits));
+            let data = self.options.path.join(at).join(layout::DATA);
+            let remedy = advice::discharge(looked.quota.enforcement(), &data);
+            self.find_of(wrong, at, what, remedy);
         }
     }
 
-    /// Quota ids of ours that no volume or snapshot has.
-    fn leftovers(&mut self, looked: &Looked, mut charges: Charges) -> Result<(), Fault> {
+    /// Finds quota ids of the driver that no volume or snapshot has.
+    fn leftovers(&mut self, looked: &OpenPool, mut charges: Charges) -> Result<(), Fault> {
         let pool = looked.marker.id;
         let mut known: BTreeSet<u32> = limits::recorded(&looked.index).into_keys().collect();
-        for look in 0..LOOKS {
+        for attempt in 0..ATTEMPTS {
             charges.retain(|id, charge| {
                 !known.contains(id) && (charge.is_limited() || !charge.is_empty())
             });
             if charges.is_empty() {
                 return Ok(());
             }
-            if look > 0 {
+            if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
             let index = Index::load(&looked.homes, pool, &*looked.quota)?;
             known.extend(limits::recorded(&index).into_keys());
-            known.extend(staged_numbers(looked)?);
+            known.extend(staged_ids(looked)?);
             for (id, charge) in &mut charges {
                 *charge = looked.quota.charge(*id).context(READ_LIMITS)?;
             }
@@ -171,17 +166,14 @@ impl Examination<'_> {
         for (id, charge) in charges {
             let (what, remedy) = if charge.is_empty() {
                 (
-                    format!("number {id} is limited, and nothing has it"),
+                    format!("quota id {id} is limited, and no volume has it"),
                     format!("{}, which frees it", advice::RESTART),
                 )
             } else {
+                let bytes = Bytes(charge.bytes);
                 (
-                    format!(
-                        "{} are charged to {id}, which nothing has",
-                        Bytes(charge.bytes)
-                    ),
-                    "find what carries it: lsattr -pR on XFS and ext4, btrfs qgroup show"
-                        .to_owned(),
+                    format!("{bytes} are charged to quota id {id}, which no volume has"),
+                    "find its files: lsattr -pR on XFS and ext4, btrfs qgroup show".to_owned(),
                 )
             };
             self.find(Level::Note, About::Limits, what, remedy);
@@ -190,7 +182,7 @@ impl Examination<'_> {
     }
 }
 
-/// How a number is limited, for people.
+/// The limits of a quota id, for people.
 fn limited(charge: &Charge) -> String {
     match (charge.byte_limit, charge.inode_limit) {
         (0, 0) => "is not limited".to_owned(),
@@ -200,33 +192,29 @@ fn limited(charge: &Charge) -> String {
     }
 }
 
-/// The numbers of what is being made.
-fn staged_numbers(looked: &Looked) -> Result<Vec<u32>, Fault> {
+/// The quota ids of volumes and snapshots under construction.
+fn staged_ids(looked: &OpenPool) -> Result<Vec<u32>, Fault> {
     let staging = looked.own(layout::STAGING)?;
     let names = os::entry_names(staging.as_fd()).context("list staging")?;
-    let number = |name| {
-        let data = os::open_dir(&staging, std::path::Path::new(name).join(layout::DATA)).ok()?;
+    let id = |name| {
+        let data = os::open_dir(&staging, Path::new(name).join(layout::DATA)).ok()?;
         looked.quota.charged_to(data.as_fd()).ok()?
     };
-    Ok(names.iter().filter_map(number).collect())
+    Ok(names.iter().filter_map(id).collect())
 }
 
-/// What is to be said of one limit when it is looked at until it is as recorded; nothing if what it
-/// is of is deleted meanwhile.
-fn settled<R: Resource>(
-    looked: &Looked,
+/// Checks one limit until it is as recorded; `None` if its volume or snapshot is deleted meanwhile.
+fn stable_finding<R: Resource>(
+    looked: &OpenPool,
     entry: &Entry<R>,
     ledger: &Ledger,
 ) -> Result<Option<limits::Finding>, Fault> {
     let quota = &*looked.quota;
     let mut finding = limits::examine(&looked.homes, quota, entry, ledger);
-    for _ in 1..LOOKS {
+    for _ in 1..ATTEMPTS {
         match finding {
             Ok(limits::Finding::AsRecorded) => break,
-            Err(Fault {
-                errno: Errno::NOENT,
-                ..
-            }) => return Ok(None),
+            Err(fault) if fault.errno == Errno::NOENT => return Ok(None),
             Ok(_) | Err(_) => {}
         }
         std::thread::sleep(PAUSE);
@@ -239,7 +227,7 @@ fn settled<R: Resource>(
         if let Some(id) = again.record.quota_id() {
             charges.push((id, quota.charge(id).context(READ_LIMITS)?));
         }
-        // Snapshots may have come and gone too.
+        // Snapshots may have changed as well.
         let index = Index::load(&looked.homes, looked.marker.id, quota)?;
         let ledger = Ledger {
             recorded: ledger.recorded.clone(),

@@ -1,9 +1,9 @@
-//! Whether what is promised can be kept.
+//! Whether the pool has the space that it reserved.
 
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use crate::check::inspect::Looked;
+use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::mount::{MountTable, Place};
 use crate::os;
@@ -17,22 +17,23 @@ use crate::types::Bytes;
 use super::{About, Examination, Level};
 
 impl Examination<'_> {
-    pub(super) fn space(&mut self, looked: &Looked, place: &Place) -> Result<(), Fault> {
+    pub(super) fn space(&mut self, looked: &OpenPool, place: &Place) -> Result<(), Fault> {
         let on_root_disk = self.is_needed(place);
         let path = quoted(&self.options.path);
         let own_disk = format!("mount a disk of its own at {path}");
         if on_root_disk {
-            let what = "it is on a filesystem that the node itself needs, and pods can fill it";
             let what = match looked.quota.enforcement() {
-                Enforcement::None => what.to_owned(),
-                _ => "it is on a filesystem that the node itself needs".to_owned(),
+                Enforcement::None => {
+                    "it is on a filesystem that the node itself needs, and pods can fill it"
+                }
+                _ => "it is on a filesystem that the node itself needs",
             };
             self.find(Level::Note, About::Space, what, own_disk);
-        } else if place.path != Path::new("/") || has_company(looked)? {
-            let what = "other data is on its filesystem, and takes of the room without being asked";
+        } else if place.path != Path::new("/") || has_other_data(looked)? {
+            let what = "other data is on its filesystem, and uses its free space";
             self.find(Level::Note, About::Space, what, own_disk);
         }
-        self.promises(looked, on_root_disk)
+        self.reservations(looked, on_root_disk)
     }
 
     /// Whether the node itself needs the filesystem.
@@ -45,41 +46,41 @@ impl Examination<'_> {
         places.any(|needed| needed.device == place.device)
     }
 
-    fn promises(&mut self, looked: &Looked, on_root_disk: bool) -> Result<(), Fault> {
-        let room = room(looked, self.options, on_root_disk)?;
-        let (holds, reserved) = (Bytes(room.capacity()), Bytes(room.reserved));
+    fn reservations(&mut self, looked: &OpenPool, on_root_disk: bool) -> Result<(), Fault> {
+        let free = free_space(looked, self.options, on_root_disk)?;
+        let (holds, reserved) = (Bytes(free.capacity()), Bytes(free.reserved));
         let thousandths = self.options.overcommit.0;
         if thousandths > 1000 {
             let (whole, rest) = (thousandths / 1000, thousandths % 1000);
             let times = format!("{whole}.{rest:03}");
             let times = times.trim_end_matches('0').trim_end_matches('.');
-            let what = format!("{times} times the room may be promised: volumes may find it full");
+            let what = format!(
+                "up to {times} times the space may be reserved: the disk may be full before volumes are"
+            );
             let remedy = "overcommit=1".to_owned();
             self.find(Level::Note, About::Space, what, remedy);
         }
         if reserved <= holds {
-            let (promised, available) = (reserved.rounded(), room.available().rounded());
-            let what = format!(
-                "{promised} of {} are promised, and {available} can be had",
-                holds.rounded()
-            );
+            let (reserved, holds) = (reserved.rounded(), holds.rounded());
+            let available = free.available().rounded();
+            let what = format!("{reserved} of {holds} are reserved, and {available} are available");
             self.find(Level::Ok, About::Space, what, None);
             return Ok(());
         }
-        let what = format!("{reserved} are promised, and volumes can hold no more than {holds}");
+        let what = format!("{reserved} are reserved, and volumes can hold no more than {holds}");
         let level = match thousandths {
             0..=1000 => Level::Wrong,
             _ => Level::Note,
         };
-        let remedy =
-            "remove other data from its filesystem, delete volumes, or add room".to_owned();
+        let remedy = "remove other data from its filesystem, delete volumes, or enlarge it";
+        let remedy = remedy.to_owned();
         self.find(level, About::Space, what, remedy);
         Ok(())
     }
 }
 
-/// Whether anything but the pool is at the root of its filesystem.
-fn has_company(looked: &Looked) -> Result<bool, Fault> {
+/// Whether the pool's directory has entries that are not the pool's.
+fn has_other_data(looked: &OpenPool) -> Result<bool, Fault> {
     let ours = [
         layout::META,
         layout::VOLUMES,
@@ -93,8 +94,8 @@ fn has_company(looked: &Looked) -> Result<bool, Fault> {
         .any(|name| !ours.iter().any(|ours| *ours == name)))
 }
 
-fn room(
-    looked: &Looked,
+fn free_space(
+    looked: &OpenPool,
     options: &crate::pool::PoolOptions,
     on_root_disk: bool,
 ) -> Result<FreeSpace, Fault> {
@@ -104,10 +105,8 @@ fn room(
     let counted = quota.enforcement() != Enforcement::None;
     let others = if counted {
         let mut charged = looked.index.copied();
-        for entry in looked.index.volumes() {
-            let Some(id) = entry.record.quota_id() else {
-                continue;
-            };
+        let volumes = looked.index.volumes();
+        for (entry, id) in volumes.filter_map(|entry| Some((entry, entry.record.quota_id()?))) {
             let charge = quota.usage(id).context("ask what a volume uses")?;
             let retained = looked.index.retained().of(entry.record.id);
             charged = charged.saturating_add(entry.record.own(charge, retained));
@@ -116,7 +115,7 @@ fn room(
     } else {
         Others::WhenEmpty(looked.marker.other_bytes.0)
     };
-    // Quarantined trees are findings of their own, and only a server measures them.
+    // Quarantined trees have findings of their own, and only a server measures them.
     let reserved = looked.index.reserved_of(counted, 0);
     let policy = Policy {
         counted,

@@ -1,5 +1,5 @@
-//! What is charged to a volume or snapshot held against what its tree occupies. They differ where a pod has
-//! given files of its own another number, which the kernel lets their owner do.
+//! Compares the charges of volumes and snapshots with the space that their trees occupy. They differ
+//! where a pod has changed the project id of its files, which the kernel allows to their owner.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::check::inspect::Looked;
+use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::os;
@@ -20,24 +20,25 @@ use crate::types::Bytes;
 
 use super::{About, Examination, Level, advice};
 
-/// What may differ, for a pod may write meanwhile, and the kernel counts ahead: this, or a hundredth.
+/// The accepted difference, or a hundredth: a pod may write meanwhile, and the kernel reserves ahead.
 const BYTES: u64 = 1 << 20;
 const INODES: u64 = 16;
 
-/// A btrfs keeps smaller files in its own blocks, beside others.
+/// A btrfs may store files up to this size in the blocks of its trees.
 const INLINE: u64 = 4096;
 
-/// A volume or snapshot whose number is certainly its own.
+/// A volume or snapshot without a quota conflict.
 #[derive(Debug)]
 pub(super) struct Owner {
     /// Its directory, below the pool.
     pub(super) path: PathBuf,
-    pub(super) number: u32,
-    /// How much of its tree others are charged for instead, at the most.
+    /// Its quota id.
+    pub(super) id: u32,
+    /// The maximum of bytes in its tree that are charged to others.
     pub(super) inherited: u64,
 }
 
-/// What of a tree carries another number than its volume's.
+/// The files of a tree with the quota id of another owner.
 #[derive(Debug, Default)]
 struct Strays {
     files: u64,
@@ -48,11 +49,11 @@ struct Strays {
 impl Examination<'_> {
     pub(super) fn usage(
         &mut self,
-        looked: &Looked,
+        looked: &OpenPool,
         place: &Place,
         owners: &[Owner],
     ) -> Result<(), Fault> {
-        let owners = owners.iter().map(|owner| (owner.number, owner));
+        let owners = owners.iter().map(|owner| (owner.id, owner));
         let owners: BTreeMap<u32, &Owner> = owners.collect();
         if owners.is_empty() {
             return Ok(());
@@ -60,35 +61,32 @@ impl Examination<'_> {
         let before = self.report.findings.len();
         for (done, owner) in owners.values().enumerate() {
             (self.surroundings.progress)(self.options, done, owners.len());
-            match self.weighed(looked, place, &owners, owner) {
-                Err(Fault {
-                    errno: Errno::NOENT,
-                    ..
-                }) => {}
+            match self.measure(looked, place, &owners, owner) {
+                Err(fault) if fault.errno == Errno::NOENT => {}
                 outcome => outcome?,
             }
         }
         (self.surroundings.progress)(self.options, owners.len(), owners.len());
         if self.report.findings.len() == before {
-            let what = "what is charged is what the trees occupy";
+            let what = "the charges are the space that the trees occupy";
             self.find(Level::Ok, About::Usage, what, None);
         }
         Ok(())
     }
 
-    fn weighed(
+    fn measure(
         &mut self,
-        looked: &Looked,
+        looked: &OpenPool,
         place: &Place,
         owners: &BTreeMap<u32, &Owner>,
         owner: &Owner,
     ) -> Result<(), Fault> {
         let quota = &*looked.quota;
-        let id = owner.number;
+        let id = owner.id;
         let on_btrfs = quota.enforcement() == Enforcement::Squota;
         let path = owner.path.join(layout::DATA);
-        let open = || os::open_dir(&looked.root, &path).context("open what is to be measured");
-        let charge = || quota.charge(id).context("ask what is charged to a number");
+        let open = || os::open_dir(&looked.root, &path).context("open a tree to measure");
+        let charge = || quota.charge(id).context("read the charges of a quota id");
         let first = charge()?;
         let mut strays = BTreeMap::new();
         let mut inline: u64 = 0;
@@ -111,23 +109,23 @@ impl Examination<'_> {
                 note_stray(quota, id, seen, &mut strays);
                 Ok(())
             })
-            .context("look for what is charged elsewhere")?;
+            .context("find files with another quota id")?;
         }
         self.unseen(owner, &weight);
         let explained = !strays.is_empty();
-        self.tell_strays(looked, owners, owner, strays);
+        self.strays(looked, owners, owner, strays);
         if is_light && !explained {
             self.light(looked, place, owner, (&charges, &weight));
         } else if !on_btrfs && charges.are_more_than(&weight) {
             let what = format!(
                 "{} are charged to it, and its tree occupies {}: files that are deleted and still \
-                 open, or files elsewhere that carry its number, {id}",
+                 open, or files elsewhere that have its quota id, {id}",
                 charges.least, weight
             );
             let pool = quoted(&self.options.path);
             let remedy = format!(
-                "lsattr -pR {pool} | awk '$1 == {id}' lists what carries it; an open file goes \
-                 with its pod"
+                "lsattr -pR {pool} | awk '$1 == {id}' lists the files; deleting the pod frees an \
+                 open one"
             );
             self.find_of((Level::Note, About::Usage), &owner.path, what, remedy);
         }
@@ -140,24 +138,23 @@ impl Examination<'_> {
             Errno::NAMETOOLONG => "it is too deep".to_owned(),
             errno => errno.to_string(),
         };
-        let what = format!("not all of its tree could be measured: {why}");
+        let what = format!("a part of its tree could not be measured: {why}");
         self.find_of((Level::Note, About::Usage), &owner.path, what, None);
     }
 
-    fn tell_strays(
+    fn strays(
         &mut self,
-        looked: &Looked,
+        looked: &OpenPool,
         owners: &BTreeMap<u32, &Owner>,
         owner: &Owner,
         strays: BTreeMap<u32, Strays>,
     ) {
-        let id = owner.number;
         let data = self.options.path.join(&owner.path).join(layout::DATA);
-        for (number, found) in strays {
-            let whose = match (number, owners.get(&number)) {
-                (_, Some(other)) => format!("{number}, the number of {}", other.path.display()),
-                (0, None) => "nothing".to_owned(),
-                (_, None) => format!("{number}, the number of nothing here"),
+        for (stray_id, found) in strays {
+            let whose = match (stray_id, owners.get(&stray_id)) {
+                (_, Some(other)) => format!("quota id {stray_id}, of {}", other.path.display()),
+                (0, None) => "no quota id".to_owned(),
+                (_, None) => format!("quota id {stray_id}, which no volume here has"),
             };
             let what = format!(
                 "{} of its files, {}, are charged to {whose}; one is {:?}",
@@ -165,23 +162,19 @@ impl Examination<'_> {
                 Bytes(found.bytes),
                 found.first.display().to_string()
             );
+            let (id, pool) = (owner.id, &self.options.path);
             let remedy = match looked.quota.enforcement() {
                 Enforcement::Project => advice::retag(id, &data),
-                enforcement => advice::charge(
-                    enforcement,
-                    id,
-                    &data.join(&found.first),
-                    &self.options.path,
-                ),
+                enforcement => advice::charge(enforcement, id, &data.join(&found.first), pool),
             };
             self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
         }
     }
 
-    /// A tree that occupies more than is charged, and nothing in it carries another number.
+    /// Reports a tree that occupies more than its charges, without files of another quota id.
     fn light(
         &mut self,
-        looked: &Looked,
+        looked: &OpenPool,
         place: &Place,
         owner: &Owner,
         (charges, weight): (&Charges, &Weight),
@@ -200,8 +193,8 @@ impl Examination<'_> {
     }
 }
 
-/// What was charged before and after a tree was measured.
-#[derive(Debug, Clone, Copy)]
+/// The charges before and after the measurement of a tree.
+#[derive(Debug)]
 struct Charges {
     least: Weight,
     most: Weight,
@@ -232,17 +225,17 @@ impl Charges {
     }
 }
 
-/// Whether one number is more than another by more than may be.
+/// Whether one number is above another by more than the accepted difference.
 fn exceeds(one: u64, other: u64, leeway: u64) -> bool {
     one.saturating_sub(other) > leeway.max(one / 100)
 }
 
-/// Notes what carries another number than its volume's.
+/// Notes an entry with another quota id than its volume's.
 fn note_stray(quota: &dyn Quota, id: u32, seen: &Seen<'_>, strays: &mut BTreeMap<u32, Strays>) {
-    let Some(number) = tag(quota, seen.dir, seen).filter(|number| *number != id) else {
+    let Some(tag) = tag(quota, seen.dir, seen).filter(|tag| *tag != id) else {
         return;
     };
-    let found = strays.entry(number).or_default();
+    let found = strays.entry(tag).or_default();
     found.files += 1;
     found.bytes = found.bytes.saturating_add(seen.status.allocated);
     if found.first.as_os_str().is_empty() {
@@ -250,8 +243,7 @@ fn note_stray(quota: &dyn Quota, id: u32, seen: &Seen<'_>, strays: &mut BTreeMap
     }
 }
 
-/// The number that an entry carries. Only files and directories are opened, which a link, a device
-/// or a FIFO put in their place is not.
+/// The quota id of a file or directory. Nothing else is opened, even if it replaced the entry.
 fn tag(quota: &dyn Quota, dir: BorrowedFd<'_>, seen: &Seen<'_>) -> Option<u32> {
     let file = os::open_protected(dir, seen.name).ok()??;
     quota.tag(file.as_fd()).ok()?

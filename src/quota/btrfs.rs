@@ -1,7 +1,7 @@
-//! btrfs: each volume's directory is a subvolume, and where simple quota is on, a qgroup of level
-//! 1 holds its size, so that subvolumes which a pod makes in it are charged to it too.
+//! btrfs: each volume's directory is a subvolume. Where simple quota is on, a qgroup of level 1
+//! enforces its size, because that also counts the subvolumes that a pod creates in it.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::os::{self, Os};
-use crate::sys::{self, TreeKey};
+use crate::sys;
 use crate::types::Bytes;
 
 use super::ids::QuotaIds;
@@ -20,57 +20,53 @@ const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;
 
 const ROOT_TREE: u64 = 1;
-/// The tree of the top-level subvolume.
+/// The id of the top-level subvolume.
 const FS_TREE: u64 = 5;
 const QUOTA_TREE: u64 = 8;
 const ROOT_ITEM: u32 = 132;
 const ROOT_REF: u32 = 156;
 const QGROUP_RELATION: u32 = 246;
 
-/// What an empty subvolume needs and a file in it, or the smallest could not even be made.
+/// The least limit: enough for an empty subvolume and a file in it.
 const MIN_LIMIT: u64 = 256 << 10;
 
-/// Where the kernel shows what it counts, of this moment; the quota tree is of the last commit.
+/// The present charges are in sysfs. The quota tree has those of the last commit.
 const SYSFS: &str = "/sys/fs/btrfs";
 
-/// The bytes charged to a qgroup, and its limit.
-const REFERENCED: &str = "referenced";
-const MAX_REFERENCED: &str = "max_referenced";
+/// The maximum size of a value in sysfs, in bytes; a number is shorter.
+const MAX_VALUE: usize = 64;
 
-/// Far more than a number needs.
-const MAX_NUMBER: usize = 64;
-
-/// One btrfs, and the directory in sysfs that shows its qgroups if simple quota is on.
+/// One btrfs, and the directory in sysfs with its qgroups if simple quota is on.
 #[derive(Debug)]
 pub(super) struct BtrfsQuota {
     filesystem: OwnedFd,
     qgroups: Option<OwnedFd>,
-    numbers: QuotaIds,
+    ids: QuotaIds,
 }
 
-/// What a btrfs counts.
+/// The quota mode of a btrfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing.
+    /// No quota.
     Off,
-    /// By full qgroups, which leave out subvolumes that a pod makes, and slow snapshots down.
+    /// Full qgroups, which do not count the subvolumes of pods and make snapshots slow.
     Full,
-    /// By simple quota.
+    /// Simple quota.
     Simple,
 }
 
-/// What the btrfs that `root` is on counts.
+/// The quota mode of the btrfs of `root`.
 pub fn mode(root: BorrowedFd<'_>) -> Result<Mode, Errno> {
     Ok(qgroups(root)?.map_or(Mode::Off, |(mode, _)| mode))
 }
 
-/// Switches simple quota on. What was written before stays uncounted.
+/// Switches simple quota on. Older data stays uncounted.
 pub fn enable(root: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::enable_simple_quota(root)
 }
 
-/// Switches simple quota on for a new pool that is the top-level subvolume of a btrfs without other
-/// data. Every subvolume is somewhere below the top level, so an empty one says that there is none.
+/// Switches simple quota on for a new pool in the top-level subvolume of a btrfs without other data.
+/// Every subvolume is below the top level, so that an empty one shows that there are no others.
 pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno> {
     if mode(root)? != Mode::Off {
         return Ok(AtInit::Unchanged);
@@ -85,8 +81,8 @@ pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno>
     }
 }
 
-/// Whether there is nothing in a directory but empty directories, such as `lost+found` and the
-/// beginnings of a pool.
+/// Whether a directory contains only empty directories, such as `lost+found` and those of an
+/// interrupted `pool init`.
 fn holds_only_directories(root: BorrowedFd<'_>) -> Result<bool, Errno> {
     let dir = os::open_dir(root, ".")?;
     for name in os::entry_names(dir.as_fd())? {
@@ -99,7 +95,7 @@ fn holds_only_directories(root: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// The mode and the directory in which sysfs shows the qgroups of a btrfs that has any.
+/// The mode of a btrfs, and the directory in sysfs with its qgroups; `None` if it has none.
 fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
     let id = Uuid::from_bytes(sys::btrfs_id(root)?);
     let path: PathBuf = [SYSFS, &id.to_string(), "qgroups"].iter().collect();
@@ -112,7 +108,7 @@ fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
     let mode = match read(&qgroups, "mode")?.as_deref() {
         Some("squota") => Mode::Simple,
         Some("disabled") => Mode::Off,
-        // Kernels that do not know simple quota do not show a mode.
+        // A kernel without simple quota has no file for the mode.
         _ => Mode::Full,
     };
     Ok(Some((mode, qgroups)))
@@ -121,17 +117,17 @@ fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
 impl BtrfsQuota {
     pub(super) fn find(root: BorrowedFd<'_>) -> Result<Self, Errno> {
         let qgroups = match qgroups(root)? {
-            Some((Mode::Simple, qgroups)) if may_look(root)? => Some(qgroups),
+            Some((Mode::Simple, qgroups)) if may_search(root)? => Some(qgroups),
             _ => None,
         };
         Ok(Self {
             filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
             qgroups,
-            numbers: QuotaIds::default(),
+            ids: QuotaIds::default(),
         })
     }
 
-    /// Makes a subvolume by `make`, charged to a new qgroup where any are counted.
+    /// Creates a subvolume by `make`, charged to a new qgroup where simple quota is on.
     fn make_limited(
         &self,
         os: &Os,
@@ -143,7 +139,7 @@ impl BtrfsQuota {
             return Ok(None);
         }
         let id = self
-            .numbers
+            .ids
             .take(|id| match os.create_qgroup(&self.filesystem, qgroup(id)) {
                 Ok(()) => Ok(true),
                 Err(Errno::EXIST) => Ok(false),
@@ -162,40 +158,27 @@ impl BtrfsQuota {
         Ok(Some(id))
     }
 
-    /// A number that sysfs shows of a qgroup; nothing if the qgroup is gone.
-    fn shown(&self, id: u32, name: &str) -> Result<Option<u64>, Errno> {
+    /// A value of a qgroup in sysfs; 0 if the qgroup does not exist.
+    fn value(&self, id: u32, name: &str) -> Result<u64, Errno> {
         let Some(qgroups) = &self.qgroups else {
-            return Ok(None);
+            return Ok(0);
         };
-        let shown = read(qgroups, &format!("{LEVEL}_{id}/{name}"))?;
-        shown
-            .map(|shown| shown.parse().map_err(|_| Errno::IO))
-            .transpose()
+        match read(qgroups, &format!("{LEVEL}_{id}/{name}"))? {
+            Some(value) => value.parse().map_err(|_| Errno::IO),
+            None => Ok(0),
+        }
     }
 
-    /// Removes the qgroups of destroyed subvolumes from a number: a kernel that does so by itself
-    /// does not after a power-off at the wrong moment, and older ones never do.
+    /// Removes the qgroups of destroyed subvolumes from a qgroup. Old kernels never do that, and new
+    /// ones do not after a power-off at the wrong moment.
     fn remove_stale(&self, os: &Os, id: u32) -> Result<(), Errno> {
         let filesystem = self.filesystem.as_fd();
-        let members = sys::search_tree(
-            filesystem,
-            QUOTA_TREE,
-            TreeKey {
-                object: qgroup(id),
-                kind: QGROUP_RELATION,
-                offset: 0,
-            },
-        )?;
-        for subvolume in members
+        let members = sys::search_tree(filesystem, QUOTA_TREE, qgroup(id), QGROUP_RELATION, 0)?;
+        let subvolumes = members
             .into_iter()
-            .filter(|member| member >> LEVEL_SHIFT == 0)
-        {
-            let root = TreeKey {
-                object: subvolume,
-                kind: ROOT_ITEM,
-                offset: 0,
-            };
-            if !sys::search_tree(filesystem, ROOT_TREE, root)?.is_empty() {
+            .filter(|member| member >> LEVEL_SHIFT == 0);
+        for subvolume in subvolumes {
+            if !sys::search_tree(filesystem, ROOT_TREE, subvolume, ROOT_ITEM, 0)?.is_empty() {
                 continue;
             }
             match os.remove_qgroup(filesystem, subvolume) {
@@ -206,18 +189,15 @@ impl BtrfsQuota {
         Ok(())
     }
 
-    /// Destroys what lies below a subvolume first: the kernel refuses one that holds others.
+    /// Destroys a subvolume and first those below it, because the kernel destroys only one without
+    /// others.
     fn destroy(&self, os: &Os, subvolume: u64) -> Result<(), Errno> {
+        let filesystem = self.filesystem.as_fd();
         let mut waiting = vec![subvolume];
         while let Some(&last) = waiting.last() {
-            let key = TreeKey {
-                object: last,
-                kind: ROOT_REF,
-                offset: 0,
-            };
-            let below = sys::search_tree(self.filesystem.as_fd(), ROOT_TREE, key)?;
+            let below = sys::search_tree(filesystem, ROOT_TREE, last, ROOT_REF, 0)?;
             if below.is_empty() {
-                os.destroy_subvolume(&self.filesystem, last)?;
+                os.destroy_subvolume(filesystem, last)?;
                 waiting.pop();
             }
             waiting.extend(below);
@@ -270,8 +250,7 @@ impl Quota for BtrfsQuota {
     }
 
     fn charge(&self, id: u32) -> Result<Charge, Errno> {
-        // A qgroup that is gone is charged nothing.
-        let limit = self.shown(id, MAX_REFERENCED)?.unwrap_or_default();
+        let limit = self.value(id, "max_referenced")?;
         Ok(Charge {
             bytes: self.usage(id)?,
             inodes: 0,
@@ -281,7 +260,7 @@ impl Quota for BtrfsQuota {
     }
 
     fn usage(&self, id: u32) -> Result<u64, Errno> {
-        Ok(self.shown(id, REFERENCED)?.unwrap_or_default())
+        self.value(id, "referenced")
     }
 
     fn has_limit(&self, charge: &Charge, size: Bytes) -> bool {
@@ -293,13 +272,13 @@ impl Quota for BtrfsQuota {
             return Ok(Vec::new());
         };
         let prefix = format!("{LEVEL}_");
-        let number = |name: &OsStr| -> Option<u32> {
+        let id = |name: &OsString| -> Option<u32> {
             let id = name.to_str()?.strip_prefix(&prefix)?.parse().ok()?;
             OURS.contains(&id).then_some(id)
         };
         os::entry_names(qgroups.as_fd())?
             .iter()
-            .filter_map(|name| number(name))
+            .filter_map(id)
             .map(|id| Ok((id, self.charge(id)?)))
             .collect()
     }
@@ -308,25 +287,21 @@ impl Quota for BtrfsQuota {
         if self.qgroups.is_none() || !os::is_subvolume(dir)? {
             return Ok(None);
         }
-        let key = TreeKey {
-            object: sys::subvolume_of(dir)?,
-            kind: QGROUP_RELATION,
-            offset: qgroup(OURS.start),
-        };
-        let parents = sys::search_tree(self.filesystem.as_fd(), QUOTA_TREE, key)?;
-        Ok(parents.into_iter().find_map(number_of))
+        let (filesystem, subvolume) = (self.filesystem.as_fd(), sys::subvolume_of(dir)?);
+        let least = qgroup(OURS.start);
+        let parents = sys::search_tree(filesystem, QUOTA_TREE, subvolume, QGROUP_RELATION, least)?;
+        Ok(parents.into_iter().find_map(quota_id))
     }
 
     fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
         if self.qgroups.is_none() || !os::is_subvolume(file)? {
             return Ok(None);
         }
-        self.charged_to(file)
-            .map(|number| Some(number.unwrap_or_default()))
+        Ok(Some(self.charged_to(file)?.unwrap_or_default()))
     }
 
     fn note(&self, id: u32) {
-        self.numbers.note(id);
+        self.ids.note(id);
     }
 
     fn destroy_dir(&self, os: &Os, (dir, name): NameIn<'_>) -> Result<bool, Errno> {
@@ -339,10 +314,10 @@ impl Quota for BtrfsQuota {
             return Ok(false);
         }
         let subvolume = sys::subvolume_of(data.as_fd())?;
-        let number = self.charged_to(data.as_fd())?;
+        let id = self.charged_to(data.as_fd())?;
         drop(data);
-        match (self.destroy(os, subvolume), number) {
-            // To take a subvolume out of one that is full would need room in that.
+        match (self.destroy(os, subvolume), id) {
+            // The entry of a subvolume in a full one cannot be removed without free space there.
             (Err(Errno::DQUOT), Some(id)) => {
                 self.limit(os, id, Bytes::ZERO)?;
                 self.destroy(os, subvolume)?;
@@ -352,14 +327,14 @@ impl Quota for BtrfsQuota {
         Ok(true)
     }
 
-    /// A commit lets the kernel free the space of destroyed subvolumes and lower the charges of
+    /// After a commit the kernel frees the space of destroyed subvolumes and lowers the charges of
     /// their qgroups.
-    fn settle(&self, os: &Os) -> Result<(), Errno> {
+    fn finish_destruction(&self, os: &Os) -> Result<(), Errno> {
         os.sync_btrfs(&self.filesystem)
     }
 
     fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
-        // Linux 6.7 would remove a qgroup that is still charged.
+        // Linux 6.7 would remove a qgroup with charges.
         if self.usage(id)? > 0 {
             return Err(Errno::BUSY);
         }
@@ -373,7 +348,7 @@ impl Quota for BtrfsQuota {
         };
         match removed {
             Ok(()) | Err(Errno::NOENT | Errno::NOTCONN) => {
-                self.numbers.free(id);
+                self.ids.free(id);
                 Ok(())
             }
             Err(errno) => Err(errno),
@@ -381,21 +356,16 @@ impl Quota for BtrfsQuota {
     }
 }
 
-/// Whether this process may look at the trees; whoever may not, sets no limits either.
-fn may_look(root: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let key = TreeKey {
-        object: 0,
-        kind: QGROUP_RELATION,
-        offset: 0,
-    };
-    match sys::search_tree(root, QUOTA_TREE, key) {
+/// Whether this process may read the trees. A process that may not cannot set limits either.
+fn may_search(root: BorrowedFd<'_>) -> Result<bool, Errno> {
+    match sys::search_tree(root, QUOTA_TREE, 0, QGROUP_RELATION, 0) {
         Ok(_) => Ok(true),
         Err(Errno::PERM | Errno::ACCESS) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
 
-/// The limit for a size, in bytes; 0: none.
+/// The limit of a size, in bytes; 0: none.
 fn limit_for(size: Bytes) -> u64 {
     match size {
         Bytes::ZERO => 0,
@@ -403,28 +373,25 @@ fn limit_for(size: Bytes) -> u64 {
     }
 }
 
-/// The qgroup of level 1 with a number.
+/// The qgroup of level 1 with a quota id.
 fn qgroup(id: u32) -> u64 {
     LEVEL << LEVEL_SHIFT | u64::from(id)
 }
 
-/// The number of a qgroup of ours.
-fn number_of(id: u64) -> Option<u32> {
-    let number = u32::try_from(id & !(LEVEL << LEVEL_SHIFT)).ok()?;
-    (OURS.contains(&number) && qgroup(number) == id).then_some(number)
+/// The quota id of a qgroup, if it is one of [`OURS`].
+fn quota_id(qgroup_id: u64) -> Option<u32> {
+    let id = u32::try_from(qgroup_id & !(LEVEL << LEVEL_SHIFT)).ok()?;
+    (OURS.contains(&id) && qgroup(id) == qgroup_id).then_some(id)
 }
 
-/// One line that sysfs shows; nothing if it is not there.
+/// The line in a file of sysfs; `None` if the file does not exist.
 fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(dir, path, flags, rustix::fs::Mode::empty()) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(errno),
-    };
-    let mut buffer = [0; MAX_NUMBER];
-    let length = rustix::io::read(&file, &mut buffer)?;
-    let text = buffer.get(..length).unwrap_or_default();
-    let text = std::str::from_utf8(text).map_err(|_| Errno::IO)?;
-    Ok(Some(text.trim_end().to_owned()))
+    match os::read_file(dir, path, MAX_VALUE) {
+        Ok(bytes) => {
+            let text = str::from_utf8(&bytes).map_err(|_| Errno::IO)?;
+            Ok(Some(text.trim_end().to_owned()))
+        }
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }

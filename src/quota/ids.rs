@@ -1,4 +1,4 @@
-//! The numbers that stand for volumes in the kernel.
+//! The quota ids of volumes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,21 +6,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-/// The numbers that are the driver's. Others count up from 1 (people) or from 1048577 (the
-/// kubelet); what they limit is never touched.
+/// The quota ids of the driver, which changes no others. People count up from 1, and the kubelet
+/// from 1048577.
 pub const OURS: Range<u32> = 1 << 30..1 << 31;
 
-/// The numbers known to be in use, the kernel's knowledge apart: one that was just taken, or one
-/// whose limit is about to be lifted, may look free there.
+/// The quota ids that the driver uses. The kernel does not show an id that was just taken, or whose
+/// limit is about to be lifted.
 #[derive(Debug, Default)]
 pub(super) struct QuotaIds(Mutex<BTreeSet<u32>>);
 
 impl QuotaIds {
-    /// Takes the lowest number of ours that is free and for which `take` returns true. XFS never
-    /// gives the block of a quota id back, so the ids that were ever used must stay few.
+    /// Takes the lowest free id of [`OURS`] for which `take` returns true. The lowest, because XFS
+    /// never frees the block of a quota id.
     ///
-    /// An id that somebody else's files are charged to is passed over and not remembered, because
-    /// those files may go.
+    /// An id to which other files are charged is skipped and stays free, because those files may be
+    /// deleted.
     pub(super) fn take(
         &self,
         mut take: impl FnMut(u32) -> Result<bool, Errno>,
@@ -39,29 +39,21 @@ impl QuotaIds {
         }
     }
 
-    /// Notes the lowest number from one on that is not in use.
+    /// Marks the lowest unused id from `from` on as used.
     fn reserve(&self, from: u32) -> Result<u32, Errno> {
         let mut used = self.lock();
-        let mut id = from;
-        for taken in used.range(from..OURS.end) {
-            if *taken != id {
-                break;
-            }
-            id += 1;
-        }
-        if !OURS.contains(&id) {
-            return Err(Errno::BUSY);
-        }
+        let mut ids = from..OURS.end;
+        let id = ids.find(|id| !used.contains(id)).ok_or(Errno::BUSY)?;
         used.insert(id);
         Ok(id)
     }
 
-    /// Takes a number for in use.
+    /// Marks an id as used.
     pub(super) fn note(&self, id: u32) {
         self.lock().insert(id);
     }
 
-    /// Takes a number for free.
+    /// Marks an id as free.
     pub(super) fn free(&self, id: u32) {
         self.lock().remove(&id);
     }

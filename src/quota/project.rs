@@ -1,7 +1,8 @@
-//! The project quota of XFS and ext4, by one set of calls.
+//! The project quota of XFS and ext4, which have the same system calls.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -11,62 +12,59 @@ use crate::sys;
 use crate::types::Bytes;
 
 use super::ids::QuotaIds;
-use super::{Charge, Enforcement, MissingQuota, NameIn, OURS, Quota};
+use super::{Charge, Enforcement, MissingQuota, NameIn, NoQuota, OURS, Quota};
 
-/// Sizes are counted in blocks of so many bytes.
+/// The unit of the system calls, in bytes.
 const BLOCK: u64 = 512;
 
-/// One inode for so many bytes: on ext4 the inodes that mke2fs makes for a disk of that size, for
-/// there they are all there will ever be; on XFS, which makes them as needed, no fewer than blocks.
+/// The bytes of a volume's size for each inode of its limit. mke2fs creates one inode for 16 KiB, and
+/// an ext4 never gets more. XFS creates inodes as needed, so one for each block is enough.
 const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
 const XFS_BYTES_PER_INODE: u64 = 4 << 10;
 
-/// After so many unused numbers the driver has left none: earlier versions took random ones, and
-/// each number that was ever used costs a look on XFS.
+/// The scan for leftovers ends after so many unused ids. Earlier versions took random ids, and on XFS
+/// each id that was ever used costs a system call.
 const GAP: u32 = 1024;
 
-/// The least that a limited volume may hold.
+/// The least inode limit of a volume.
 const MIN_INODES: u64 = 1024;
 
 /// The project quota of one filesystem.
 #[derive(Debug)]
 pub(super) struct ProjectQuota {
     filesystem: OwnedFd,
-    /// The filesystem keeps limits in whole blocks of its own.
+    /// The filesystem rounds limits up to its block size.
     block: u64,
     bytes_per_inode: u64,
-    numbers: QuotaIds,
+    ids: QuotaIds,
+}
+
+/// The project quota of a filesystem, if the kernel reports that it counts and enforces. Mount
+/// options do not show that.
+pub(super) fn find(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+    let usable = missing(filesystem, root).and_then(|missing| match missing {
+        None => sys::project_quota(root, OURS.start).map(|_| true),
+        Some(_) => Ok(false),
+    });
+    match usable {
+        Ok(true) | Err(Errno::NOENT) => {}
+        // A process that may not read limits may not set them.
+        Ok(false) | Err(Errno::PERM | Errno::ACCESS) => return Ok(Arc::new(NoQuota)),
+        Err(errno) => return Err(errno),
+    }
+    Ok(Arc::new(ProjectQuota {
+        filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
+        block: rustix::fs::fstatvfs(root)?.f_frsize.max(1024),
+        bytes_per_inode: match filesystem {
+            Filesystem::Xfs => XFS_BYTES_PER_INODE,
+            _ => EXT4_BYTES_PER_INODE,
+        },
+        ids: QuotaIds::default(),
+    }))
 }
 
 impl ProjectQuota {
-    /// The project quota of a filesystem, if the kernel says that it counts and limits; mount
-    /// options do not tell.
-    pub(super) fn find(
-        filesystem: Filesystem,
-        root: BorrowedFd<'_>,
-    ) -> Result<Option<Self>, Errno> {
-        let may = missing(filesystem, root).and_then(|lack| match lack {
-            None => sys::project_quota(root, OURS.start).map(|_| true),
-            Some(_) => Ok(false),
-        });
-        match may {
-            Ok(true) | Err(Errno::NOENT) => {}
-            // Whoever may not even look at limits sets none.
-            Ok(false) | Err(Errno::PERM | Errno::ACCESS) => return Ok(None),
-            Err(errno) => return Err(errno),
-        }
-        Ok(Some(Self {
-            filesystem: rustix::io::fcntl_dupfd_cloexec(root, 0)?,
-            block: rustix::fs::fstatvfs(root)?.f_frsize.max(1024),
-            bytes_per_inode: match filesystem {
-                Filesystem::Xfs => XFS_BYTES_PER_INODE,
-                _ => EXT4_BYTES_PER_INODE,
-            },
-            numbers: QuotaIds::default(),
-        }))
-    }
-
-    /// The charges of our numbers, up to the first gap of so many.
+    /// The charges of the ids of [`OURS`], up to the first gap of this length.
     fn charges_until(&self, gap: u32) -> Result<Vec<(u32, Charge)>, Errno> {
         let mut charges = Vec::new();
         let mut next = OURS.start;
@@ -82,7 +80,7 @@ impl ProjectQuota {
         }
     }
 
-    /// The limits for a size, in bytes and inodes.
+    /// The limits of a size, in bytes and inodes.
     fn limits(&self, size: Bytes) -> (u64, u64) {
         if size == Bytes::ZERO {
             return (0, 0);
@@ -93,14 +91,14 @@ impl ProjectQuota {
     }
 }
 
-/// Why project quota does not limit, if it does not, by what the kernel says.
+/// Why the kernel does not enforce project quota; `None` if it does.
 pub(super) fn missing(
     filesystem: Filesystem,
     root: BorrowedFd<'_>,
 ) -> Result<Option<MissingQuota>, Errno> {
     let state = match sys::project_quota_state(root) {
         Ok(state) => state,
-        // No quota in the filesystem, in the kernel, or no such call.
+        // The filesystem or the kernel has no quota, or no such call.
         Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => 0,
         Err(errno) => return Err(errno),
     };
@@ -119,7 +117,7 @@ impl Quota for ProjectQuota {
         Enforcement::Project
     }
 
-    /// The limit, then the directory: of the other order a power-off may keep the directory alone.
+    /// Sets the limit first. In the other order a power-off may leave a directory without a limit.
     fn create_dir(
         &self,
         os: &Os,
@@ -133,7 +131,7 @@ impl Quota for ProjectQuota {
         };
         let made = limited.and_then(|()| make(os, dir, name, id));
         if let Err(errno) = made {
-            // A directory that stays is charged to it, or it is found at the next start.
+            // The next start finds a directory that stays.
             let _ = os.rmdir(dir, name);
             if self.release(os, id).is_err() {
                 tracing::warn!(id, "left a limit");
@@ -196,7 +194,7 @@ impl Quota for ProjectQuota {
     }
 
     fn take(&self) -> Result<u32, Errno> {
-        self.numbers.take(|id| {
+        self.ids.take(|id| {
             let charge = self.charge(id)?;
             Ok(charge.is_empty() && !charge.is_limited())
         })
@@ -217,14 +215,14 @@ impl Quota for ProjectQuota {
     }
 
     fn note(&self, id: u32) {
-        self.numbers.note(id);
+        self.ids.note(id);
     }
 
     fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
         if self.charge(id)?.is_limited() {
             self.limit(os, id, Bytes::ZERO)?;
         }
-        self.numbers.free(id);
+        self.ids.free(id);
         Ok(())
     }
 }
@@ -240,7 +238,7 @@ impl From<sys::DiskQuota> for Charge {
     }
 }
 
-/// Makes a directory charged to a number.
+/// Creates a directory that is charged to a quota id.
 fn make(os: &Os, dir: BorrowedFd<'_>, name: &str, id: u32) -> Result<(), Errno> {
     os.mkdir(dir, name, 0o700)?;
     os.set_project(os::open_dir(dir, name)?, id, true)

@@ -99,7 +99,7 @@ impl Controller for ControllerService {
                 volume: Some(message(volume, &edge.topology)),
                 status: None,
             };
-            let entries = page.volumes.iter().map(entry).collect();
+            let entries = page.objects.iter().map(entry).collect();
             Ok(csi::ListVolumesResponse {
                 entries,
                 next_token: page.next_token,
@@ -171,7 +171,7 @@ impl Controller for ControllerService {
                 snapshot: Some(snapshot_message(snapshot, &edge.topology)),
             };
             Ok(csi::ListSnapshotsResponse {
-                entries: page.snapshots.iter().map(entry).collect(),
+                entries: page.objects.iter().map(entry).collect(),
                 next_token: page.next_token,
             })
         };

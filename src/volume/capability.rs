@@ -1,4 +1,4 @@
-//! What a caller wants to do with a volume: access mode, filesystem, mount options.
+//! The requested use of a volume: access mode, filesystem and mount options.
 
 use crate::error::{Error, Result};
 use crate::mount::MountOptions;
@@ -7,11 +7,11 @@ use crate::pool::{AccessMode, Sharing};
 /// A checked `VolumeCapability` with mount access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// How it is to be accessed.
+    /// The access mode.
     pub access_mode: AccessMode,
-    /// The filesystem asked for, if any.
+    /// The filesystem, if the request names one.
     pub fs_type: Option<String>,
-    /// The mount options asked for.
+    /// The mount options.
     pub options: MountOptions,
 }
 

@@ -1,13 +1,14 @@
-//! What a storage class says of its volumes.
+//! The parameters of storage classes and snapshot classes.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::pool::{CopyPolicy, Mode, Parameters, Sharing};
 use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
 
-/// The prefix of the keys that belong to the sidecars.
+/// The prefix of the sidecars' keys.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
 const SIDECAR_FSTYPE: &str = "csi.storage.k8s.io/fstype";
 const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
@@ -20,74 +21,74 @@ const SNAPSHOT_CONTENT: &str = "csi.storage.k8s.io/volumesnapshotcontent/name";
 /// The largest uid or gid; 4294967295 means "no change" to chown(2).
 const MAX_ID: u32 = u32::MAX - 1;
 
-/// The parameters of a request, checked.
+/// The checked parameters of a `StorageClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Class {
-    /// The pool asked for by name.
+    /// The name of the pool.
     pub pool: Option<PoolName>,
-    /// Whether its size must be held by force.
+    /// Whether the kernel must enforce the size.
     pub enforcement: EnforcementPolicy,
-    /// What the volume keeps.
+    /// The parameters in the volume's record.
     pub parameters: Parameters,
-    /// `csi.storage.k8s.io/fstype`, which only the capacity poll carries.
+    /// `csi.storage.k8s.io/fstype`, which is only in `GetCapacity`.
     pub fs_type: Option<String>,
-    /// For people: whose volume it is.
+    /// The volume's claim, for people.
     pub claim: ClaimLabel,
-    /// What it says of volumes that are copies.
+    /// The rules for copies.
     pub copies: CopyPolicy,
 }
 
-/// The parameters of a snapshot's request, checked.
+/// The checked parameters of a `VolumeSnapshotClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SnapshotClass {
-    /// Whether a volume may be in use.
+    /// Whether the volume may be in use.
     pub in_use: InUse,
-    /// What it says of copies.
+    /// The rules for copies.
     pub copies: CopyPolicy,
-    /// For people: whose snapshot it is.
+    /// The snapshot's `VolumeSnapshot`, for people.
     pub label: SnapshotLabel,
 }
 
-/// Whether a snapshot may be made of a volume in use: the parameter `inUse`.
+/// Whether a volume in use may have a snapshot: the parameter `inUse`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InUse {
     /// It may.
     #[default]
     Allow,
-    /// Only of a volume that is published nowhere.
+    /// The volume must not be published.
     Refuse,
 }
 
-/// Whether the sizes of a class are held by force: the parameter `enforcement`.
+/// Whether the kernel enforces the sizes of a class: the parameter `enforcement`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EnforcementPolicy {
-    /// Where the pool can.
+    /// If the pool can enforce sizes.
     #[default]
     Auto,
-    /// Or the volume is not made.
+    /// A pool that cannot enforce sizes gets no volume.
     Required,
     /// Never.
     None,
 }
 
 impl Class {
-    /// Parses a request's parameters; the first unknown key or bad value is an error naming it.
+    /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
         let mut class = Self::default();
-        // Sorted, so that of several mistakes always the same one is named.
+        // Sorted, so that of several mistakes always the same one is reported.
         for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
             class.set(key, value)?;
         }
         Ok(class)
     }
 
-    /// Parses like [`Class::parse`] as if bad keys and values were absent: a capacity poll that
-    /// failed would keep `CreateVolume`, and so its error message, from ever being reached.
+    /// As [`Class::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would
+    /// never call `CreateVolume`, and nobody would see its error message.
     pub fn parse_leniently<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
         let mut class = Self::default();
         for (key, value) in pairs {
             if let Err(error) = class.set(key, value) {
-                tracing::debug!(%error, "capacity asked for a class that no volume can have");
+                tracing::debug!(%error, "GetCapacity has a class that no volume can have");
             }
         }
         class
@@ -99,8 +100,7 @@ impl Class {
                 let named = |error: Invalid| error.named(parameter_field(key));
                 self.pool = Some(value.parse().map_err(named)?);
             }
-            COPY => self.copies.copy = parse_copy(value)?,
-            MAX_STALL => self.copies.max_stall = Some(parse_stall(value)?),
+            COPY | MAX_STALL => set_copies(&mut self.copies, key, value)?,
             "mode" => {
                 self.parameters.mode = Mode::parse(value).ok_or_else(|| {
                     parameter(key, &format!("{value:?} is not an octal mode up to 3777"))
@@ -109,24 +109,16 @@ impl Class {
             "uid" => self.parameters.uid = parse_id(key, value)?,
             "gid" => self.parameters.gid = parse_id(key, value)?,
             "sharing" => {
-                self.parameters.sharing = match value {
-                    "none" => Sharing::None,
-                    "node" => Sharing::Node,
-                    _ => {
-                        return Err(parameter(key, &format!("{value:?} is not none or node")));
-                    }
-                }
+                let choices = [("none", Sharing::None), ("node", Sharing::Node)];
+                self.parameters.sharing = choose(key, value, &choices)?;
             }
             "enforcement" => {
-                self.enforcement = match value {
-                    "auto" => EnforcementPolicy::Auto,
-                    "required" => EnforcementPolicy::Required,
-                    "none" => EnforcementPolicy::None,
-                    _ => {
-                        let problem = format!("{value:?} is not auto, required or none");
-                        return Err(parameter(key, &problem));
-                    }
-                }
+                let choices = [
+                    ("auto", EnforcementPolicy::Auto),
+                    ("required", EnforcementPolicy::Required),
+                    ("none", EnforcementPolicy::None),
+                ];
+                self.enforcement = choose(key, value, &choices)?;
             }
             SIDECAR_FSTYPE => self.fs_type = Some(value.to_owned()).filter(|v| !v.is_empty()),
             CLAIM_NAMESPACE => self.claim.namespace = Some(value.to_owned()),
@@ -146,7 +138,7 @@ impl Class {
 }
 
 impl SnapshotClass {
-    /// Parses a request's parameters; the first unknown key or bad value is an error naming it.
+    /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
         let mut class = Self::default();
         for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
@@ -158,14 +150,10 @@ impl SnapshotClass {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "inUse" => {
-                self.in_use = match value {
-                    "allow" => InUse::Allow,
-                    "refuse" => InUse::Refuse,
-                    _ => return Err(parameter(key, &format!("{value:?} is not allow or refuse"))),
-                }
+                let choices = [("allow", InUse::Allow), ("refuse", InUse::Refuse)];
+                self.in_use = choose(key, value, &choices)?;
             }
-            COPY => self.copies.copy = parse_copy(value)?,
-            MAX_STALL => self.copies.max_stall = Some(parse_stall(value)?),
+            COPY | MAX_STALL => set_copies(&mut self.copies, key, value)?,
             SNAPSHOT_NAMESPACE => self.label.namespace = Some(value.to_owned()),
             SNAPSHOT_NAME => self.label.snapshot = Some(value.to_owned()),
             SNAPSHOT_CONTENT => self.label.content = Some(value.to_owned()),
@@ -179,32 +167,37 @@ impl SnapshotClass {
     }
 }
 
-/// Whether copies may be made where files share no blocks.
+/// Whether a filesystem that shares no blocks may copy.
 const COPY: &str = "copy";
-/// How long a file may be locked while it is copied.
+/// The longest time for which a file may be locked during its copy.
 const MAX_STALL: &str = "maxStall";
 
-fn parse_copy(value: &str) -> Result<bool> {
-    match value {
-        "allowed" => Ok(true),
-        "refused" => Ok(false),
-        _ => Err(parameter(
-            COPY,
-            &format!("{value:?} is not allowed or refused"),
-        )),
+fn set_copies(copies: &mut CopyPolicy, key: &str, value: &str) -> Result<()> {
+    if key == COPY {
+        copies.copy = choose(key, value, &[("allowed", true), ("refused", false)])?;
+    } else {
+        copies.max_stall = Some(parse_stall(value)?);
     }
+    Ok(())
 }
 
-/// A whole number with its unit, `ms` or `s`; at least one millisecond.
+/// The choice with the name `value`.
+fn choose<T: Copy>(key: &str, value: &str, choices: &[(&str, T)]) -> Result<T> {
+    let choice = choices.iter().find(|(name, _)| *name == value);
+    choice.map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        parameter(key, &format!("{value:?} is not {}", names.join(" or ")))
+    })
+}
+
+/// A number with the unit `ms` or `s`; at least one millisecond.
 fn parse_stall(value: &str) -> Result<Duration> {
     let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
         (Some(digits), _) => (digits, 1),
         (None, Some(digits)) => (digits, 1000),
         (None, None) => ("", 0),
     };
-    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let number = is_number.then(|| digits.parse::<u64>().ok()).flatten();
-    let milliseconds = number.and_then(|number| number.checked_mul(unit));
+    let milliseconds = number(digits).and_then(|number: u64| number.checked_mul(unit));
     milliseconds
         .filter(|milliseconds| *milliseconds > 0)
         .map(Duration::from_millis)
@@ -212,6 +205,12 @@ fn parse_stall(value: &str) -> Result<Duration> {
             let problem = format!("{value:?} is not a time such as 100ms or 2s");
             parameter(MAX_STALL, &problem)
         })
+}
+
+/// A number without the sign that [`str::parse`] accepts.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    let is_number = text.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
 }
 
 fn parameter_field(key: &str) -> String {
@@ -223,15 +222,8 @@ fn parameter(key: &str, problem: &str) -> Error {
 }
 
 fn parse_id(key: &str, value: &str) -> Result<u32> {
-    let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-    digits
-        .then(|| value.parse().ok())
-        .flatten()
-        .filter(|id| *id <= MAX_ID)
-        .ok_or_else(|| {
-            parameter(
-                key,
-                &format!("{value:?} is not a number from 0 to {MAX_ID}"),
-            )
-        })
+    number(value).filter(|id| *id <= MAX_ID).ok_or_else(|| {
+        let problem = format!("{value:?} is not a number from 0 to {MAX_ID}");
+        parameter(key, &problem)
+    })
 }

@@ -1,5 +1,6 @@
-//! Making volumes, and how much room there is for them.
+//! Creation of volumes, and the capacity for them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -7,10 +8,12 @@ use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeR
 use crate::quota::Enforcement;
 use crate::types::{Bytes, VolumeId};
 
-use super::{Capability, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes};
+use super::{
+    Capability, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes, differs,
+};
 
 impl Volumes {
-    /// Makes a volume, or finds the one of that name if it is what was asked for.
+    /// Creates a volume, or returns the existing one with that name if it matches.
     pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
         let _name = self.in_flight.hold_name(request.name.as_str())?;
         for capability in &request.capabilities {
@@ -28,12 +31,8 @@ impl Volumes {
             None => None,
         };
         let (pool, origin) = self.place(request)?;
-        if request.excludes_node {
-            return Err(Error::TopologyExcludesNode {
-                here: self.settings.topology.clone(),
-            });
-        }
-        // Of a source on this node, no other node can make a copy.
+        self.check_topology(request.excludes_node)?;
+        // No other node can copy a source on this node.
         let failed: fn(pool::Error) -> Error = match origin {
             Some(_) => Error::from,
             None => Error::of_new,
@@ -60,19 +59,15 @@ impl Volumes {
         Ok(Volume::new(&pool, &entry))
     }
 
-    /// The pool that a volume is to be in, and what it is to be a copy of: that is where a copy is
-    /// made, for only there blocks can be shared.
+    /// The pool of a new volume, and its source. A copy is in the pool of its source, because blocks
+    /// can be shared only there.
     fn place(&self, request: &CreateRequest) -> Result<(Arc<Pool>, Option<Origin>)> {
         let Some(source) = &request.source else {
             return Ok((Arc::clone(self.choose_pool(&request.class)?), None));
         };
         let (pool, origin) = self.origin(source)?;
-        if let Some(name) = request
-            .class
-            .pool
-            .as_ref()
-            .filter(|name| *name != pool.name())
-        {
+        let named = request.class.pool.as_ref();
+        if let Some(name) = named.filter(|name| *name != pool.name()) {
             let problem = format!(
                 "{} is in pool {}, and the class says {name}; a copy is made in the pool of its \
                  source",
@@ -84,9 +79,9 @@ impl Volumes {
         Ok((pool, Some(origin)))
     }
 
-    /// What the next create with this class and these capabilities would accept: zero where it
-    /// would be refused for this node's sake. What no node would accept changes nothing: the
-    /// create must be reached to say so.
+    /// The largest size that the next creation with this class and these capabilities would accept;
+    /// zero if this node would refuse it. A request that every node would refuse does not count,
+    /// because only `CreateVolume` can report that.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Bytes> {
         let fits = |pool: &Pool| {
             check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
@@ -94,7 +89,7 @@ impl Volumes {
         };
         match self.choose_pool(class) {
             Ok(pool) if fits(pool) => Ok(pool.available()?),
-            // The class must name a pool: CreateVolume says so, if it is ever called.
+            // The class must name a pool. `CreateVolume` reports that.
             Err(Error::Invalid(_)) => {
                 let mut pools = self.pools.iter().filter(|pool| fits(pool));
                 pools.try_fold(Bytes::ZERO, |most, pool| Ok(most.max(pool.available()?)))
@@ -103,23 +98,26 @@ impl Volumes {
         }
     }
 
-    /// The pool a class means: the one it names, the only one, or the one called `default`.
+    /// The pool of a class: the named one, the only one, or the one with the name `default`.
     fn choose_pool(&self, class: &Class) -> Result<&Arc<Pool>> {
         let named = |name: &str| self.pools.iter().find(|pool| pool.name().as_str() == name);
         match (&class.pool, self.pools.as_slice()) {
-            (_, []) => Err(Error::PoolAbsent("this node has no pool; give it one by --pool".into())),
+            (_, []) => Err(Error::PoolAbsent(
+                "this node has no pool; give it one by --pool".into(),
+            )),
             (Some(name), _) => named(name.as_str()).ok_or_else(|| {
-                Error::PoolAbsent(format!("this node has no pool {name}; it has {}", self.names()))
+                Error::PoolAbsent(format!(
+                    "this node has no pool {name}; it has {}",
+                    self.names()
+                ))
             }),
             (None, [only]) => Ok(only),
             (None, _) => named("default").ok_or_else(|| {
-                Error::invalid(
-                    "parameter \"pool\"",
-                    format!(
-                        "missing, and this node has several pools ({}), none of them called default",
-                        self.names()
-                    ),
-                )
+                let problem = format!(
+                    "missing, and this node has several pools ({}), none of them called default",
+                    self.names()
+                );
+                Error::invalid("parameter \"pool\"", problem)
             }),
         }
     }
@@ -129,37 +127,23 @@ impl Volumes {
         names.join(", ")
     }
 
-    /// Whether a volume that exists is the one asked for.
+    /// Checks that an existing volume matches the request.
     fn check_same(&self, pool: &Pool, entry: &Entry, request: &CreateRequest) -> Result<()> {
-        let differs = |difference: String| Error::Incompatible {
-            what: format!("a volume named {:?}", request.name.as_str()),
-            difference,
-        };
+        let differs = differs("volume", request.name.as_str());
         let has = entry.record.source;
         if !is_of(has, request.source.as_ref()) {
             let has = has.map_or("of nothing".to_owned(), |source| source.to_string());
             return Err(differs(format!("it is a copy of {has}")));
         }
-        let size = entry.record.size_bytes;
-        let below = size < request.required;
-        let above = request
-            .limit
-            .is_some_and(|limit| size > limit || size == Bytes::ZERO);
-        if below || above {
-            let limit = request
-                .limit
-                .map_or("no limit".into(), |limit| limit.to_string());
+        let (size, required, limit) = (entry.record.size_bytes, request.required, request.limit);
+        let above = limit.is_some_and(|limit| size > limit || size == Bytes::ZERO);
+        if size < required || above {
+            let limit = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
             return Err(differs(format!(
-                "it has {size}, asked for are {} up to {limit}",
-                request.required
+                "it has {size}, asked for are {required} up to {limit}"
             )));
         }
-        if request.excludes_node {
-            return Err(differs(format!(
-                "it is on {}, which the requested topology excludes",
-                self.settings.topology
-            )));
-        }
+        self.check_same_topology(request.excludes_node, &differs)?;
         check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
             match error {
                 Error::Invalid { .. } | Error::OtherFilesystem { .. } => differs(error.chain()),
@@ -169,7 +153,7 @@ impl Volumes {
     }
 }
 
-/// Whether a volume has what a class says and can do what capabilities ask.
+/// Checks that a volume was created with the class and supports the capabilities.
 pub(super) fn check_fits(
     pool: &Pool,
     entry: &Entry,
@@ -179,20 +163,14 @@ pub(super) fn check_fits(
     let has = entry.record.parameters;
     if let Some(class) = class {
         if let Some(name) = class.pool.as_ref().filter(|name| *name != pool.name()) {
-            return Err(Error::invalid(
-                "parameter \"pool\"",
-                format!("the volume is in pool {}, not in {name}", pool.name()),
-            ));
+            let problem = format!("the volume is in pool {}, not in {name}", pool.name());
+            return Err(Error::invalid("parameter \"pool\"", problem));
         }
-        check_held(entry.record.enforcement, class.enforcement)?;
+        check_enforced(entry.record.enforcement, class.enforcement)?;
         if class.parameters != has {
-            return Err(Error::invalid(
-                "parameters",
-                format!(
-                    "the volume was made with {has}, not with {}",
-                    class.parameters
-                ),
-            ));
+            let asked = class.parameters;
+            let problem = format!("the volume was made with {has}, not with {asked}");
+            return Err(Error::invalid("parameters", problem));
         }
     }
     for capability in capabilities {
@@ -201,7 +179,7 @@ pub(super) fn check_fits(
     check_filesystem(pool, capabilities, class, Error::from)
 }
 
-/// Whether a volume was made a copy of what is asked for.
+/// Whether a volume is a copy of the requested source.
 fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
     match (has, asked) {
         (None, None) => true,
@@ -211,7 +189,7 @@ fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
     }
 }
 
-/// Refuses a pool that cannot hold sizes, if the class requires it.
+/// Refuses a pool that cannot enforce sizes, if the class requires it.
 fn check_enforcement(pool: &Pool, enforcement: Enforcement, class: &Class) -> Result<()> {
     let required = class.enforcement == EnforcementPolicy::Required;
     if required && enforcement == Enforcement::None {
@@ -221,15 +199,11 @@ fn check_enforcement(pool: &Pool, enforcement: Enforcement, class: &Class) -> Re
     Ok(())
 }
 
-/// Whether a volume's size is held as a class says.
-fn check_held(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
-    let problem = match (has, wants) {
-        (Enforcement::None, EnforcementPolicy::Required) => {
-            "the volume's size is not held, and is to be"
-        }
-        (Enforcement::Project | Enforcement::Squota, EnforcementPolicy::None) => {
-            "the volume's size is held, and is not to be"
-        }
+/// Checks that a volume's size is enforced as the class says.
+fn check_enforced(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
+    let problem = match (has != Enforcement::None, wants) {
+        (false, EnforcementPolicy::Required) => "the volume's size is not enforced",
+        (true, EnforcementPolicy::None) => "the volume's size is enforced",
         _ => return Ok(()),
     };
     Err(Error::invalid("parameter \"enforcement\"", problem))
@@ -242,11 +216,8 @@ fn check_filesystem(
     class: Option<&Class>,
     failed: fn(pool::Error) -> Error,
 ) -> Result<()> {
-    let asked = capabilities
-        .iter()
-        .map(|c| &c.fs_type)
-        .chain(class.map(|class| &class.fs_type));
-    for wants in asked.flatten() {
+    let asked = capabilities.iter().map(|c| &c.fs_type);
+    for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
         let has = pool.filesystem().map_err(failed)?;
         if *wants != has.to_string() {
             let (pool, wants) = (pool.name().clone(), wants.clone());
@@ -256,16 +227,15 @@ fn check_filesystem(
     Ok(())
 }
 
-/// The size of a new volume: the least that was asked for, else the most; a copy for which nothing
-/// was asked is as large as its source, and none is smaller.
+/// The size of a new volume: the required size, else the limit. A copy without either is as large as
+/// its source, and no copy is smaller.
 fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
     let asked = match (request.required, request.limit) {
         (Bytes::ZERO, limit) => limit.unwrap_or(Bytes::ZERO),
         (required, _) => required,
     };
     let size = match origin {
-        Some(origin) if asked == Bytes::ZERO && origin.size() == Bytes::ZERO => Bytes::ZERO,
-        Some(origin) if asked == Bytes::ZERO => origin.least_size(),
+        Some(origin) if asked.is_zero() && !origin.size().is_zero() => origin.least_size(),
         _ => asked,
     };
     if request.class.enforcement == EnforcementPolicy::Required && size == Bytes::ZERO {
@@ -292,13 +262,9 @@ fn record(
     enforcement: Enforcement,
     request: &CreateRequest,
 ) -> VolumeRecord {
-    let mut access_modes: Vec<AccessMode> = request
-        .capabilities
-        .iter()
-        .map(|capability| capability.access_mode)
-        .collect();
-    access_modes.sort_unstable();
-    access_modes.dedup();
+    let declined = request.class.enforcement == EnforcementPolicy::None;
+    let modes = request.capabilities.iter().map(|asked| asked.access_mode);
+    let modes: BTreeSet<AccessMode> = modes.collect();
     VolumeRecord {
         format: FORMAT,
         id,
@@ -307,14 +273,14 @@ fn record(
         created_at: crate::pool::now(),
         claim: request.class.claim.clone(),
         parameters: request.class.parameters,
-        access_modes,
-        enforcement: match (request.class.enforcement, size) {
-            (EnforcementPolicy::None, _) | (_, Bytes::ZERO) => Enforcement::None,
-            (EnforcementPolicy::Auto | EnforcementPolicy::Required, _) => enforcement,
+        access_modes: modes.into_iter().collect(),
+        enforcement: match size {
+            Bytes(1..) if !declined => enforcement,
+            _ => Enforcement::None,
         },
         quota_id: None,
         enforcing: false,
-        enforcement_declined: request.class.enforcement == EnforcementPolicy::None,
+        enforcement_declined: declined,
         source: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),

@@ -1,4 +1,4 @@
-//! Enforcing the sizes of volumes that were made before their pool could enforce any.
+//! Enforcement for volumes that are older than the quota of their pool.
 
 use crate::error::Result;
 use crate::pool::Enforced;
@@ -6,7 +6,7 @@ use crate::pool::Enforced;
 use super::{Volumes, parse_id};
 
 impl Volumes {
-    /// Has the kernel enforce the size of a volume that is not published. It may be repeated.
+    /// Makes the kernel enforce the size of a volume that is not published. It may be repeated.
     pub fn enforce(&self, id: &str) -> Result<Enforced> {
         let parsed = parse_id(id)?;
         let _held = self.in_flight.hold_to_delete(id)?;

@@ -1,4 +1,4 @@
-//! Making volumes larger while they are in use.
+//! Expansion of published volumes.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use super::{Volumes, parse_id};
 /// A checked `NodeExpandVolumeRequest`.
 #[derive(Debug, Clone)]
 pub struct ExpandRequest {
-    /// The volume's id as received.
+    /// The volume's id, as received.
     pub id: String,
-    /// Where it is published.
+    /// A target of the volume.
     pub path: PathBuf,
-    /// The least size; zero: not said.
+    /// The least size; zero: not given.
     pub required: Bytes,
-    /// The largest size, if there is one; never below `required`.
+    /// The largest size, if given; never below `required`.
     pub limit: Option<Bytes>,
 }
 
 impl Volumes {
-    /// Makes a volume at least as large as is asked for, and says how large it is then. One that is
-    /// large enough stays as it is: nothing ever shrinks.
+    /// Expands a volume to at least the required size, and returns its size. A larger volume does not
+    /// shrink.
     pub fn expand(&self, request: &ExpandRequest) -> Result<Bytes> {
         let id = parse_id(&request.id)?;
         let _id = self.in_flight.hold_id(&request.id)?;
@@ -31,7 +31,7 @@ impl Volumes {
         self.published_at(&pool, &entry, &request.path)?;
         let size = entry.record.size_bytes;
         if size == Bytes::ZERO {
-            // It has no limit, so it has what was asked for.
+            // It has no limit, so every size is there already.
             return Ok(request.required);
         }
         if let Some(limit) = request.limit.filter(|limit| *limit < size) {

@@ -1,12 +1,12 @@
-//! Volumes and snapshots by their ids and names, page by page, and their deletion.
+//! Volumes and snapshots by id, by name and in pages, and their deletion.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::{self, Entry, Lookup, Pool, Resource, VolumeRecord};
-use crate::types::{MAX_FIELD_BYTES, ObjectId, PoolId, VolumeId};
+use crate::types::{MAX_FIELD_BYTES, ObjectId, VolumeId};
 
-use super::Volumes;
+use super::{Page, Volumes};
 
 /// An entry and its pool.
 pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
@@ -22,7 +22,7 @@ impl Volumes {
         let pool = id.pool();
         let mut pools = self.pools.iter().filter(|known| known.id() == Some(pool));
         let first = pools.next().ok_or(Error::PoolNotHere { pool })?;
-        // A disk that was moved from one path to another is known at both and open at one.
+        // A disk that was moved to another path is known at both paths and open at one.
         let pool = pools
             .find(|pool| pool.why_unavailable().is_none())
             .unwrap_or(first);
@@ -38,8 +38,8 @@ impl Volumes {
         }
     }
 
-    /// Looks a name up in every pool, the unavailable ones included: an object that is known to live in one
-    /// of them must not be made again elsewhere.
+    /// Finds a name in every pool, including unavailable ones, so that an object in one of them is not
+    /// created again in another pool.
     pub(super) fn find_by_name<R: Resource>(
         &self,
         name: &<R::Id as ObjectId>::Name,
@@ -57,15 +57,16 @@ impl Volumes {
         Ok(None)
     }
 
-    /// At most `max_entries` objects (0: all) that are asked for, after the one named by `token`
-    /// (empty: from the first), and the token of the next page. A token is the last id of the page
-    /// before, so an object that is made or deleted in between shifts nothing.
-    pub(super) fn page<R: Resource + 'static>(
+    /// At most `max_entries` objects (0: all) that match, after the one with the id `token` (empty:
+    /// from the first). A token is the last id of the page before, so that an object which is created
+    /// or deleted in between does not shift the next page.
+    pub(super) fn page<R: Resource + 'static, T>(
         &self,
         max_entries: usize,
         token: &str,
-        asked_for: impl Fn(&R) -> bool,
-    ) -> Result<(Vec<Located<R>>, String)> {
+        matches: impl Fn(&R) -> bool,
+        object: impl Fn(&Pool, &Entry<R>) -> T,
+    ) -> Result<Page<T>> {
         let after = match token {
             "" => None,
             _ => Some(R::Id::parse(token).ok_or_else(|| Error::BadToken(token.to_owned()))?),
@@ -76,20 +77,24 @@ impl Volumes {
         };
         let mut found = Vec::new();
         for pool in &self.pools {
-            // One more than is wanted tells whether there is another page.
-            let entries = pool.after(after, wanted.saturating_add(1), &asked_for);
-            found.extend(entries.into_iter().map(|entry| (Arc::clone(pool), entry)));
+            // One more than wanted, to find out whether there is another page.
+            let entries = pool.after(after, wanted.saturating_add(1), &matches);
+            found.extend(entries.into_iter().map(|entry| (pool, entry)));
         }
         found.sort_by_key(|(_, entry)| entry.record.id());
         let more = found.len() > wanted;
         found.truncate(wanted);
         let last = found.last().filter(|_| more);
-        let token = last.map_or(String::new(), |(_, entry)| entry.record.id().to_string());
-        Ok((found, token))
+        let next_token = last.map_or(String::new(), |(_, entry)| entry.record.id().to_string());
+        let objects = found.iter().map(|(pool, entry)| object(pool, entry));
+        Ok(Page {
+            objects: objects.collect(),
+            next_token,
+        })
     }
 
-    /// Deletes an object that nobody uses; its space comes back in the background. An object of a
-    /// pool that was declared gone is gone.
+    /// Deletes an object that `check` accepts. Its space is reclaimed in the background. An object of a
+    /// retired pool counts as deleted.
     pub(super) fn delete_unused<R: Resource>(
         &self,
         id: &str,
@@ -97,7 +102,12 @@ impl Volumes {
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
         let _held = self.in_flight.hold_to_delete(id)?;
-        if self.is_gone_for_good(id, parsed.pool())? {
+        let is_here = self
+            .pools
+            .iter()
+            .any(|pool| pool.id() == Some(parsed.pool()));
+        if !is_here && self.memory.is_retired(parsed.pool())? {
+            tracing::warn!(id, "was in a retired pool");
             return Ok(());
         }
         let (pool, entry) = self.entry::<R>(parsed)?;
@@ -105,29 +115,19 @@ impl Volumes {
         check(&entry)?;
         Ok(pool.delete(&entry)?)
     }
-
-    /// Whether an object that is to be deleted was in a pool that was declared gone, and is in none.
-    fn is_gone_for_good(&self, id: &str, pool: PoolId) -> Result<bool> {
-        let is_here = self.pools.iter().any(|known| known.id() == Some(pool));
-        if is_here || !self.memory.is_retired(pool)? {
-            return Ok(false);
-        }
-        tracing::warn!(id, "was in a pool that is gone for good");
-        Ok(true)
-    }
 }
 
 pub(super) fn parse_id<I: ObjectId>(id: &str) -> Result<I> {
     I::parse(id).ok_or_else(|| no_id::<I>(id))
 }
 
-/// The error of an id that stands for nothing.
+/// The error of an id without an object.
 fn no_id<I: ObjectId>(id: &str) -> Error {
     let (what, id) = (I::OBJECT, shorten(id));
     Error::NotFound { what, id }
 }
 
-/// The start of an id that is none, for a message.
+/// The start of a text that may not be an id, for a message.
 pub(super) fn shorten(id: &str) -> String {
     id.chars().take(MAX_FIELD_BYTES).collect()
 }

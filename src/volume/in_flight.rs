@@ -1,37 +1,38 @@
-//! The names, ids and targets being worked on: a second call for one of them is told to try again.
+//! The names, ids and targets of the running calls. A second call with one of them fails with
+//! [`Error::Busy`].
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// The one lock discipline of the domain: every change to a volume or snapshot holds its id, making
-/// one holds its name as well, and mounting or unmounting one its target; nobody ever waits for any.
-/// A publish asks the disk before it takes the target, because the disk may hang.
-/// What is being copied, which may take long, may be published and grow meanwhile, but not go.
+/// The locks of the domain, for which no call ever waits. A change to a volume or snapshot locks its
+/// id, a creation also its name, and a mount or unmount its target. A publish waits for the disk
+/// before it locks the target, because the disk may hang. A source may be published and expanded
+/// during its copy, which may take long, but not deleted.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    held: Mutex<Keys>,
+    keys: Mutex<Keys>,
 }
 
 #[derive(Debug, Default)]
 struct Keys {
-    alone: BTreeSet<String>,
+    locked: BTreeSet<String>,
+    /// The number of running copies by source.
     copied: BTreeMap<String, usize>,
-    /// The targets of publishes at work, and whether each was unpublished meanwhile.
+    /// The targets of running publishes, and whether each was unpublished meanwhile.
     publishing: BTreeMap<PathBuf, bool>,
 }
 
-/// A publish at a target, of which there is one at a time until this is dropped.
+/// A running publish at a target. There is one at a time until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     in_flight: &'a InFlight,
     target: PathBuf,
 }
 
-/// A key that is held until this is dropped.
+/// A key that is locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     in_flight: &'a InFlight,
@@ -40,12 +41,12 @@ pub(crate) struct Held<'a> {
 }
 
 impl InFlight {
-    /// Takes the id of a volume or snapshot.
+    /// Locks the id of a volume or snapshot.
     pub(crate) fn hold_id(&self, id: &str) -> Result<Held<'_>> {
         self.hold(id_key(id))
     }
 
-    /// Takes the id of a volume or snapshot that is to go: nobody may be copying it.
+    /// Locks the id of a volume or snapshot, and fails if it is being copied.
     pub(crate) fn hold_to_delete(&self, id: &str) -> Result<Held<'_>> {
         let held = self.hold_id(id)?;
         if self.lock().copied.contains_key(&held.key) {
@@ -54,11 +55,11 @@ impl InFlight {
         Ok(held)
     }
 
-    /// Keeps a volume or snapshot while it is copied; others may do so too.
+    /// Prevents the deletion of a volume or snapshot during a copy. Several copies may run.
     pub(crate) fn share_source(&self, id: &str) -> Result<Held<'_>> {
         let key = id_key(id);
         let mut keys = self.lock();
-        if keys.alone.contains(&key) {
+        if keys.locked.contains(&key) {
             return Err(Error::Busy(key));
         }
         *keys.copied.entry(key.clone()).or_default() += 1;
@@ -69,31 +70,28 @@ impl InFlight {
         })
     }
 
-    /// Takes a volume's name.
+    /// Locks the name of a volume.
     pub(crate) fn hold_name(&self, name: &str) -> Result<Held<'_>> {
         self.hold(format!("the volume named {name:?}"))
     }
 
-    /// Takes a snapshot's name.
+    /// Locks the name of a snapshot.
     pub(crate) fn hold_snapshot_name(&self, name: &str) -> Result<Held<'_>> {
         self.hold(format!("the snapshot named {name:?}"))
     }
 
-    /// Begins to publish at a target, which stays free to be unpublished.
+    /// Begins a publish at a target. The target can still be unpublished.
     pub(crate) fn begin_publishing(&self, target: &Path) -> Result<Publishing<'_>> {
-        match self.lock().publishing.entry(target.to_owned()) {
-            Entry::Occupied(_) => Err(Error::Busy(target_key(target))),
-            Entry::Vacant(free) => {
-                free.insert(false);
-                Ok(Publishing {
-                    in_flight: self,
-                    target: target.to_owned(),
-                })
-            }
+        let (in_flight, target) = (self, target.to_owned());
+        let mut keys = self.lock();
+        if keys.publishing.contains_key(&target) {
+            return Err(Error::Busy(target_key(&target)));
         }
+        keys.publishing.insert(target.clone(), false);
+        Ok(Publishing { in_flight, target })
     }
 
-    /// Takes a target that is to be unpublished: a publish at work there comes too late.
+    /// Locks a target to unpublish it. A running publish there will fail.
     pub(crate) fn hold_to_unpublish(&self, target: &Path) -> Result<Held<'_>> {
         let held = self.hold(target_key(target))?;
         if let Some(unpublished) = self.lock().publishing.get_mut(target) {
@@ -103,24 +101,23 @@ impl InFlight {
     }
 
     fn hold(&self, key: String) -> Result<Held<'_>> {
-        if self.lock().alone.insert(key.clone()) {
-            Ok(Held {
-                in_flight: self,
-                key,
-                is_copied: false,
-            })
-        } else {
-            Err(Error::Busy(key))
+        if !self.lock().locked.insert(key.clone()) {
+            return Err(Error::Busy(key));
         }
+        Ok(Held {
+            in_flight: self,
+            key,
+            is_copied: false,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Keys> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Publishing<'_> {
-    /// Takes the target for the mount itself, unless it was unpublished meanwhile.
+    /// Locks the target for the mount, unless it was unpublished meanwhile.
     pub(crate) fn hold_target(&self) -> Result<Held<'_>> {
         let held = self.in_flight.hold(target_key(&self.target))?;
         if self.in_flight.lock().publishing.get(&self.target) == Some(&true) {
@@ -149,7 +146,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let mut keys = self.in_flight.lock();
         if !self.is_copied {
-            keys.alone.remove(&self.key);
+            keys.locked.remove(&self.key);
         } else if let Some(count) = keys.copied.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {

@@ -1,4 +1,4 @@
-//! Publishing, unpublishing, and the use of what is published.
+//! Publishing, unpublishing, and the usage of published volumes.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,14 @@ use crate::quota::Charge;
 use super::{AccessMode, PublishRequest, Stats, Usage, Volumes, parse_id, publications, shorten};
 
 impl Volumes {
-    /// Mounts a volume at a target. A target where it is mounted so already is fine; one where
-    /// anything else is, is not.
+    /// Mounts a volume at a target. It succeeds if the volume is mounted there with the same options,
+    /// and fails if the target is anything else but an empty directory.
     pub fn publish(&self, request: &PublishRequest) -> Result<()> {
-        let target = self.target(&request.target)?.ok_or_else(|| {
-            Error::invalid(
-                "target_path",
-                format!(
-                    "the directory above {} does not exist",
-                    request.target.display()
-                ),
-            )
-        })?;
+        let Some(target) = self.target(&request.target)? else {
+            let path = request.target.display();
+            let problem = format!("the directory above {path} does not exist");
+            return Err(Error::invalid("target_path", problem));
+        };
         let id = parse_id(&request.id)?;
         let _id = self.in_flight.hold_id(&request.id)?;
         let publishing = self.in_flight.begin_publishing(target.path())?;
@@ -57,7 +53,7 @@ impl Volumes {
                 prepared.map(Some).map_err(Error::from)
             }
         };
-        // Only now: the disk may hang until here, and nobody must wait for it to unpublish.
+        // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.hold_target()?;
         if let Some(prepared) = prepared? {
             self.mount_at(&target, &prepared)?;
@@ -66,7 +62,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Whether what is mounted at a target is this volume with these options and this use.
+    /// Checks that the mount at a target is this volume with these options and this access mode.
     fn check_same_mount(
         &self,
         target: &Target,
@@ -79,7 +75,7 @@ impl Volumes {
             what: format!("a mount at {}", target.path().display()),
             difference,
         };
-        let failed = |errno: Errno| target.error("cannot compare the mount at", errno);
+        let failed = |errno: Errno| target.error("compare the mount at", errno);
         if mounted != os::status(&data).map_err(failed)?.id {
             return Err(differs(format!("it does not show volume {}", request.id)));
         }
@@ -99,9 +95,9 @@ impl Volumes {
         }
     }
 
-    /// Makes the target if need be and mounts; on failure nothing is left that was not there.
+    /// Creates the target if needed, and mounts. A failure removes a directory that it created.
     fn mount_at(&self, target: &Target, prepared: &Prepared) -> Result<()> {
-        // The kubelet's directory is no disk of ours: no test watches what happens there.
+        // Tests do not observe steps in the kubelet's directory.
         let os = Os::default();
         if let Found::Mount(_) = self.mounter.look(target)? {
             return Err(occupied(target, "a mount that was not there a moment ago"));
@@ -109,36 +105,34 @@ impl Volumes {
         let made = match os.mkdir(target.parent(), target.leaf(), 0o750) {
             Ok(()) => true,
             Err(Errno::EXIST) => {
-                let directory = os::open_dir(target.parent(), target.leaf())
-                    .map_err(|errno| target.error("cannot open", errno))?;
-                let empty = os::is_empty(directory.as_fd())
-                    .map_err(|errno| target.error("cannot list", errno))?;
-                if !empty {
+                let empty = os::open_dir(target.parent(), target.leaf())
+                    .and_then(|directory| os::is_empty(directory.as_fd()));
+                if !empty.map_err(|errno| target.error("list", errno))? {
                     return Err(occupied(target, "a directory that is not empty"));
                 }
                 false
             }
-            Err(errno) => return Err(target.error("cannot make", errno).into()),
+            Err(errno) => return Err(target.error("make", errno).into()),
         };
         let mounted = self.mounter.attach(prepared, target);
         if mounted.is_err() && made {
             os.rmdir(target.parent(), target.leaf())
-                .map_err(|errno| target.error("cannot mount, and then cannot remove", errno))?;
+                .map_err(|errno| target.error("mount, and then cannot remove", errno))?;
         }
         Ok(mounted?)
     }
 
-    /// Unmounts whatever is mounted at a target and removes the target. It needs neither the
-    /// volume's record nor a healthy pool, and asks a dead disk nothing.
+    /// Unmounts every mount at a target and removes the target. It needs neither the volume's record
+    /// nor a healthy pool, and does not wait for a disk.
     pub fn unpublish(&self, id: &str, target: &Path) -> Result<()> {
         let Some(target) = self.target(target)? else {
             return Ok(());
         };
-        // Not the id: a call for the same volume that hangs on a dead disk must not hold this up.
+        // Not the id, because another call with it may wait for a dead disk.
         let _target = self.in_flight.hold_to_unpublish(target.path())?;
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
         let anothers = owner.is_some_and(|owner| owner.to_string() != id);
-        // What is known is looked at again before it is a reason to refuse.
+        // The known owner may be out of date, so the mount is checked.
         if anothers && matches!(self.mounter.look(&target)?, Found::Mount(_)) {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
@@ -150,7 +144,7 @@ impl Volumes {
         remove_leaf(&target)
     }
 
-    /// The target at a path where a volume is published; anything else is an error.
+    /// The target of a published volume. An error if the volume is not mounted there.
     pub(super) fn published_at(&self, pool: &Pool, entry: &Entry, path: &Path) -> Result<Target> {
         let elsewhere = || Error::NotPublishedThere {
             id: entry.record.id.to_string(),
@@ -158,7 +152,7 @@ impl Volumes {
         };
         let target = match self.target(path) {
             Ok(Some(target)) => target,
-            // A path that could not be a target is one where nothing is published.
+            // Nothing can be published at a path that cannot be a target.
             Ok(None) | Err(Error::Invalid(_)) => return Err(elsewhere()),
             Err(error) => return Err(error),
         };
@@ -169,35 +163,45 @@ impl Volumes {
         }
     }
 
-    /// The use of a volume published at a path: its own where that is counted, else that of the
-    /// filesystem.
+    /// The usage of a volume that is published at a path, or of the filesystem if the volume's is not
+    /// counted.
     pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
         let (pool, entry) = self.volume(parse_id(id)?)?;
         let _work = pool.begin()?;
         let target = self.published_at(&pool, &entry, path)?;
         let Some(charge) = pool.charge(&entry)? else {
-            let space = target
-                .statvfs()
-                .map_err(|errno| target.error("cannot ask for the space at", errno))?;
-            return Ok(Stats::from(space));
+            let space = target.statvfs();
+            return Ok(space
+                .map_err(|errno| target.error("ask for the space at", errno))?
+                .into());
         };
         Ok(Stats::of(&entry.record, charge, pool.space()?))
     }
 }
 
-/// Refuses a second target of a volume that is, or is to be, used at one only.
+/// Refuses a second target if the present or the new access mode allows only one.
 fn check_alone(
     entry: &Entry,
     mode: AccessMode,
-    published: Vec<(PathBuf, publications::Use)>,
+    mut published: Vec<(PathBuf, publications::Use)>,
 ) -> Result<()> {
     let modes = &entry.record.access_modes;
-    let exclusive = |usage: publications::Use| match usage {
-        Some(mode) => mode.is_exclusive(),
-        None => modes.iter().all(|mode| mode.is_exclusive()),
-    };
-    let mut published = published.into_iter();
-    match published.find(|(_, usage)| mode.is_exclusive() || exclusive(*usage)) {
+    published.retain(|(_, usage)| {
+        mode.is_exclusive()
+            || match usage {
+                Some(mode) => mode.is_exclusive(),
+                None => modes.iter().all(|mode| mode.is_exclusive()),
+            }
+    });
+    refuse_published(entry, published)
+}
+
+/// The error of the first target, if there is one.
+pub(super) fn refuse_published(
+    entry: &Entry,
+    targets: Vec<(PathBuf, publications::Use)>,
+) -> Result<()> {
+    match targets.into_iter().next() {
         None => Ok(()),
         Some((target, _)) => Err(Error::Published {
             id: entry.record.id.to_string(),
@@ -237,7 +241,7 @@ impl From<StatVfs> for Stats {
 }
 
 impl Stats {
-    /// What a volume uses, and what it may still have: no more than the disk has.
+    /// The usage of a volume. No more is available than on the disk.
     fn of(record: &VolumeRecord, charge: Charge, disk: StatVfs) -> Self {
         let disk = Self::from(disk);
         let charge = record.usage(charge);
@@ -276,15 +280,17 @@ fn describe(kind: FileType) -> &'static str {
     }
 }
 
-/// Removes what a target leaves after it was unmounted: an empty directory or an empty file.
+/// Removes an unmounted target: an empty directory or an empty file.
 fn remove_leaf(target: &Target) -> Result<()> {
     let os = Os::default();
     let removed = match os.rmdir(target.parent(), target.leaf()) {
-        Err(Errno::NOTDIR) => match target.is_empty_file() {
-            Ok(true) => os.unlink(target.parent(), target.leaf()),
-            Ok(false) => Err(Errno::NOTDIR),
-            Err(errno) => Err(errno),
-        },
+        Err(Errno::NOTDIR) => target.is_empty_file().and_then(|is_empty| {
+            if is_empty {
+                os.unlink(target.parent(), target.leaf())
+            } else {
+                Err(Errno::NOTDIR)
+            }
+        }),
         outcome => outcome,
     };
     match removed {
@@ -293,12 +299,9 @@ fn remove_leaf(target: &Target) -> Result<()> {
             target,
             "a directory with files that are not the volume's",
         )),
-        // A read-only filesystem says so before it says that nothing is there.
+        // A read-only filesystem reports EROFS also for an absent entry.
         Err(Errno::ROFS) if matches!(target.look(), Ok(Found::Nothing)) => Ok(()),
-        Err(Errno::NOTDIR) => Err(occupied(
-            target,
-            "no directory, and nothing the driver made",
-        )),
-        Err(errno) => Err(target.error("cannot remove", errno).into()),
+        Err(Errno::NOTDIR) => Err(occupied(target, "neither a directory nor an empty file")),
+        Err(errno) => Err(target.error("remove", errno).into()),
     }
 }

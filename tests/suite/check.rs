@@ -139,7 +139,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
         let before = with_times(&node.pool());
         let report = look_at(&node.pool());
         assert_well(&report);
-        let found = note(&report, About::Enforcement, "sizes are not held");
+        let found = note(&report, About::Enforcement, "sizes are not enforced");
         let expected = remedy
             .replace('@', node.pool().to_str().unwrap())
             .replace('%', &disk.device());
@@ -192,8 +192,8 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         follow(found.remedy.as_ref().unwrap(), ";");
         let report = look_at(&node.pool());
         assert_well(&report);
-        ok(&report, About::Enforcement, "held by simple quota");
-        let not_enforced = note(&report, About::Sizes, "nothing holds its size");
+        ok(&report, About::Enforcement, "enforced by simple quota");
+        let not_enforced = note(&report, About::Sizes, "is not enforced");
         assert!(not_enforced.volume.as_ref().unwrap().starts_with("volumes"));
     }
 }
@@ -210,7 +210,7 @@ fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
         .args(["quota", "disable"])
         .arg(rig.node.pool()));
     let report = look_at(&rig.node.pool());
-    let found = wrong(&report, About::Enforcement, "1 volumes were made so");
+    let found = wrong(&report, About::Enforcement, "1 volumes promise it");
     assert!(found.remedy.as_ref().unwrap().contains("enable-quota"));
 }
 
@@ -237,7 +237,7 @@ fn promises_that_cannot_be_kept_are_told() {
     driver.create(&create("large", 150 * MIB)).unwrap();
     let report = look_at(&node.pool());
     assert_well(&report);
-    ok(&report, About::Space, "are promised");
+    ok(&report, About::Space, "are reserved");
     assert!(
         of_level(&report, Level::Note)
             .iter()
@@ -257,7 +257,11 @@ fn promises_that_cannot_be_kept_are_told() {
     );
     let report = look(&[option]).remove(0);
     assert_well(&report);
-    note(&report, About::Space, "1.5 times the room may be promised");
+    note(
+        &report,
+        About::Space,
+        "up to 1.5 times the space may be reserved",
+    );
     note(&report, About::Space, "no more than");
 }
 
@@ -319,7 +323,7 @@ fn a_size_that_is_not_to_be_held_is_a_note() {
     rig.driver().create(&request).unwrap();
     let report = look_at(&rig.node.pool());
     assert_well(&report);
-    let found = note(&report, About::Sizes, "nothing holds its size");
+    let found = note(&report, About::Sizes, "is not enforced");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
     assert!(!enable_quota(&rig.node.pool()).unwrap(), "it is on");
 }

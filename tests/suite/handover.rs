@@ -91,7 +91,7 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
     }
     volumes.check_pools();
     assert_eq!(unavailable(&volumes), None);
-    let listed = volumes.list(0, "").unwrap().volumes;
+    let listed = volumes.list(0, "").unwrap().objects;
     assert_eq!(listed, std::slice::from_ref(&volume));
     assert_eq!(volumes.create(&create("pvc", SIZE)).unwrap(), volume);
     drop(volumes);
@@ -117,7 +117,7 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     ));
     adopt(&node).unwrap();
     volumes.check_pools();
-    assert_eq!(volumes.list(0, "").unwrap().volumes, [theirs]);
+    assert_eq!(volumes.list(0, "").unwrap().objects, [theirs]);
     let lost = volumes.delete(&ours.id.to_string()).unwrap_err();
     assert_eq!(lost.code(Operation::Delete), Code::FailedPrecondition);
     carry(&node, "pool", "theirs");
@@ -298,7 +298,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
     assert_eq!(away.code(Operation::Delete), Code::Unavailable, "{away}");
     assert_eq!(retire(&node, volume.id.pool()).unwrap(), [node.pool()]);
     volumes.check_pools();
-    assert_eq!(volumes.list(0, "").unwrap().volumes, []);
+    assert_eq!(volumes.list(0, "").unwrap().objects, []);
     volumes.delete(&id).unwrap();
     let gone = volumes.get(&id).unwrap_err();
     assert_eq!(gone.code(Operation::Volume), Code::NotFound, "{gone}");
@@ -309,7 +309,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
     drop(volumes);
     let volumes = node.volumes(&Fakes::default());
     volumes.delete(&id).unwrap();
-    assert_eq!(volumes.list(0, "").unwrap().volumes, [anew]);
+    assert_eq!(volumes.list(0, "").unwrap().objects, [anew]);
     assert_eq!(
         names(&node.path("away/volumes")).len(),
         1,
@@ -349,7 +349,7 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
     assert_eq!(node.names("volumes").len(), 1);
     assert_eq!(adopt(&node).unwrap().volumes, 1);
     volumes.check_pools();
-    assert_eq!(volumes.list(0, "").unwrap().volumes, [volume]);
+    assert_eq!(volumes.list(0, "").unwrap().objects, [volume]);
 }
 
 /// A pool that is at a path where this node saw one is not gone, and is not retired, whether or

@@ -174,12 +174,12 @@ impl World {
         let mut token = String::new();
         for size in sizes.iter().cycle() {
             let page = self.driver().list(*size, &token).unwrap();
-            assert!(page.volumes.len() <= *size);
+            assert!(page.objects.len() <= *size);
             assert!(
-                !page.volumes.is_empty() || page.next_token.is_empty(),
+                !page.objects.is_empty() || page.next_token.is_empty(),
                 "an empty page is the last"
             );
-            pages.extend(page.volumes);
+            pages.extend(page.objects);
             assert!(pages.len() <= self.model.volumes.len(), "a page repeats");
             token = page.next_token;
             if token.is_empty() {
@@ -251,7 +251,7 @@ impl World {
     /// The invariants that hold after every step.
     fn check(&self) {
         let all = self.all();
-        assert_eq!(self.driver().list(0, "").unwrap().volumes, all);
+        assert_eq!(self.driver().list(0, "").unwrap().objects, all);
         for pool in self.driver().pools() {
             let of_pool: Vec<&Volume> = all.iter().filter(|v| v.pool == *pool.name()).collect();
             self.check_disk(pool.name().as_str(), &of_pool);

@@ -495,7 +495,7 @@ fn a_pool_that_goes_away_comes_back() {
         "nothing is made where the disk should be"
     );
     assert_eq!(
-        volumes.list(0, "").unwrap().volumes,
+        volumes.list(0, "").unwrap().objects,
         std::slice::from_ref(&volume),
         "it still exists"
     );

@@ -19,12 +19,12 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use rootcellar::os::Step;
-use rootcellar::quota::FakeQuota;
 use rootcellar::types::Bytes;
 
 use fixture::{ReclaimFixture, delete, make};
 use support::faults::{Gate, Opened};
 use support::memory::{MemoryNode, SIZE};
+use support::quota::FakeQuota;
 use support::skip;
 use support::{Fakes, create, eventually, names, publish};
 
@@ -393,7 +393,7 @@ fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
     let data = fixture.make("pvc");
     std::fs::rename(data.parent().unwrap(), fixture.node.path("taken away")).unwrap();
     fixture.reclaims("pvc");
-    assert_eq!(fixture.driver().list(0, "").unwrap().volumes, []);
+    assert_eq!(fixture.driver().list(0, "").unwrap().objects, []);
 }
 
 /// No request waits for the reclaimer, however long it is at work.
@@ -414,7 +414,7 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
     let id = volume.id.to_string();
     let target = fixture.node.target("pod");
     fixture.driver().publish(&publish(&id, &target)).unwrap();
-    assert_eq!(fixture.driver().list(0, "").unwrap().volumes, [volume]);
+    assert_eq!(fixture.driver().list(0, "").unwrap().objects, [volume]);
     fixture.driver().unpublish(&id, &target).unwrap();
     fixture.driver().check_pools();
     fixture.driver().delete(&id).unwrap();
@@ -422,7 +422,7 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
     assert!(gate.holds("held"), "all that without the reclaimer");
     gate.open(|_| true);
     fixture.is_clean();
-    assert_eq!(fixture.driver().list(0, "").unwrap().volumes, [again]);
+    assert_eq!(fixture.driver().list(0, "").unwrap().objects, [again]);
 }
 
 /// A removal that ends because its pool becomes unavailable goes on when the pool is served again,

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Enforced, enable_quota};
-use rootcellar::quota::{Enforcement, FakeQuota};
+use rootcellar::quota::Enforcement;
 use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, EnforcementPolicy, ExpandRequest, Volume};
 
 use support::disk::Disk;
 use support::driver_node::DriverNode;
 use support::loops::run;
+use support::quota::FakeQuota;
 use support::require;
 use support::{Fakes, Node, Running, create, eventually, names, publish};
 

@@ -13,11 +13,12 @@ use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::{FakeQuota, NoQuota, Quotas};
+use rootcellar::quota::{NoQuota, Quotas};
 use rootcellar::types::Bytes;
 use rootcellar::volume::ExpandRequest;
 
 use fixture::{SIZE, StepFixture, Trouble};
+use support::quota::FakeQuota;
 use support::{create, publish};
 
 /// A request about the volume "pvc", beside which there is a volume "kept".
@@ -410,7 +411,7 @@ fn a_limit_outlives_the_data_at_both_ends() {
 
 /// Each volume has its size for a limit, and nothing else has one.
 fn assert_limits(fixture: &StepFixture, quota: &FakeQuota) {
-    let volumes = fixture.driver().list(0, "").unwrap().volumes;
+    let volumes = fixture.driver().list(0, "").unwrap().objects;
     let mut sizes: Vec<Bytes> = volumes.iter().map(|volume| volume.size).collect();
     let mut limits: Vec<Bytes> = quota.limits().into_values().collect();
     sizes.sort_unstable();

@@ -228,7 +228,7 @@ impl Pass<'_> {
         let candidates = if due { self.candidates() } else { Vec::new() };
         if self.destroyed || !candidates.is_empty() {
             let pool = self.pool();
-            if let Err(errno) = self.disk.quota.settle(&pool.context.os) {
+            if let Err(errno) = self.disk.quota.finish_destruction(&pool.context.os) {
                 tracing::warn!(pool = %pool.options.name, %errno, "cannot commit the disk");
             }
             self.work.advance();

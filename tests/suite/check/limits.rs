@@ -47,7 +47,11 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     );
     let lifted = wrong(&report, About::Limits, "is not limited");
     assert_eq!(lifted.volume, Some(below(&rig, "lifted")));
-    note(&report, About::Limits, &format!("number {left} is limited"));
+    note(
+        &report,
+        About::Limits,
+        &format!("quota id {left} is limited"),
+    );
     assert_eq!(
         of_level(&report, Level::Wrong).len(),
         2,

@@ -83,7 +83,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
     let limited = wrong(
         &report,
         About::Limits,
-        "is limited to 1048576 bytes (1 MiB), and its record says that nothing limits it",
+        "is limited to 1048576 bytes (1 MiB), and its record says no limit",
     );
     assert_eq!(limited.volume.as_ref(), Some(&directory));
     rig.start();

@@ -192,12 +192,12 @@ impl World {
     /// Exactly what should be there is, and holds what it should.
     fn check(&self) {
         let driver = self.rig.driver();
-        let volumes = driver.list(0, "").unwrap().volumes;
+        let volumes = driver.list(0, "").unwrap().objects;
         let mut volumes: Vec<&str> = volumes.iter().map(|v| v.name.as_str()).collect();
         volumes.sort_unstable();
         assert!(volumes.iter().eq(self.model.volumes.keys()), "{volumes:?}");
         let all = driver.list_snapshots(&SnapshotFilter::default(), 0, "");
-        let all = all.unwrap().snapshots;
+        let all = all.unwrap().objects;
         let mut snapshots: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
         snapshots.sort_unstable();
         assert!(

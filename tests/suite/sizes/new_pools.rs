@@ -178,7 +178,7 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     let said = format!("pool default: sizes are not enforced: {reason}; {remedy}");
     assert!(listed.contains(&said), "{listed}");
     let found = program(&["check", &pool, &state]);
-    let said = format!("sizes are not held: {reason}");
+    let said = format!("sizes are not enforced: {reason}");
     assert!(found.contains(&said) && found.contains(&remedy), "{found}");
     assert_eq!(server.stop(), Some(0));
 }

@@ -142,11 +142,11 @@ fn lists_are_by_snapshot_and_by_source_and_in_pages() {
         rig.driver().list_snapshots(filter, count, token).unwrap()
     };
     let everything = SnapshotFilter::default();
-    assert_eq!(list(&everything, 0, "").snapshots, all);
+    assert_eq!(list(&everything, 0, "").objects, all);
     let (mut paged, mut token) = (Vec::new(), String::new());
     loop {
         let page = list(&everything, 2, &token);
-        paged.extend(page.snapshots);
+        paged.extend(page.objects);
         token = page.next_token;
         if token.is_empty() {
             break;
@@ -157,12 +157,12 @@ fn lists_are_by_snapshot_and_by_source_and_in_pages() {
         source: Some(source.to_owned()),
         ..SnapshotFilter::default()
     };
-    assert_eq!(list(&of(&one.id.to_string()), 0, "").snapshots.len(), 3);
-    assert_eq!(list(&of("nobody"), 0, "").snapshots, []);
+    assert_eq!(list(&of(&one.id.to_string()), 0, "").objects.len(), 3);
+    assert_eq!(list(&of("nobody"), 0, "").objects, []);
     let mut both = of(&other.id.to_string());
     both.id = Some(all[0].id.to_string());
     let expected = usize::from(all[0].source == other.id);
-    assert_eq!(list(&both, 0, "").snapshots.len(), expected);
+    assert_eq!(list(&both, 0, "").objects.len(), expected);
     let error = rig
         .driver()
         .list_snapshots(&everything, 0, "invalid-token")

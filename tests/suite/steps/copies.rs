@@ -217,7 +217,7 @@ impl Call {
         }
         assert_eq!(set.rig.driver().pools()[0].status().quarantined, 0);
         assert_eq!(
-            set.rig.driver().list(0, "").unwrap().volumes.len(),
+            set.rig.driver().list(0, "").unwrap().objects.len(),
             names(&pool.join("volumes")).len()
         );
         let is_kept = shows || self == Self::Restore;

@@ -31,6 +31,7 @@ pub mod page;
 pub mod picture;
 pub mod pod;
 pub mod poweroff;
+pub mod quota;
 pub mod server;
 pub mod tree;
 pub mod unavailable;

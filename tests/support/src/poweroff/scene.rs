@@ -313,7 +313,7 @@ impl Scene {
     pub fn holds_snapshots(&self, snapshots: &[&str]) -> bool {
         let all = SnapshotFilter::default();
         let found = self.driver().list_snapshots(&all, 0, "").unwrap();
-        let mut found: Vec<_> = found.snapshots.iter().map(|s| s.name.as_str()).collect();
+        let mut found: Vec<_> = found.objects.iter().map(|s| s.name.as_str()).collect();
         found.sort_unstable();
         found == snapshots
     }
@@ -368,7 +368,7 @@ impl Scene {
     /// Whether the pool is one that somebody was told of and holds exactly these volumes.
     pub fn holds(&self, volumes: &[&str]) -> bool {
         let pool = &self.driver().pools()[0];
-        let found = self.driver().list(0, "").unwrap().volumes;
+        let found = self.driver().list(0, "").unwrap().objects;
         let mut found: Vec<_> = found.iter().map(|volume| volume.name.as_str()).collect();
         found.sort_unstable();
         let is_the_pool = self.id.is_none() || pool.id() == self.id;
@@ -388,7 +388,7 @@ impl Scene {
             return;
         }
         assert_eq!(pool.status().quarantined, 0, "quarantined");
-        for volume in self.driver().list(0, "").unwrap().volumes {
+        for volume in self.driver().list(0, "").unwrap().objects {
             let directory = self.directory(volume.name.as_str());
             assert_eq!(names(&directory), ["data", "volume.json"]);
             let data = fs::metadata(directory.join("data")).unwrap();
@@ -477,7 +477,7 @@ fn check(
     let is_before = !replied && (operation.before)(&scene);
     if !is_after && !is_before {
         let status = scene.driver().pools()[0].status();
-        let volumes = scene.driver().list(0, "").unwrap().volumes;
+        let volumes = scene.driver().list(0, "").unwrap().objects;
         panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
     }
     // Limit and record may differ only while nobody was told.

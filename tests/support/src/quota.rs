@@ -1,4 +1,4 @@
-//! Limits that exist only in memory, for tests of the order in which they are set and freed.
+//! Limits that exist only in memory, for tests of the order of their changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::filesystem::Filesystem;
-use crate::os::{self, FileId, Os};
-use crate::types::Bytes;
+use rootcellar::filesystem::Filesystem;
+use rootcellar::os::{self, FileId, Os};
+use rootcellar::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas};
+use rootcellar::types::Bytes;
 
-use super::{Charge, Enforcement, NameIn, OURS, Quota, Quotas};
-
-/// A stateful fake: it remembers every limit until it is released, as the kernel does whoever asks.
+/// Limits that stay until they are released, for all drivers that share the fake.
 #[derive(Debug, Clone, Default)]
 pub struct FakeQuota {
     kernel: Arc<Mutex<Kernel>>,
@@ -26,12 +25,12 @@ struct Kernel {
 }
 
 impl FakeQuota {
-    /// The limits in force, by number.
+    /// The present limits by quota id.
     pub fn limits(&self) -> BTreeMap<u32, Bytes> {
         self.lock().limits.clone()
     }
 
-    /// The number of charges that were read.
+    /// The number of calls of [`Quota::charge`].
     pub fn reads(&self) -> usize {
         self.lock().reads
     }
@@ -62,11 +61,8 @@ impl Quota for FakeQuota {
         (dir, name): NameIn<'_>,
         size: Bytes,
     ) -> Result<Option<u32>, Errno> {
-        let id = {
-            let id = self.take()?;
-            self.lock().limits.insert(id, size);
-            id
-        };
+        let id = self.take()?;
+        self.lock().limits.insert(id, size);
         os.mkdir(dir, name, 0o700).inspect_err(|_| {
             self.lock().limits.remove(&id);
         })?;
@@ -107,10 +103,6 @@ impl Quota for FakeQuota {
         Ok(self.lock().charged.get(&id).copied())
     }
 
-    fn tag(&self, _file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
-        Ok(None)
-    }
-
     fn take(&self) -> Result<u32, Errno> {
         let mut kernel = self.lock();
         let last = kernel.limits.last_key_value().map(|(last, _)| last + 1);
@@ -134,8 +126,6 @@ impl Quota for FakeQuota {
         };
         Ok(())
     }
-
-    fn note(&self, _id: u32) {}
 
     fn release(&self, _os: &Os, id: u32) -> Result<(), Errno> {
         let mut kernel = self.lock();
