@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs the missing parts: Debian packages, the Rust toolchain and, for the tests, hack/tools.txt.
+# Installs the missing parts: Debian packages, the Rust toolchain and, for the tests, hack/tools.txt and Vale.
 # Checks for Rust and, for the tests, Go.
 #
-# Usage: setup.sh [build|image|test|e2e]   what is to be done with it, default: test; e2e needs what all the others need
-# Nothing is removed for it: where another package is in the way, apt-get says so and fails.
+# Usage: setup.sh [build|image|test|e2e]   the parts for this purpose, default: test; e2e includes build and image
+# It removes no package. If another package conflicts, apt-get reports it and fails.
 #
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test and e2e, Go 1.26 or newer.
 # Env:   CARGO_TARGET_DIR  absolute; the tools are in tools/bin below it
@@ -21,7 +21,7 @@ case $purpose in
 build) ;;
 image) packages="$packages $image" ;;
 test)
-    packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git python3-pip"
+    packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git python3-pip g++"
     # For hack/uml.sh; Debian has it for this architecture alone.
     [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
     ;;
@@ -67,5 +67,10 @@ if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
     echo "setup: installing the tools of hack/tools.txt"
     python3 -m pip install --quiet --root-user-action=ignore --require-hashes --upgrade --target "$tools" -r hack/tools.txt
     cp hack/tools.txt "$tools/"
+fi
+if [ "$purpose" = test ] && ! cmp -s hack/prose/go.sum "$tools/vale.sum"; then
+    echo "setup: building vale, which takes one to two minutes"
+    (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/vale" github.com/vale-cli/vale/v3/cmd/vale)
+    cp hack/prose/go.sum "$tools/vale.sum"
 fi
 echo "setup: everything is here: $(rustc --version), $(go version)"
