@@ -18,7 +18,7 @@ var access = []entry{
 	{"the mount options of a class bind its pods", mountOptionsBind},
 }
 
-// as runs the pod as a user that is not root.
+// as runs the pod as a user other than root.
 func as(uid int64, groups ...int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		yes := true
@@ -42,7 +42,7 @@ func fsGroupOwns(s *scenario) {
 	s.says("first", "echo kept > /data/file && stat -c '%u:%g' /data/file", "1000:2000")
 	s.says("first", "mkdir /data/dir && stat -c '%u:%g %a' /data/dir", "1000:2000 2755")
 
-	// Another uid of the group shares it, and one without the group is kept out.
+	// Another user with the group shares the volume. A user without the group has no access.
 	s.pod("second", with("data", "/data"), as(1001), fsGroup(2000))
 	s.running("second")
 	s.says("second", "cat /data/file && echo too > /data/other && stat -c '%u:%g' /data/other", "kept\n1001:2000")
@@ -85,7 +85,7 @@ func strangersStayOut(s *scenario) {
 	}
 }
 
-// readOnlyRefuses has a writer beside the readers, on the one node that a ReadWriteOnce claim is for.
+// readOnlyRefuses runs a writer and readers on the one node of a ReadWriteOnce claim.
 //
 // Proves: K7.
 func readOnlyRefuses(s *scenario) {
@@ -134,7 +134,7 @@ func subPathConfines(s *scenario) {
 	if err == nil || !strings.Contains(err.Error(), "must not contain '..'") {
 		s.Fatalf("a subPath with dots: %v", err)
 	}
-	// A link that a pod made leads another pod within the volume and not out of it.
+	// A link that a pod made leads another pod to a path inside the volume only.
 	s.says("whole", "cd /data && ln -s left within && ln -s / root && ln -s ../../../../.. up && ls",
 		"left\nright\nroot\nup\nwithin")
 	s.pod("within", with("data", "/data", subPath("within")))
@@ -154,7 +154,7 @@ func onePodAtATime(s *scenario) {
 	s.says("first", "echo mine > /data/file && cat /data/file", "mine")
 	s.pod("second", with("data", "/data"))
 	s.unscheduled("second", "ReadWriteOncePod")
-	// A pod that goes around the scheduler meets the kubelet.
+	// Kubelet itself refuses a pod that bypasses the scheduler.
 	s.pod("sneak", with("data", "/data"), func(pod *corev1.Pod) { pod.Spec.NodeName = home.name })
 	s.event("Pod", "sneak", "ReadWriteOncePod")
 	s.deletePod("sneak")

@@ -48,7 +48,7 @@ spec:
       volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
 `
 
-// laterPodsReadIt is what people do first.
+// laterPodsReadIt is the basic use of a volume.
 //
 // Proves: K2.
 func laterPodsReadIt(s *scenario) {
@@ -94,7 +94,7 @@ func laterPodsReadIt(s *scenario) {
 	}
 }
 
-// live waits until so many pods with the label run and no other does, and returns their names.
+// live waits until this many pods with the label run and no other does, and returns their names.
 func (s *scenario) live(selector string, count int) []string {
 	s.Helper()
 	var names []string
@@ -118,7 +118,7 @@ func (s *scenario) live(selector string, count int) []string {
 	return names
 }
 
-// volumeSaysWhereItIs looks at the PersistentVolume, and at the disk as an admin would.
+// volumeSaysWhereItIs reads the PersistentVolume, and the disk as an admin would.
 //
 // Proves: K2.
 func volumeSaysWhereItIs(s *scenario) {
@@ -161,7 +161,7 @@ func volumeSaysWhereItIs(s *scenario) {
 	s.unscheduled("stray", "didn't match PersistentVolume's node affinity")
 }
 
-// hash is the end of the volume's id, which is also the end of its directory's name.
+// hash is the last part of the volume's id and of its directory's name.
 func (s *scenario) hash(volume *corev1.PersistentVolume) string {
 	s.Helper()
 	source := volume.Spec.CSI
@@ -175,7 +175,7 @@ func (s *scenario) hash(volume *corev1.PersistentVolume) string {
 	return parts[2]
 }
 
-// record compares the record in a volume's directory with what Kubernetes says of the volume.
+// record compares the record in a volume's directory with Kubernetes' objects.
 func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume, claim string) {
 	s.Helper()
 	text, err := os.ReadFile(home.path(dir + "/volume.json"))
@@ -196,14 +196,14 @@ func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume
 	}
 }
 
-// longestNames has two claims whose directories differ in nothing but the hash at the end.
+// longestNames has two claims whose directory names differ only in the hash at the end.
 //
 // Proves: K3.
 func longestNames(s *scenario) {
 	space := s.namespace + "-" + strings.Repeat("n", 62-len(s.namespace))
 	s.kubectl("create", "namespace", space)
 	long := &scenario{T: s.T, namespace: space}
-	// Before the scenario's context ends, so that a leftover is a failure.
+	// Runs before the scenario's context ends, so that a leftover is a failure.
 	defer long.kubectl("delete", "namespace", space, "--wait=false")
 
 	homes := map[string]string{}

@@ -11,19 +11,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// beat writes a number and the seconds since boot ten times a second, each durably, and ends at the first error.
+// beat writes a sequence number and the seconds since boot ten times a second, syncs each, and ends at the first error.
 const beat = `i=0; while i=$((i+1)); read now idle </proc/uptime && echo "$i $now" >>/data/beats && sync /data/beats
 do usleep 100000; done; exit 1`
 
-// silence is how long a pod that writes may be quiet: a busy machine pauses for seconds, a mount that went away for ever.
+// silence is the longest pause of a pod that writes. A busy machine pauses for seconds; a lost mount is never written
+// again.
 const silence = 20 * time.Second
 
-// beating is a pod whose volume is written to all the time.
+// beating is a pod that writes to its volume all the time.
 type beating struct {
 	*scenario
 	pod  string
 	home node
-	// file is what the pod itself sees, kubelet or not, disk in its place or not.
+	// file is the file as the pod sees it, without kubelet, and with or without the disk at its path.
 	file string
 	life string
 }
@@ -43,7 +44,7 @@ func (s *scenario) beats(name, class string, n node) *beating {
 	}
 	b := &beating{scenario: s, pod: name, home: n, file: fmt.Sprintf("/proc/%d/root/data/beats", pid)}
 	b.life = b.identity()
-	// A process may be there before its first beat.
+	// The process may exist before its first beat.
 	s.eventually("pod "+name+" begins to write", patience, func() string {
 		if _, err := os.Stat(b.file); err != nil {
 			return err.Error()
@@ -54,7 +55,7 @@ func (s *scenario) beats(name, class string, n node) *beating {
 	return b
 }
 
-// identity is what changes when the pod, its container or one of its mounts is made anew.
+// identity changes when the pod, its container or one of its mounts is created again.
 func (b *beating) identity() string {
 	b.Helper()
 	pod, err := client.CoreV1().Pods(b.namespace).Get(b.ctx(), b.pod, metav1.GetOptions{})
@@ -64,7 +65,7 @@ func (b *beating) identity() string {
 		status.State, b.mountLines(b.home, string(pod.UID)))
 }
 
-// count is how many beats there are; every one must be there, without a long silence between.
+// count returns the number of beats. It fails if one is missing or a pause exceeds the limit.
 func (b *beating) count() int {
 	b.Helper()
 	text, err := os.ReadFile(b.file)
@@ -74,7 +75,7 @@ func (b *beating) count() int {
 
 func (b *beating) check(text string) int {
 	b.Helper()
-	// The last line may be half written.
+	// The last line may be incomplete.
 	lines := strings.Split(text, "\n")
 	lines = lines[:len(lines)-1]
 	var last float64
@@ -92,7 +93,7 @@ func (b *beating) check(text string) int {
 	return len(lines)
 }
 
-// goesOn is sure that the very same container writes on through the very same mount.
+// goesOn checks that the same container still writes through the same mount.
 func (b *beating) goesOn() {
 	b.Helper()
 	before := b.count()
@@ -105,7 +106,7 @@ func (b *beating) goesOn() {
 	b.unchanged()
 }
 
-// unchanged is sure that pod, container and mounts are the same as in the beginning.
+// unchanged checks that pod, container and mounts are the same as at the start.
 func (b *beating) unchanged() {
 	b.Helper()
 	if life := b.identity(); life != b.life {

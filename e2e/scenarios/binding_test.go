@@ -51,7 +51,7 @@ func immediateOnItsNode(s *scenario) {
 	s.unscheduled("stray", "didn't match PersistentVolume's node affinity")
 }
 
-// pending holds for so long: the claim has no volume, and no node has made one.
+// pending checks for this long that the claim has no volume and that no node has created one.
 func (s *scenario) pending(claim string, during time.Duration) {
 	s.Helper()
 	s.always("claim "+claim+" is Pending", during, func() string {
@@ -76,10 +76,10 @@ func immediateNowhere(s *scenario) {
 	for _, claim := range []string{"unknown", "full"} {
 		s.pod(claim, with(claim, "/data"))
 		s.unscheduled(claim, "pod has unbound immediate PersistentVolumeClaims")
-		// No provisioner feels meant, so this is all that a user is told.
+		// No provisioner takes the claim, so this event is all that a user sees.
 		s.event("PersistentVolumeClaim", claim, "Waiting for a volume to be created", driver)
 	}
-	// A provisioner takes up to 20 s before it feels meant.
+	// A provisioner takes up to 20 s before it takes the claim.
 	s.pending("unknown", 25*time.Second)
 	s.pending("full", time.Second)
 }
@@ -141,7 +141,7 @@ func mistakesAreTold(s *scenario) {
 	}
 }
 
-// unknownPool is no mistake to a node: another one might have the pool. So only the scheduler speaks.
+// unknownPool is no error for a node, because another node might have the pool. Only the scheduler reports it.
 //
 // Proves: K11.
 func unknownPool(s *scenario) {

@@ -45,7 +45,7 @@ func manyAtOnce(s *scenario) {
 	s.note += fmt.Sprintf(", gone after %.0f s", time.Since(start).Seconds())
 }
 
-// kubeletForgets waits until kubelet has removed its directory of the pod, which it does only when nothing is left in it.
+// kubeletForgets waits until kubelet has removed its directory of the pod. Kubelet removes only an empty one.
 func (s *scenario) kubeletForgets(n node, pod *corev1.Pod) {
 	s.Helper()
 	directory := n.path(filepath.Join(os.Getenv("KUBELET_DIR"), "pods", string(pod.UID)))

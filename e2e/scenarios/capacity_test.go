@@ -20,20 +20,20 @@ var capacities = []entry{
 	{"a pool that one node has pulls its pods there", poolOfOneNode},
 }
 
-// counting is held by the scenario that uses the pool `fast`; some count what it has left.
+// counting is locked by the scenario that uses the pool `fast`, because some scenarios measure its free space.
 var counting sync.Mutex
 
-// onFast keeps the pool `fast` to this scenario until it ends.
+// onFast reserves the pool `fast` for this scenario until it ends.
 func (s *scenario) onFast() {
 	counting.Lock()
 	s.Cleanup(counting.Unlock)
 }
 
-// counted makes a class of the pool `fast`, which is on node2 alone, and returns what is left there.
+// counted creates a class of the pool `fast`, which only node2 has, and returns the free space there.
 func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, int64) {
 	s.Helper()
 	s.onFast()
-	// The scenario before may still be tidied up.
+	// The cleanup of the scenario before may still run.
 	s.eventually("nothing is promised in the pool fast", patience, func() string {
 		if promised := s.metric(node2, "rootcellar_pool_reserved_bytes", "fast"); promised != 0 {
 			return fmt.Sprint(promised, " bytes are")
@@ -46,7 +46,7 @@ func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, in
 	return class, left
 }
 
-// left waits until the scheduler knows that a class has exactly so many bytes on a node.
+// left waits until the scheduler sees exactly this many free bytes for a class on a node.
 func (s *scenario) left(n node, class string, want int64) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("class %s has %d bytes on %s", class, want, n.name), patience, func() string {
@@ -57,7 +57,7 @@ func (s *scenario) left(n node, class string, want int64) {
 	})
 }
 
-// metric is a number that the driver itself tells of a pool.
+// metric returns a metric of the driver for a pool.
 func (s *scenario) metric(n node, name, pool string) int64 {
 	s.Helper()
 	text, err := s.page(n, "/metrics")
@@ -73,14 +73,14 @@ func (s *scenario) metric(n node, name, pool string) int64 {
 	return 0
 }
 
-// capacityPerNode compares what the scheduler reads with the driver's own books.
+// capacityPerNode compares the scheduler's figures with the driver's own.
 //
 // Proves: K10.
 func capacityPerNode(s *scenario) {
 	class := s.class(map[string]string{"mode": "0700"})
 	for _, n := range nodes() {
 		s.eventually("the capacity of the default pool on "+n.name, patience, func() string {
-			// Other scenarios make and delete volumes there, so both are read until they meet.
+			// Other scenarios create and delete volumes there, so both are read until they agree.
 			told := s.metric(n, "rootcellar_pool_available_bytes", "default")
 			if got, known := s.capacity(n, class); !known || got != told || got == 0 {
 				return fmt.Sprintf("the scheduler knows %d %v, the driver says %d", got, known, told)
@@ -93,7 +93,7 @@ func capacityPerNode(s *scenario) {
 	s.capacityObjects(class, 0)
 }
 
-// capacityObjects waits until a class has so many of them, and looks whether each is of one node.
+// capacityObjects waits until a class has this many objects, and checks that each belongs to one node.
 func (s *scenario) capacityObjects(class string, count int) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("class %s has %d capacities", class, count), patience, func() string {
@@ -121,12 +121,12 @@ func (s *scenario) capacityObjects(class string, count int) {
 	})
 }
 
-// lastByte takes all that is left of a pool, in two claims.
+// lastByte takes all the free space of a pool with two claims.
 //
 // Proves: K10.
 func lastByte(s *scenario) {
 	class, left := s.counted()
-	// A btrfs' total grows with its metadata, and the least that was seen counts.
+	// The total of a btrfs grows with its metadata, so the smallest figure seen counts.
 	if rule := s.rule(node2, "fast"); left > rule || rule-left > 1<<20 {
 		s.Fatalf("by docs/semantics.md %d bytes are left, by the driver %d", rule, left)
 	}
@@ -144,14 +144,14 @@ func lastByte(s *scenario) {
 	s.claim("late", class, "1Mi")
 	s.pod("late", with("late", "/data"))
 	s.unscheduled("late", "did not have enough free storage")
-	// The pod waits, and goes on by itself when there is room again.
+	// The pod waits, and starts by itself when there is free space again.
 	s.deletePod("rest")
 	s.deleteClaim("rest")
 	s.running("late")
 	s.left(node2, class, left-size-1<<20)
 }
 
-// rule is the rule of docs/semantics.md for what is left of a pool that has no options and promised nothing.
+// rule computes, by docs/semantics.md, the free space of a pool that has no options and no reserved bytes.
 func (s *scenario) rule(n node, pool string) int64 {
 	s.Helper()
 	var disk syscall.Statfs_t

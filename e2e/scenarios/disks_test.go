@@ -20,32 +20,33 @@ var disks = []entry{
 
 const (
 	notMounted = "unavailable: nothing is mounted at its path, and it has require-mount; mount the disk"
-	// within is what is promised for a disk that comes: the driver looks every two seconds, the provisioner every five.
+	// within is the documented time until a new disk is in use. The driver checks every two seconds, the provisioner
+	// every five.
 	within = 10 * time.Second
-	// promptly leaves a pod time to start on a busy machine.
+	// promptly is the time for a pod to start on a busy machine.
 	promptly = 30 * time.Second
 )
 
-// mountAt mounts an image of node1's disks there, until the scenario ends.
+// mountAt mounts an image of node1's disks at a path until the scenario ends.
 func (s *scenario) mountAt(image, path string) {
 	s.Helper()
 	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
 	_, err := s.on(node1, "mount", "-o", "loop", file, path)
 	s.must(err)
 	s.Cleanup(func() {
-		// Most scenarios have unmounted it themselves, and then there is nothing to do.
+		// Most scenarios unmount it themselves. Then there is nothing to do.
 		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "--", "umount", path)
 	})
 }
 
-// mountLate gives the pool `late` its disk and waits until the driver serves it.
+// mountLate mounts the disk of the pool `late` and waits until the driver serves it.
 func (s *scenario) mountLate() {
 	s.Helper()
 	s.mountAt("late.img", poolPath("late"))
 	s.poolIs(node1, "late", "healthy")
 }
 
-// unmountLate is the host's plain umount, which must work at once, however busy the driver is.
+// unmountLate is the host's plain umount, which must work at once even while the driver is busy.
 func (s *scenario) unmountLate() {
 	s.Helper()
 	_, err := s.on(node1, "umount", poolPath("late"))
@@ -54,7 +55,7 @@ func (s *scenario) unmountLate() {
 	s.nothingBeneath()
 }
 
-// lateFreed waits until nobody holds the disk any more, so that it could be pulled out.
+// lateFreed waits until nothing uses the disk any more, so that it could be pulled out.
 func (s *scenario) lateFreed() {
 	s.Helper()
 	s.eventually("the disk is free", patience, func() string {
@@ -64,7 +65,7 @@ func (s *scenario) lateFreed() {
 	})
 }
 
-// nothingBeneath looks at the mount point of `late` itself, on every node's root disk.
+// nothingBeneath checks the mount point of `late` itself, on every node's root disk.
 func (s *scenario) nothingBeneath() {
 	s.Helper()
 	for _, n := range nodes() {
@@ -75,7 +76,7 @@ func (s *scenario) nothingBeneath() {
 	}
 }
 
-// driverLife is what changes when the driver's pod on node1 or one of its containers starts anew.
+// driverLife changes when the driver's pod on node1 or one of its containers starts again.
 func (s *scenario) driverLife() string {
 	s.Helper()
 	pod := s.driverPod(node1)
@@ -86,7 +87,7 @@ func (s *scenario) driverLife() string {
 	return life
 }
 
-// logged is sure that the driver on node1 has logged it.
+// logged checks that the driver on node1 has logged the text.
 func (s *scenario) logged(text string) {
 	s.Helper()
 	log := s.kubectl("--namespace", system, "logs", s.driverPod(node1).Name, "--container", "driver")
@@ -95,7 +96,7 @@ func (s *scenario) logged(text string) {
 	}
 }
 
-// runsPromptly waits for a pod that nothing keeps from running any more.
+// runsPromptly waits for a pod that has no reason left to wait.
 func (s *scenario) runsPromptly(pod string) {
 	s.Helper()
 	start := time.Now()
@@ -204,7 +205,7 @@ func diskGoesUnderPod(s *scenario) {
 	writer := s.beats("writer", class, node1)
 	volume := s.volume("writer").Name
 
-	// The pod's own mount keeps the disk in use, but not in its place.
+	// The pod's own mount keeps the disk in use, but not at the pool's path.
 	s.unmountLate()
 	writer.goesOn()
 	s.pod("second", with("writer", "/data"))
@@ -222,7 +223,7 @@ func diskGoesUnderPod(s *scenario) {
 	}
 	s.directory(node1, "late", volume)
 
-	// What is published is unpublished without the disk; what is on the disk waits for it.
+	// Published volumes are unpublished without the disk. Data on the disk is deleted when it is back.
 	s.unmountLate()
 	s.deletePod("second")
 	s.dismiss("writer")
@@ -247,7 +248,7 @@ func diskExchanged(s *scenario) {
 
 	for _, other := range []struct {
 		disk, pool string
-		// init is what makes a pool of it, if anything does.
+		// Only init turns the disk into a pool.
 		init   []string
 		reason string
 	}{
@@ -266,7 +267,7 @@ func diskExchanged(s *scenario) {
 		s.claim(other.disk, class, "25Mi", sentTo(node1))
 		s.event("PersistentVolumeClaim", other.disk, "pool "+other.pool+" is "+other.reason, "mount the right disk")
 		s.left(node1, class, 0)
-		// The driver looks at it every two seconds.
+		// The driver checks the path every two seconds.
 		s.always("it is left alone", 5*time.Second, func() string {
 			if now := s.listing(path); now != before {
 				return now + "\nand was\n" + before
@@ -287,7 +288,7 @@ func diskExchanged(s *scenario) {
 	s.unmountLate()
 }
 
-// makeBlank makes an image for node1 with nothing on it.
+// makeBlank creates an empty image for node1.
 func (s *scenario) makeBlank(image string) string {
 	s.Helper()
 	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
@@ -296,7 +297,7 @@ func (s *scenario) makeBlank(image string) string {
 	return file
 }
 
-// makeDisk makes an image for node1 and, with arguments for the driver's binary, a pool on it.
+// makeDisk creates an image for node1 and, with arguments for the driver's binary, a pool on it.
 func (s *scenario) makeDisk(image string, arguments []string) {
 	s.Helper()
 	_, err := s.shell("mkfs.ext4", "-q", s.makeBlank(image))
@@ -316,7 +317,7 @@ func (s *scenario) makeDisk(image string, arguments []string) {
 	s.must(err)
 }
 
-// listing is everything below a directory of node1, with what changes when it is written to.
+// listing lists everything below a directory of node1, with the attributes that a write changes.
 func (s *scenario) listing(path string) string {
 	s.Helper()
 	out, err := s.on(node1, "find", path, "-printf", `%P %y %m %s %T@ %C@\n`)

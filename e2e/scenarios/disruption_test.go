@@ -45,7 +45,7 @@ func podDeleted(s *scenario) {
 	})
 }
 
-// registrationLost is what a pod of the driver that is deleted by force does to the one after it.
+// registrationLost removes the registration socket, as a driver pod that is deleted by force does to its successor.
 //
 // Proves: K19.
 func registrationLost(s *scenario) {
@@ -66,7 +66,7 @@ func registrationLost(s *scenario) {
 	s.nothingLeft()
 }
 
-// driverKilled kills the driver's process and is sure that it is another one then.
+// driverKilled kills the driver's process and checks that another one runs afterwards.
 func (s *scenario) driverKilled(n node) {
 	s.Helper()
 	before := processOf(n, driverProcess)
@@ -79,7 +79,7 @@ func (s *scenario) driverKilled(n node) {
 	})
 }
 
-// disturbed is what must go on and work whatever is done to the driver of node1.
+// disturbed checks the operations that must work during each disturbance of the driver of node1.
 func (s *scenario) disturbed(disturb func()) {
 	s.Helper()
 	writer := s.beats("writer", "rootcellar", node1)
@@ -88,7 +88,7 @@ func (s *scenario) disturbed(disturb func()) {
 	volume := s.volume("old").Name
 
 	disturb()
-	// Nobody waits for the driver to be ready.
+	// Nothing here waits for the driver to be ready.
 	s.worker("new", "rootcellar", at(node1))
 	s.dismiss("old")
 	s.running("new")
@@ -120,7 +120,7 @@ func kubeletKilled(s *scenario) {
 	}
 	back := s.kubeletLeaves()
 	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "deleted", metav1.DeleteOptions{}))
-	// Kubelet never hears of it: what is left of this one it has to find on its disk.
+	// Kubelet receives no event for this deletion. After its start it must find the pod on its disk.
 	atOnce := int64(0)
 	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "forced", metav1.DeleteOptions{GracePeriodSeconds: &atOnce}))
 	writer.goesOn()
@@ -146,8 +146,8 @@ func kubeletKilled(s *scenario) {
 	s.nothingLeft()
 }
 
-// kubeletLeaves kills node1's kubelet, and keeps the loop in node.sh from starting it until the returned function, or the
-// scenario's end, lets it.
+// kubeletLeaves kills node1's kubelet. The loop in node.sh starts it again when the returned function is called or the
+// scenario ends.
 func (s *scenario) kubeletLeaves() (back func()) {
 	s.Helper()
 	loop, err := strconv.Atoi(node1.pid)
@@ -165,7 +165,7 @@ func (s *scenario) kubeletLeaves() (back func()) {
 	return back
 }
 
-// driverLeaves takes the driver off node1 until the returned function, or the scenario's end, brings it back.
+// driverLeaves removes the driver from node1 until the returned function is called or the scenario ends.
 func (s *scenario) driverLeaves() (back func()) {
 	s.Helper()
 	only := func(host string) {

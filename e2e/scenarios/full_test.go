@@ -25,7 +25,7 @@ func podFillsDisk(s *scenario) {
 	other := s.beats("other", "rootcellar", node1)
 
 	s.refused("greedy", "cat /dev/zero > /data/file", "No space left on device")
-	// Sizes are not held, so this one is hit too: docs/limits.md.
+	// Sizes are not enforced here, so this volume is affected too: docs/limits.md.
 	s.refused("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=1", "No space left on device")
 	s.poolIs(node1, "late", "healthy")
 	s.left(node1, class, 0)
@@ -53,7 +53,7 @@ func podFillsDisk(s *scenario) {
 		return ""
 	})
 	s.dismiss("neighbour")
-	// What the filesystem's own metadata has grown by stays.
+	// The space that the filesystem's own metadata has taken stays in use.
 	s.eventually("the room is back", patience, func() string {
 		if room, _ := s.capacity(node1, class); room < before-1<<20 {
 			return fmt.Sprint(room, " bytes, and was ", before)

@@ -19,16 +19,17 @@ var growing = []entry{
 	{"a class that requires its sizes held goes where they are", requiredGoesWhereItIsHeld},
 }
 
-// resizing takes the resizer from everybody.
+// resizing lists the scenarios that stop the resizer for the others too.
 var resizing = []entry{
 	{"a claim that asks to grow while the resizer is away grows when it is back", growsLater},
 	{"a growth that is refused for want of room comes by itself when there is room", growsWhenThereIsRoom},
 }
 
-// overQuota is what btrfs says to who writes past a limit.
+// overQuota is the error of btrfs for a write beyond the limit.
 const overQuota = "Disk quota exceeded"
 
-// heldClass makes a class of the pool `held`, whose sizes are held on node2 alone, that says so and may grow.
+// heldClass creates a class of the pool `held` with this enforcement, which allows growth. Only node2 enforces sizes
+// there.
 func (s *scenario) heldClass(enforcement string) string {
 	s.Helper()
 	grows := true
@@ -36,7 +37,7 @@ func (s *scenario) heldClass(enforcement string) string {
 		func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows })
 }
 
-// fill writes until it is refused, and returns how many MiB it came to.
+// fill writes until a write is refused, and returns the MiB written.
 func (s *scenario) fill(pod string) int {
 	s.Helper()
 	s.refused(pod, "cat /dev/zero > /data/file", overQuota)
@@ -55,7 +56,7 @@ func fillsItsVolume(s *scenario) {
 	neighbour := s.beats("neighbour", class, node2)
 	s.running("greedy")
 
-	// A file system keeps a little of the size for its own trees.
+	// A filesystem uses a little of the size for its own trees.
 	if filled := s.fill("greedy"); filled < 60 || filled > 64 {
 		s.Fatalf("it was refused after %d MiB", filled)
 	}
@@ -75,18 +76,18 @@ func fillsItsVolume(s *scenario) {
 	neighbour.goesOn()
 }
 
-// growth is a patch of what a claim asks for.
+// growth is a patch of a claim's requested size.
 func growth(size string) string {
 	return fmt.Sprintf(`{"spec": {"resources": {"requests": {"storage": %q}}}}`, size)
 }
 
-// ask changes what a claim asks for.
+// ask changes a claim's requested size.
 func (s *scenario) ask(claim, size string) {
 	s.Helper()
 	s.kubectl("patch", "pvc", claim, "--patch", growth(size))
 }
 
-// sizes is sure of what Kubernetes shows of a claim whose growth does not come to its end.
+// sizes checks the sizes that Kubernetes shows for a claim whose growth cannot complete.
 func (s *scenario) sizes(claim, asked, has string) {
 	s.Helper()
 	found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
@@ -97,7 +98,7 @@ func (s *scenario) sizes(claim, asked, has string) {
 	}
 }
 
-// grown waits until everybody agrees on the size of a claim: Kubernetes' objects and the record on the disk.
+// grown waits until Kubernetes' objects and the record on the disk agree on the size of a claim.
 func (s *scenario) grown(claim, size string, n node) {
 	s.Helper()
 	s.eventually("claim "+claim+" has "+size, patience, func() string {
@@ -117,7 +118,7 @@ func (s *scenario) grown(claim, size string, n node) {
 	s.record(n, dir, volume, claim)
 }
 
-// told is a number that the kubelet tells of a claim's volume; -1 if it tells none.
+// told returns a kubelet metric of a claim's volume, or -1 without one.
 func (s *scenario) told(n node, metric, claim string) int64 {
 	s.Helper()
 	text := s.kubectl("get", "--raw", "/api/v1/nodes/"+n.name+"/proxy/metrics")
@@ -132,7 +133,7 @@ func (s *scenario) told(n node, metric, claim string) int64 {
 	return -1
 }
 
-// stats waits until the kubelet tells these numbers of a claim's volume.
+// stats waits until kubelet reports these figures for a claim's volume.
 func (s *scenario) stats(n node, claim string, capacity, usedAtLeast int64) {
 	s.Helper()
 	s.eventually("kubelet tells the size of claim "+claim, patience, func() string {
@@ -146,7 +147,7 @@ func (s *scenario) stats(n node, claim string, capacity, usedAtLeast int64) {
 	})
 }
 
-// container is what changes when the pod or its container starts anew.
+// container changes when the pod or its container starts again.
 func (s *scenario) container(pod string) string {
 	s.Helper()
 	found := s.running(pod)
@@ -179,7 +180,7 @@ func claimGrows(s *scenario) {
 		s.Fatalf("the mount is\n%sand was\n%s", now, mount)
 	}
 
-	// Without a pod there is no kubelet to do the work: the next one has it done.
+	// Without a pod no kubelet does the work. Kubelet does it for the next pod.
 	s.deletePod("writer")
 	s.ask("data", "192Mi")
 	s.eventually("the PersistentVolume is of the new size", patience, func() string {
@@ -195,7 +196,7 @@ func claimGrows(s *scenario) {
 	s.says("writer", "cat /data/file", "kept")
 	s.stats(home, "data", 192<<20, 0)
 
-	// Kubernetes lets nobody ask for less than there is.
+	// Kubernetes refuses a request below the present size.
 	if out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi")); err == nil {
 		s.Fatalf("it may shrink: %s", out)
 	}
@@ -203,7 +204,7 @@ func claimGrows(s *scenario) {
 
 const resizerDeployment = "rootcellar-resizer"
 
-// scaleResizer makes so many of the resizer and waits until they are there, or gone.
+// scaleResizer scales the resizer and waits until this many replicas are ready, or none is left.
 func (s *scenario) scaleResizer(replicas int) {
 	s.Helper()
 	s.kubectl("--namespace", system, "scale", "deployment", resizerDeployment, "--replicas", strconv.Itoa(replicas))
@@ -246,7 +247,7 @@ func growsLater(s *scenario) {
 	s.nothingLeft()
 }
 
-// growsWhenThereIsRoom has another claim take nearly all that the growth would need.
+// growsWhenThereIsRoom has another claim take nearly all the space that the growth needs.
 //
 // Proves: K14.
 func growsWhenThereIsRoom(s *scenario) {
@@ -273,7 +274,7 @@ func growsWhenThereIsRoom(s *scenario) {
 	s.nothingLeft()
 }
 
-// enforcement is how a claim's size is held, as the record on the disk says.
+// enforcement returns the enforcement in the record on the disk of a claim's volume.
 func (s *scenario) enforcement(n node, claim string) string {
 	s.Helper()
 	text, err := os.ReadFile(n.path(s.directory(n, "held", s.volume(claim).Name) + "/volume.json"))
@@ -307,7 +308,7 @@ func requiredGoesWhereItIsHeld(s *scenario) {
 	s.claim("sent", required, "32Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "pool held cannot enforce sizes, and the class has enforcement=required")
 
-	// A class that does not insist gets what there is, and the record says what that is.
+	// A class that does not require enforcement gets a volume without it, and the record says so.
 	for name, want := range map[string]struct {
 		class string
 		home  node

@@ -17,15 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Processes of a node, by the beginning of their command lines.
+// Processes of a node, by the start of their command lines.
 const (
 	driverProcess      = "/rootcellar serve"
 	provisionerProcess = "/csi-provisioner "
 	kubeletProcess     = "kubelet "
 )
 
-// findProcess is the process whose command line begins so and whose directory in /proc pleases; 0 if there is none. What
-// it starts looks like it for a moment, and is passed over.
+// findProcess returns the process whose command line starts like this and whose directory in /proc is accepted, or 0. A
+// child looks the same between fork and exec, so a process with such a parent is skipped.
 func findProcess(start string, pleases func(directory string) bool) int {
 	directories, _ := filepath.Glob("/proc/[0-9]*")
 	for _, directory := range directories {
@@ -38,13 +38,14 @@ func findProcess(start string, pleases func(directory string) bool) int {
 	return 0
 }
 
-// commandLine is of a process by its directory in /proc, with a space after every word; what has ended has none.
+// commandLine returns the command line of a directory in /proc, with a space after every word. A process that ended has
+// none.
 func commandLine(directory string) string {
 	line, _ := os.ReadFile(directory + "/cmdline")
 	return strings.ReplaceAll(string(line), "\x00", " ")
 }
 
-// parent is the directory of the parent of a process.
+// parent returns the directory in /proc of a process's parent.
 func parent(directory string) string {
 	status, _ := os.ReadFile(directory + "/status")
 	_, rest, _ := strings.Cut(string(status), "\nPPid:\t")
@@ -52,12 +53,12 @@ func parent(directory string) string {
 	return "/proc/" + pid
 }
 
-// processOf is the node's process whose command line begins so; 0 if there is none.
+// processOf returns the node's process whose command line starts like this, or 0.
 func processOf(n node, start string) int {
 	return findProcess(start, func(directory string) bool {
 		environment, _ := os.ReadFile(directory + "/environ")
 		for variable := range bytes.SplitSeq(environment, []byte{0}) {
-			// What runs for a node has its name in one of these.
+			// The environment of a node's processes contains the node's name.
 			if string(variable) == "NODE="+n.name || string(variable) == "NODE_NAME="+n.name {
 				return true
 			}
@@ -76,7 +77,7 @@ func (s *scenario) kill(n node, start string) {
 	s.must(syscall.Kill(pid, syscall.SIGKILL))
 }
 
-// page is what the driver of a node says of itself.
+// page returns the status page of a node's driver.
 func (s *scenario) page(n node, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(s.ctx(), 10*time.Second)
 	defer cancel()
@@ -94,7 +95,7 @@ func (s *scenario) page(n node, path string) (string, error) {
 	return string(text), err
 }
 
-// poolIs waits until the driver's page and its metrics say of a pool that it is healthy, or unavailable for this reason.
+// poolIs waits until the driver's page and its metrics report a pool as healthy, or as unavailable for this reason.
 func (s *scenario) poolIs(n node, pool, state string) {
 	s.Helper()
 	metric := fmt.Sprintf("rootcellar_pool_healthy{pool=%q} 0\n", pool)
@@ -117,7 +118,7 @@ func (s *scenario) poolIs(n node, pool, state string) {
 	})
 }
 
-// room waits until the scheduler believes that a class has room on the node, and returns how much.
+// room waits until the scheduler sees free space for a class on the node, and returns it.
 func (s *scenario) room(n node, class string) int64 {
 	s.Helper()
 	var room int64
@@ -130,14 +131,14 @@ func (s *scenario) room(n node, class string) int64 {
 	return room
 }
 
-// sentTo chooses the claim's node as a scheduler does, whatever the node can.
+// sentTo chooses the claim's node as a scheduler does, without a check of the node.
 func sentTo(n node) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations = map[string]string{"volume.kubernetes.io/selected-node": n.name}
 	}
 }
 
-// worker makes a claim and a pod of one name.
+// worker creates a claim and a pod with the same name.
 func (s *scenario) worker(name, class string, changes ...func(*corev1.Pod)) {
 	s.Helper()
 	s.claim(name, class, "25Mi")
@@ -151,7 +152,7 @@ func (s *scenario) dismiss(name string) {
 	s.must(client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
 }
 
-// volumes are the PersistentVolumes of the scenario's claims.
+// volumes returns the PersistentVolumes of the scenario's claims.
 func (s *scenario) volumes() []corev1.PersistentVolume {
 	s.Helper()
 	list, err := client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
@@ -165,7 +166,7 @@ func (s *scenario) volumes() []corev1.PersistentVolume {
 	return found
 }
 
-// mountLines are the lines of the node's mount table that hold the text.
+// mountLines returns the lines of the node's mount table that contain the text.
 func (s *scenario) mountLines(n node, text string) string {
 	s.Helper()
 	table, err := os.ReadFile("/proc/" + n.pid + "/mountinfo")
@@ -179,7 +180,8 @@ func (s *scenario) mountLines(n node, text string) string {
 	return strings.Join(found, "")
 }
 
-// present are the pools that have their disks on the node, by disks.sh; `late` has it only while it is mounted.
+// present returns the pools whose disks are on the node, by disks.sh. The pool `late` has its disk only while it is
+// mounted.
 func present(n node) []string {
 	pools := []string{"default"}
 	for _, pool := range []string{"fast", "held", "reflink", "late"} {
@@ -190,7 +192,7 @@ func present(n node) []string {
 	return pools
 }
 
-// nothingLeft waits until nothing is left of the scenario's volumes: no object, no directory, no mount.
+// nothingLeft waits until no object, directory or mount of the scenario's volumes is left.
 func (s *scenario) nothingLeft() {
 	s.Helper()
 	s.eventually("nothing is left of the volumes", patience, func() string {
@@ -198,7 +200,7 @@ func (s *scenario) nothingLeft() {
 			return fmt.Sprintf("%d PersistentVolumes, the first %s: %+v", len(volumes), volumes[0].Name, volumes[0].Status)
 		}
 		for _, n := range nodes() {
-			// A mount of a volume tells the volume's directory, which begins with the namespace.
+			// A volume's mount shows the volume's directory, whose name starts with the namespace.
 			if mounts := s.mountLines(n, s.namespace+"_"); mounts != "" {
 				return n.name + ": " + mounts
 			}

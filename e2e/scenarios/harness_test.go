@@ -1,6 +1,6 @@
-// Package scenarios proves on a real Kubernetes what the README and docs/semantics.md say of it.
+// Package scenarios tests the statements of the README and docs/semantics.md on a real Kubernetes.
 //
-// cluster.sh starts the cluster around it. main_test.go lists the scenarios, and the other files hold them.
+// cluster.sh starts the cluster. main_test.go lists the scenarios, and the other files contain them.
 package scenarios
 
 import (
@@ -24,16 +24,16 @@ import (
 const (
 	driver = "csi.rootcellar.dev"
 	system = "rootcellar-system"
-	// topologyKey is the label by which a volume tells its node.
+	// topologyKey is the label that names a volume's node.
 	topologyKey = "topology.rootcellar.dev/node"
-	// patience is for what takes seconds on an idle machine.
+	// patience is the time for work that takes seconds on an idle machine.
 	patience = 2 * time.Minute
 )
 
-// root is the repository, target what was built of it.
+// root is the repository, target its build directory.
 var root, target = filepath.Dir(os.Getenv("E2E")), os.Getenv("CARGO_TARGET_DIR")
 
-// client talks to the cluster as its administrator.
+// client calls the API server as the cluster's administrator.
 var client = func() kubernetes.Interface {
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -47,14 +47,14 @@ var client = func() kubernetes.Interface {
 type scenario struct {
 	*testing.T
 	namespace string
-	// note ends the scenario's line in the table.
+	// note is printed at the end of the scenario's line in the table.
 	note string
 }
 
 // ctx ends with the test.
 func (s *scenario) ctx() context.Context { return s.Context() }
 
-// must ends the scenario when something that is no part of the question fails.
+// must ends the scenario when a step fails that is not under test.
 func (s *scenario) must(err error) {
 	s.Helper()
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *scenario) must(err error) {
 	}
 }
 
-// eventually waits until the question has no complaint any more; the last complaint is the failure.
+// eventually waits until the question returns no complaint. On a timeout the last complaint is the failure.
 func (s *scenario) eventually(what string, within time.Duration, complaint func() string) {
 	s.Helper()
 	var last string
@@ -76,7 +76,7 @@ func (s *scenario) eventually(what string, within time.Duration, complaint func(
 	}
 }
 
-// always holds for so long.
+// always checks for this long that the question returns no complaint.
 func (s *scenario) always(what string, during time.Duration, complaint func() string) {
 	s.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
@@ -86,7 +86,7 @@ func (s *scenario) always(what string, during time.Duration, complaint func() st
 	}
 }
 
-// shell runs a command and returns what it prints, errors included.
+// shell runs a command and returns its output, errors included.
 func (s *scenario) shell(name string, arguments ...string) (string, error) {
 	return command(s.ctx(), name, arguments...)
 }
@@ -108,7 +108,7 @@ func (s *scenario) kubectl(arguments ...string) string {
 	return out
 }
 
-// apply hands YAML to kubectl, in the scenario's namespace.
+// apply passes YAML to kubectl, in the scenario's namespace.
 func (s *scenario) apply(yaml string) {
 	s.Helper()
 	command := exec.CommandContext(s.ctx(), "kubectl", "--namespace", s.namespace, "apply", "-f", "-")
@@ -135,7 +135,7 @@ func (s *scenario) exec(pod, line string) (string, error) {
 	return s.shell("kubectl", "--namespace", s.namespace, "exec", pod, "--", "/bin/sh", "-c", line)
 }
 
-// says is exec that must succeed and print exactly this.
+// says checks that a shell line succeeds and prints exactly this.
 func (s *scenario) says(pod, line, want string) {
 	s.Helper()
 	got, err := s.exec(pod, line)
@@ -145,7 +145,7 @@ func (s *scenario) says(pod, line, want string) {
 	}
 }
 
-// refused is exec that must fail and say so.
+// refused checks that a shell line fails with this message.
 func (s *scenario) refused(pod, line, text string) {
 	s.Helper()
 	out, err := s.exec(pod, line)
@@ -154,12 +154,12 @@ func (s *scenario) refused(pod, line, text string) {
 	}
 }
 
-// event waits for an event on an object whose message holds every one of the texts.
+// event waits for an event on an object whose message contains every one of the texts.
 func (s *scenario) event(kind, name string, texts ...string) {
 	s.Helper()
 	namespace := s.namespace
 	if kind == "PersistentVolume" {
-		// Events of what has no namespace are in this one.
+		// Events of objects without a namespace are in this one.
 		namespace = metav1.NamespaceDefault
 	}
 	s.eventually(fmt.Sprintf("an event on %s %s that says %q", kind, name, texts), patience, func() string {
@@ -205,7 +205,7 @@ var node1, node2 = nodeNamed("node1"), nodeNamed("node2")
 
 func nodes() []node { return []node{node1, node2} }
 
-// other is the node that this one is not.
+// other returns the other node.
 func (n node) other() node {
 	if n == node1 {
 		return node2
@@ -213,10 +213,10 @@ func (n node) other() node {
 	return node1
 }
 
-// path is a file of the node's, as it is seen from here.
+// path returns the path of a node's file in this process's view.
 func (n node) path(path string) string { return "/proc/" + n.pid + "/root" + path }
 
-// containerd is the address of the node's container runtime.
+// containerd returns the address of the node's container runtime.
 func (n node) containerd() string { return filepath.Join(os.Getenv("RUN"), n.name, "containerd.sock") }
 
 // on runs a command on the node.
@@ -224,7 +224,7 @@ func (s *scenario) on(n node, name string, arguments ...string) (string, error) 
 	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "--", name}, arguments...)...)
 }
 
-// driverPod is the driver's pod on a node.
+// driverPod returns the driver's pod on a node.
 func (s *scenario) driverPod(n node) corev1.Pod {
 	s.Helper()
 	pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 )
 
-// install puts the chart on the cluster, with the pools of disks.sh.
+// install installs the chart on the cluster, with the pools of disks.sh.
 func (s *scenario) install(arguments ...string) {
 	s.Helper()
 	_, err := s.shell(filepath.Join(root, "e2e/install.sh"), arguments...)
@@ -12,7 +12,7 @@ func (s *scenario) install(arguments ...string) {
 	s.driverReady()
 }
 
-// uninstall takes the chart off the cluster again, and leaves the namespace, as helm does.
+// uninstall removes the chart from the cluster again and leaves the namespace, as helm does.
 func (s *scenario) uninstall() {
 	s.Helper()
 	_, err := s.shell("helm", "uninstall", "rootcellar", "--namespace", system, "--wait", "--timeout", "2m")

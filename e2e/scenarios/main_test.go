@@ -15,22 +15,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// entry is a scenario of the list: a sentence and its proof.
+// entry is a scenario of the list: a sentence and its test.
 type entry struct {
 	title string
 	run   func(*scenario)
 }
 
-// first find a cluster without the driver, and leave it so.
+// first start on a cluster without the driver, and remove it again.
 var first = []entry{
 	{"the README's quick start, as it is written", quickStart},
 	{"the preset bare-metal, with disks that are made pools by hand", bareMetal},
 }
 
-// apart disturb nothing but their own namespace, and run at the same time.
+// apart affect nothing but their own namespace, and run at the same time.
 var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets)
 
-// alone restart, unmount and fill what others use.
+// alone restart, unmount and fill resources that others use.
 var alone = slices.Concat(disks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
@@ -81,11 +81,11 @@ var results struct {
 	passed, failed, skipped int
 }
 
-// play gives a scenario its namespace, records how it ended, and dumps what is there if it failed.
+// play creates the scenario's namespace, records the result, and dumps the state of the cluster after a failure.
 func play(t *testing.T, entry entry) {
 	start := time.Now()
 	s := &scenario{T: t}
-	// The first to be registered, so it sees what the others do to the test.
+	// Registered first, so it runs last and sees the failures of the others.
 	t.Cleanup(func() {
 		record(t, entry.title+s.note, time.Since(start))
 		if t.Failed() {
@@ -124,7 +124,7 @@ func count() {
 	fmt.Printf("%d passed, %d failed, %d skipped\n", results.passed, results.failed, results.skipped)
 }
 
-// dump writes what a person would look at next into the directory of the logs.
+// dump writes the state that helps to explain a failure into the directory of the logs.
 func (s *scenario) dump() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

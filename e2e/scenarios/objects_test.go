@@ -15,7 +15,7 @@ import (
 
 const image = "busybox:1.37"
 
-// claim makes a ReadWriteOnce claim; the changes are made to it before.
+// claim creates a ReadWriteOnce claim. The changes are applied before.
 func (s *scenario) claim(name, class, size string, changes ...func(*corev1.PersistentVolumeClaim)) {
 	s.Helper()
 	claim := &corev1.PersistentVolumeClaim{
@@ -41,7 +41,7 @@ func mode(mode corev1.PersistentVolumeAccessMode) func(*corev1.PersistentVolumeC
 	}
 }
 
-// pod makes a pod that sleeps; the changes are made to it before.
+// pod creates a pod that sleeps. The changes are applied before.
 func (s *scenario) pod(name string, changes ...func(*corev1.Pod)) {
 	s.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: sleeper()}
@@ -52,8 +52,8 @@ func (s *scenario) pod(name string, changes ...func(*corev1.Pod)) {
 	s.must(err)
 }
 
-// sleeper is the pod that everything here is tried with. With a grace of 0 it would be gone from the API before kubelet
-// has ended and unmounted it.
+// sleeper is the pod of every scenario. With a grace of 0 the API would lose it before kubelet has ended and unmounted
+// it.
 func sleeper() corev1.PodSpec {
 	grace := int64(1)
 	return corev1.PodSpec{
@@ -84,7 +84,7 @@ func with(claim, path string, changes ...func(*corev1.VolumeMount)) func(*corev1
 	}
 }
 
-// at lets the scheduler choose this node only.
+// at allows the scheduler only this node.
 func at(n node) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.name} }
 }
@@ -117,13 +117,13 @@ func (s *scenario) running(name string) *corev1.Pod {
 	return found
 }
 
-// runningOn is where the pod runs.
+// runningOn waits for the pod and returns its node.
 func (s *scenario) runningOn(name string) node {
 	s.Helper()
 	return nodeNamed(s.running(name).Spec.NodeName)
 }
 
-// unscheduled waits until the scheduler has said why the pod has no node.
+// unscheduled waits until the scheduler has reported why the pod has no node.
 func (s *scenario) unscheduled(pod string, texts ...string) {
 	s.Helper()
 	s.event("Pod", pod, texts...)
@@ -134,19 +134,19 @@ func (s *scenario) unscheduled(pod string, texts ...string) {
 	}
 }
 
-// deletePod deletes a pod and waits until it is gone.
+// deletePod deletes a pod and waits until it is deleted.
 func (s *scenario) deletePod(name string) {
 	s.Helper()
 	s.kubectl("delete", "pod", name, "--timeout", patience.String())
 }
 
-// deleteClaim deletes a claim and waits until it is gone.
+// deleteClaim deletes a claim and waits until it is deleted.
 func (s *scenario) deleteClaim(name string) {
 	s.Helper()
 	s.kubectl("delete", "pvc", name, "--timeout", patience.String())
 }
 
-// deleteWithClaims deletes pods, each with the claim of its name, and waits until they are gone.
+// deleteWithClaims deletes pods, each with the claim of its name, and waits until they are deleted.
 func (s *scenario) deleteWithClaims(names ...string) {
 	s.Helper()
 	for _, name := range names {
@@ -155,7 +155,7 @@ func (s *scenario) deleteWithClaims(names ...string) {
 	}
 }
 
-// goesTo makes a claim and its pod, and has the scheduler choose the node.
+// goesTo creates a claim and its pod, and checks that the scheduler chooses the node.
 func (s *scenario) goesTo(n node, name, class, size string) {
 	s.Helper()
 	s.claim(name, class, size)
@@ -165,7 +165,7 @@ func (s *scenario) goesTo(n node, name, class, size string) {
 	}
 }
 
-// podWithFile makes a claim of 64Mi and, on a node, its pod, and writes "kept" into a file of the volume.
+// podWithFile creates a claim of 64Mi and its pod on a node, and writes "kept" into a file of the volume.
 func (s *scenario) podWithFile(name, class string, n node) {
 	s.Helper()
 	s.claim(name, class, "64Mi")
@@ -204,7 +204,7 @@ func (s *scenario) volumeGone(name string) {
 	})
 }
 
-// home is the node that a PersistentVolume is bound to by its node affinity.
+// home returns the node in the node affinity of a PersistentVolume.
 func (s *scenario) home(volume *corev1.PersistentVolume) node {
 	s.Helper()
 	affinity := volume.Spec.NodeAffinity
@@ -219,10 +219,10 @@ func (s *scenario) home(volume *corev1.PersistentVolume) node {
 	return nodeNamed(term.Values[0])
 }
 
-// poolPath is where the pool is on every node.
+// poolPath returns the path of a pool, which is the same on every node.
 func poolPath(pool string) string { return "/var/lib/rootcellar/pools/" + pool }
 
-// directories are the volumes of a pool on a node whose directory name holds the text.
+// directories returns the volume directories of a pool on a node whose names contain the text.
 func (s *scenario) directories(n node, pool, text string) []string {
 	s.Helper()
 	entries, err := os.ReadDir(n.path(poolPath(pool) + "/volumes"))
@@ -236,7 +236,7 @@ func (s *scenario) directories(n node, pool, text string) []string {
 	return found
 }
 
-// directory is the one directory of a volume on a node.
+// directory returns the only such directory, and fails unless there is exactly one.
 func (s *scenario) directory(n node, pool, text string) string {
 	s.Helper()
 	found := s.directories(n, pool, text)
@@ -261,7 +261,7 @@ func (s *scenario) trashEmpty(n node, pool string) {
 	})
 }
 
-// capacity is what the scheduler believes of a class on a node; false if it knows nothing.
+// capacity returns the capacity that the scheduler sees for a class on a node, or false without one.
 func (s *scenario) capacity(n node, class string) (int64, bool) {
 	s.Helper()
 	list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
@@ -282,7 +282,8 @@ func (s *scenario) capacity(n node, class string) (int64, bool) {
 	return found[0], true
 }
 
-// class makes a StorageClass that ends with the scenario and returns its name; the changes are made to it before.
+// class creates a StorageClass that is deleted after the scenario, and returns its name. The changes are applied
+// before.
 func (s *scenario) class(parameters map[string]string, changes ...func(*storagev1.StorageClass)) string {
 	s.Helper()
 	wait := storagev1.VolumeBindingWaitForFirstConsumer

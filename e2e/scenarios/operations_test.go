@@ -29,7 +29,7 @@ type procedure struct {
 	dir    string
 }
 
-// follow opens a section of the manual at its first block; the words are those that the manual leaves to its reader.
+// follow opens a section of the manual at its first block. The words replace the manual's placeholders.
 func (s *scenario) follow(heading string, words ...string) *procedure {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(root, manual))
@@ -39,13 +39,13 @@ func (s *scenario) follow(heading string, words ...string) *procedure {
 	s.must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	words = append([]string{"NODE=" + node1.name, "POOL=late", "DISK=" + lateDisk()}, words...)
-	// Of the blocks for one filesystem each, the one for btrfs: this kernel has no project quota.
+	// Of the blocks for single filesystems, only the one for btrfs runs: this kernel has no project quota.
 	blocks := slices.DeleteFunc(shellBlock.FindAllStringSubmatch(s.section(manual, heading), -1),
 		func(block []string) bool { return block[1] == "xfs" || block[1] == "ext4" })
 	return &procedure{s, words, common[2], blocks, dir}
 }
 
-// step runs the next block, which must be the one with this text, and returns what it prints.
+// step runs the next block, which must contain this text, and returns its output.
 func (p *procedure) step(text string) string {
 	p.Helper()
 	if len(p.blocks) == 0 || !strings.Contains(p.blocks[0][2], text) {
@@ -70,7 +70,7 @@ func (p *procedure) step(text string) string {
 	return out
 }
 
-// done is sure that no block was left out.
+// done checks that every block has run.
 func (p *procedure) done() {
 	p.Helper()
 	if len(p.blocks) > 0 {
@@ -80,15 +80,15 @@ func (p *procedure) done() {
 
 func lateDisk() string { return filepath.Join(os.Getenv("RUN"), node1.name, "late.img") }
 
-// unmountAfter leaves the pool's path empty on the node, however the scenario ended.
+// unmountAfter unmounts the pool's path on the node after the scenario, even after a failure.
 func (s *scenario) unmountAfter(n node) {
 	s.Cleanup(func() {
-		// Most scenarios have unmounted it themselves, and then there is nothing to do.
+		// Most scenarios unmount it themselves. Then there is nothing to do.
 		_, _ = command(context.Background(), "nsenter", "-t", n.pid, "-m", "--", "umount", poolPath("late"))
 	})
 }
 
-// keeper makes a claim on node1's pool with a file in it, and no pod.
+// keeper creates a claim on node1's pool with a file in it, and no pod.
 func (s *scenario) keeper() *corev1.PersistentVolume {
 	s.Helper()
 	s.mountLate()
@@ -101,7 +101,7 @@ func (s *scenario) keeper() *corev1.PersistentVolume {
 	return volume
 }
 
-// keptOn starts the claim's pod, which must find its file, on that node.
+// keptOn starts the claim's pod on that node, and checks that it finds its file.
 func (s *scenario) keptOn(n node) {
 	s.Helper()
 	s.pod("keeper", with("keeper", "/data"))
@@ -139,7 +139,7 @@ func replaceDisk(s *scenario) {
 	lost := s.keeper()
 	s.unmountLate()
 	p := s.follow("Replace a disk", "NEW_DISK="+s.makeBlank("new.img"))
-	// Deleted before the disk was declared gone, it stays.
+	// A volume that was deleted before the disk was declared lost stays.
 	s.kubectl("delete", "pvc", "keeper")
 	s.event("PersistentVolume", lost.Name, "is unavailable")
 	s.unmountAfter(node1)
@@ -167,7 +167,7 @@ func replaceDisk(s *scenario) {
 	s.unmountLate()
 }
 
-// adopt takes over what is at the path of `late`.
+// adopt adopts the pool at the path of `late`.
 func (s *scenario) adopt(n node) {
 	s.Helper()
 	s.kubectl("--namespace", system, "exec", s.driverPod(n).Name, "--container", "driver", "--",
@@ -234,7 +234,7 @@ func mendRecord(s *scenario) {
 	s.unmountLate()
 }
 
-// takeBackGrowth has a claim grow beyond its pool: under its pod, and while there is none.
+// takeBackGrowth has a claim request more than its pool has, once with a running pod and once without.
 //
 // Proves: K1.
 func takeBackGrowth(s *scenario) {

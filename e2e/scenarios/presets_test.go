@@ -15,8 +15,8 @@ func (s *scenario) kustomized(verb, preset string) {
 	s.must(err)
 }
 
-// bareMetal does what docs/install.md says for disks of their own: mount them, install, make each a pool. Its classes
-// require that sizes are enforced, which this kernel does on btrfs alone.
+// bareMetal follows docs/install.md for disks that hold nothing else: it mounts them, installs, and initializes a pool
+// on each. Its classes require enforced sizes, which this kernel offers on btrfs alone.
 //
 // Proves: K1.
 func bareMetal(s *scenario) {
@@ -44,7 +44,7 @@ func bareMetal(s *scenario) {
 		s.Fatalf("the pod is on %s, the disk on %s", home.name, node1.name)
 	}
 	s.directory(node1, "bulk", s.volume("data").Name)
-	// The pool `fast` has no disk here, and the list says so with its exit code too.
+	// The pool `fast` has no disk here, and the list reports it with its exit code too.
 	listed, err := s.shell("kubectl", append(exec, "list")...)
 	if err == nil || !holdsAll(listed, []string{"bulk  ok", "squota", "pool fast: nothing is mounted at its path"}) {
 		s.Errorf("pool list: %v: %s", err, listed)
@@ -52,7 +52,7 @@ func bareMetal(s *scenario) {
 	if out, err := s.shell("kubectl", append(exec, "init", poolPath("fast"))...); err == nil {
 		s.Errorf("a pool is made below an unmounted disk: %s", out)
 	}
-	// A pool is not made again.
+	// An initialized pool is not initialized again.
 	if out, err := s.shell("kubectl", append(exec, "init", poolPath("bulk"))...); err == nil {
 		s.Errorf("a second init is not refused: %s", out)
 	}
@@ -67,7 +67,7 @@ func bareMetal(s *scenario) {
 	s.must(err)
 }
 
-// TestPreset runs on a cluster whose kubelets have the directory of the preset that PRESET names.
+// TestPreset runs on a cluster whose kubelets use the directory of the preset that PRESET names.
 func TestPreset(t *testing.T) {
 	preset := os.Getenv("PRESET")
 	t.Cleanup(count)

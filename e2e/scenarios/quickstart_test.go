@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// shellBlock is a block of commands in Markdown: for the administrator's machine, or, marked as in `sh node`, for a node.
+// shellBlock is a block of commands in Markdown: for the administrator's machine, or, marked as in `sh node`, for a
+// node.
 var shellBlock = regexp.MustCompile("(?ms)^```sh(?: (\\S+))?\n(.*?)^```$")
 
 // section is the part of a Markdown file below a heading.
@@ -31,7 +32,7 @@ func (s *scenario) section(file, heading string) string {
 // yamlBlock is an object in Markdown.
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// readmeClass makes the StorageClass that the README shows, and a pod of the group it names.
+// readmeClass creates the StorageClass that the README shows, and a pod of the group it names.
 //
 // Proves: K1.
 func readmeClass(s *scenario) {
@@ -57,12 +58,12 @@ func readmeClass(s *scenario) {
 	s.volumeGone(volume)
 }
 
-// quickStart runs every command of the README's quick start as it is written there.
+// quickStart runs every command of the README's quick start exactly as it is written.
 //
 // Proves: K1.
 func quickStart(s *scenario) {
 	for _, n := range nodes() {
-		// The block that loads the image must be what loads it.
+		// The image is removed first, to show that the block loads it.
 		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", "localhost/rootcellar:0.1.0")
 		s.must(err)
 	}
@@ -73,7 +74,7 @@ func quickStart(s *scenario) {
 			continue
 		}
 		for _, n := range nodes() {
-			// Where the archives were copied to.
+			// The directory that the archives were copied to.
 			commands := "cd " + filepath.Join(target, "image") + "\n" + block[2]
 			out, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "sh", "-euc", commands)
 			s.must(err)
@@ -96,7 +97,7 @@ func quickStart(s *scenario) {
 	}
 }
 
-// administrator runs commands where somebody with a clone of the repository would.
+// administrator runs commands in a clone of the repository, as an administrator would.
 func (s *scenario) administrator(commands string) string {
 	s.Helper()
 	command := exec.CommandContext(s.ctx(), "sh", "-euxc", commands)

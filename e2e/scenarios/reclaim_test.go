@@ -45,7 +45,7 @@ func deletedComesBack(s *scenario) {
 	s.left(node2, class, left)
 }
 
-// reclaimed waits until a volume whose PersistentVolume is gone has left the disk, by way of the trash.
+// reclaimed waits until a volume without a PersistentVolume has left the disk through the trash.
 func (s *scenario) reclaimed(n node, pool, volume string) {
 	s.Helper()
 	if found := s.directories(n, pool, volume); len(found) > 0 {
@@ -63,7 +63,8 @@ func (s *scenario) reclaimed(n node, pool, volume string) {
 	})
 }
 
-// retainedOutlivesClaim takes most of node1's room, so that another claim of this size shows whether it is still taken.
+// retainedOutlivesClaim takes most of node1's space, so that another claim of this size shows whether the space is
+// still in use.
 //
 // Proves: K5.
 func retainedOutlivesClaim(s *scenario) {
@@ -77,7 +78,7 @@ func retainedOutlivesClaim(s *scenario) {
 	s.deletePod("writer")
 	s.released(node1, "data", volume)
 
-	// Neither a claim that fits it nor one that names it gets it, and its room stays taken.
+	// Neither a claim of a fitting size nor a claim that names the volume gets it, and its space stays in use.
 	s.claim("fits", "rootcellar-retain", "3Gi")
 	s.pod("fits", with("fits", "/data"), at(node1))
 	s.unscheduled("fits", "did not have enough free storage")
@@ -88,7 +89,7 @@ func retainedOutlivesClaim(s *scenario) {
 	}
 	s.holds(node1, dir+"/data/file", "kept\n")
 
-	// It is given to the one claim: with no claimRef at all, whichever claim of the class comes first would get it.
+	// The volume is reserved for one claim. Without a claimRef the first claim of the class would get it.
 	s.kubectl("patch", "pv", volume, "-p", fmt.Sprintf(
 		`{"spec": {"claimRef": {"namespace": %q, "name": "names", "uid": null, "resourceVersion": null}}}`, s.namespace))
 	if got := s.volume("names").Name; got != volume {
@@ -103,24 +104,24 @@ func retainedOutlivesClaim(s *scenario) {
 	s.deleteClaim("names")
 	s.volumeGone(volume)
 	s.reclaimed(node1, "default", volume)
-	// The pod that waited for its room goes on by itself.
+	// The pod that waited for the space starts by itself.
 	s.running("fits")
 	s.says("fits", "ls -A /data", "")
 }
 
-// naming has the claim ask for this PersistentVolume.
+// naming has the claim request this PersistentVolume.
 func naming(volume string) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume }
 }
 
-// letGo is how an admin has a retained volume deleted after all.
+// letGo has a retained volume deleted, as an admin does it.
 func letGo(ctx context.Context, volume string) error {
 	patch := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
 	_, err := client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
-// letGoAfter has what the scenario leaves of retained volumes deleted, however it ended.
+// letGoAfter has the retained volumes of the scenario deleted after it, even after a failure.
 func (s *scenario) letGoAfter() {
 	s.Cleanup(func() {
 		ctx := context.Background()
@@ -137,7 +138,7 @@ func (s *scenario) letGoAfter() {
 	})
 }
 
-// notIn is the phase that a PersistentVolume is in instead.
+// notIn returns the phase of a PersistentVolume if it differs from this one.
 func (s *scenario) notIn(volume string, phase corev1.PersistentVolumePhase) string {
 	s.Helper()
 	found, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), volume, metav1.GetOptions{})
@@ -154,17 +155,17 @@ func (s *scenario) phase(volume string, phase corev1.PersistentVolumePhase) {
 	s.eventually(fmt.Sprintf("%s is %s", volume, phase), patience, func() string { return s.notIn(volume, phase) })
 }
 
-// released deletes a claim, and looks that its retained volume stays for longer than a volume that is not.
+// released deletes a claim, and checks that its retained volume stays longer than a volume to be deleted would.
 func (s *scenario) released(home node, claim, volume string) {
 	s.Helper()
-	// While it is mounted no volume is deleted, and after a refusal the provisioner waits.
+	// No volume is deleted while it is mounted, and after a refusal the provisioner waits.
 	s.eventually(volume+" is unmounted", patience, func() string { return s.mountLines(home, "/"+volume+"/mount") })
 	s.deleteClaim(claim)
 	s.phase(volume, corev1.VolumeReleased)
 	s.always(volume+" stays", 10*time.Second, func() string { return s.notIn(volume, corev1.VolumeReleased) })
 }
 
-// holds looks at a file on a node's disk.
+// holds checks a file on a node's disk.
 func (s *scenario) holds(n node, path, want string) {
 	s.Helper()
 	text, err := os.ReadFile(n.path(path))
@@ -191,7 +192,7 @@ func retainedOutlivesObject(s *scenario) {
 		return ""
 	})
 
-	// What an admin writes by hand: which volume it is, where, and for which claim.
+	// An admin writes this by hand. It names the volume, its node and its claim.
 	again := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-again"},
 		Spec: corev1.PersistentVolumeSpec{

@@ -68,7 +68,7 @@ func setComesBack(s *scenario) {
 
 	s.kubectl("scale", "statefulset", "shard", "--replicas", "1")
 	s.live("app=shard", 1)
-	// The claim of one that is scaled away is deleted: that one alone starts anew.
+	// The claim of a replica that was scaled down is deleted. Only that replica starts empty.
 	lost := s.volume("data-shard-3").Name
 	s.deleteClaim("data-shard-3")
 	s.volumeGone(lost)
@@ -84,7 +84,7 @@ func setComesBack(s *scenario) {
 	}
 }
 
-// replica is where a replica runs, and what it wrote when its volume was new.
+// replica records the node of a replica and the data it wrote when its volume was new.
 type replica struct{ home, born string }
 
 func (s *scenario) replicas(count int) map[string]replica {
@@ -114,7 +114,7 @@ func twoClaims(s *scenario) {
 	}
 	s.deletePod("pod")
 
-	// Claims that live on different nodes have no node for one pod.
+	// No node can run one pod with claims on different nodes.
 	s.claim("far", s.class(nil, immediate, only(home.other().name)), "16Mi")
 	s.volume("far")
 	s.pod("torn", with("one", "/one"), with("far", "/far"))

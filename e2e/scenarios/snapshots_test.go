@@ -25,17 +25,16 @@ var snapshots = []entry{
 	{"a snapshot that its class forbids says why, can be deleted, and is taken when that is no longer so", forbiddenSnapshots},
 }
 
-// snapshotting uses the names of the examples, or stops the snapshot-controller.
+// snapshotting lists the scenarios that use the names of the examples, or stop the snapshot-controller.
 var snapshotting = []entry{
 	{"a snapshot, a restore and a clone, as docs/install.md has them", snapshotsByTheManual},
 	{"a snapshot that no node was named for waits, and is found and taken as docs/install.md has it", snapshotOfNobody},
 }
 
-// managedBy is the label by which a node finds the snapshots that it is to take.
+// managedBy is the label that names the node which takes a snapshot.
 const managedBy = "snapshot.storage.kubernetes.io/managed-by"
 
-// copying are the pools of the two kinds of snapshots, each with a node that has it: an XFS, of which the other node has
-// one too, and a btrfs.
+// copying lists the pools of the two kinds of snapshots, each with a node that has it. The other node has an XFS too.
 var copying = []struct {
 	pool string
 	node node
@@ -56,7 +55,7 @@ metadata: {name: %q}
 spec: {volumeSnapshotClassName: %q, source: {persistentVolumeClaimName: %q}}`, name, class, claim))
 }
 
-// snapshotClass makes a VolumeSnapshotClass that ends with the scenario and returns its name.
+// snapshotClass creates a VolumeSnapshotClass that is deleted after the scenario, and returns its name.
 func (s *scenario) snapshotClass(parameters string) string {
 	s.Helper()
 	s.apply(fmt.Sprintf(`
@@ -72,7 +71,7 @@ parameters: %s`, s.namespace, driver, parameters))
 	return s.namespace
 }
 
-// forbidden waits until a snapshot says why it is not taken.
+// forbidden waits until a snapshot reports why it is not taken.
 func (s *scenario) forbidden(name string, texts ...string) {
 	s.Helper()
 	s.eventually("snapshot "+name+" says why it waits", patience, func() string {
@@ -83,7 +82,7 @@ func (s *scenario) forbidden(name string, texts ...string) {
 	})
 }
 
-// field is what kubectl prints of an object; empty if there is no such field.
+// field returns a field of an object as kubectl prints it, or an empty string.
 func (s *scenario) field(kind, name, path string) string {
 	s.Helper()
 	return s.kubectl("get", kind, name, "--output", "jsonpath={"+path+"}")
@@ -100,7 +99,7 @@ func (s *scenario) taken(name string) {
 	})
 }
 
-// content is the name of a snapshot's VolumeSnapshotContent.
+// content returns the name of a snapshot's VolumeSnapshotContent.
 func (s *scenario) content(snapshot string) string {
 	s.Helper()
 	var content string
@@ -113,7 +112,7 @@ func (s *scenario) content(snapshot string) string {
 	return content
 }
 
-// deleteSnapshot deletes a snapshot and waits until it is gone, and its content with it.
+// deleteSnapshot deletes a snapshot, and waits until it and its content are deleted.
 func (s *scenario) deleteSnapshot(name string) {
 	s.Helper()
 	content := s.content(name)
@@ -121,7 +120,7 @@ func (s *scenario) deleteSnapshot(name string) {
 	s.kubectl("wait", "volumesnapshotcontent/"+content, "--for=delete", "--timeout", patience.String())
 }
 
-// snapshotsOnDisk are the snapshots of a pool on a node that came from the scenario's namespace, as their records say.
+// snapshotsOnDisk returns the snapshots of a pool on a node that belong to the scenario's namespace, by their records.
 func (s *scenario) snapshotsOnDisk(n node, pool string) []string {
 	s.Helper()
 	records, err := filepath.Glob(n.path(poolPath(pool) + "/snapshots/*/snapshot.json"))
@@ -130,7 +129,7 @@ func (s *scenario) snapshotsOnDisk(n node, pool string) []string {
 	for _, record := range records {
 		text, err := os.ReadFile(record)
 		if errors.Is(err, fs.ErrNotExist) {
-			// Deleted meanwhile.
+			// It was deleted meanwhile.
 			continue
 		}
 		s.must(err)
@@ -141,7 +140,7 @@ func (s *scenario) snapshotsOnDisk(n node, pool string) []string {
 	return found
 }
 
-// from has the claim begin with what the snapshot, or the other claim, holds.
+// from has the claim start with the contents of the snapshot or of the other claim.
 func from(kind, name string) func(*corev1.PersistentVolumeClaim) {
 	source := &corev1.TypedLocalObjectReference{Kind: kind, Name: name}
 	if kind == "VolumeSnapshot" {
@@ -151,7 +150,7 @@ func from(kind, name string) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.DataSource = source }
 }
 
-// prefix is sure that a copy of the beats holds them from the first one on, and returns how many.
+// prefix checks that a copy of the beats contains them from the first one on, and returns their number.
 func (b *beating) prefix(pod string) int {
 	b.Helper()
 	text, err := b.exec(pod, "cat /data/beats")
@@ -181,7 +180,7 @@ func snapshotOfRunning(s *scenario) {
 		if held := writer.prefix(restored); held < before || held > after {
 			s.Fatalf("the snapshot holds %d beats; there were %d before it and %d after", held, before, after)
 		}
-		// Neither sees what the other writes.
+		// Neither sees the other's writes.
 		s.says(restored, "echo mine > /data/beats && echo more > /data/more && ls /data", "beats\nmore")
 		writer.goesOn()
 		if out, err := s.exec(writer.pod, "cat /data/more"); err == nil {
@@ -196,7 +195,7 @@ func snapshotOfRunning(s *scenario) {
 	s.nothingLeft()
 }
 
-// copiesAreSteered has either node able to hold a copy, and only the source's node able to make it.
+// copiesAreSteered has two nodes with free space for a copy. Only the source's node can create it.
 //
 // Proves: K16.
 func copiesAreSteered(s *scenario) {
@@ -225,7 +224,7 @@ func copiesAreSteered(s *scenario) {
 			}
 			return ""
 		})
-		// The claim stays, and goes where the next pod is sent.
+		// The claim stays, and its volume is created on the node of the next pod.
 		s.deletePod(name)
 		s.pod(name, with(name, "/data"), at(home))
 		if got := s.runningOn(name); got != home {
@@ -244,7 +243,8 @@ func copiesAreSteered(s *scenario) {
 	s.nothingLeft()
 }
 
-// claimIsSteered has either node able to hold the copy, and nothing but the claim's annotation to say which makes it.
+// claimIsSteered has two nodes with free space for the copy. Only the claim's annotation selects the one that creates
+// it.
 //
 // Proves: K16.
 func claimIsSteered(s *scenario) {
@@ -257,7 +257,7 @@ func claimIsSteered(s *scenario) {
 		s.podWithFile(source, class, home)
 		s.snapshot(source, source)
 		s.taken(source)
-		// One is bound before its pod exists, the other claim and its pod are there at once.
+		// One claim is bound before its pod exists. The other claim is created together with its pod.
 		s.claim(early, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
 		if got := s.home(s.volume(early)); got != home {
 			s.Fatalf("the copy is on %s, its snapshot on %s", got.name, home.name)
@@ -386,8 +386,8 @@ func forbiddenSnapshots(s *scenario) {
 
 const installManual = "docs/install.md"
 
-// manually runs the blocks of commands of a section of docs/install.md in the scenario's namespace, with these words for
-// those that are left to its reader, and returns what they print.
+// manually runs the blocks of commands of a section of docs/install.md in the scenario's namespace and returns their
+// output. The words replace the manual's placeholders.
 func (s *scenario) manually(heading string, words ...string) string {
 	s.Helper()
 	config := filepath.Join(s.TempDir(), "kubeconfig")
@@ -425,7 +425,7 @@ func snapshotsByTheManual(s *scenario) {
 	s.nothingLeft()
 }
 
-// controller changes the snapshot-controller while none of it runs, so that no old one goes on leading.
+// controller changes the snapshot-controller while none of it runs, so that no old replica keeps the leadership.
 func (s *scenario) controller(patch string) {
 	s.Helper()
 	kube := func(arguments ...string) { s.kubectl(append([]string{"--namespace", "kube-system"}, arguments...)...) }
@@ -435,7 +435,7 @@ func (s *scenario) controller(patch string) {
 	kube("scale", "deployment/snapshot-controller", "--replicas", "1")
 }
 
-// snapshotOfNobody is of a cluster whose snapshot-controller lacks the flag, and then of a content written by hand.
+// snapshotOfNobody first has a cluster whose snapshot-controller lacks the flag, and then a content written by hand.
 //
 // Proves: K1.
 func snapshotOfNobody(s *scenario) {

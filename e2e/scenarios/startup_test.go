@@ -16,17 +16,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// crowd is how many pods start at once.
+// crowd is the number of pods that start at once.
 const crowd = 50
 
-// TestStartup is no scenario: it measures, and writes the table of benches/results/startup.tsv.
+// TestStartup is no scenario. It measures, and writes the table of benches/results/startup.tsv.
 func TestStartup(t *testing.T) {
 	t.Cleanup(count)
 	title := fmt.Sprintf("the time from claim to Running, beside pods with emptyDir, %d at once", crowd)
 	t.Run(title, func(t *testing.T) { play(t, entry{title, startup}) })
 }
 
-// startup takes turns, so that other work on the machine slows both kinds of pods.
+// startup alternates between both kinds of pods, so that other work on the machine slows both.
 func startup(s *scenario) {
 	rounds := 5
 	if text := os.Getenv("ROUNDS"); text != "" {
@@ -44,7 +44,7 @@ func startup(s *scenario) {
 		},
 		func(name string) { s.worker(name, "rootcellar") },
 	}
-	// Of each kind: the time of every pod, and the figures of every round.
+	// For each kind: the time of every pod, and the figures of every round.
 	var pods, p50, p99, all [2][]float64
 	for round := range rounds {
 		for turn := range kinds {
@@ -77,8 +77,8 @@ func startup(s *scenario) {
 	}
 }
 
-// start makes a crowd of pods at once, and removes it. It returns the seconds until each pod ran, from the first request
-// for it, and the seconds until all of them ran.
+// start creates many pods at once, and removes them. It returns the seconds from the first request until each pod ran,
+// and the seconds until all of them ran.
 func (s *scenario) start(create func(name string)) (each []float64, all float64) {
 	s.Helper()
 	watch, err := client.CoreV1().Pods(s.namespace).Watch(s.ctx(), metav1.ListOptions{})
@@ -98,7 +98,7 @@ func (s *scenario) start(create func(name string)) (each []float64, all float64)
 		select {
 		case event, open := <-watch.ResultChan():
 			if !open {
-				// The API server ends a watch that lags behind. A new one begins with the pods as they are.
+				// The API server ends a watch that lags behind. A new one starts with the present pods.
 				watch, err = client.CoreV1().Pods(s.namespace).Watch(s.ctx(), metav1.ListOptions{})
 				s.must(err)
 				continue
@@ -130,13 +130,13 @@ func (s *scenario) start(create func(name string)) (each []float64, all float64)
 	return each, all
 }
 
-// percentile is the least value that so many percent of the values do not exceed.
+// percentile returns the smallest value that is at least as large as this percentage of the values.
 func percentile(values []float64, percent int) float64 {
 	rank := math.Ceil(float64(len(values)*percent) / 100)
 	return slices.Sorted(slices.Values(values))[int(rank)-1]
 }
 
-// mean is how long a call took in the drivers of all nodes, in milliseconds.
+// mean returns the average duration of a call in the drivers of all nodes, in milliseconds.
 func (s *scenario) mean(call string) float64 {
 	s.Helper()
 	line := regexp.MustCompile(`rootcellar_rpc_seconds_(sum|count)\{rpc="` + call + `",code="OK"\} (\S+)`)

@@ -16,7 +16,7 @@ var storms = []entry{
 	{"drivers and provisioners are killed again and again while 20 claims are made and deleted: each is made once", manyKills},
 }
 
-// storm kills drivers and provisioners on both nodes, at moments that differ from round to round.
+// storm kills drivers and provisioners on both nodes, at different moments of each round.
 type storm struct {
 	kills atomic.Int32
 	end   context.CancelFunc
@@ -37,7 +37,7 @@ func (s *scenario) storm() *storm {
 	return storm
 }
 
-// strike kills both processes and then replaces the pod: kubelet would wait ever longer before it starts them again.
+// strike kills both processes and then replaces the pod, because kubelet would wait longer before each restart.
 func (st *storm) strike(ctx context.Context, n node) {
 	for _, start := range []string{driverProcess, provisionerProcess} {
 		pause(ctx, time.Duration(rand.IntN(1500))*time.Millisecond)
@@ -46,7 +46,7 @@ func (st *storm) strike(ctx context.Context, n node) {
 		}
 	}
 	pause(ctx, time.Duration(rand.IntN(1500))*time.Millisecond)
-	// Not 0: the old registrar would still be there when the new one begins, and then remove the new one's socket.
+	// The grace period is not 0, because the old registrar would then remove the socket of the new one.
 	soon := int64(1)
 	pods, err := client.CoreV1().Pods(system).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
 	if err != nil {
@@ -66,7 +66,7 @@ func pause(ctx context.Context, length time.Duration) {
 	}
 }
 
-// passes waits until the storm has killed so many processes, and ends it.
+// passes waits until the storm has killed this many processes, and ends it.
 func (st *storm) passes(s *scenario, kills int32) {
 	s.Helper()
 	s.eventually("the storm", patience, func() string {
@@ -108,7 +108,7 @@ func manyKills(s *scenario) {
 	s.note = fmt.Sprintf(": %d kills", kills+storm.kills.Load())
 }
 
-// oneVolumeEach waits until each of the claims, and nothing else, has one PersistentVolume and one directory.
+// oneVolumeEach waits until each of the claims has one PersistentVolume and one directory, and no others exist.
 func (s *scenario) oneVolumeEach(claims []string) {
 	s.Helper()
 	claims = slices.Sorted(slices.Values(claims))

@@ -40,8 +40,8 @@ func uninstalledAndBack(s *scenario) {
 			s.Fatalf("the claim %s has another volume", volume.Spec.ClaimRef.Name)
 		}
 	}
-	// What is asked for now waits for a driver and is not taken for done. Without a CSIDriver object, which says that a
-	// volume is not attached, Kubernetes begins to attach the pod's, and leaves an object of that behind.
+	// New claims and pods now wait for a driver. The CSIDriver object, which says that volumes are not attached, is
+	// deleted too, so Kubernetes starts to attach the pod's volume and leaves a VolumeAttachment behind.
 	s.Cleanup(forgetAttachments)
 	s.deleteClaim("dropped")
 	s.pod("early", with("deleted", "/data"))
@@ -64,7 +64,7 @@ func uninstalledAndBack(s *scenario) {
 	s.running("kept")
 	s.says("kept", "cat /data/file", "kept")
 
-	// A retained volume outlives its claim, until somebody wants it deleted.
+	// A retained volume outlives its claim until an admin deletes it.
 	s.dismiss("kept")
 	s.deletePod("early")
 	s.deleteClaim("deleted")
@@ -74,13 +74,13 @@ func uninstalledAndBack(s *scenario) {
 	s.nothingLeft()
 }
 
-// forgetAttachments deletes what Kubernetes began while no driver was installed.
+// forgetAttachments deletes the VolumeAttachments that Kubernetes created while no driver was installed.
 func forgetAttachments() {
 	attachments := client.StorageV1().VolumeAttachments()
 	_ = attachments.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
-// nothingServes waits until nothing but the pools is left of the driver on the nodes.
+// nothingServes waits until only the pools of the driver are left on the nodes.
 func (s *scenario) nothingServes() {
 	s.Helper()
 	for _, n := range nodes() {
@@ -112,7 +112,7 @@ func (s *scenario) nothingServes() {
 	}
 }
 
-// sockets are the files by which kubelet could take the driver for present.
+// sockets returns the files by which kubelet could believe that the driver is present.
 func sockets(n node) []string {
 	var found []string
 	for _, pattern := range []string{"plugins/" + driver + "/*", "plugins_registry/" + driver + "*"} {

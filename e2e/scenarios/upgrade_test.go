@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// upgrade changes the pod template of the DaemonSet, as a new version does; undone when the scenario ends.
+// upgrade changes the pod template of the DaemonSet, as a new version does, until the scenario ends.
 func (s *scenario) upgrade() {
 	s.Helper()
 	script := filepath.Join(root, "e2e/install.sh")
@@ -23,7 +23,7 @@ func (s *scenario) upgrade() {
 	})
 }
 
-// rolledOut is whether every driver is of the newest template and ready.
+// rolledOut reports whether every driver has the newest template and is ready.
 func (s *scenario) rolledOut() bool {
 	s.Helper()
 	set, err := client.AppsV1().DaemonSets(system).Get(s.ctx(), "rootcellar", metav1.GetOptions{})
@@ -54,7 +54,8 @@ func upgraded(s *scenario) {
 		name := fmt.Sprint("worker", len(made))
 		s.worker(name, "rootcellar", at(nodes()[len(made)%2]))
 		made, kept = append(made, name), append(kept, name)
-		// A claim that is deleted while its volume is made may leave one that nobody knows: a matter of the provisioner.
+		// Deleting a claim during the creation of its volume may leave a volume that no object names. That is up to the
+		// provisioner.
 		if oldest, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), kept[0], metav1.GetOptions{}); err == nil &&
 			oldest.Status.Phase == corev1.PodRunning {
 			s.dismiss(kept[0])
