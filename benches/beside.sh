@@ -1,5 +1,5 @@
 #!/bin/sh
-# The inside of run.sh reclaim and run.sh copies: runs the bench of that name, and writes its table.
+# The inner part of run.sh reclaim and run.sh copies: runs the bench of that name, and writes its table.
 #
 # Usage: beside.sh reclaim|copies [FILESYSTEM...]
 # Env:   RESULTS, PAGE, ROUNDS, SCALE

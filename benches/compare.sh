@@ -1,6 +1,7 @@
 #!/bin/sh
-# The inside of run.sh compare: the binary of another revision and this one, each with a pool on the same filesystem,
-# measured in turns. Prints the median of the ratios of the pairs, because the machine's noise is two-fold.
+# The inner part of run.sh compare: the binary of another revision and this one, each with a pool on the same
+# filesystem, measured alternately. Prints the median of the ratios of the pairs, because the machine's noise is
+# two-fold.
 #
 # Env: LOAD, ROOTCELLAR, OTHER as run.sh sets them; BENCH_DIR, MEASURE
 #      PAIRS    how many pairs are measured, default: 10
@@ -13,7 +14,7 @@ results=$work/results
 this=$ROOTCELLAR both=''
 place "${FS:-ext4}"
 
-# Works with one of the two binaries from here on.
+# Selects the binary for the measurements below.
 use() { # this|other
     which=$1 socket=$work/run/$1.sock pool=$work/$fs/$1
     ROOTCELLAR=$this

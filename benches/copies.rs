@@ -1,11 +1,12 @@
-//! Copies against cp: a tree of 100 000 files restored by the driver and by `cp -a`, on the same
-//! loop-mounted filesystem, from the call until all is durable. Also how long a snapshot of that
-//! tree takes, a clone of a file of 4 GiB, and how long a writer waits while a file of 100 000
-//! extents is shared.
+//! Compares copies with cp: the driver and `cp -a` copy a tree of 100 000 files on the same
+//! loop-mounted filesystem, from the call until all of it is durable. Also measures a snapshot of
+//! that tree, a clone of a file of 4 GiB, and the wait of a writer while a file of 100 000 extents
+//! is shared.
 //!
 //! Usage: cargo bench --bench copies [-- FILESYSTEM...], as root in a private mount namespace
 //! (hack/private-ns.sh as cargo's runner); benches/run.sh copies writes benches/results/copies.tsv.
-//! Env:   ROUNDS  how often each is done (default 5)
+//!
+//! Env:   ROUNDS  repetitions of each measurement (default 5)
 //!        SCALE   percent of the tree's size (default 100)
 //!        TABLE   a file that the figures are added to
 //!
@@ -29,7 +30,7 @@ use pool::{Bench, record, report, request, setting};
 use support::loops::run;
 use support::machine;
 
-/// How often as fast as cp a restore is to be at the least, and what cp is told of sharing.
+/// For each filesystem: the least speed of a restore compared with cp, and cp's option for sharing.
 const FILESYSTEMS: [(&str, f64, &str); 3] = [
     ("xfs", 1.8, "--reflink=always"),
     ("btrfs", 1.0, "--reflink=always"),
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!met))
 }
 
-/// Times the tree, and says whether the targets are met.
+/// Times the tree; returns whether the targets are met.
 fn tree(filesystem: &'static str, target: f64, reflink: &str) -> bool {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
@@ -154,13 +155,13 @@ fn large(filesystem: &'static str) -> bool {
     filesystem != "xfs" || took <= 5.0
 }
 
-/// Measures the longest that a writer waits while a file in many pieces is copied.
+/// Measures the longest wait of a writer while a file in many pieces is copied.
 fn stall(filesystem: &'static str) {
     let bench = Bench::new(filesystem);
     let (source, data) = bench.make("source");
     let path = data.join("file");
     let file = File::create(&path).unwrap();
-    // Every second block, so that no extent can be joined to the next.
+    // Every second block, so that the filesystem cannot merge an extent with the next.
     for extent in 0..EXTENTS {
         file.write_all_at(&[1; 4096], extent * 2 * BLOCK).unwrap();
     }

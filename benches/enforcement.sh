@@ -1,13 +1,13 @@
 #!/bin/sh
-# The inside of run.sh enforcement: a btrfs without quota beside one with simple quota; then, with simple quota, calls
-# beside many volumes and snapshots, and the CPU time of the driver after the volumes are deleted; then the space that
-# quota ids leave on an XFS, in the guest of hack/uml.sh. Writes enforcement.tsv, snapshots.tsv and
-# deletions.tsv.
+# The inner part of run.sh enforcement. Compares a btrfs without quota and one with simple quota. With simple quota it
+# then measures calls with many volumes and snapshots present, and the CPU time of the driver after the volumes are
+# deleted. In the guest of hack/uml.sh it measures the space that quota ids leave on an XFS. Writes enforcement.tsv,
+# snapshots.tsv and deletions.tsv.
 #
 # Env: LOAD, FLOOR, IDS, ROOTCELLAR as run.sh sets them; BENCH_DIR, RESULTS, PAGE, ROUNDS, MEASURE
-#      VOLUMES  how many volumes are there when the driver starts, and how many have snapshots, default: 10000
-#      DELETED  how many volumes with snapshots are deleted for the first minute after, default: 1000
-#      QUOTA_IDS  how many quota ids are taken on the XFS, default: 5000
+#      VOLUMES  the number of volumes at the driver's start, and of volumes with snapshots, default: 10000
+#      DELETED  the number of deleted volumes with snapshots for the first minute after, default: 1000
+#      QUOTA_IDS  the number of quota ids on the XFS, default: 5000
 set -eu
 . benches/inside.sh
 . benches/results.sh
@@ -21,7 +21,7 @@ keep() { # PROGRAM [argument...]
     jq -c --arg fs "$fs" --arg program "$program" '. + {$fs, $program}' "$work/line" >>"$results"
 }
 
-# Ends the server and the filesystem it is on.
+# Ends the server and removes its filesystem.
 displace() {
     stop
     umount "$work/$fs"
@@ -29,14 +29,14 @@ displace() {
     rm -r "$work/$fs.image" "$work/state-$fs-pool"
 }
 
-# Fails unless so many deleted volumes wait in the trash: without them the CPU time is of an idle driver.
+# Fails unless this many deleted volumes wait in the trash. Without them the CPU time is of an idle driver.
 waiting() { # HOW-MANY
     [ "$(find "$pool/.rootcellar/trash" -mindepth 1 -maxdepth 1 | wc -l)" -eq "$1" ] && return
     echo "bench: the trash does not hold $1 volumes" >&2
     return 1
 }
 
-# When the driver said something, in milliseconds.
+# Prints the time of a line in the driver's log, in milliseconds.
 at() { date -d "$(grep -m 1 "$1" "$work/server.log" | cut -d ' ' -f 1)" +%s%3N; }
 
 echo "bench: quota ids on xfs" >&2

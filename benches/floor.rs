@@ -1,7 +1,7 @@
-//! The bare system calls below what a driver does: the floor that `load` is compared with.
+//! Times the bare system calls of a driver: the floor that `load` is compared with.
 //!
-//! Each operation is the shortest sequence that keeps what the driver promises: a durable volume
-//! with its record, one private bind mount, nothing less. No checks, no locks, no RPC.
+//! Each operation is the shortest sequence that gives the driver's guarantees: a durable volume
+//! with its record, and one private bind mount. It has no checks, no locks and no RPC.
 //!
 //! - create: mkdir of a staging directory and of `data/`, chown, chmod, the record written and fsynced,
 //!   rename into `volumes/`, fsync of `volumes/`
@@ -33,33 +33,34 @@ use uuid::Uuid;
 
 use common::{Phase, Times, Work, targets};
 
-/// As large as a record of the driver.
+/// The approximate size of a driver's record.
 const RECORD: [u8; 512] = [b' '; 512];
 
 /// Time the bare system calls below create, publish, stats, unpublish and delete
 ///
-/// Every operation is done by its system calls alone, in --in-flight threads. Without --measure
-/// all --volumes are timed. With it, --volumes are made first and stay while so many more are
-/// timed. Nothing is left but what --keep asks for. It mounts in a mount namespace of its own.
+/// Every operation is done by its system calls alone, in --in-flight threads. Without --measure all
+/// --volumes are timed. With it, --volumes are created first and stay while that many more are
+/// timed. Everything is removed except with --keep. The program mounts in a mount namespace of its
+/// own.
 #[derive(Debug, Parser)]
 #[command(name = "floor", version)]
 struct Args {
-    /// Make the volumes in this directory, which must be there
+    /// Create the volumes in this directory, which must exist
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 
-    /// Mount them below this directory, which must be there
+    /// Mount them below this directory, which must exist
     #[arg(long, value_name = "DIR")]
     target_dir: PathBuf,
 
     #[command(flatten)]
     work: Work,
 
-    /// Leave the volumes that are not timed where they are
+    /// Keep the volumes that are not timed
     #[arg(long, requires = "measure")]
     keep: bool,
 
-    /// Make this of a volume's data
+    /// Use this for a volume's data
     #[arg(long, value_enum, default_value_t = Data::Directory)]
     data: Data,
 
@@ -68,18 +69,18 @@ struct Args {
     json: bool,
 }
 
-/// What a volume's data is.
+/// The kind of a volume's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Data {
-    /// A directory, whose mode and owner the fsync of a directory above it keeps
+    /// A directory, whose mode and owner are durable after the fsync of a directory above it
     Directory,
-    /// A subvolume of a btrfs, where only a sync of all of it does
+    /// A btrfs subvolume, for which only a sync of the filesystem does that
     Subvolume,
-    /// The same, charged to a qgroup that is limited
+    /// A btrfs subvolume that is charged to a qgroup with a limit
     Limited,
 }
 
-/// About as long as the client needs between two calls, in which the threads of the driver sleep.
+/// The client's approximate time between two calls, in which the threads of the driver sleep.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// The limit of a volume, in bytes.
@@ -102,7 +103,7 @@ struct Facts {
     volumes: usize,
 }
 
-/// Runs all phases; whether nothing failed.
+/// Runs all phases; returns whether none failed.
 fn run(args: &Args) -> Result<bool, String> {
     enter_private_namespace()?;
     let floor = Floor::new(args)?;
@@ -147,8 +148,8 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(left == 0 && phases.iter().all(Phase::is_good))
 }
 
-/// Enters a mount namespace of its own, from which nothing is seen outside and which ends with the
-/// program however that ends. Whether the one it was started in is such a one cannot be told.
+/// Enters a new mount namespace, whose mounts are invisible outside and end with the program. It
+/// cannot know whether it was started in such a namespace already.
 fn enter_private_namespace() -> Result<(), String> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     let problem = |error: &dyn Display| {
@@ -158,7 +159,7 @@ fn enter_private_namespace() -> Result<(), String> {
     rustix::mount::mount_change("/", private).map_err(|errno| problem(&errno))
 }
 
-/// One volume and where it is mounted.
+/// One volume and its mount path.
 #[derive(Debug)]
 struct Volume {
     name: String,
@@ -166,7 +167,7 @@ struct Volume {
     target: PathBuf,
 }
 
-/// The directories that are worked in, held open.
+/// The directories of the volumes, kept open.
 #[derive(Debug)]
 struct Floor {
     dir: PathBuf,
@@ -178,7 +179,7 @@ struct Floor {
     trash: OwnedFd,
 }
 
-/// The directories of a pool, by the driver's names.
+/// The directories of a pool, with the driver's names.
 const DIRECTORIES: [&str; 3] = ["staging", "volumes", "trash"];
 
 impl Floor {
@@ -247,7 +248,7 @@ impl Floor {
         times.phase(name, started.elapsed())
     }
 
-    /// A volume that is there after a power-off, or not at all.
+    /// Creates a volume that is complete or absent after a power-off.
     fn create(&self, volume: &Volume) -> Result<(), Errno> {
         let name = volume.name.as_str();
         rustix::fs::mkdirat(&self.staging, name, Mode::RWXU)?;
@@ -284,7 +285,7 @@ impl Floor {
         }
     }
 
-    /// A bind mount that is private before it can be seen.
+    /// Makes a bind mount that is private before it is visible.
     fn publish(&self, volume: &Volume) -> Result<(), Errno> {
         rustix::fs::mkdir(&volume.target, Mode::RWXU)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -305,7 +306,7 @@ impl Floor {
         rustix::fs::rmdir(&volume.target)
     }
 
-    /// Out of sight for good; what is in it is not touched.
+    /// Moves a volume to the trash for good, without its contents being touched.
     fn delete(&self, volume: &Volume) -> Result<(), Errno> {
         let name = volume.name.as_str();
         let replace = RenameFlags::NOREPLACE;
@@ -314,7 +315,7 @@ impl Floor {
         rustix::fs::fsync(&self.volumes)
     }
 
-    /// Removes a deleted volume, which is not timed.
+    /// Removes a deleted volume; this is not timed.
     fn reclaim(&self, volume: &Volume) -> Result<(), Errno> {
         let remove = |path: &str, flags| {
             CString::new(path)
@@ -330,7 +331,7 @@ impl Floor {
         for name in DIRECTORIES {
             let path = self.dir.join(name);
             match rustix::fs::rmdir(&path) {
-                // What an earlier run was told to keep.
+                // Volumes that an earlier run kept.
                 Ok(()) | Err(Errno::NOTEMPTY) => {}
                 Err(errno) => return Err(told("remove", &path)(errno)),
             }
@@ -339,7 +340,8 @@ impl Floor {
     }
 }
 
-/// Times the hand-over to a thread that sleeps, and back: each call that may wait for a disk needs one.
+/// Times the hand-over to a sleeping thread and back, which each call that may wait for a disk
+/// needs.
 fn hand_over(count: usize) -> Phase {
     let mut times = Times::default();
     let started = Instant::now();
@@ -348,12 +350,12 @@ fn hand_over(count: usize) -> Phase {
         let (answer, answers) = mpsc::channel();
         scope.spawn(move || {
             for () in calls {
-                // An error says that nobody waits any more.
+                // An error means that the receiver has ended.
                 let _ = answer.send(());
             }
         });
         for _ in 0..count {
-            // Between two calls the thread falls asleep, as the driver's threads do.
+            // The thread falls asleep between two calls, as the driver's threads do.
             std::thread::sleep(PAUSE);
             let begun = Instant::now();
             let done = call.send(()).is_ok() && answers.recv().is_ok();

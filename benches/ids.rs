@@ -1,6 +1,6 @@
-//! The space that quota ids leave on an XFS with project quota, which never gives the block of a
-//! quota id back: takes and releases ids one after the other, each with a directory, as volumes
-//! that come and go do.
+//! Measures the space that quota ids leave on an XFS with project quota, which never frees the
+//! block of a quota id. Takes and releases ids one after the other, each with a directory, as a
+//! sequence of volumes does.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,19 +20,19 @@ use rustix::io::Errno;
 /// The limit of every directory.
 const SIZE: Bytes = Bytes(1 << 20);
 
-/// The time between two looks at the space in use.
+/// The time between two measurements of the space in use.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Tell the space that quota ids leave on an XFS, as one JSON object in one line
+/// Measure the space that quota ids leave on an XFS, as one JSON object in one line
 #[derive(Debug, Parser)]
 #[command(name = "ids", version)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 struct Args {
-    /// Make the directories in this one, on an XFS with prjquota that nobody else uses
+    /// Create the directories in this one, on an XFS with prjquota and no other users
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 
-    /// Take so many quota ids
+    /// Take this number of quota ids
     #[arg(long, value_name = "N", default_value_t = 5000)]
     ids: usize,
 
@@ -71,7 +71,7 @@ fn run(args: &Args) -> Result<(), Errno> {
     writeln!(std::io::stdout(), "{line}").map_err(|_| Errno::PIPE)
 }
 
-/// A directory that is made under a quota id and removed; the quota id.
+/// Creates and removes a directory under a quota id; returns the id.
 fn come_and_go(quota: &dyn Quota, dir: &OwnedFd) -> Result<Option<u32>, Errno> {
     let os = Os::default();
     let id = quota.create_dir(&os, (dir.as_fd(), "data"), SIZE)?;
@@ -82,7 +82,7 @@ fn come_and_go(quota: &dyn Quota, dir: &OwnedFd) -> Result<Option<u32>, Errno> {
     Ok(id)
 }
 
-/// The space in use once it stays the same, because the kernel frees the inodes of removed
+/// Returns the space in use once it is stable, because the kernel frees the inodes of removed
 /// directories in the background.
 fn used_kib(dir: &OwnedFd) -> Result<u64, Errno> {
     let mut before = None;

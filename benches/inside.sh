@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Sourced by tables.sh, enforcement.sh, compare.sh and steady.sh, which run.sh starts in a private mount namespace: a directory to work in, a
-# server in it, and the end of both however the script ends.
+# Sourced by tables.sh, enforcement.sh, compare.sh and steady.sh, which run.sh starts in a private mount namespace.
+# Creates a work directory, starts a server in it, and removes both at the end of the script, in any case.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
 
@@ -14,14 +14,14 @@ cleanup() {
         kill -TERM "$process" 2>/dev/null || :
     done
     wait
-    # Volumes that were published when a signal came, and the XFS.
+    # Volumes that were published at the time of a signal, and the XFS.
     awk -v below="$work/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r -n 1 umount
     rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
 trap 'exit 1' HUP INT TERM
 
-# Runs a command so that a signal ends the script at once, and not only after the command.
+# Runs a command so that a signal ends the script immediately, and not only after the command.
 run() {
     setpriv --pdeathsig KILL "$@" &
     child=$!
@@ -31,8 +31,8 @@ run() {
     return "$status"
 }
 
-# A directory for a pool and one for the floor, on the filesystem that is to be measured: ext4 is the root filesystem,
-# the others are in an image of their own.
+# Creates a directory for a pool and one for the floor on the filesystem under test: ext4 is the root filesystem, the
+# others are in an image of their own.
 place() { # ext4|xfs|btrfs|btrfs-squota
     fs=$1
     mkdir "$work/$fs"
@@ -68,7 +68,7 @@ stop() {
 load() { run "$LOAD" --endpoint "unix://$socket" --target-dir "$work/kubelet" --json "$@"; }
 floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --json "$@"; }
 
-# Until what was deleted is gone: what reclaims it takes time and disk from whatever is measured next.
+# Waits until all deleted volumes are reclaimed, because reclaiming takes time and disk from the next measurement.
 reclaimed() {
     tries=0
     until [ -z "$(ls -A "$pool/.rootcellar/trash")" ]; do

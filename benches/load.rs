@@ -1,5 +1,5 @@
-//! A client that drives the socket of any CSI driver as provisioner and kubelet do, and tells how
-//! long each call took and what the server's process takes of the machine.
+//! A client that calls the socket of any CSI driver as provisioner and kubelet do, and reports the
+//! time of each call and the resources of the server's process.
 
 mod client;
 mod common;
@@ -18,24 +18,24 @@ use client::process::{self, Process};
 use client::{Call, Driver, Volume, Wanted, steady};
 use common::{Phase, Work};
 
-/// The fewest calls that tell what a call costs that does nothing.
+/// The fewest calls for the time of a call that does nothing.
 const PROBES: usize = 1000;
 
-/// How many calls that nobody times are kept going.
+/// The concurrent calls in phases that are not timed.
 const UNTIMED_IN_FLIGHT: u16 = 8;
 
-/// Drive a CSI driver through its socket and tell how long its calls take
+/// Call a CSI driver through its socket and report the time of its calls
 ///
-/// Calls are made as the provisioner and the kubelet make them: Probe, which shows what a call
-/// costs that does nothing, GetCapacity, then CreateVolume, NodePublishVolume, NodeGetVolumeStats,
-/// NodeUnpublishVolume and DeleteVolume (and NodeStageVolume and NodeUnstageVolume, if the driver
-/// has them), with --in-flight of them at once over one connection.
+/// Calls are made as the provisioner and the kubelet make them: Probe, the call that does nothing,
+/// GetCapacity, then CreateVolume, NodePublishVolume, NodeGetVolumeStats, NodeUnpublishVolume and
+/// DeleteVolume. NodeStageVolume and NodeUnstageVolume are included if the driver has them.
+/// --in-flight calls run at the same time over one connection.
 ///
-/// Without --measure, all of --volumes go through each call. With it, --volumes are made first,
-/// eight at once, and stay while so many more are timed. A call that fails is counted under its code, not tried
-/// again, and makes the exit status 1.
+/// Without --measure, all of --volumes go through each call. With it, --volumes are created first,
+/// eight at a time, and stay while that many more are timed. A failed call is counted under its
+/// code, not tried again, and makes the exit status 1.
 ///
-/// The directory for targets must be one that the driver, its process and this one see alike.
+/// The directory for targets must have the same path for the driver, its process and this one.
 #[derive(Debug, Parser)]
 #[command(name = "load", version)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
@@ -45,51 +45,53 @@ struct Args {
     #[arg(long, value_name = "URL")]
     endpoint: String,
 
-    /// Have the volumes mounted below this directory, which lies in the driver's kubelet directory
+    /// Have the volumes mounted below this directory, which must be in the driver's kubelet
+    /// directory
     #[arg(long, value_name = "DIR")]
     target_dir: PathBuf,
 
     #[command(flatten)]
     work: Work,
 
-    /// Ask for this class parameter; repeat for more
+    /// Request this class parameter; repeat for more
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = key_value)]
     parameters: Vec<(String, String)>,
 
-    /// Ask for volumes of so many bytes
+    /// Request volumes of this size
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(i64).range(0..))]
     size: i64,
 
-    /// Put so many files into each timed volume before it is unpublished and deleted
+    /// Write this number of files into each timed volume before it is unpublished and deleted
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     files: usize,
 
-    /// Write a block into each volume that is not timed and make a snapshot of it, which stays
+    /// Write a block into each volume that is not timed, and create a snapshot of it, which stays
     #[arg(long, requires = "measure")]
     snapshots: bool,
 
-    /// Leave the volumes that are not timed where they are
+    /// Keep the volumes that are not timed
     #[arg(long, requires = "measure")]
     keep: bool,
 
-    /// Look at this process for memory and descriptors [default: the one that serves the socket]
+    /// Measure memory and descriptors of this process [default: the one that serves the socket]
     #[arg(long)]
     pid: Option<i32>,
 
-    /// Wait so long for an answer, as 90s, 5m or 1h
+    /// Wait this long for a reply, as 90s, 5m or 1h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     timeout: Duration,
 
-    /// Let volumes live and die for so long instead, and report every --interval
+    /// Create and delete volumes for this long instead, and report every --interval
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "files")]
     lasts: Option<Duration>,
 
-    /// Call nothing for so long at the end, and tell the CPU time of the driver in each --interval
+    /// Call nothing for this long at the end, and report the CPU time of the driver in each
+    /// --interval
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "lasts")]
     rest: Option<Duration>,
 
-    /// Report so often while --for or --rest lasts
+    /// Report this often during --for or --rest
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     interval: Duration,
 
@@ -97,7 +99,7 @@ struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Do nothing: `cargo bench` says so to whatever it runs
+    /// Do nothing: `cargo bench` passes it to every program
     #[arg(long = "bench", hide = true)]
     _by_cargo: bool,
 }
@@ -124,7 +126,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // One thread: on a small machine the rest is the server's.
+    // One thread, because on a small machine the server needs the rest.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -150,7 +152,7 @@ struct Facts {
     rest_cpu_ms: Vec<u128>,
 }
 
-/// Runs what was asked for; whether nothing failed.
+/// Runs the requested phases; returns whether none failed.
 async fn run(args: Args) -> Result<bool, String> {
     let socket = args.endpoint.strip_prefix("unix://").map(Path::new);
     let socket = socket.ok_or_else(|| format!("{:?} is not unix:///PATH", args.endpoint))?;
@@ -203,7 +205,7 @@ async fn run(args: Args) -> Result<bool, String> {
     Ok(good && phases.iter().all(Phase::is_good))
 }
 
-/// Makes the volumes that are not timed.
+/// Creates the volumes that are not timed.
 async fn filled(driver: &Arc<Driver>, fill: &[Arc<Volume>], args: &Args) -> Vec<Phase> {
     let mut phases = Vec::new();
     if !fill.is_empty() {
@@ -217,12 +219,12 @@ async fn filled(driver: &Arc<Driver>, fill: &[Arc<Volume>], args: &Args) -> Vec<
     phases
 }
 
-/// One call on every volume that is not timed.
+/// Makes one call on every volume that is not timed.
 async fn untimed(driver: &Arc<Driver>, name: &str, call: Call, on: &[Arc<Volume>]) -> Phase {
     client::phase(driver, name, call, on, UNTIMED_IN_FLIGHT).await
 }
 
-/// The calls that are on no volume.
+/// Makes the calls that concern no volume.
 async fn questions(driver: &Arc<Driver>, timed: usize, in_flight: u16) -> Vec<Phase> {
     let mut asked = vec![(Call::Probe, timed.max(PROBES))];
     if timed > 0 && driver.tells_capacity() {
@@ -236,7 +238,8 @@ async fn questions(driver: &Arc<Driver>, timed: usize, in_flight: u16) -> Vec<Ph
     phases
 }
 
-/// Calls nothing for --rest; the CPU time of the server in each --interval, in milliseconds.
+/// Calls nothing for --rest; returns the CPU time of the server in each --interval, in
+/// milliseconds.
 async fn rest(pid: i32, args: &Args) -> Result<Vec<u128>, String> {
     let mut left = args.rest.unwrap_or_default();
     let mut taken = Vec::new();
@@ -250,7 +253,7 @@ async fn rest(pid: i32, args: &Args) -> Result<Vec<u128>, String> {
     Ok(taken)
 }
 
-/// All calls of a volume's life, each on every volume before the next one.
+/// Makes all calls of a volume's life, each on every volume before the next one.
 async fn lives(driver: &Arc<Driver>, count: usize, args: &Args) -> Result<Vec<Phase>, String> {
     let volumes = driver.volumes(count);
     for volume in &volumes {
@@ -280,13 +283,13 @@ async fn lives(driver: &Arc<Driver>, count: usize, args: &Args) -> Result<Vec<Ph
     Ok(phases)
 }
 
-/// A volume that was not made has no further calls.
+/// Returns the volumes that exist. The others get no further calls.
 fn made(volumes: &[Arc<Volume>]) -> Vec<Arc<Volume>> {
     let made = volumes.iter().filter(|volume| volume.is_made());
     made.cloned().collect()
 }
 
-/// Files that have come to rest: on the disk, as those of a volume that is deleted one day.
+/// Writes files and syncs them, because the files of a deleted volume are usually on the disk.
 fn fill_with_files(target: &Path, count: usize) -> std::io::Result<()> {
     const PER_DIRECTORY: usize = 1000;
     if count == 0 {

@@ -1,16 +1,17 @@
-//! Reclaiming against `rm -rf`: the same tree twice on one loop-mounted filesystem, removed once by
-//! the machine's rm and once by the driver, from the call of `DeleteVolume` until the trash is empty.
-//! Also how long the reply to `DeleteVolume` takes for an empty volume and for a full one.
+//! Compares reclaiming with `rm -rf`: the same tree twice on one loop-mounted filesystem, removed
+//! once by the machine's rm and once by the driver, from the call of `DeleteVolume` until the trash
+//! is empty. Also compares the time of `DeleteVolume` for an empty volume and for a full one.
 //!
 //! Usage: cargo bench --bench reclaim [-- FILESYSTEM...], as root in a private mount namespace
 //! (hack/private-ns.sh as cargo's runner); benches/run.sh reclaim writes benches/results/reclaim.tsv.
-//! Env:   ROUNDS  how often each is done (default 5)
+//!
+//! Env:   ROUNDS  repetitions of each measurement (default 5)
 //!        SCALE   percent of the trees' size (default 100)
-//!        SHAPES  only the shapes whose names contain this
+//!        SHAPES  only the shapes whose names contain this text
 //!        TABLE   a file that the ratios are added to
 //!
-//! Exit code 1 when rm wins, or a full volume's reply takes more than twice an empty one's; the
-//! minimum decides, for it has the least of others' noise in it.
+//! Exit code 1 when rm wins, or when the reply for a full volume takes more than twice as long as
+//! for an empty one. The minimum decides, because other work disturbs it least.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 #[allow(dead_code, unreachable_pub)]
@@ -63,7 +64,7 @@ const SHAPES: [Shape; 4] = [
     },
 ];
 
-/// The sizes of the files, in turn.
+/// The sizes of the files, repeated in this order.
 const SIZES: [usize; 4] = [0, 1 << 10, 4 << 10, 16 << 10];
 
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
 
 type Times = (Vec<Duration>, Vec<Duration>);
 
-/// What a bench of removing does besides.
+/// The measurements of a bench that removes trees.
 trait Removes {
     fn compare(&self, shape: &Shape, cold: bool, replies: &mut Times) -> Times;
     fn delete(&self, id: &str) -> Duration;
@@ -140,7 +141,7 @@ impl Removes for Bench {
             self.settle(cold);
             replies.0.push(self.delete(&empty));
             self.await_empty();
-            // Each is the first to be made and to be removed as often as the other.
+            // Each tree is equally often the first to be created and to be removed.
             made.rotate_left(round % 2);
             let [(by_rm, data), (by_driver, _)] = &made;
             for turn in [round % 2, (round + 1) % 2] {

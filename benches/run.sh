@@ -1,22 +1,23 @@
 #!/bin/sh
-# Measures the shipped binary beside the bare system calls below it, on the root filesystem and on an XFS in an image,
-# and writes the tables into benches/results. Mounts only in a private mount namespace, and removes what it made.
+# Compares the release binary with the bare system calls below it, on the root filesystem and on an XFS in an image, and
+# writes the tables into benches/results. Mounts only in a private mount namespace, and removes all that it created.
 #
 # Usage: run.sh              measure everything, at most ten minutes
-#        run.sh enforcement  measure the cost of enforced sizes, on btrfs, which this kernel can; also calls beside
-#                            snapshots, the CPU time after deletions, and the space that quota ids leave on an XFS
+#        run.sh enforcement  measure the cost of enforced sizes, on btrfs, where this kernel enforces them; also
+#                            calls with snapshots present, the CPU time after deletions, and the space that quota ids
+#                            leave on an XFS
 #        run.sh reclaim [FILESYSTEM...]  measure the removal of trees beside rm -rf
 #        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
-#        run.sh compare REVISION  measure this version and another one in turns, and print the ratios
-#        run.sh steady       let volumes live and die for DURATION, and compare the first interval with the last
-# Needs: what hack/setup.sh installs; root, for the mounts.
+#        run.sh compare REVISION  measure this version and another one alternately, and print the ratios
+#        run.sh steady       create and delete volumes for DURATION, and compare the first interval with the last
+# Needs: the parts of hack/setup.sh; root, for the mounts.
 # Env:   CARGO_TARGET_DIR  absolute
 #        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
 #        RESULTS           the directory of the tables, default: benches/results
 #        PAGE              the page that lists the missed targets, default: docs/performance.md
-#        ROUNDS, MEASURE   how often each thing is measured, and how many operations at a time, default: 5, 200
+#        ROUNDS, MEASURE   the rounds of each measurement, and the operations in each, default: 5, 200
 #        SCALE             of reclaim and copies: percent of the trees' sizes, default: 100
-#        DURATION          how long steady takes, default: 1h
+#        DURATION          the duration of steady, default: 1h
 set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-tables}

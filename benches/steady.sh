@@ -1,6 +1,6 @@
 #!/bin/sh
-# The inside of run.sh steady: volumes live and die beside a thousand that stay; prints what the first and the last
-# interval were like.
+# The inner part of run.sh steady: creates and deletes volumes while a thousand others stay, and prints the first and
+# the last interval.
 #
 # Env: LOAD, ROOTCELLAR as run.sh sets them; BENCH_DIR
 #      DURATION, INTERVAL  of the load and of one report, as 90s, 5m or 1h, default: 1h, 60s

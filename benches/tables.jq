@@ -8,14 +8,15 @@ def mib: . / 1024 * 10 | round / 10 | tostring;
 def verdict: if . then "yes" else "no" end;
 def target($on; $what; $measured; $at_most): {$on, $what, measured: ($measured | hundredths), limit: "at most \($at_most)",
     held: ($measured <= $at_most)};
-# A call that may wait for a disk, in units of Probe: the driver's figure beside Probe, a hand-over and the floor alone.
+# A call that may wait for a disk, in units of Probe: the driver's figure, and the sum of Probe, a hand-over and the
+# floor.
 def beside_probe($most): target(.fs; "\(.call) ÷ Probe, 1 000 volumes, 1 in flight"; .load.time / .probe.time; $most)
     + {least: ((.probe.time + .hand_over + .floor.time) / .probe.time | hundredths)};
 
 # Of all rounds of one measurement the best median and the best rate, which other work on the machine disturbed least,
-# and the median of the p99s. `time` is what is compared. With one in flight it is the median. With more in flight than
-# CPUs the median of the floor is that of a thread which has a CPU, and leaves out that it waits for one: so there it is
-# the mean, from the rate.
+# and the median of the p99s. `time` is the compared figure. With one call in flight it is the median. With more calls
+# in flight than CPUs it is the mean, from the rate, because the floor's median then leaves out the time that a thread
+# waits for a CPU.
 def of(lines; $program; $phase; $in_flight):
     [lines | select(.program == $program) | .phases[] | select(.phase == $phase and .count > 0)]
     | if length == 0 then null else

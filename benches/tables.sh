@@ -1,19 +1,19 @@
 #!/bin/sh
-# The inside of run.sh: measures, and writes targets.tsv, calls.tsv and process.tsv.
+# The inner part of run.sh: measures, and writes targets.tsv, calls.tsv and process.tsv.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR, RESULTS, PAGE, ROUNDS, MEASURE
-#      VOLUMES  how many volumes are present, one number after the other, default: 0 1000 10000
-#      FILES    how many files a full volume has, default: 100000
-#      SECONDS_IN_ALL  how long to go on repeating; everything is measured once, default: 400
+#      VOLUMES  the numbers of present volumes, one after the other, default: 0 1000 10000
+#      FILES    the number of files in a full volume, default: 100000
+#      SECONDS_IN_ALL  the time for repetitions; everything is measured at least once, default: 400
 set -eu
 . benches/inside.sh
 . benches/results.sh
 rounds=${ROUNDS:-5} measure=${MEASURE:-200} levels=${VOLUMES:-0 1000 10000} files=${FILES:-100000}
 results=$work/results
 
-# Each part has its share of the time: on a slow disk fewer rounds are made, never none.
+# Each part has its share of the time. On a slow disk it has fewer rounds, but at least one.
 started=$(date +%s) parts=0 share=$((${SECONDS_IN_ALL:-400} / (2 * ($(echo "$levels" | wc -w) + 1))))
-part() { # WHAT-IT-IS
+part() { # DESCRIPTION
     parts=$((parts + 1)) round=0
     echo "bench: $fs, $1" >&2
 }
@@ -22,7 +22,7 @@ another_round() {
     [ "$round" -eq 1 ] || { [ "$round" -le "$rounds" ] && [ "$(date +%s)" -lt $((started + parts * share)) ]; }
 }
 
-# Keeps one line of a program's output with what it is of. A failed call is in the line, and fails the bench.
+# Stores one line of a program's output with its origin. A failed call is in the line, and fails the bench.
 keep() { # PART PROGRAM PRESENT [argument...]
     of=$1 program=$2 present=$3 failed=0
     shift 3
@@ -32,7 +32,7 @@ keep() { # PART PROGRAM PRESENT [argument...]
         --argjson failed "$failed" '. + {$fs, $part, $program, $present, $failed}' "$work/line" >>"$results"
 }
 
-# Floor and driver in turns, beside so many volumes.
+# Measures floor and driver alternately, with this many volumes present.
 beside() { # HOW-MANY MORE
     part "$1 volumes"
     if [ "$2" -gt 0 ]; then

@@ -1,4 +1,4 @@
-//! The CO's side of a CSI driver's socket.
+//! The container orchestrator's side of a CSI driver's socket.
 
 pub(crate) mod process;
 pub(crate) mod steady;
@@ -23,10 +23,10 @@ use uuid::Uuid;
 use super::common::targets;
 use super::common::{Phase, Times};
 
-/// Too large for btrfs to keep it beside the inode, so that a copy references a block.
+/// Too large for btrfs to store it inline, so that a copy references a block.
 const BLOCK: [u8; 4096] = [b'x'; 4096];
 
-/// What the volumes are to be like and where they are mounted.
+/// The requested properties of the volumes, and the directory of their targets.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) target_dir: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) enum Call {
     Unpublish,
     Unstage,
     Delete,
-    /// No call of its own: a pod mounts the volume, writes into it and ends.
+    /// Not a call of the specification: a pod mounts the volume, writes into it and ends.
     Pod,
 }
 
@@ -70,7 +70,7 @@ impl Call {
     }
 }
 
-/// A volume and the paths the kubelet has for it.
+/// A volume and its paths in the kubelet's directory.
 #[derive(Debug)]
 pub(crate) struct Volume {
     name: String,
@@ -84,25 +84,25 @@ impl Volume {
         self.made.get().is_some()
     }
 
-    /// Where it is mounted.
+    /// Returns the path at which it is mounted.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Makes what the kubelet makes before it calls.
+    /// Creates the directories that the kubelet creates before its calls.
     pub(crate) fn make_places(&self) -> std::io::Result<()> {
         targets::make_parent(&self.target)?;
         std::fs::create_dir_all(&self.staging)
     }
 
-    /// Removes what the kubelet removes after it called.
+    /// Removes the directories that the kubelet removes after its calls.
     pub(crate) fn remove_places(&self) -> std::io::Result<()> {
         targets::remove_parents(&self.staging)?;
         targets::remove_parents(&self.target)
     }
 }
 
-/// A driver behind a socket, and what it can do.
+/// A driver behind a socket, and its capabilities.
 #[derive(Debug)]
 pub(crate) struct Driver {
     channel: Channel,
@@ -114,7 +114,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Connects and asks what the driver can do.
+    /// Connects and reads the driver's capabilities.
     pub(crate) async fn connect(socket: &Path, wanted: Wanted) -> Result<Self, String> {
         let shown = socket.display();
         let channel = Endpoint::try_from(format!("unix://{shown}"))
@@ -166,7 +166,7 @@ impl Driver {
         })
     }
 
-    /// The life of a volume, in the calls that this driver knows.
+    /// Returns the calls in the life of a volume that this driver supports.
     pub(crate) fn life(&self) -> Vec<Call> {
         let mut calls = vec![Call::Create];
         calls.extend(self.stages.then_some(Call::Stage));
@@ -178,17 +178,17 @@ impl Driver {
         calls
     }
 
-    /// Whether the driver knows `GetCapacity`.
+    /// Returns whether the driver supports `GetCapacity`.
     pub(crate) fn tells_capacity(&self) -> bool {
         self.tells_capacity
     }
 
-    /// Volumes that are not made yet.
+    /// Returns volumes that do not exist yet.
     pub(crate) fn volumes(&self, count: usize) -> Vec<Arc<Volume>> {
         (0..count).map(|_| Arc::new(self.volume())).collect()
     }
 
-    /// A volume that is not made yet.
+    /// Returns a volume that does not exist yet.
     pub(crate) fn volume(&self) -> Volume {
         let name = format!("pvc-{}", Uuid::new_v4());
         let staging = format!("{name}-staging");
@@ -200,7 +200,7 @@ impl Driver {
         }
     }
 
-    /// Makes one call and says how long it took; the error is the code and the message.
+    /// Makes one call and returns its duration; the error is the code and the message.
     pub(crate) async fn timed(
         &self,
         call: Call,
@@ -240,7 +240,7 @@ impl Driver {
         }
     }
 
-    /// What the provisioner sends.
+    /// Sends the provisioner's request for a volume.
     async fn create(&self, volume: &Volume) -> Result<(), Status> {
         let topologies: Vec<_> = self.topology.clone().into_iter().collect();
         let request = csi::CreateVolumeRequest {
@@ -262,12 +262,12 @@ impl Driver {
         let made = answer
             .volume
             .ok_or_else(|| Status::internal("the answer holds no volume"))?;
-        // A volume is made once in its life.
+        // A volume is created once.
         let _ = volume.made.set(made);
         Ok(())
     }
 
-    /// The provisioner's request for each class and segment.
+    /// Sends the provisioner's request for each class and segment.
     async fn capacity(&self) -> Result<(), Status> {
         let request = csi::GetCapacityRequest {
             volume_capabilities: vec![capability()],
@@ -278,7 +278,7 @@ impl Driver {
         controller.get_capacity(request).await.map(drop)
     }
 
-    /// The snapshotter's request.
+    /// Sends the snapshotter's request.
     async fn snapshot(&self, volume: &Volume) -> Result<(), Status> {
         let request = csi::CreateSnapshotRequest {
             source_volume_id: made(volume)?.volume_id.clone(),
@@ -289,7 +289,7 @@ impl Driver {
         controller.create_snapshot(request).await.map(drop)
     }
 
-    /// The kubelet's requests for a pod that writes one block.
+    /// Makes the kubelet's calls for a pod that writes one block.
     async fn pod(&self, volume: &Volume) -> Result<(), Status> {
         volume.make_places()?;
         let node_calls = [Call::Stage, Call::Publish, Call::Unpublish, Call::Unstage];
@@ -304,7 +304,7 @@ impl Driver {
         Ok(volume.remove_places()?)
     }
 
-    /// What the kubelet sends.
+    /// Sends the kubelet's request.
     async fn on_node(&self, call: Call, volume: &Volume) -> Result<(), Status> {
         let mut node = NodeClient::new(self.channel.clone());
         let made = made(volume)?;
@@ -360,13 +360,13 @@ impl Driver {
         }
     }
 
-    /// The kubelet tells the staging path only to a driver that stages.
+    /// The kubelet sends the staging path only to a driver that stages.
     fn staging_of(&self, path: String) -> String {
         Some(path).filter(|_| self.stages).unwrap_or_default()
     }
 }
 
-/// Waits until the driver says that it is ready; one that does not say is.
+/// Waits until the driver reports that it is ready. A reply without that field means ready.
 async fn ready(channel: &Channel, patience: Duration) -> Result<(), String> {
     let until = Instant::now() + patience;
     loop {
@@ -384,7 +384,8 @@ async fn ready(channel: &Channel, patience: Duration) -> Result<(), String> {
     }
 }
 
-/// Makes one call on every volume, so many at once. What fails is counted and not tried again.
+/// Makes one call on every volume, this many at the same time. A failure is counted and not tried
+/// again.
 pub(crate) async fn phase(
     driver: &Arc<Driver>,
     name: &str,
@@ -420,7 +421,7 @@ pub(crate) async fn phase(
     times.phase(name, started.elapsed())
 }
 
-/// The code of a failure; the first one is told in full.
+/// Returns the code of a failure; the first one is printed in full.
 fn tell(call: Call, status: &Status, told: &AtomicBool) -> String {
     let code = code_name(status.code());
     if !told.swap(true, Ordering::Relaxed) {
@@ -429,7 +430,7 @@ fn tell(call: Call, status: &Status, told: &AtomicBool) -> String {
     code
 }
 
-/// A code as the specification writes it.
+/// Returns a code in the spelling of the specification.
 fn code_name(code: tonic::Code) -> String {
     let mut name = String::new();
     for letter in format!("{code:?}").chars() {
@@ -446,7 +447,7 @@ fn made(volume: &Volume) -> Result<&csi::Volume, Status> {
     volume.made.get().ok_or_else(unmade)
 }
 
-/// What every driver of mounts accepts.
+/// Returns a capability that every driver of mounts accepts.
 fn capability() -> VolumeCapability {
     VolumeCapability {
         access_mode: Some(AccessMode {

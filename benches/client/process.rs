@@ -1,4 +1,4 @@
-//! The server's process: what it takes of the machine.
+//! The resources of the server's process.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::Serialize;
 
-/// What a process takes.
+/// The resources that a process uses.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -21,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Looks at a process; the error is a sentence.
+    /// Measures a process; the error is a sentence.
     pub(crate) fn look(pid: i32) -> Result<Self, String> {
         let told =
             |error: std::io::Error| format!("cannot look at the server, process {pid}: {error}");
@@ -48,7 +48,7 @@ impl Process {
     }
 }
 
-/// The process that listens on a socket, as the kernel tells it.
+/// Returns the process that listens on a socket, as the kernel reports it.
 pub(crate) async fn listener_of(socket: &Path) -> Result<i32, String> {
     let told = |error: std::io::Error| format!("cannot connect to {}: {error}", socket.display());
     let stream = tokio::net::UnixStream::connect(socket)

@@ -1,4 +1,4 @@
-//! The same work for a long time: does the driver get slower, does it grow?
+//! The same work for a long time, to see whether the driver becomes slower or grows.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use super::process::Process;
 use super::{Call, Driver, tell};
 use crate::common::{self, Phase, Times};
 
-/// How long, and how often to report.
+/// The duration of the run and of an interval.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) lasts: Duration,
@@ -18,7 +18,7 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
 }
 
-/// What one interval was like.
+/// The measurements of one interval.
 #[derive(Debug, serde::Serialize)]
 struct Facts {
     seconds: u64,
@@ -26,7 +26,7 @@ struct Facts {
     server: Process,
 }
 
-/// The times of each call, since they were last taken.
+/// The times of each call since the last report.
 #[derive(Debug)]
 struct Interval {
     calls: Vec<(Call, Times)>,
@@ -55,7 +55,8 @@ impl Interval {
     }
 }
 
-/// Lets volumes live and die, so many at once, and reports every interval; whether nothing failed.
+/// Creates and deletes volumes, this many at the same time, and reports every interval; returns
+/// whether no call failed.
 pub(crate) async fn run(driver: &Arc<Driver>, plan: Plan) -> Result<bool, String> {
     let life: Arc<[Call]> = driver.life().into();
     let current = Arc::new(Mutex::new(Interval::new(&life)));
@@ -92,14 +93,14 @@ pub(crate) async fn run(driver: &Arc<Driver>, plan: Plan) -> Result<bool, String
         let ended = worker.await.map_err(|panic| panic.to_string())?;
         ended.map_err(|error| format!("cannot make or remove a target's directory: {error}"))?;
     }
-    // What ended after the last report.
+    // The calls that ended after the last report.
     let mut interval = current.lock().unwrap_or_else(PoisonError::into_inner);
     let rest = std::mem::replace(&mut *interval, Interval::new(&life)).phases();
     Ok(good && rest.iter().all(Phase::is_good))
 }
 
-/// One volume from its making to its end. What failed is not tried again, but all that follows is
-/// called, so that nothing is left.
+/// Makes all calls of one volume's life. It repeats no failed call, but makes all later ones, so
+/// that nothing is left.
 async fn live(driver: &Driver, life: &[Call], current: &Mutex<Interval>) -> std::io::Result<()> {
     let volume = driver.volume();
     volume.make_places()?;

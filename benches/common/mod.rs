@@ -1,4 +1,4 @@
-//! How both programs gather times and show them: the same statistics in the same form.
+//! The statistics of both programs, in the same form.
 
 pub(crate) mod targets;
 
@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// How much a run does.
+/// The amount of work of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Work {
-    /// Make so many volumes
+    /// Create this number of volumes
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) volumes: usize,
 
-    /// Time so many operations of each kind while the volumes are there
+    /// Time this number of operations of each kind while the volumes exist
     #[arg(long, value_name = "M")]
     pub(crate) measure: Option<usize>,
 
-    /// Keep so many operations going
+    /// Keep this number of operations in flight
     #[arg(long, value_name = "C", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) in_flight: u16,
 }
 
-/// What came of the operations of one phase.
+/// The results of the operations of one phase.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     taken: Vec<Duration>,
@@ -33,7 +33,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Counts one operation; a failed one is told by its code and its time is not counted.
+    /// Counts one operation. A failed one is counted under its code, without its time.
     pub(crate) fn add(&mut self, took: Duration, code: Option<String>) {
         match code {
             None => self.taken.push(took),
@@ -41,7 +41,7 @@ impl Times {
         }
     }
 
-    /// Takes over what another worker counted.
+    /// Adds the counts of another worker.
     pub(crate) fn merge(&mut self, other: Self) {
         self.taken.extend(other.taken);
         for (code, count) in other.failed {
@@ -49,7 +49,7 @@ impl Times {
         }
     }
 
-    /// The statistics of a phase that lasted so long.
+    /// Returns the statistics of a phase of this duration.
     pub(crate) fn phase(mut self, name: &str, lasted: Duration) -> Phase {
         self.taken.sort_unstable();
         Phase {
@@ -78,14 +78,14 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// Whether nothing failed.
+    /// Returns whether no operation failed.
     pub(crate) fn is_good(&self) -> bool {
         self.errors.is_empty()
     }
 }
 
 /// Prints the phases of one run: a table for people, or one JSON object in one line. `facts` is
-/// what else there is to know of the run.
+/// further information on the run.
 pub(crate) fn print(json: bool, facts: &impl Serialize, phases: &[Phase]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let facts = serde_json::to_value(facts)?;
@@ -103,14 +103,14 @@ pub(crate) fn print(json: bool, facts: &impl Serialize, phases: &[Phase]) -> io:
     Ok(())
 }
 
-/// The heads of the columns that [`row`] fills.
+/// Returns the headings of the columns that [`row`] fills.
 pub(crate) fn heading() -> String {
     let [phase, count, p50, p99, max, rate] =
         ["phase", "count", "p50 us", "p99 us", "max us", "per s"];
     format!("{phase:<10}{count:>8}{p50:>11}{p99:>11}{max:>11}{rate:>11}  errors")
 }
 
-/// One phase in columns.
+/// Returns one phase in columns.
 pub(crate) fn row(phase: &Phase) -> String {
     let errors: Vec<String> = phase
         .errors
@@ -133,13 +133,13 @@ pub(crate) fn row(phase: &Phase) -> String {
     )
 }
 
-/// The nearest-rank percentile of sorted times; zero of none.
+/// Returns the nearest-rank percentile of sorted times, or zero without any.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// To a tenth, which is finer than any clock here.
+/// Rounds to a tenth, which is finer than any clock here.
 fn microseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e7).round() / 10.0
 }

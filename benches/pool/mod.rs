@@ -1,5 +1,5 @@
-//! What benches of the domain share: a driver over one pool on a filesystem of its own, and how two
-//! things that were timed are told apart.
+//! Shared by the benches of the domain: a driver over one pool on a filesystem of its own, and the
+//! comparison of two timed operations.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,7 +19,7 @@ use support::loops::{LoopMount, run};
 /// The size of every volume.
 const SIZE: u64 = 1 << 30;
 
-/// A number from the environment.
+/// Returns a number from the environment.
 pub fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
@@ -40,7 +40,7 @@ pub fn record(filesystem: &str, figure: &str, measured: f64, target: Option<(&st
     table.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-/// Prints minimum and median of both, and their ratios; the ratio of the minima.
+/// Prints minimum and median of both, and their ratios; returns the ratio of the minima.
 pub fn report(case: &str, one: (&str, Vec<Duration>), other: (&str, Vec<Duration>)) -> f64 {
     let sorted = |mut times: Vec<Duration>| {
         times.sort();
@@ -61,7 +61,7 @@ pub fn report(case: &str, one: (&str, Vec<Duration>), other: (&str, Vec<Duration
 pub struct Bench {
     pub volumes: Arc<Volumes>,
     pub pool: PathBuf,
-    // Dropped after the driver has closed what it holds there.
+    // Dropped after the driver has closed its descriptors there.
     _disk: LoopMount,
     _dir: tempfile::TempDir,
 }
@@ -72,7 +72,7 @@ impl Drop for Bench {
     }
 }
 
-/// A request for a volume, as a copy if there is a source.
+/// Returns a request for a volume, which is a copy if there is a source.
 pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
     let mut class = Class::default();
     class.copies.copy = true;
@@ -123,7 +123,7 @@ impl Bench {
             _disk: disk,
             _dir: dir,
         };
-        // A pool that holds nothing is measured, which would be in the way.
+        // The driver measures an empty pool, which would disturb the times.
         bench.make("always there");
         bench
     }
@@ -145,7 +145,7 @@ impl Bench {
         }
     }
 
-    /// Both begin with nothing dirty, and with caches alike.
+    /// Both measurements start without dirty pages, and with the same state of the caches.
     pub fn settle(&self, cold: bool) {
         let pool = File::open(&self.pool).unwrap();
         rustix::fs::syncfs(&pool).unwrap();
@@ -158,7 +158,7 @@ impl Bench {
     }
 }
 
-/// What is in a directory.
+/// Returns the entries of a directory.
 pub fn list(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()

@@ -1,4 +1,4 @@
-//! The provisioner's and the kubelet's side of the socket.
+//! The calls of the provisioner and the kubelet.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -23,7 +23,7 @@ use super::report::Failure;
 /// How long a call may take before the demo gives up.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Clients of the services of CSI over one connection, which is made anew after a restart.
+/// Clients of the services of CSI over one connection, which reconnects after a restart.
 pub(super) struct Clients {
     /// The identity service.
     pub(super) identity: IdentityClient<Channel>,
@@ -34,7 +34,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Clients that connect to the socket when they are first used.
+    /// Creates clients that connect to the socket on first use.
     pub(super) fn new(socket: &Path) -> Result<Self, Error> {
         let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
             .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
@@ -47,7 +47,7 @@ impl Clients {
     }
 }
 
-/// The answer of a call that must succeed, and how long it took.
+/// Returns the reply of a call that must succeed, and its duration.
 pub(super) async fn call<T>(
     rpc: &str,
     answer: impl Future<Output = Result<Response<T>, Status>>,
@@ -59,7 +59,7 @@ pub(super) async fn call<T>(
     }
 }
 
-/// The message of a call that must be refused with `code`, and how long it took.
+/// Returns the message of a call that must be refused with `code`, and its duration.
 pub(super) async fn refused<T>(
     rpc: &str,
     code: Code,
@@ -91,7 +91,7 @@ fn shown(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
-/// A claim, the volume made for it, and where the kubelet wants it.
+/// A claim, its volume, and the kubelet's target path.
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     /// The claim's name.
@@ -100,17 +100,17 @@ pub(super) struct Claim {
     pub(super) size: i64,
     /// The name of the volume.
     pub(super) volume: String,
-    /// The id the driver gave the volume.
+    /// The volume's id from the driver.
     pub(super) id: String,
     /// The target path: the kubelet makes its parent, the driver the last component.
     pub(super) target: PathBuf,
 }
 
 impl Claim {
-    /// The namespace the claims are in.
+    /// The namespace of the claims.
     pub(super) const NAMESPACE: &str = "shop";
 
-    /// A claim of a pod of its own, without a volume yet.
+    /// Creates a claim of a pod of its own, without a volume yet.
     pub(super) fn new(name: &'static str, size: i64, kubelet: &Path) -> Self {
         let volume = format!("pvc-{}", short_id());
         let target = kubelet
@@ -128,7 +128,7 @@ impl Claim {
         }
     }
 
-    /// What the external provisioner sends, with `--extra-create-metadata`.
+    /// Returns the external provisioner's request, with `--extra-create-metadata`.
     pub(super) fn create_request(&self) -> CreateVolumeRequest {
         let parameters = [
             ("csi.storage.k8s.io/pvc/namespace", Self::NAMESPACE),
@@ -147,7 +147,7 @@ impl Claim {
         }
     }
 
-    /// What the kubelet sends.
+    /// Returns the kubelet's request.
     pub(super) fn publish_request(&self, readonly: bool) -> NodePublishVolumeRequest {
         NodePublishVolumeRequest {
             volume_id: self.id.clone(),
@@ -160,13 +160,13 @@ impl Claim {
     }
 }
 
-/// The beginning of a UUID: Kubernetes uses whole ones, which fill a line each.
+/// Returns the first digits of a UUID, because a complete one fills a line.
 fn short_id() -> String {
     let id = Uuid::new_v4().simple().to_string();
     id.chars().take(8).collect()
 }
 
-/// What a `ReadWriteOnce` claim becomes.
+/// Returns the capability of a `ReadWriteOnce` claim.
 fn capability() -> VolumeCapability {
     VolumeCapability {
         access_mode: Some(AccessMode {

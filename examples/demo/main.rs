@@ -1,5 +1,5 @@
 //! `make demo`: the real server in a temporary directory, and this process as provisioner and
-//! kubelet. Everything it mounts is in a mount namespace of its own, which ends with it.
+//! kubelet. All its mounts are in a mount namespace of its own, which ends with it.
 
 mod client;
 mod place;
@@ -22,7 +22,7 @@ use server::Server;
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
 
-/// What every step of the story works with.
+/// The resources of every step of the story.
 struct Demo {
     binary: PathBuf,
     place: Place,
@@ -43,9 +43,9 @@ fn main() -> ExitCode {
     })
 }
 
-/// Plays the story; a step that goes otherwise than it should is a failure.
+/// Plays the story; a step with another result than the expected one is a failure.
 fn run(binary: PathBuf) -> Result<ExitCode> {
-    // Before anything starts a thread: a namespace is entered by the calling thread alone.
+    // Before anything starts a thread, because only the calling thread enters a namespace.
     let namespace = place::enter_namespace()?;
     let place = Place::make(&std::env::temp_dir())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -74,7 +74,7 @@ async fn play(binary: PathBuf, place: Place, report: Report<io::Stdout>) -> Resu
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
-            // Read before the server is told to stop, which it logs as well.
+            // Read before the server's stop, which it logs as well.
             let log = demo.place.log_tail();
             let stopped = demo.server.stop().await;
             demo.report
@@ -86,12 +86,12 @@ async fn play(binary: PathBuf, place: Place, report: Report<io::Stdout>) -> Resu
     }
 }
 
-/// The error of a report whose output nobody takes.
+/// Returns the error of a report that cannot be printed.
 fn cannot_print(source: io::Error) -> Error {
     failed("write to", "/dev/stdout", source)
 }
 
-/// Ends at SIGINT or SIGTERM; where they cannot be waited for, never.
+/// Returns at SIGINT or SIGTERM, or never if they cannot be awaited.
 async fn told_to_stop() {
     let terminate = async {
         match signal(SignalKind::terminate()) {

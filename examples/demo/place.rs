@@ -1,4 +1,4 @@
-//! Where the demo happens: a mount namespace and a temporary directory, both its own.
+//! The demo's mount namespace and temporary directory.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,10 +17,10 @@ use uuid::Uuid;
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 const OVERLAYFS_SUPER_MAGIC: FsWord = 0x794c_7630;
 
-/// How many lines of the server's log a failure shows.
+/// The number of lines of the server's log that a failure shows.
 const LOG_TAIL: usize = 20;
 
-/// How the demo's mounts are kept from the rest of the system.
+/// The isolation of the demo's mounts from the rest of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Namespace {
     /// By a mount namespace.
@@ -39,7 +39,7 @@ impl fmt::Display for Namespace {
 }
 
 /// Moves this process, which must not have threads yet, into a mount namespace that propagates
-/// nothing; where that takes privileges it has not, into a user namespace as well.
+/// nothing. Without the privileges for that it enters a user namespace as well.
 pub(super) fn enter_namespace() -> Result<Namespace> {
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     let namespace = match unshare(CloneFlags::CLONE_NEWNS) {
@@ -73,7 +73,7 @@ fn not_allowed(error: impl fmt::Display) -> Error {
     )
 }
 
-/// A temporary directory of the demo's own.
+/// The demo's temporary directory.
 #[derive(Debug)]
 pub(super) struct Place {
     root: PathBuf,
@@ -81,9 +81,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes a new directory in `base`, with the directories a node would have.
+    /// Creates a new directory in `base`, with the directories of a node.
     pub(super) fn make(base: &Path) -> Result<Self> {
-        // The kubelet's mounts and the server's flags take no links and no relative paths.
+        // The kubelet's mounts and the server's flags accept neither links nor relative paths.
         let base = fs::canonicalize(base).map_err(|error| failed("use", base, error))?;
         let id = Uuid::new_v4().simple().to_string();
         let root = base.join(format!("rootcellar-demo-{}", &id[..8]));
@@ -121,7 +121,7 @@ impl Place {
         self.root.join("kubelet")
     }
 
-    /// The server's own directory, which it makes.
+    /// The server's own directory, which it creates.
     pub(super) fn state(&self) -> PathBuf {
         self.root.join("state")
     }
@@ -136,7 +136,7 @@ impl Place {
         self.root.join("server.log")
     }
 
-    /// What is to be said of the filesystem, if anything.
+    /// A remark on the filesystem, or an empty string.
     pub(super) fn filesystem(&self) -> &'static str {
         match self.filesystem {
             TMPFS_MAGIC => " (on tmpfs, which only the demo may use)",
@@ -145,8 +145,8 @@ impl Place {
         }
     }
 
-    /// The `--pool` value the server is given. It promises a tenth less than is free, so that what
-    /// others write to the same disk meanwhile does not show in the pool's capacity.
+    /// Returns the server's `--pool` value. It offers a tenth less than the free space, so that
+    /// writes of others to the same disk do not show in the pool's capacity.
     pub(super) fn pool_option(&self) -> String {
         let throwaway = matches!(self.filesystem, TMPFS_MAGIC | OVERLAYFS_SUPER_MAGIC);
         let any = if throwaway { ",any-filesystem" } else { "" };
@@ -179,13 +179,13 @@ impl Place {
         Ok(names)
     }
 
-    /// Removes the directory, which only the demo and its server wrote to.
+    /// Removes the directory, to which only the demo and its server wrote.
     pub(super) fn remove(&self) -> io::Result<()> {
         remove_tree(&self.root)
     }
 }
 
-/// The error of a step that the demo itself cannot do.
+/// Returns the error of a step that the demo itself cannot do.
 pub(super) fn failed(
     what: &'static str,
     path: impl Into<PathBuf>,

@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The output of the demo.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use rootcellar::error::Error;
 
 use super::place::{Namespace, Place};
 
-/// A step that went otherwise than it should.
+/// A step with another result than the expected one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// The RPC, or what else was done.
+    /// The RPC or other action.
     pub(super) step: String,
-    /// What should have come of it.
+    /// The expected result.
     pub(super) expected: String,
-    /// What came of it.
+    /// The actual result.
     pub(super) got: String,
 }
 
 impl Failure {
-    /// A failure of `step`.
+    /// Creates a failure of `step`.
     pub(super) fn new(
         step: impl Into<String>,
         expected: impl Into<String>,
@@ -32,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// The failure of whoever stopped the demo.
+    /// Creates the failure of a demo that a user stopped.
     pub(super) fn interrupted() -> Self {
         Self::new("demo", "to be let to its end", "interrupted")
     }
@@ -44,7 +44,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Prints one line per step: what was done, what came of it, how long it took.
+/// Prints one line per step: the action, its result and its duration.
 #[derive(Debug)]
 pub(super) struct Report<W> {
     out: W,
@@ -57,12 +57,12 @@ const OUTCOME: usize = 62;
 const NOTE: usize = 72;
 
 impl<W: Write> Report<W> {
-    /// A report to `out`.
+    /// Creates a report to `out`.
     pub(super) fn new(out: W) -> Self {
         Self { out }
     }
 
-    /// The first lines: where things happen.
+    /// Prints the first lines: the paths and the isolation.
     pub(super) fn opening(&mut self, place: &Place, namespace: Namespace) -> io::Result<()> {
         let kind = place.filesystem();
         writeln!(self.out, "rootcellar {} demo", env!("CARGO_PKG_VERSION"))?;
@@ -74,12 +74,12 @@ impl<W: Write> Report<W> {
         writeln!(self.out, "  mounts     {namespace}; nobody else sees them")
     }
 
-    /// The title of a part of the story.
+    /// Prints the title of a part of the story.
     pub(super) fn title(&mut self, title: &str) -> Result<(), Failure> {
         self.print(&format!("\n{title}"))
     }
 
-    /// One step.
+    /// Prints one step.
     pub(super) fn step(
         &mut self,
         step: &str,
@@ -92,7 +92,7 @@ impl<W: Write> Report<W> {
         ))
     }
 
-    /// What is in a directory.
+    /// Prints the entries of a directory.
     pub(super) fn listing(&mut self, directory: &str, names: &[String]) -> Result<(), Failure> {
         let names = if names.is_empty() {
             "(empty)".to_owned()
@@ -102,7 +102,7 @@ impl<W: Write> Report<W> {
         self.print(&format!("  {directory:STEP$}{names}"))
     }
 
-    /// More about the step before, in lines of readable width.
+    /// Prints more about the step before, in lines of readable width.
     pub(super) fn note(&mut self, note: &str) -> Result<(), Failure> {
         let mut line = String::new();
         for word in note.split(' ') {
@@ -118,12 +118,12 @@ impl<W: Write> Report<W> {
         self.print(&format!("  {:STEP$}{line}", ""))
     }
 
-    /// The last line.
+    /// Prints the last line.
     pub(super) fn closing(&mut self, took: Duration) -> Result<(), Failure> {
         self.print(&format!("\nall as expected, in {}", time(took)))
     }
 
-    /// A step that failed, with the end of the server's log.
+    /// Prints a step that failed, with the end of the server's log.
     pub(super) fn failure(
         &mut self,
         failure: &Failure,
@@ -151,7 +151,7 @@ impl<W: Write> Report<W> {
     }
 }
 
-/// A duration with three digits or so.
+/// Returns a duration with about three digits.
 fn time(took: Duration) -> String {
     let micros = took.as_micros();
     match micros {

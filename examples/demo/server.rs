@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::place::{Place, failed};
 
-/// How long the server may take to stop.
+/// The time for the server to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -50,14 +50,14 @@ impl Server {
         self.child.id()
     }
 
-    /// How the server ended, if it has.
+    /// Returns the exit status of the server, if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
             .map_err(|error| failed("wait for", "rootcellar serve", error))
     }
 
-    /// Asks the server to stop (SIGTERM) and waits until it has; kills it if that takes too long.
+    /// Stops the server with SIGTERM and waits until it has ended; kills it after a timeout.
     pub(super) async fn stop(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {
             return Ok(status);
@@ -71,7 +71,8 @@ impl Server {
             if let Some(status) = self.ended()? {
                 return Ok(status);
             }
-            // Not a blocking sleep: the clients must hear that the server goes, or it waits for them.
+            // An asynchronous sleep, because the server waits until the clients close their
+            // connections.
             tokio::time::sleep(POLL).await;
         }
         self.child
@@ -83,7 +84,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The steps of the demo, in the order in which they are told.
+//! The steps of the demo, in their order.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,14 +18,14 @@ use super::client::{Claim, call, refused};
 use super::report::Failure;
 use super::server::Server;
 
-/// How long the server may take until it is ready, and until a deleted volume's space is free.
+/// The time for the server to become ready, and for a deleted volume's space to become free.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
 const FILE: &str = "ledger.txt";
 const TEXT: &str = "three apples, paid\n";
 
-/// Tells the whole story and removes what it made.
+/// Runs the complete story and removes all that it created.
 pub(super) async fn tell(demo: &mut Demo) -> Result<(), Failure> {
     let start = Instant::now();
     let kubelet = demo.place.kubelet();
@@ -93,7 +93,7 @@ impl Demo {
         self.report.step("NodeGetInfo", &topology.join(", "), took)
     }
 
-    /// Waits until the server says it is ready; fails at once if it ended instead.
+    /// Waits until the server is ready; fails immediately if it has ended instead.
     async fn ready(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
         let mut identity = self.clients.identity.clone();
@@ -105,7 +105,7 @@ impl Demo {
                     status.to_string(),
                 ));
             }
-            // An error is what a socket that is not there yet gives.
+            // A socket that does not exist yet gives an error.
             if let Ok(answer) = identity.probe(ProbeRequest {}).await
                 && answer.get_ref().ready == Some(true)
             {
@@ -131,7 +131,7 @@ impl Demo {
         Ok(available)
     }
 
-    /// Shows that the capacity is at least the `promised` bytes below what it was `before`.
+    /// Shows that the capacity is at least `promised` bytes below `before`.
     async fn capacity_less(&mut self, before: i64, promised: i64) -> Result<(), Failure> {
         let (available, took) = self.get_capacity().await?;
         if available > before - promised {
@@ -171,8 +171,8 @@ impl Demo {
         self.report.note(&directory)
     }
 
-    /// The directory of a claim's volume below the demo's: its name is for people, and ends in
-    /// the hash that the id ends in.
+    /// Returns the directory of a claim's volume below the demo's. The name is for people, and ends
+    /// in the same hash as the id.
     fn directory_of(&self, claim: &Claim) -> Result<String, Failure> {
         let names = self.names("pool/volumes")?;
         let hash = claim.id.rsplit('-').next().unwrap_or_default();
@@ -366,7 +366,7 @@ impl Demo {
             .step("DeleteVolume", &format!("{} deleted", claim.name), took)
     }
 
-    /// Waits until the background has reclaimed what was deleted.
+    /// Waits until all deleted volumes are reclaimed in the background.
     async fn reclaimed(&mut self) -> Result<(), Failure> {
         let start = Instant::now();
         loop {
@@ -394,7 +394,7 @@ impl Demo {
             .step("reclaim", "the trash is empty", start.elapsed())
     }
 
-    /// Shows what is left of the pool, which is nothing of the volumes, and removes it.
+    /// Shows that no volumes are left in the pool, and removes it.
     fn clean_up(&mut self) -> Result<(), Failure> {
         for below in [
             "pool",
