@@ -1,4 +1,4 @@
-# Every target that people type. The work is done by cargo and by the scripts in hack/ and csi-sanity/.
+# All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup clean
 
@@ -10,7 +10,7 @@ FS ?= dir
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-setup: ## install what is missing: Debian packages, the Rust toolchain, cargo-deny
+setup: ## install the missing parts: Debian packages, the Rust toolchain, cargo-deny, Vale
 	@hack/setup.sh
 
 build: ## build the release binary
@@ -28,23 +28,23 @@ lint: setup ## check formats, lints, shell scripts, mutants, manifests, document
 check: setup ## run lint, the unit tests and the fast integration tests: two minutes, and root only for some of them
 	@hack/test.sh check
 
-test: setup ## run everything that needs no cluster; ends with the numbers
+test: setup ## run everything that needs no cluster; ends with the counts
 	@hack/test.sh
 
 soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
 	@hack/soak.sh
 
-mutants: setup ## change each order that durability rests on, and see a test fail; takes hours
+mutants: setup ## swap steps whose order durability depends on, and expect a test to fail; takes hours
 	@hack/mutants.sh
 
-sanity: setup build ## run csi-sanity; FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota is what the pool is on
+sanity: setup build ## run csi-sanity on a pool on FS=dir (default), ext4, xfs, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota
 	@csi-sanity/run.sh $(FS)
 
-bench: ## measure the driver beside the bare system calls, and write benches/results
+bench: ## compare the driver with the bare system calls, and write benches/results
 	@benches/run.sh
 	@benches/run.sh enforcement
 
-musl: ## build the static binary that is shipped, and check that it is static and small
+musl: ## build the static binary of the image, and check that it is static and small
 	@hack/musl.sh
 
 image: ## build the static binaries and images, amd64 and arm64, as archives that nodes can load
@@ -54,7 +54,7 @@ image: ## build the static binaries and images, amd64 and arm64, as archives tha
 manifests: ## render the chart into deploy/install, which kubectl applies
 	@hack/manifests.sh write
 
-e2e: ## run the shipped manifests on a real Kubernetes of two nodes, made for it and gone after
+e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh scenarios

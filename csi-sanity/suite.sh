@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs csi-sanity once against a serving driver, and holds what it skipped against skips.md.
+# Runs csi-sanity once against a serving driver, and compares its skips with skips.md.
 #
 # Usage: suite.sh NAME SOCKET MOUNTDIR [csi-sanity flag...]
 # Needs: jq.

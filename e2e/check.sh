@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says what this machine lacks for the test cluster, before anything is installed or built.
+# Reports the parts of the test cluster that this machine lacks, before anything is installed or built.
 #
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu

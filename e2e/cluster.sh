@@ -2,9 +2,9 @@
 # Runs a command with a real Kubernetes: a control plane and two nodes, in namespaces that end with it.
 #
 # Usage: cluster.sh COMMAND [argument...]   it finds KUBECONFIG set and the node's mounts in /proc/$(cat $RUN/nodeN.pid)/root
-# Needs: root, cgroup v1 or v2, what setup.sh e2e installs, and what parts.sh built.
+# Needs: root, cgroup v1 or v2, the parts of setup.sh e2e and of parts.sh.
 # Env:   PARTS        the built parts, absolute
-#        RUN          a directory for logs and the nodes' files, absolute, made anew
+#        RUN          a directory for logs and the nodes' files, absolute, created anew
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
 #        NODE_SETUP   see node.sh
 set -eu
@@ -15,7 +15,7 @@ __inside) shift ;;
     mkdir -p "$RUN/log"
     mkfifo "$RUN/alive"
     export CGROUPS="rootcellar-e2e-$$"
-    # What outlives the namespaces is removed when the last process that holds the pipe has ended, however it ended.
+    # reap.sh removes the leftovers outside the namespaces when the last process that holds the pipe has ended, in any way.
     setsid "$(dirname "$0")/reap.sh" <"$RUN/alive" &
     reaper=$! status=0
     exec 8>"$RUN/alive"

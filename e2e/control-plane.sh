@@ -12,14 +12,14 @@ ip link set lo up
 ip link add br0 type bridge
 ip addr add "$address/24" dev br0
 ip link set br0 up
-# The address of the service `kubernetes`: no kube-proxy is needed to reach it.
+# The address of the service `kubernetes`, so that no kube-proxy is needed.
 ip addr add 10.96.0.1/32 dev lo
 sysctl -qw net.ipv4.ip_forward=1
 
 mkdir "$RUN/pki"
 openssl genrsa -out "$RUN/pki/sa.key" 2048 2>/dev/null
 openssl rsa -in "$RUN/pki/sa.key" -pubout -out "$RUN/pki/sa.pub" 2>/dev/null
-# The network namespace is private, and the cluster lives for minutes.
+# The network namespace is private, and the cluster exists for minutes.
 echo 'e2e,admin,admin,system:masters' >"$RUN/pki/tokens.csv"
 cat >"$KUBECONFIG" <<END
 apiVersion: v1

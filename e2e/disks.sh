@@ -1,7 +1,7 @@
 #!/bin/sh
-# The disks of a node of the test cluster, each an image of its own: the pool `default` on both nodes, `fast` on
-# node2 alone, `held` on both, where node2 alone can hold sizes, `reflink` on both, and `late` on node1, whose disk is made
-# and not mounted. The driver switches simple quota on when it makes the pool on `held`, which is an empty btrfs.
+# Creates the disks of a node of the test cluster, each an image: `default`, `held` and `reflink` on both nodes, `fast`
+# on node2, and `late`, which is not mounted, on node1. Only node2 can enforce the sizes of `held`: its disk is an empty
+# btrfs, on which the driver enables simple quota when it initializes the pool.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
 set -eu
@@ -16,7 +16,7 @@ case $NODE in
 node1)
     disk default 4G ext4
     disk late 1G ext4
-    # Larger than node2's, so that nothing but the parameter `enforcement` keeps a claim away.
+    # Larger than node2's, so that only the parameter `enforcement` keeps a claim away.
     disk held 3G ext4
     mkdir -p "$pools/fast"
     ;;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the snapshot-controller as deploy/snapshot-controller has it, and the chart with the pools of disks.sh; waits
+# Installs the snapshot-controller of deploy/snapshot-controller and the chart with the pools of disks.sh, and waits
 # until the driver serves.
 #
 # Usage: install.sh [argument of helm...]

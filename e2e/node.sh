@@ -1,6 +1,6 @@
 #!/bin/sh
-# One node of the test cluster: containerd and a kubelet that is started again when it ends, over directories and
-# cgroups of its own. Runs in the node's own network, mount and UTS namespaces, which cluster.sh made.
+# One node of the test cluster: containerd, and a kubelet that is restarted when it ends, with directories and cgroups
+# of its own. Runs in the node's own network, mount and UTS namespaces, which cluster.sh created.
 #
 # Usage: node.sh NUMBER
 # Env:   RUN KUBECONFIG PARTS  as in cluster.sh
@@ -14,7 +14,7 @@ here=$(dirname "$0") address=172.30.0.1$number
 hostname "$NODE"
 mkdir -p "$NODE_ROOT/cni" "$NODE_ROOT/var/upper" "$NODE_ROOT/var/work"
 
-# What a node writes below /var and /run stays its own, and goes when it does.
+# A node's files below /var and /run are its own and are removed with it.
 mount -t overlay overlay -o "lowerdir=/var,upperdir=$NODE_ROOT/var/upper,workdir=$NODE_ROOT/var/work" /var
 mount -t tmpfs tmpfs /run
 mount --make-rshared /
@@ -27,7 +27,7 @@ ip link set eth0 up
 ip route add default via 172.30.0.1
 sysctl -qw net.ipv4.ip_forward=1
 if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
-    # Kubelet refuses a cgroup that lacks one of these where the root has it.
+    # Kubelet refuses a cgroup without one of these controllers if the root cgroup has it.
     for controller in cpu cpuset memory hugetlb pids; do
         ! grep -qw "$controller" /sys/fs/cgroup/cgroup.controllers ||
             echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
@@ -35,7 +35,7 @@ if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
     mkdir -p "/sys/fs/cgroup/$CGROUP"
 else
     for hierarchy in /sys/fs/cgroup/*/; do mkdir -p "$hierarchy$CGROUP"; done
-    # In v1 a new cgroup has no processors and takes no process.
+    # In v1 a new cgroup has no processors and accepts no process.
     for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$CGROUP/$file"; done
 fi
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds what the test cluster is made of, from Go modules at the versions of go.mod: Kubernetes, the stock
-# csi-provisioner, csi-resizer, csi-snapshotter and snapshot-controller, the last with its CRDs and manifests, a stand-in
-# for the registrar, and an archive for every image that the manifests and tests name.
+# Builds the programs of the test cluster, from Go modules at the versions of go.mod: Kubernetes, the stock sidecars and
+# snapshot-controller, and a stand-in for the registrar. Copies the CRDs and manifests of snapshot-controller, and
+# writes an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
@@ -13,7 +13,7 @@ version=$(go list -m -f '{{.Version}}' $k8s)
 minor=${version#v1.}
 stamp=k8s.io/component-base/version
 flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=${minor%%.*}"
-# Without the paths of this machine, so that a build with another module cache finds the objects compiled before.
+# Without the paths of this machine, so that a build with another module cache reuses the compiled objects.
 GOFLAGS="$(go env GOFLAGS) -trimpath"
 export CGO_ENABLED=0 GOFLAGS
 mkdir -p "$PARTS/bin" "$PARTS/images"
@@ -40,7 +40,7 @@ if [ "${1:-}" = conformance ]; then
     build ginkgo build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
 fi
 
-# What deploy/snapshot-controller names by its address, from the modules that hold the same files.
+# Copies the files that deploy/snapshot-controller names by address from the modules with the same files.
 from_module() { # MODULE DIRECTORY NAME
     module=$(go -C snapshotter mod download -json "$1" | jq -er '.Dir // error(.Error)')
     cp -R --no-preserve=mode "$module/$2" "$PARTS/snapshot-controller/$3"
@@ -59,7 +59,7 @@ image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
 }
 sig=registry.k8s.io/sig-storage tests=registry.k8s.io/e2e-test-images busybox=/bin/busybox=/bin/busybox
 image pause registry.k8s.io/pause:3.10 /bin/sleep,2147483647 $busybox
-# The names that Kubernetes' suites ask for are busybox too: they only use its shell.
+# Busybox also stands in for the images of Kubernetes' suites that are used for their shell alone.
 image busybox "busybox:1.37,$tests/busybox:1.37.0-1,$tests/nginx:1.15-4,$tests/glibc-dns-testing:2.0.0" - $busybox
 image agnhost "$tests/agnhost:2.63.0" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
 image provisioner $sig/csi-provisioner:v6.3.0 /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"

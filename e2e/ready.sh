@@ -1,5 +1,5 @@
 #!/bin/sh
-# Waits until so many nodes are Ready, and says what keeps them from it.
+# Waits until this number of nodes are Ready, and prints the reason if they are not.
 #
 # Usage: ready.sh COUNT
 # Env:   RUN KUBECONFIG  as in cluster.sh

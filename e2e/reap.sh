@@ -1,6 +1,6 @@
 #!/bin/sh
-# Waits until nobody holds the other end of its input any more, then removes what the cluster leaves outside its
-# namespaces: cgroups, and the nodes' files. Fails if something stays.
+# Waits until the other end of its input is closed, then removes the cluster's leftovers outside its namespaces:
+# cgroups, and the nodes' files. Fails if any remain.
 #
 # Env:   RUN CGROUPS  as in cluster.sh
 set -eu

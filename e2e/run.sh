@@ -1,10 +1,10 @@
 #!/bin/sh
-# Tests the shipped manifests and image on a real Kubernetes with two nodes, made for this run and gone after it.
+# Tests the manifests and the image on a real Kubernetes with two nodes, which exists for this run only.
 #
 # Usage: run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
-# Needs: what check.sh asks for and hack/setup.sh e2e installs.
+# Needs: the parts of check.sh and of hack/setup.sh e2e.
 # Env:   CARGO_TARGET_DIR  absolute
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
@@ -12,7 +12,7 @@
 #                          default: benches/results
 # Last line: N passed, N failed, N skipped.
 set -eu
-# Whoever ends make, however hard, ends this too, and all that it runs: each is a child of its own, and in no pipe.
+# The end of make, by any signal, ends this script and all that it runs. Each is a child of its own, and in no pipe.
 if [ -z "${E2E_PDEATHSIG:-}" ]; then
     E2E_PDEATHSIG=1 exec setpriv --pdeathsig KILL "$0" "$@"
 fi
@@ -68,7 +68,7 @@ conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 scenarios)
     step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
-    # The distributions themselves are not here; where they keep kubelet's directory is tried.
+    # The distributions themselves are not tested, only their paths of kubelet's directory.
     for preset in k0s microk8s; do
         export PRESET="$preset" RUN="$PARTS/$preset"
         KUBELET_DIR=$(sed -n 's/^kubeletDir: //p' "deploy/presets/$preset.yaml") step "$preset" cluster scenarios -test.run TestPreset

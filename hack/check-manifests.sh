@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks deploy/ without a cluster: deploy/install is what the chart renders, every object decodes strictly, every
-# mistake in the values is refused, and the DaemonSet has no more of a node than it needs.
+# Checks deploy/ without a cluster: the chart renders deploy/install, every object decodes strictly, the chart refuses
+# every mistake in the values, and the DaemonSet has no more of a node than it needs.
 # Last line: N passed, N failed, N skipped, of the tests in hack/manifests.
 #
 # Needs: go.
@@ -12,7 +12,7 @@ hack/manifests.sh check
 (cd hack/manifests && go build -trimpath -buildvcs=false -o "$target/tools/manifests" .)
 "$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/snapshots
 
-# -count: what Go keeps of an earlier run knows nothing of a changed chart.
+# Go's test cache does not notice a changed chart, so -count disables it.
 status=0 log=$target/manifests.log
 (cd hack/manifests && HELM="$target/tools/helm" go test -trimpath -v -count=1 .) >"$log" 2>&1 || status=$?
 [ "$status" -eq 0 ] || grep -v '^=== \|^ *--- PASS' "$log" >&2

@@ -1,7 +1,6 @@
-# Prints "passed failed skipped" for the log of one step: the sum of libtest's result lines and of csi-sanity/suite.sh's
-# last lines. A test that cannot run says SKIP and returns, which libtest counts as passed; where it must run it says
-# so in its failure. A step without such lines is one test.
-#
+# Prints "passed failed skipped" for the log of one step: the sum of libtest's result lines and of the last lines of
+# other scripts. A test that cannot run here prints SKIP and returns, which libtest counts as passed. If it must run, it
+# fails and says so. A step without such lines is one test.
 # Variables: status, the step's exit status.
 /^failures:/ { failing = 1 }
 /^test result:/ { counted = 1; failing = 0; passed += $4; failed += $6; skipped += $8 }

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds the image of each architecture from the Dockerfile, offline, as an archive for nodes without a registry
-# (ctr -n k8s.io images import FILE), and checks what is in it. The same commit gives the same bytes.
+# Builds the image of each architecture from the Dockerfile, offline, as an archive for nodes without a registry (ctr -n
+# k8s.io images import FILE), and checks its contents. The same commit gives the same bytes.
 #
 # Usage: image.sh [amd64|arm64]...   default: both
-# Needs: what musl.sh needs; buildah, jq, git, unshare (util-linux); root or unprivileged user namespaces.
+# Needs: the needs of musl.sh; buildah, jq, git, unshare (util-linux); root or unprivileged user namespaces.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
@@ -21,8 +21,9 @@ for arch in "$@"; do
     [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
     archive=$target/image/rootcellar-$version-$arch.tar name=localhost/rootcellar:$version
     rm -f "$archive"
-    # All that buildah keeps is in memory over /var/lib and ends with the mount namespace; /mnt is what stays visible.
-    # docker-archive: every runtime loads it, and unlike oci-archive it holds no time of day; nor may the history.
+    # All data of buildah is in memory over /var/lib and ends with the mount namespace; /mnt stays visible.
+    # Every runtime loads a docker-archive. Unlike oci-archive it contains no time, and the history must contain none
+    # either.
     # shellcheck disable=SC2016 # for the inner shell
     hack/private-ns.sh sh -euc 'mount --bind "$1" /mnt; mount -t tmpfs tmpfs /var/lib; shift
         printf "[network]\nnetwork_config_dir = \"/var/lib/net\"\n" >/var/lib/containers.conf; exec "$@"' sh "$target" \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Renders deploy/chart with every preset into deploy/install, or checks that what is there is what it renders.
+# Renders deploy/chart with every preset into deploy/install, or checks that deploy/install is up to date.
 #
 # Usage: manifests.sh [write|check]   default: write
 # Needs: go.
@@ -12,7 +12,7 @@ helm=$target/tools/helm rendered=$target/manifests
 rm -rf "$rendered"
 
 chart() { # COMMAND [argument...]   with the values of $values
-    # Built from its module, helm takes itself for one of an old Kubernetes. This is the one of the tests.
+    # Built from its module, helm assumes an old Kubernetes. This is the version of the tests.
     "$helm" "$@" --kube-version 1.36.3 --namespace rootcellar-system --values "$values" --set namespace.create=true
 }
 render() { # FILE HOW-TO-APPLY [argument of helm template...]
@@ -29,7 +29,7 @@ for values in deploy/chart/values.yaml deploy/presets/*.yaml; do
     chart lint deploy/chart --strict --quiet
     render rootcellar.yaml "kubectl apply -f deploy/install/$preset/rootcellar.yaml"
     sed "s/PRESET/$preset/" hack/manifests/kustomization.yaml >"$rendered/$preset/kustomization.yaml"
-    # A file of its own: who applies it knows that it restarts the nodes.
+    # A file of its own, because applying it restarts the nodes.
     [ "$preset" != openshift ] ||
         render machineconfig.yaml "oc apply -f deploy/install/openshift/machineconfig.yaml; restarts the worker nodes" \
             --set openshift.machineConfig.create=true --show-only templates/machineconfig.yaml

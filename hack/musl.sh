@@ -1,16 +1,16 @@
 #!/bin/sh
-# Builds the binary that is shipped, and checks that it is static and at most 8 MiB.
+# Builds the binary of the image, and checks that it is static and at most 8 MiB.
 #
 # Usage: musl.sh [amd64|arm64]...   default: this machine's architecture
-# Needs: the Rust target of the architecture with musl; readelf (binutils), this machine's reads every architecture.
+# Needs: the Rust target of the architecture with musl; readelf (binutils), which reads every architecture.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 limit=8388608
-# The linker that comes with Rust links for every architecture: no cross compiler, and nothing of this machine's libc.
+# Rust's own linker links for every architecture, without a cross compiler and without this machine's libc.
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
-# Panics name source files; where those are on this machine is nobody's business, and would change the bytes.
+# Panics name source files. The paths of this machine would make the bytes differ from machine to machine.
 CARGO_ENCODED_RUSTFLAGS=$(printf '%s=cargo\037%s=target' \
     "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}" "--remap-path-prefix=$target")
 export CARGO_ENCODED_RUSTFLAGS

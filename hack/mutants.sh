@@ -1,6 +1,6 @@
 #!/bin/sh
-# Changes each order that durability rests on, one at a time, and expects a test to fail. For the syncs themselves the
-# tests in durable::skipped do it.
+# Swaps steps whose order durability depends on, one pair at a time, and expects a test to fail. The tests in
+# durable::skipped do the same for the syncs.
 # shellcheck disable=SC2016 # the dollars are perl's
 # Last line: N killed, N survived; with `apply`: N passed, N failed, 0 skipped.
 #
@@ -41,7 +41,7 @@ trap 'exit 1' HUP INT TERM
 
 suite() { cargo test --locked --quiet --test suite -- "$@" >"$log" 2>&1; }
 
-# Makes the change; fails if a file stays as it is.
+# Makes the change; fails if it leaves a file as it was.
 change() { # {FILE PERL}...
     while [ $# -gt 0 ]; do
         perl -0777 -pe "$2" "$src/$1" >"$work/changed"
@@ -61,7 +61,7 @@ is_killed() {
         echo "mutants: $name does not compile" >&2
         return 1
     fi
-    # The model first: it is quick.
+    # The model first, because it is quick.
     if suite durable:: steps:: --skip durable::skipped:: && suite poweroff::; then
         echo "SURVIVED  $name"
         return 1

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the tests under load, with the server killed every second, and the fuzz over and over, for as long as said.
-# Prints how they fare. Last line: N passed, N failed, N skipped.
+# Runs the tests under load, with the server killed every second, and the fuzz tests, repeatedly for the given time.
+# Prints their progress. Last line: N passed, N failed, N skipped.
 #
-# Needs: what hack/setup.sh installs; root, for the loop mounts.
+# Needs: the parts of hack/setup.sh; root, for the loop mounts.
 # Env:   SOAK             seconds, 3600 by default
-#        ROOTCELLAR_SEED  plays what is random under load again; each test tells its seed
-#        PROPTEST_CASES   messages for each call in one turn of the fuzz, 200 by default
+#        ROOTCELLAR_SEED  repeats the random choices of the load; each test prints its seed
+#        PROPTEST_CASES   messages for each call in one run of the fuzz tests, 200 by default
 #        CARGO_TARGET_DIR absolute
 #        SUMMARY          a file for the last line
 set -eu
@@ -24,7 +24,7 @@ rm -rf "$reports"
 mkdir -p "$reports"
 passed=0 failed=0 skipped=0 verdict=0
 
-# Adds what one run of the suite counted; without a result line it has failed.
+# Adds the counts of one run of the suite; a run without a result line has failed.
 count() {
     counts=$(awk -v status="$(cat "$2")" -f hack/count.awk "$1")
     read -r p f s <<-EOT
@@ -34,7 +34,7 @@ count() {
     [ "$f" -eq 0 ] && [ "$s" -eq 0 ] || verdict=1
 }
 
-# Runs the tests of one module, shown as they go, and keeps the exit status that a pipe would lose.
+# Runs the tests of one module with visible output, and keeps the exit status that a pipe would lose.
 suite() {
     log=$1 filter=$2 status=0
     {

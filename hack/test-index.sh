@@ -6,7 +6,7 @@
 # Fails if a promise has no id or no test, if two promises have one id, if a test proves an unknown id, or if a test of
 # tests/suite, tests/quota or e2e/scenarios proves nothing.
 #
-# Usage: test-index.sh [write|check]   check compares the file with what it would be; default: write
+# Usage: test-index.sh [write|check]   check compares the present file with the result; default: write
 # Needs: nothing but a POSIX shell with awk, find and sort.
 set -eu
 cd "$(dirname "$0")/.."

@@ -3,7 +3,7 @@
 # Last line: N passed, N failed, N skipped.
 #
 # Usage: test.sh [lint|check|all]
-#        lint   formats, lints, scripts, mutants, manifests, documents, and the crates that are depended on
+#        lint   formats, lints, scripts, mutants, manifests, documents, and the crates in use
 #        check  lint, the unit tests and the fast integration tests; skips the tests that need root where there is none
 #        all    every test; the default
 # Needs: the packages that hack/setup.sh installs; for all, root for the loop mounts.
@@ -72,12 +72,12 @@ if [ "$goal" = check ]; then
     finish
 fi
 step tests "$@" -- --show-output
-# csi-sanity/suite.sh holds its skips against a list; whatever was skipped before it should have run.
+# csi-sanity/suite.sh compares its skips with a list. No earlier test may be skipped.
 if [ "$skipped" -gt 0 ] && [ "$ROOTCELLAR_REQUIRE_ALL" = 1 ]; then
     echo "    | skipped, though everything is required to run: see $log"
     verdict=1
 fi
-# In a guest, where sizes can be held by project quota.
+# In a guest, where project quota can enforce sizes.
 step quota env UML_TIMEOUT=2400 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
     cargo test --locked --test quota -- --show-output

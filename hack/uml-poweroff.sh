@@ -1,9 +1,9 @@
 #!/bin/sh
-# Takes a guest's power away as soon as the driver in it has replied, and looks in another guest at what its disk holds:
-# each operation, on each filesystem with project quota.
+# Powers a guest off as soon as the driver in it has replied, and checks its disk in another guest: each operation, on
+# each filesystem with project quota.
 # Last line: N passed, N failed, N skipped.
 #
-# Needs: what uml.sh needs; cargo, jq, mkfs.xfs, mkfs.ext4.
+# Needs: the needs of uml.sh; cargo, jq, mkfs.xfs, mkfs.ext4.
 # Env:   CARGO_TARGET_DIR  absolute
 #
 # Proves: S22.
@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 passed=0 failed=0
 
-# Makes an empty disk, loses power after the reply, and looks.
+# Creates an empty disk, cuts the power after the reply, and checks the disk.
 lose() { # FILESYSTEM OPERATION [option of mkfs...]
     filesystem=$1 operation=$2
     shift 2
@@ -26,7 +26,7 @@ lose() { # FILESYSTEM OPERATION [option of mkfs...]
     "mkfs.$filesystem" -q "$@" "$work/disk"
     status=0
     hack/uml.sh -d "$work/disk" "$program" act "$operation" "$filesystem" /dev/ubda 2>"$work/console" || status=$?
-    # A guest that was powered off has no exit code to tell.
+    # A guest that was powered off has no exit code.
     if [ "$status" -eq 125 ] && grep -q 'reboot: Power down' "$work/console" &&
         hack/uml.sh -d "$work/disk" "$program" check "$operation" "$filesystem" /dev/ubda; then
         passed=$((passed + 1))

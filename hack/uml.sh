@@ -1,16 +1,16 @@
 #!/bin/sh
-# Runs a command as root of a user-mode-linux, whose kernel has what this machine's may lack: project quotas. It has
-# this machine's files, read-only, the environment and the working directory; TMPDIR is in the guest's memory, and
-# mounts and loop devices end with the guest. Elsewhere than on x86_64 nothing is run, and that is one test skipped.
-# Standard output: both outputs of the command. Exit code: the command's, 124 if it took too long, 125 if the guest
-# ended without one.
+# Runs a command as root of a user-mode-linux, whose kernel has project quotas, which this machine's may lack.
+# The guest has this machine's files, read-only, the environment and the working directory. TMPDIR is in the guest's
+# memory, and mounts and loop devices end with the guest. On other architectures than x86_64 nothing runs, and that
+# counts as one test skipped.
+# Standard output: both outputs of the command. Exit code: the command's, 124 on a timeout, 125 if the guest ended
+# without one.
 #
 # Usage: uml.sh [-w DIR]... [-d IMAGE]... COMMAND [argument...]
 #        -w  a directory that the guest may write to, by the same path
 #        -d  a disk of the guest: the first is /dev/ubda, the next /dev/ubdb
-# Needs: linux.uml (user-mode-linux), modprobe (kmod), ip (iproute2), util-linux, perl where the processor has AMX; no
-#        root.
-# Env:   UML_MEMORY   what the guest has, taken from /dev/shm as it is used; default 3G
+# Needs: linux.uml (user-mode-linux), modprobe (kmod), ip (iproute2), util-linux; perl on a processor with AMX; no root.
+# Env:   UML_MEMORY   the guest's memory, allocated from /dev/shm on use; default 3G
 #        UML_TIMEOUT  seconds; default 900
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,7 +22,7 @@ fi
 
 work=$(mktemp -d) memory=$(mktemp -d /dev/shm/uml.XXXXXX)
 mkfifo "$work/alive" "$work/output"
-# A session of its own, so that it outlives this script, whatever ends that.
+# A session of its own, so that it outlives this script and any signal to it.
 setsid "$here/uml/reap.sh" "${UML_TIMEOUT:-900}" "$work" "$memory" <"$work/alive" &
 reaper=$!
 exec 9>"$work/alive"
@@ -45,7 +45,7 @@ while getopts w:d: option; do
 done
 shift $((OPTIND - 1))
 
-# Where the guest keeps no more than the narrow halves of registers, nothing may use the wide ones.
+# If the guest keeps only the low halves of registers, no program may use the high halves.
 deny='' narrow=''
 if grep -qw amx_tile /proc/cpuinfo; then
     deny=$here/uml/narrow.pl
@@ -61,7 +61,7 @@ quoted() {
 }
 {
     export -p
-    # The rest of the environment is the caller's; this is what differs in the guest.
+    # The caller's environment, with the guest's differences after it.
     echo "export TMPDIR=$work/tmp PATH=\"\$PATH:/usr/sbin:/sbin\""
     [ -z "$narrow" ] || echo "export $narrow"
     echo "cd $(quoted "$PWD")"
@@ -70,7 +70,7 @@ quoted() {
 
 cat <"$work/output" 9>&- &
 reader=$!
-# Without a directory of its own it would leave one in the home.
+# Without uml_dir it would leave a directory in the home.
 # shellcheck disable=SC2016 # for the inner shell
 # shellcheck disable=SC2086 # one word per disk and variable
 TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" $deny linux.uml mem="${UML_MEMORY:-3G}" \
@@ -79,7 +79,7 @@ TMPDIR=$memory setsid sh -c 'echo $$ >"$0" && exec "$@"' "$work/guest" $deny lin
     </dev/null 3>"$work/output" >"$work/console" 2>&1 9>&- &
 guest=$!
 wait "$guest" || :
-# What is left of it may hold the output.
+# A process that is left over may hold the output open.
 kill -KILL "-$guest" 2>/dev/null || :
 wait "$reader"
 

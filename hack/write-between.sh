@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts a file between the marks of a page that name the script which writes there.
+# Replaces the text between the marks of a page that name the calling script with a file.
 #
 # Usage: write-between.sh PAGE NAME FILE
 set -eu

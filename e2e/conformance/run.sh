@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the chart on the cluster it runs in and runs Kubernetes' own storage suites, with driver.yaml for what the
-# driver can do, and those of snapshots and clones once more on an XFS and on a btrfs. Holds what was skipped against
+# Installs the chart on the present cluster and runs Kubernetes' own storage suites, with driver.yaml as the driver's
+# description, and those of snapshots and clones again on an XFS and on a btrfs. Compares the skipped specs with
 # skips.md.
 #
 # Usage: run.sh [argument of ginkgo...]
@@ -14,7 +14,7 @@ out=$RUN/log/conformance status=0
 
 specs='.[0].SpecReports[] | select(.LeafNodeType == "It")
     | select(.ContainerHierarchyTexts[0] | startswith("External Storage")) | .name = (.ContainerHierarchyTexts[1:] + [.LeafNodeText] | join(" "))'
-# What a focus leaves out is no skipped spec.
+# A spec outside the focus does not count as skipped.
 asked=' | select(.State != "skipped" or .Failure.Message != null)'
 
 suites() { # DRIVER SPECS [argument of ginkgo...]
@@ -43,12 +43,12 @@ suites() { # DRIVER SPECS [argument of ginkgo...]
 }
 
 echo "conformance: about ten minutes; its logs are $out-*.log"
-# Not run: [Disruptive] restarts kubelets over SSH, and a volume data source needs the populator of a project of its own.
+# Not run: [Disruptive] restarts kubelets over SSH, and a volume data source needs the populator of another project.
 never='\[Disruptive\]|any volume data source'
-# These restore on whatever node a pod comes to. Where that is one node for all, they follow below.
+# These restore on the node of any pod. The runs below place all pods on one node.
 unsteered='\] snapshottable|snapshot data source|restoring snapshot'
 suites driver "$specs" --focus='External.Storage' --skip="$never|$unsteered" "$@"
-# The suites write VolumeSnapshotContents themselves, and nobody but a person says which node those are for.
+# The suites write VolumeSnapshotContents themselves. This stands in for a person who assigns those to a node.
 while sleep 1; do
     kubectl label volumesnapshotcontents --selector '!snapshot.storage.kubernetes.io/managed-by' \
         snapshot.storage.kubernetes.io/managed-by=node2

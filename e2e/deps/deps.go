@@ -1,6 +1,6 @@
 //go:build never
 
-// Package deps keeps in go.mod what Kubernetes' own test binary is built from.
+// Package deps keeps the dependencies of Kubernetes' own test binary in go.mod.
 package deps
 
 import _ "k8s.io/kubernetes/test/e2e"

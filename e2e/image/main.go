@@ -1,9 +1,9 @@
-// Command image writes a one-layer image archive, as `ctr images import` reads it, under the very name
-// that a manifest asks for.
+// Command image writes a one-layer image archive, as `ctr images import` reads it, under the exact name that a manifest
+// requests.
 //
 // Usage: image OUT.tar NAME[,NAME...] ENTRYPOINT[,ARGUMENT...] [SOURCE=/DESTINATION...]
 //
-// An ENTRYPOINT of - is none. With /bin/busybox among the files, every applet gets its link in /bin.
+// An ENTRYPOINT of - means none. With /bin/busybox among the files, every applet gets its link in /bin.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 const passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
 const group = "root:x:0:\nnogroup:x:65534:\n"
 
-// layer collects what goes into the image; the first error stays.
+// layer collects the contents of the image and keeps the first error.
 type layer struct {
 	archive *tar.Writer
 	made    map[string]bool

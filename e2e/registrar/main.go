@@ -1,6 +1,6 @@
-// Command registrar stands in for the stock csi-node-driver-registrar, which is not to be had as a Go
-// module: it takes the flags that the shipped manifests give it, under the same image name, and tells
-// kubelet of the driver in the same way.
+// Command registrar stands in for the stock csi-node-driver-registrar, which is not available as a Go module. It takes
+// the flags of the installed manifests, under the same image name, and registers the driver with kubelet in the same
+// way.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Kubelet looks for sockets here; the manifests mount its plugins_registry directory.
+// Kubelet watches this directory for sockets; the manifests mount its plugins_registry directory here.
 const registry = "/registration"
 
 type registrar struct {
@@ -62,7 +62,7 @@ func driverName(address string) (string, error) {
 	return info.GetName(), err
 }
 
-// health answers /healthz by whether kubelet can find the socket.
+// health answers /healthz and checks that kubelet can find the socket.
 func health(socket string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(answer http.ResponseWriter, _ *http.Request) {
@@ -106,7 +106,7 @@ func run() error {
 	case reason := <-service.refused:
 		return errors.New(reason)
 	case <-signals:
-		// Closing the listener removes the socket, and that is how kubelet hears of it.
+		// Closing the listener removes the socket, which kubelet notices.
 		server.Stop()
 		return nil
 	}

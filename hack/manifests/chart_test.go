@@ -46,7 +46,7 @@ func release(t *testing.T, name string, arguments ...string) ([]byte, error) {
 	return text, nil
 }
 
-// objects renders the chart and decodes what comes out.
+// objects renders the chart and decodes the result.
 func objects(t *testing.T, arguments ...string) []runtime.Object {
 	t.Helper()
 	text, err := helm(t, arguments...)
@@ -65,7 +65,7 @@ func decoded(t *testing.T, text []byte, err error) []runtime.Object {
 	return found
 }
 
-// values gives helm a values file of this content.
+// values passes helm a values file with this content.
 func values(t *testing.T, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
@@ -121,7 +121,7 @@ func variable(container corev1.Container, name string) string {
 	return ""
 }
 
-// Every mistake in the values is refused before anything reaches a cluster, in words that say which.
+// The chart refuses every mistake in the values and names it, before anything reaches a cluster.
 func TestMistakesAreRefused(t *testing.T) {
 	tests := []struct{ name, values, message string }{
 		{"unknown value", "poolz: []", "additional properties 'poolz' not allowed"},
@@ -231,7 +231,7 @@ func TestMistakesAreRefused(t *testing.T) {
 	}
 }
 
-// An old Kubernetes is refused; one whose vendor put its name in the version is not.
+// An old Kubernetes is refused. A vendor's suffix in the version is not.
 func TestKubernetesVersions(t *testing.T) {
 	for version, good := range map[string]bool{"1.26.15": false, "1.27.0": true, "1.31.4-eks-1": true, "1.33.1+k3s1": true} {
 		if text, err := helm(t, "--kube-version="+version); (err == nil) != good {
@@ -240,7 +240,7 @@ func TestKubernetesVersions(t *testing.T) {
 	}
 }
 
-// However a path is spelt, what is rendered is the same.
+// The spelling of a path does not change the result.
 func TestPathsHaveOneSpelling(t *testing.T) {
 	spellings := []string{
 		"{kubeletDir: /k, stateDir: /s, poolsDir: /p, pools: [{name: default}]}",
@@ -259,7 +259,7 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-// Directories that only begin alike are not one inside the other.
+// Directories whose names start alike are not nested.
 func TestDirectoriesBeside(t *testing.T) {
 	for _, content := range []string{
 		"{kubeletDir: /a/k, stateDir: /a/k2, poolsDir: /a/k3}",
@@ -272,7 +272,7 @@ func TestDirectoriesBeside(t *testing.T) {
 	}
 }
 
-// What the page listens at reaches the driver as it is written.
+// The listening address reaches the driver unchanged.
 func TestHTTPAddress(t *testing.T) {
 	for _, address := range []string{"0.0.0.0", "127.0.0.1", "10.255.249.199", "[::]", "[::1]", "[fd00:1::A]", "[::ffff:10.0.0.1]"} {
 		_, container := driver(t, objects(t, values(t, "httpAddress: \""+address+"\"")))
@@ -280,7 +280,7 @@ func TestHTTPAddress(t *testing.T) {
 	}
 }
 
-// A name stays one, whatever YAML would take it for.
+// A name stays a string even if YAML would read it as another type.
 func TestNamesAreStrings(t *testing.T) {
 	for _, name := range []string{"123", "1e3", "0x1f", "true", "null", "on"} {
 		text, err := release(t, name, "--namespace="+name, "--set=namespace.create=true", values(t, strings.ReplaceAll(`
@@ -315,7 +315,7 @@ snapshots: {enabled: true, classes: [{name: "NAME", annotations: {a: "NAME"}, la
 	}
 }
 
-// The pools reach the driver in the form it reads.
+// The pools reach the driver in its own syntax.
 func TestPools(t *testing.T) {
 	tests := map[string]string{
 		"[{name: a}]": "a=/var/lib/rootcellar/pools/a",
@@ -335,7 +335,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// A digest, when there is one, wins over the tag.
+// A digest takes precedence over the tag.
 func TestImages(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	found := objects(t, values(t, "{image: {repository: my/r, tag: t, digest: \""+digest+"\", pullPolicy: Always}, "+
@@ -360,7 +360,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// A class says what its entry says, and waits for a pod if it says nothing.
+// A class has the settings of its entry. Without any it waits for a pod.
 func TestStorageClasses(t *testing.T) {
 	classes := all[*storagev1.StorageClass](objects(t, values(t, `
 pools: [{name: a}, {name: default}]
@@ -401,7 +401,7 @@ storageClasses:
 		{Key: "topology.rootcellar.dev/node", Values: []string{"n1"}}}}})
 }
 
-// What an administrator may want of a DaemonSet is handed on.
+// The settings that an administrator may want for a DaemonSet reach it.
 func TestScheduling(t *testing.T) {
 	found := objects(t, values(t, `
 priorityClassName: mine
@@ -455,7 +455,7 @@ resources: {limits: {memory: 1Gi}}
 	same(t, single.Containers[1].Resources.Limits.Memory().String(), "1Gi")
 }
 
-// Without the resizer nothing of it is there, and no class promises growth.
+// Without the resizer its objects are absent, and no class allows growth.
 func TestNoResizer(t *testing.T) {
 	found := objects(t, values(t, "resizer: {enabled: false}"))
 	same(t, len(all[*appsv1.Deployment](found)), 0)
@@ -467,7 +467,7 @@ func TestNoResizer(t *testing.T) {
 	}
 }
 
-// The names do not depend on the release's, so that a cluster cannot hold two by mistake; the namespace is the release's.
+// The names do not depend on the release's, so that a cluster cannot hold two by mistake; the namespace does.
 func TestReleaseName(t *testing.T) {
 	text, err := release(t, "other", "--namespace=elsewhere")
 	found := decoded(t, text, err)

@@ -1,9 +1,8 @@
 // Command manifests checks Kubernetes YAML without a cluster.
 //
-// Every argument is a directory. One with a kustomization.yaml is rendered, and must use every
-// other YAML file beside it but those of alone; any other directory is read file by file. Each
-// object is decoded strictly into the type of its API version, so a misspelt field or a value of
-// the wrong type fails here and not on somebody's cluster.
+// Every argument is a directory. One with a kustomization.yaml is rendered, and must use every other YAML file beside
+// it except those of alone; any other directory is read file by file. Each object is decoded strictly into the type of
+// its API version, so a misspelt field or a value of the wrong type fails here and not on somebody's cluster.
 package main
 
 import (
@@ -54,7 +53,7 @@ func main() {
 	}
 }
 
-// check returns how many objects a directory holds.
+// check returns the number of objects in a directory.
 func check(dir string) (int, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
@@ -150,7 +149,7 @@ func decode(text []byte) ([]runtime.Object, error) {
 	}
 }
 
-// isEmpty tells whether a document holds nothing but comments.
+// isEmpty reports whether a document contains only comments.
 func isEmpty(document []byte) bool {
 	for line := range bytes.Lines(document) {
 		line = bytes.TrimSpace(line)
@@ -161,7 +160,7 @@ func isEmpty(document []byte) bool {
 	return true
 }
 
-// title names a document that does not decode, as far as it can be read at all.
+// title names a document that does not decode, as far as possible.
 func title(document []byte) string {
 	var object metav1.PartialObjectMetadata
 	if err := yaml.Unmarshal(document, &object); err != nil {

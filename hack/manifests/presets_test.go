@@ -24,7 +24,7 @@ func same[T any](t *testing.T, got, want T) {
 	}
 }
 
-// presetValues gives helm the values of a preset; those of `values` are the chart's defaults.
+// presetValues passes helm the values of a preset; those of `values` are the chart's defaults.
 func presetValues(preset string) string {
 	if preset == "values" {
 		return "--values=" + filepath.Join(chart, "values.yaml")
@@ -46,7 +46,7 @@ func everywhere(t *testing.T, test func(t *testing.T, preset string, found []run
 	}
 }
 
-// Where the presets differ from the defaults on the host.
+// The host paths in which the presets differ from the defaults.
 var (
 	kubeletDirs = map[string]string{"k0s": "/var/lib/k0s/kubelet", "microk8s": "/var/snap/microk8s/common/var/lib/kubelet"}
 	poolsDirs   = map[string]string{"talos": "/var/mnt"}
@@ -59,7 +59,7 @@ func either(places map[string]string, preset, otherwise string) string {
 	return otherwise
 }
 
-// The driver alone is privileged, and nobody has more of the host than is named here.
+// Only the driver is privileged, and no container has more of the host than this list.
 func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
 		pod, _ := driver(t, found)
@@ -97,7 +97,7 @@ func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 	})
 }
 
-// Every volume, where it is on the host, and where in which container.
+// Every volume, its path on the host, and its path in each container.
 func TestMounts(t *testing.T) {
 	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
 		kubelet := either(kubeletDirs, preset, "/var/lib/kubelet")
@@ -155,7 +155,7 @@ func TestMounts(t *testing.T) {
 	})
 }
 
-// The flags of the provisioner decide what the driver promises: a change is made here too.
+// The flags of the provisioner decide the driver's guarantees, so a change needs one here too.
 func TestProvisioner(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ string, found []runtime.Object) {
 		pod, _ := driver(t, found)
@@ -168,13 +168,13 @@ func TestProvisioner(t *testing.T) {
 	})
 }
 
-// The resizer's pod has no privilege, nothing of the host, and the token in the one container that needs it.
+// The resizer's pod has no privilege and no path of the host. Only the container that needs the token has it.
 func TestResizer(t *testing.T) {
 	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
 		deployment := one[*appsv1.Deployment](t, found)
 		same(t, *deployment.Spec.Replicas, 1)
 		same(t, deployment.Spec.Strategy.Type, appsv1.RecreateDeploymentStrategyType)
-		// Who looks for the driver's pod of a node must not find this one.
+		// A selector for the driver's pod of a node must not match this one.
 		same(t, deployment.Spec.Template.Labels, map[string]string{"app.kubernetes.io/name": "rootcellar-resizer"})
 		same(t, deployment.Spec.Selector.MatchLabels, deployment.Spec.Template.Labels)
 		pod := deployment.Spec.Template.Spec
@@ -224,7 +224,7 @@ func TestResizer(t *testing.T) {
 	})
 }
 
-// A rule that is widened must be widened here too.
+// A rule that gains rights must be changed here too.
 func TestRules(t *testing.T) {
 	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
@@ -267,7 +267,7 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// What else there is: nothing that is not listed here.
+// The chart renders no object beyond this list.
 func TestObjects(t *testing.T) {
 	more := map[string][]string{
 		"bare-metal": {"rootcellar-bulk", "rootcellar-bulk-retain", "rootcellar-fast", "rootcellar-fast-retain"},
@@ -308,7 +308,7 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// What the preset k3s says of itself: it is the default.
+// The preset k3s renders the same as the defaults.
 func TestK3sIsTheDefault(t *testing.T) {
 	same(t, objects(t, "--values="+filepath.Join(presets, "k3s.yaml")), objects(t))
 }

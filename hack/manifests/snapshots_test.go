@@ -43,14 +43,14 @@ func TestSnapshotter(t *testing.T) {
 		same(t, mounts, []string{"plugin /csi", "token /var/run/secrets/kubernetes.io/serviceaccount"})
 		pod, _ := driver(t, found)
 		same(t, container.SecurityContext, pod.Containers[1].SecurityContext)
-		// The rest of the pod is what it is without snapshots.
+		// The rest of the pod is the same as without snapshots.
 		bare, _ := driver(t, objects(t, presetValues(preset)))
 		pod.Containers = slices.DeleteFunc(pod.Containers, func(other corev1.Container) bool { return other.Name == container.Name })
 		same(t, pod, bare)
 	}, withSnapshots)
 }
 
-// The rules of snapshots are a role of their own, there only with them.
+// The rules for snapshots are a role of their own, which exists only with them.
 func TestSnapshotRules(t *testing.T) {
 	const group, name = "snapshot.storage.k8s.io", "rootcellar-snapshots"
 	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
@@ -84,7 +84,7 @@ func TestSnapshotRules(t *testing.T) {
 	}, withSnapshots)
 }
 
-// Snapshots add a class, a role and its binding, and without them nothing asks for objects that a cluster may not know.
+// Snapshots add a class, a role and its binding. Without them no object needs an API that a cluster may lack.
 func TestSnapshotObjects(t *testing.T) {
 	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
 		bare, err := helm(t, "--set=namespace.create=true", presetValues(preset))
@@ -99,7 +99,7 @@ func TestSnapshotObjects(t *testing.T) {
 	}, withSnapshots)
 }
 
-// A class of snapshots says what its entry says, and csi-snapshotter what its values say.
+// A snapshot class has the settings of its entry, and csi-snapshotter has those of its values.
 func TestSnapshotValues(t *testing.T) {
 	found := objects(t, values(t, `
 snapshots:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The first process of the guest of hack/uml.sh: makes it a place where tests run, runs the command, leaves its exit
-# code and powers the guest off.
+# The first process of the guest of hack/uml.sh: prepares the guest for tests, runs the command, stores its exit code
+# and powers the guest off.
 #
-# Env: UML_WORK  the directory of hack/uml.sh, by way of the kernel's command line
+# Env: UML_WORK  the directory of hack/uml.sh, from the kernel's command line
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 work=$UML_WORK
 mount -t proc proc /proc
@@ -15,16 +15,16 @@ done <"$work/writable"
 modprobe --dirname "$work/modules" --all loop quota_v2
 ip link set lo up
 
-# A terminal of its own, apart from what the kernel says, that changes no byte.
+# A terminal without the kernel's messages that changes no byte.
 terminal=/dev/tty1
 stty -F "$terminal" -opost
-# The command writes to a pipe, as a command of a script does, and not to a terminal.
+# The command writes to a pipe instead of a terminal, as a command in a script does.
 {
     status=0
     unshare --mount --propagation private -- sh "$work/command" </dev/null || status=$?
     echo "$status" >"$work/out/status"
 } 2>&1 | cat >"$terminal"
-# Changing a terminal waits until it has put out what was written.
+# Changing a terminal waits until all output is written.
 stty -F "$terminal" opost
 sync
 echo o >/proc/sysrq-trigger

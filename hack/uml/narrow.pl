@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Runs a command to which the kernel denies the XSAVE state of processes that it traces (PTRACE_GETREGSET of
-# NT_X86_XSTATE is EINVAL): user-mode-linux then keeps 512 bytes for each process, as on processors without XSAVE. It has
-# not the room for the state of one with AMX, asks nonetheless, and dies of what it is told. What is lost are the wide
-# halves of vector registers, whenever a process enters the guest's kernel.
+# Runs a command to which the kernel denies the XSAVE state of traced processes (PTRACE_GETREGSET of NT_X86_XSTATE is
+# EINVAL), so that user-mode-linux keeps 512 bytes for each process, as on processors without XSAVE. It has no space for
+# the state of a processor with AMX, requests it nonetheless, and dies of the reply. The price: a process loses the high
+# halves of its vector registers when it enters the guest's kernel.
 #
 # Usage: narrow.pl COMMAND [argument...]   on x86_64
 use strict;
@@ -10,7 +10,7 @@ use warnings;
 
 use constant { PRCTL => 157, SET_NO_NEW_PRIVS => 38, SET_SECCOMP => 22, FILTER => 2 };
 use constant { LOAD => 0x20, IF => 0x15, ANSWER => 0x06, ALLOW => 0x7fff0000, EINVAL => 0x00050016 };
-# [what, how many to leave out if so, and if not, value]
+# [instruction, how many to skip on a match, how many otherwise, value]
 my @filter = (
     [LOAD, 0, 0, 4], [IF, 0, 6, 0xc000003e],    # x86_64
     [LOAD, 0, 0, 0], [IF, 0, 4, 101],           # ptrace

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Waits until nobody holds the other end of its input any more, or for SECONDS; then ends the guest of hack/uml.sh, and
-# removes what is left of it when it is no longer needed.
+# Waits until the other end of its input is closed, or for SECONDS, and ends the guest of hack/uml.sh. Removes the
+# guest's files once the other end is closed.
 #
 # Usage: reap.sh SECONDS WORK MEMORY
-# Leaves: WORK/late  if the time was too short, as long as the other end is held
+# Leaves: WORK/late  after a timeout, until the other end is closed
 set -eu
 seconds=$1 work=$2 memory=$3
 timeout "$seconds" cat >/dev/null || : >"$work/late"
-# A group: the guest's processes are this machine's, and outlive its first.
+# A group, because the guest's processes are processes of this machine and outlive its first one.
 if [ -s "$work/guest" ]; then kill -KILL "-$(cat "$work/guest")" 2>/dev/null || :; fi
 cat >/dev/null
 rm -rf "$work" "$memory"
