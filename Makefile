@@ -22,7 +22,7 @@ demo: ## watch the driver create, publish, fill, unpublish and delete volumes; n
 	cargo build --locked --bin rootcellar --example demo
 	@"$(CARGO_TARGET_DIR)/debug/examples/demo" "$(CARGO_TARGET_DIR)/debug/rootcellar"
 
-lint: setup ## check formats, lints, shell scripts, mutants, manifests, documents and dependencies
+lint: setup ## check formats, lints, shell scripts, mutants, manifests, documents, English and dependencies
 	@hack/test.sh lint
 
 check: setup ## run lint, the unit tests and the fast integration tests: two minutes, and root only for some of them

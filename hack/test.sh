@@ -3,7 +3,7 @@
 # Last line: N passed, N failed, N skipped.
 #
 # Usage: test.sh [lint|check|all]
-#        lint   formats, lints, scripts, mutants, manifests, documents, and the crates in use
+#        lint   formats, lints, scripts, mutants, manifests, documents, English, and the crates in use
 #        check  lint, the unit tests and the fast integration tests; skips the tests that need root where there is none
 #        all    every test; the default
 # Needs: the packages that hack/setup.sh installs; for all, root for the loop mounts.
@@ -58,6 +58,7 @@ step shell shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh
 step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
 step docs hack/check-docs.sh
+step prose hack/prose.sh
 step imports hack/check-imports.sh
 step deny "$target/tools/bin/cargo-deny" --locked check --hide-inclusion-graph --deny warnings bans licenses sources
 step clippy cargo clippy --all-targets --locked -- -D warnings
