@@ -9,7 +9,7 @@ import (
 )
 
 var access = []entry{
-	{"the README's StorageClass, with its mode, group and mount options", readmeClass},
+	{"the StorageClass of docs/classes.md, with its mode, group and mount options", documentedClass},
 	{"a pod that is not root writes, and its fsGroup owns what it writes", fsGroupOwns},
 	{"a class's mode, uid and gid let in whom they say and no stranger", strangersStayOut},
 	{"two pods share a claim on one node, and what is mounted read-only refuses every write", readOnlyRefuses},

@@ -32,12 +32,12 @@ func (s *scenario) section(file, heading string) string {
 // yamlBlock is an object in Markdown.
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// readmeClass creates the StorageClass that the README shows, and a pod of the group it names.
+// documentedClass creates the StorageClass that docs/classes.md shows, and a pod of the group it names.
 //
 // Proves: K1.
-func readmeClass(s *scenario) {
+func documentedClass(s *scenario) {
 	s.onFast()
-	for _, block := range yamlBlock.FindAllStringSubmatch(s.section("README.md", "Pools and classes"), -1) {
+	for _, block := range yamlBlock.FindAllStringSubmatch(s.section("docs/classes.md", "StorageClass"), -1) {
 		s.apply(block[1])
 	}
 	s.Cleanup(func() {
