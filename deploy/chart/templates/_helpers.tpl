@@ -1,14 +1,14 @@
-{{/* The label that never changes: selectors and objects of every version have it. */}}
+{{/* The label of the selectors, which no version may change. */}}
 {{- define "rootcellar.selectorLabels" -}}
 app.kubernetes.io/name: rootcellar
 {{- end -}}
 
-{{/* Pods that are not the driver's have another name: who selects the driver's pod of a node finds one. */}}
+{{/* The resizer's pod has another name, so that a selector for the driver finds one pod per node. */}}
 {{- define "rootcellar.resizerLabels" -}}
 app.kubernetes.io/name: rootcellar-resizer
 {{- end -}}
 
-{{/* managed-by is not here: Helm sets it on what it installs, and on what kubectl applies it would be a lie. */}}
+{{/* Without managed-by: Helm sets it on its own objects, and for kubectl it would be wrong. */}}
 {{- define "rootcellar.labels" -}}
 {{ include "rootcellar.selectorLabels" . }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -16,7 +16,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* An image reference. Takes image, and tag for when the image has none. */}}
+{{/* An image reference. Takes image, and tag as the default of its tag. */}}
 {{- define "rootcellar.image" -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
@@ -25,7 +25,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* A directory of the host in its one spelling, without trailing slash. Takes path, and of: what the path is of. */}}
+{{/* The canonical path of a directory of the host, without trailing slash. Takes path, and of: its name in messages. */}}
 {{- define "rootcellar.dir" -}}
 {{- if not (hasPrefix "/" .path) -}}
 {{- fail (printf "%s: %q is not absolute; it must begin with '/'" .of .path) -}}
@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "rootcellar.dir" (dict "of" "poolsDir" "path" .Values.poolsDir) }}
 {{- end -}}
 
-{{/* Refuses directories of the host that the driver would mount one inside the other. */}}
+{{/* Refuses directories of the host that contain each other. */}}
 {{- define "rootcellar.apart" -}}
 {{- $kubelet := include "rootcellar.kubeletDir" . -}}
 {{- $state := include "rootcellar.stateDir" . -}}
@@ -65,19 +65,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail (printf "%s: %s is taken: /csi is where the driver's own socket is in its container; name another directory" $of $at) -}}
 {{- end -}}
 {{- end -}}
-{{- /* The propagation is Bidirectional in kubeletDir: what is mounted there at the start of a pod stays on the host. */ -}}
+{{- /* Propagation is Bidirectional in kubeletDir, so a mount inside it at the start of the pod would stay on the host. */ -}}
 {{- range $of, $at := dict "stateDir" $state "poolsDir" $pools -}}
 {{- if hasPrefix (printf "%s/" $kubelet) (printf "%s/" $at) -}}
 {{- fail (printf "%s: %s is in kubeletDir, which is %s; every start of the driver would mount it there on the host once more, so move it out" $of $at $kubelet) -}}
 {{- end -}}
 {{- end -}}
-{{- /* The driver would see every mount of the kubelet's twice. */ -}}
+{{- /* The driver would see every mount of the kubelet twice. */ -}}
 {{- range $of, $at := dict "stateDir" $state "poolsDir" $pools -}}
 {{- if hasPrefix (printf "%s/" $at) $kubelet -}}
 {{- fail (printf "kubeletDir: %s is in %s, which is %s; set %s to a directory that does not hold the kubelet's" $kubelet $of $at $of) -}}
 {{- end -}}
 {{- end -}}
-{{- /* Disks come and go below poolsDir, and one mounted over stateDir would hide what it remembers of them. */ -}}
+{{- /* A disk that is mounted over stateDir would hide its records. */ -}}
 {{- if hasPrefix (printf "%s/" $pools) (printf "%s/" $state) -}}
 {{- fail (printf "stateDir: %s is in poolsDir, which is %s; put it beside, where no disk is mounted over it" $state $pools) -}}
 {{- end -}}
@@ -86,7 +86,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Refuses what the chart itself writes. Takes of, given: the user's map, and own: a list of keys. */}}
+{{/* Refuses keys that the chart itself writes. Takes of, given: the user's map, and own: a list of keys. */}}
 {{- define "rootcellar.notOwn" -}}
 {{- range $key := .own -}}
 {{- if hasKey ($.given | default dict) $key -}}
@@ -108,7 +108,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $path -}}
 {{- end -}}
 
-{{/* The value of ROOTCELLAR_POOLS. What the driver would refuse at its start is refused here. */}}
+{{/* The value of ROOTCELLAR_POOLS. Refuses the mistakes that the driver would refuse at its start. */}}
 {{- define "rootcellar.pools" -}}
 {{- $dir := include "rootcellar.poolsDir" . -}}
 {{- include "rootcellar.apart" . -}}
@@ -144,7 +144,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $entry = append $entry (printf "overcommit=%v" .overcommit) -}}
 {{- end -}}
 {{- if hasKey . "reserve" -}}
-{{- /* A number comes as a float, which would be written 5e+10. */ -}}
+{{- /* Helm parses a number as a float, which it would print as 5e+10. */ -}}
 {{- $reserve := kindIs "string" .reserve | ternary .reserve (int64 .reserve | toString) -}}
 {{- $entry = append $entry (printf "reserve=%s" $reserve) -}}
 {{- end -}}
@@ -153,7 +153,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- join ";" $entries -}}
 {{- end -}}
 
-{{/* The systemd units of the mounts that path may be on, below dir. Takes path and dir. */}}
+{{/* The systemd mount units for every directory of path below dir. Takes path and dir. */}}
 {{- define "rootcellar.mountUnits" -}}
 {{- $at := .dir -}}
 {{- $units := list -}}
@@ -166,9 +166,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- join " " $units -}}
 {{- end -}}
 
-{{/* What keeps a sidecar small: root, because the socket is root's, and nothing else. */}}
+{{/* The least security context of a sidecar: root, because root owns the socket, and no capability. */}}
 {{- define "rootcellar.sidecarSecurity" -}}
-# The socket is root's. Left to the image, another one may have another user.
+# Root owns the socket, and an image may set another user.
 runAsUser: 0
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -177,13 +177,13 @@ capabilities:
 seccompProfile:
   type: RuntimeDefault
 {{- if .Values.selinux.enabled }}
-# A confined container may not connect to the socket of a privileged one.
+# A confined container cannot connect to the socket of a privileged one.
 seLinuxOptions:
   type: spc_t
 {{- end }}
 {{- end -}}
 
-{{/* What a container without any privilege has. */}}
+{{/* The security context of a container without any privilege. */}}
 {{- define "rootcellar.unprivileged" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -191,9 +191,9 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* The token for the API, as a volume for the one container that needs it. */}}
+{{/* The API token as a volume, for the containers that need it. */}}
 {{- define "rootcellar.token" -}}
-# What Kubernetes would mount into every container by itself.
+# The content that Kubernetes would otherwise mount into every container.
 - name: token
   projected:
     sources:
