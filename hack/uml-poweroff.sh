@@ -6,7 +6,7 @@
 # Needs: the needs of uml.sh; cargo, jq, mkfs.xfs, mkfs.ext4.
 # Env:   CARGO_TARGET_DIR  absolute
 #
-# Proves: S22.
+# Proves: D1.
 set -eu
 cd "$(dirname "$0")/.."
 if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi

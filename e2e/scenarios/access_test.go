@@ -32,7 +32,7 @@ func fsGroup(gid int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.SecurityContext.FSGroup = &gid }
 }
 
-// Proves: K6.
+// Proves: P4.
 func fsGroupOwns(s *scenario) {
 	class := s.class(map[string]string{"mode": "0700"})
 	s.claim("data", class, "16Mi")
@@ -52,7 +52,7 @@ func fsGroupOwns(s *scenario) {
 	s.refused("stranger", "echo no > /data/stranger", "Permission denied")
 }
 
-// Proves: K6.
+// Proves: P4.
 func strangersStayOut(s *scenario) {
 	cases := []struct {
 		name       string
@@ -87,7 +87,7 @@ func strangersStayOut(s *scenario) {
 
 // readOnlyRefuses runs a writer and readers on the one node of a ReadWriteOnce claim.
 //
-// Proves: K7.
+// Proves: M1.
 func readOnlyRefuses(s *scenario) {
 	s.claim("data", "rootcellar", "16Mi")
 	s.pod("writer", with("data", "/data"))
@@ -115,7 +115,7 @@ func subPath(path string) func(*corev1.VolumeMount) {
 	return func(mount *corev1.VolumeMount) { mount.SubPath = path }
 }
 
-// Proves: K8.
+// Proves: M5.
 func subPathConfines(s *scenario) {
 	s.claim("data", "rootcellar", "16Mi")
 	s.pod("left", with("data", "/data", subPath("left")))
@@ -146,7 +146,7 @@ func subPathConfines(s *scenario) {
 	}
 }
 
-// Proves: K7.
+// Proves: A3.
 func onePodAtATime(s *scenario) {
 	s.claim("data", "rootcellar", "16Mi", mode(corev1.ReadWriteOncePod))
 	s.pod("first", with("data", "/data"))
@@ -164,7 +164,7 @@ func onePodAtATime(s *scenario) {
 	s.says("second", "cat /data/file", "mine")
 }
 
-// Proves: K8.
+// Proves: M1.
 func mountOptionsBind(s *scenario) {
 	bound := s.class(nil, func(class *storagev1.StorageClass) {
 		class.MountOptions = []string{"noexec", "nosuid", "nodev", "noatime", "nosymfollow"}

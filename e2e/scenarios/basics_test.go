@@ -198,7 +198,7 @@ func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume
 
 // longestNames has two claims whose directory names differ only in the hash at the end.
 //
-// Proves: K3.
+// Proves: K2.
 func longestNames(s *scenario) {
 	space := s.namespace + "-" + strings.Repeat("n", 62-len(s.namespace))
 	s.kubectl("create", "namespace", space)

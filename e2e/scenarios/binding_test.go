@@ -31,7 +31,7 @@ func immediate(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = &now
 }
 
-// Proves: K11.
+// Proves: K10.
 func immediateOnItsNode(s *scenario) {
 	for _, n := range nodes() {
 		s.claim(n.name, s.class(nil, immediate, only(n.name)), "16Mi")
@@ -69,7 +69,7 @@ func (s *scenario) pending(claim string, during time.Duration) {
 	})
 }
 
-// Proves: K11.
+// Proves: K10.
 func immediateNowhere(s *scenario) {
 	s.claim("unknown", s.class(nil, immediate, only("node9")), "16Mi")
 	s.claim("full", s.class(nil, immediate, only(node1.name)), "5Gi")
@@ -84,7 +84,7 @@ func immediateNowhere(s *scenario) {
 	s.pending("full", time.Second)
 }
 
-// Proves: K11.
+// Proves: K10.
 func classOfOneNode(s *scenario) {
 	class := s.class(nil, only(node2.name))
 	for _, name := range []string{"one", "two", "three"} {
@@ -101,7 +101,7 @@ func classOfOneNode(s *scenario) {
 
 // mistakesAreTold has claims that can never succeed on any node.
 //
-// Proves: K12.
+// Proves: K10.
 func mistakesAreTold(s *scenario) {
 	cases := []struct {
 		name       string
@@ -143,7 +143,7 @@ func mistakesAreTold(s *scenario) {
 
 // unknownPool is no error for a node, because another node might have the pool. Only the scheduler reports it.
 //
-// Proves: K11.
+// Proves: K10.
 func unknownPool(s *scenario) {
 	class := s.class(map[string]string{"pool": "attic"})
 	for _, n := range nodes() {

@@ -15,7 +15,7 @@ var bulk = []entry{
 	{"50 claims and pods at once, made and deleted", manyAtOnce},
 }
 
-// Proves: K21.
+// Proves: K19.
 func manyAtOnce(s *scenario) {
 	const count = 50
 	start := time.Now()

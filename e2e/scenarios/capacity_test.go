@@ -187,7 +187,7 @@ func goesWhereItFits(s *scenario) {
 	s.event("PersistentVolumeClaim", "larger", "waiting for pod nowhere to be scheduled")
 }
 
-// Proves: K11.
+// Proves: K10.
 func poolOfOneNode(s *scenario) {
 	class, _ := s.counted()
 	s.left(node1, class, 0)

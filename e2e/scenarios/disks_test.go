@@ -106,7 +106,7 @@ func (s *scenario) runsPromptly(pod string) {
 	}
 }
 
-// Proves: K18.
+// Proves: DK1.
 func diskComesLate(s *scenario) {
 	life := s.driverLife()
 	beneath, err := os.Stat(node1.path(poolPath("late")))
@@ -153,7 +153,7 @@ func diskComesLate(s *scenario) {
 	}
 }
 
-// Proves: K18.
+// Proves: DK1.
 func diskComesBack(s *scenario) {
 	life := s.driverLife()
 	class := s.class(map[string]string{"pool": "late"})
@@ -198,7 +198,7 @@ func diskComesBack(s *scenario) {
 	s.lateFreed()
 }
 
-// Proves: K18.
+// Proves: DK1.
 func diskGoesUnderPod(s *scenario) {
 	class := s.class(map[string]string{"pool": "late"})
 	s.mountLate()
@@ -236,7 +236,7 @@ func diskGoesUnderPod(s *scenario) {
 	s.lateFreed()
 }
 
-// Proves: K18.
+// Proves: DK3.
 func diskExchanged(s *scenario) {
 	class := s.class(map[string]string{"pool": "late"})
 	s.mountLate()

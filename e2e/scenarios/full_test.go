@@ -8,7 +8,7 @@ var full = []entry{
 	{"a pod that fills its disk gets ENOSPC, harms no other disk, and the room comes back with its claim", podFillsDisk},
 }
 
-// Proves: K18.
+// Proves: DK5.
 func podFillsDisk(s *scenario) {
 	class := s.class(map[string]string{"pool": "late"})
 	s.mountLate()

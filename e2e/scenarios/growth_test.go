@@ -48,7 +48,7 @@ func (s *scenario) fill(pod string) int {
 	return bytes >> 20
 }
 
-// Proves: K13.
+// Proves: S2.
 func fillsItsVolume(s *scenario) {
 	class := s.heldClass("required")
 	s.claim("greedy", class, "64Mi")
@@ -154,7 +154,7 @@ func (s *scenario) container(pod string) string {
 	return string(found.UID) + " " + found.Status.ContainerStatuses[0].ContainerID
 }
 
-// Proves: K14.
+// Proves: S8.
 func claimGrows(s *scenario) {
 	s.claim("data", s.heldClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))
@@ -226,7 +226,7 @@ func (s *scenario) scaleResizer(replicas int) {
 	})
 }
 
-// Proves: K14.
+// Proves: S8.
 func growsLater(s *scenario) {
 	s.claim("data", s.heldClass("auto"), "64Mi")
 	s.pod("writer", with("data", "/data"))
@@ -249,7 +249,7 @@ func growsLater(s *scenario) {
 
 // growsWhenThereIsRoom has another claim take nearly all the space that the growth needs.
 //
-// Proves: K14.
+// Proves: S8.
 func growsWhenThereIsRoom(s *scenario) {
 	class := s.heldClass("required")
 	s.claim("data", class, "64Mi")
@@ -286,7 +286,7 @@ func (s *scenario) enforcement(n node, claim string) string {
 	return record.Enforcement
 }
 
-// Proves: K13.
+// Proves: S7.
 func requiredGoesWhereItIsHeld(s *scenario) {
 	required, auto, none := s.heldClass("required"), s.heldClass("auto"), s.heldClass("none")
 	for _, class := range []string{required, auto, none} {

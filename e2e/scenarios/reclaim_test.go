@@ -66,7 +66,7 @@ func (s *scenario) reclaimed(n node, pool, volume string) {
 // retainedOutlivesClaim takes most of node1's space, so that another claim of this size shows whether the space is
 // still in use.
 //
-// Proves: K5.
+// Proves: K4.
 func retainedOutlivesClaim(s *scenario) {
 	s.letGoAfter()
 	s.claim("data", "rootcellar-retain", "3Gi")
@@ -175,7 +175,7 @@ func (s *scenario) holds(n node, path, want string) {
 	}
 }
 
-// Proves: K5.
+// Proves: K4.
 func retainedOutlivesObject(s *scenario) {
 	s.letGoAfter()
 	s.claim("data", "rootcellar-retain", "16Mi")

@@ -51,7 +51,7 @@ spec:
         resources: {requests: {storage: 16Mi}}
 `
 
-// Proves: K9.
+// Proves: K2.
 func setComesBack(s *scenario) {
 	s.apply(fourReplicas)
 	before := s.replicas(4)
@@ -98,7 +98,7 @@ func (s *scenario) replicas(count int) map[string]replica {
 	return found
 }
 
-// Proves: K9.
+// Proves: K2.
 func twoClaims(s *scenario) {
 	s.claim("one", "rootcellar", "16Mi")
 	s.claim("two", "rootcellar", "16Mi")
@@ -159,7 +159,7 @@ func ephemeralGoes(s *scenario) {
 	s.says("worker", "ls -A /scratch", "")
 }
 
-// Proves: K7.
+// Proves: A1.
 func sharedOnOneNode(s *scenario) {
 	class := s.class(map[string]string{"sharing": "node"})
 	s.claim("data", class, "16Mi", mode(corev1.ReadWriteMany))

@@ -158,7 +158,7 @@ func (b *beating) prefix(pod string) int {
 	return b.check(text + "\n")
 }
 
-// Proves: K15.
+// Proves: SN1.
 func snapshotOfRunning(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
@@ -197,7 +197,7 @@ func snapshotOfRunning(s *scenario) {
 
 // copiesAreSteered has two nodes with free space for a copy. Only the source's node can create it.
 //
-// Proves: K16.
+// Proves: K10.
 func copiesAreSteered(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
 	for _, n := range nodes() {
@@ -246,7 +246,7 @@ func copiesAreSteered(s *scenario) {
 // claimIsSteered has two nodes with free space for the copy. Only the claim's annotation selects the one that creates
 // it.
 //
-// Proves: K16.
+// Proves: K10.
 func claimIsSteered(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
 	for _, n := range nodes() {
@@ -276,7 +276,7 @@ func claimIsSteered(s *scenario) {
 	s.nothingLeft()
 }
 
-// Proves: K15.
+// Proves: SN1.
 func sourceDeletedFirst(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
@@ -306,7 +306,7 @@ func sourceDeletedFirst(s *scenario) {
 
 // snapshotDeletedUnderRestore restores twice, so that one copy is deleted before the snapshot and one after it.
 //
-// Proves: K15.
+// Proves: SN1.
 func snapshotDeletedUnderRestore(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
@@ -332,7 +332,7 @@ func snapshotDeletedUnderRestore(s *scenario) {
 	}
 }
 
-// Proves: K17.
+// Proves: SN4.
 func restoresToOtherSizes(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
 	s.claim("source", class, "64Mi")
@@ -361,7 +361,7 @@ func restoresToOtherSizes(s *scenario) {
 
 // forbiddenSnapshots are of a volume on node1's ext4, where files share no blocks.
 //
-// Proves: K17.
+// Proves: SN8.
 func forbiddenSnapshots(s *scenario) {
 	class := s.class(map[string]string{"copy": "allowed"})
 	s.podWithFile("source", class, node1)

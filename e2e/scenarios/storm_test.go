@@ -79,7 +79,7 @@ func (st *storm) passes(s *scenario, kills int32) {
 	<-st.ended
 }
 
-// Proves: K21.
+// Proves: K19.
 func manyKills(s *scenario) {
 	const claims = 20
 	storm := s.storm()

@@ -17,7 +17,7 @@ var uninstalling = []entry{
 	{"uninstalled and installed again, every volume and its data is what it was", uninstalledAndBack},
 }
 
-// Proves: K20.
+// Proves: K19.
 func uninstalledAndBack(s *scenario) {
 	var volumes []*corev1.PersistentVolume
 	for name, class := range map[string]string{"kept": "rootcellar-retain", "deleted": "rootcellar", "dropped": "rootcellar"} {

@@ -33,7 +33,7 @@ func (s *scenario) rolledOut() bool {
 		status.NumberAvailable == status.DesiredNumberScheduled
 }
 
-// Proves: K20.
+// Proves: K19.
 func upgraded(s *scenario) {
 	writers := []*beating{s.beats("writer1", "rootcellar", node1), s.beats("writer2", "rootcellar", node2)}
 	var made []string

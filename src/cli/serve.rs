@@ -87,7 +87,7 @@ fn log_filter(directives: &str) -> Result<EnvFilter> {
 mod tests {
     use super::*;
 
-    /// Proves: SV2.
+    /// Proves: SV1.
     #[test]
     fn the_kernel_must_be_5_14_or_newer() {
         let cases = [

@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// Proves: S20.
+    /// Proves: S18.
     #[test]
     fn the_lowest_free_number_is_taken() {
         let numbers = QuotaIds::default();

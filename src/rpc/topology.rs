@@ -53,7 +53,7 @@ mod tests {
         }
     }
 
-    /// Proves: V7.
+    /// Proves: E1.
     #[test]
     fn a_requirement_is_met_by_this_node_alone() {
         let here = Topology {

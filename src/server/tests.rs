@@ -330,7 +330,7 @@ async fn until_capacity(channel: &Channel, pool: &str, some: bool) {
     panic!("pool {pool} has capacity: {}", !some);
 }
 
-/// Proves: DK8.
+/// Proves: DK6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     let dir = tempfile::tempdir().unwrap();

@@ -232,7 +232,7 @@ mod tests {
         (weight, seen)
     }
 
-    /// Proves: T9.
+    /// Proves: T4.
     #[test]
     fn a_file_of_many_names_weighs_once_and_a_link_leads_nowhere() {
         let dir = tempfile::tempdir().unwrap();
@@ -254,7 +254,7 @@ mod tests {
         assert!(seen.contains(&"a/b".into()), "{seen:?}");
     }
 
-    /// Proves: T9.
+    /// Proves: T4.
     #[test]
     fn what_is_too_deep_is_told() {
         let dir = tempfile::tempdir().unwrap();

@@ -83,7 +83,7 @@ pub fn follow(remedy: &str, commands_end: &str) {
 /// Volumes whose limits are as recorded and whose trees are what is charged are well, whatever kinds
 /// of files are in them, and nothing is changed.
 ///
-/// Proves: T9.
+/// Proves: T4.
 #[tokio::test]
 async fn a_pool_that_holds_sizes_is_well() {
     for_each_served(async |node, served| {
@@ -132,7 +132,7 @@ async fn a_pool_that_holds_sizes_is_well() {
 /// Limits that are not as recorded, and numbers that no volume has, are told of and left as they
 /// are; a start mends them.
 ///
-/// Proves: T8.
+/// Proves: T4.
 #[tokio::test]
 async fn limits_that_are_not_as_recorded_are_told() {
     for_each_filesystem(async |node| {
@@ -178,7 +178,7 @@ async fn limits_that_are_not_as_recorded_are_told() {
 /// A volume whose data carries another number is quarantined by a start; what `check` says ends
 /// that.
 ///
-/// Proves: T8.
+/// Proves: T4.
 #[tokio::test]
 async fn a_volume_of_another_number_is_mended_by_what_check_says() {
     for_each_filesystem(async |node| {

@@ -176,7 +176,7 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
 /// Blocks that are shared are charged to each who shares them, and may all be written anew: a volume
 /// that is nearly full of them, its source and whatever was promised beside them.
 ///
-/// Proves: SN21.
+/// Proves: SN20.
 #[tokio::test]
 async fn what_is_shared_may_all_be_written_anew() {
     serve_on(XFS, async |node, served| {

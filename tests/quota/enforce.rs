@@ -231,7 +231,7 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
 
 /// A driver that was killed in between has left a record with a quota id and a tree without it.
 ///
-/// Proves: S16.
+/// Proves: S15.
 #[tokio::test]
 async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_repeated() {
     require!(project_quota);

@@ -34,7 +34,7 @@ fn own_file(target: &Path, size: u64) {
 /// fills the neighbour's limit; `check` tells whose files are charged where, and what it says
 /// charges them as they should be.
 ///
-/// Proves: S21, T9.
+/// Proves: S21, T4.
 #[tokio::test]
 async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
     for to_neighbour in [true, false] {

@@ -62,7 +62,7 @@ async fn directories_of_the_pod_are_held_too() {
 
 /// A pod makes as many files as the inode limit says, its root directory among them.
 ///
-/// Proves: S6.
+/// Proves: S2.
 #[tokio::test]
 async fn the_inode_limit_holds() {
     for_each_served(async |node, served| {

@@ -10,7 +10,7 @@ const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
 
 /// Once a volume is reclaimed nothing is limited or charged under its number.
 ///
-/// Proves: S19.
+/// Proves: S18.
 #[tokio::test]
 async fn a_reclaimed_volume_leaves_no_limit() {
     for_each_served(async |node, served| {
@@ -27,7 +27,7 @@ async fn a_reclaimed_volume_leaves_no_limit() {
 
 /// Limits of others are neither changed nor cleared by making, deleting and starting.
 ///
-/// Proves: S19.
+/// Proves: S18.
 #[tokio::test]
 async fn limits_of_others_are_not_touched() {
     for_each_filesystem(async |node| {
@@ -57,7 +57,7 @@ async fn limits_of_others_are_not_touched() {
 /// A limit near the start of the driver's range that no record names and nothing is charged to is
 /// cleared when the driver starts; one that something is charged to is left alone.
 ///
-/// Proves: S19.
+/// Proves: S18.
 #[tokio::test]
 async fn leftovers_are_cleared_at_start() {
     for_each_filesystem(async |node| {
@@ -83,7 +83,7 @@ async fn leftovers_are_cleared_at_start() {
 /// Volumes that come and go use the same few quota ids, because XFS never gives the block of one
 /// back.
 ///
-/// Proves: S20.
+/// Proves: S18.
 #[tokio::test]
 async fn quota_ids_are_used_again() {
     for_each_filesystem(async |node| {
@@ -104,7 +104,7 @@ async fn quota_ids_are_used_again() {
 /// A pod that charges its files to quota ids the driver would take next hinders nothing: those ids
 /// are passed over, also after a restart, and used once the files are gone.
 ///
-/// Proves: S20.
+/// Proves: S18.
 #[tokio::test]
 async fn ids_that_others_are_charged_to_are_passed_over() {
     const FILES: u32 = 1000;
@@ -137,7 +137,7 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
 /// The directories of the pool itself are charged to nobody, so that what is moved to the trash
 /// stays charged to its volume, and what is made beside it is not.
 ///
-/// Proves: S19.
+/// Proves: S18.
 #[tokio::test]
 async fn the_pools_own_directories_have_no_number() {
     for_each_served(async |node, served| {

@@ -81,7 +81,7 @@ fn lose_power_on(disk: Disk) {
 /// Whatever is done when the power fails, on XFS: a volume that is there is limited to the size in
 /// its record, and no limit is left of what is not.
 ///
-/// Proves: S13.
+/// Proves: D1.
 #[test]
 fn limits_are_those_of_the_records_on_xfs() {
     require!(project_quota);
@@ -90,7 +90,7 @@ fn limits_are_those_of_the_records_on_xfs() {
 
 /// As above, on ext4.
 ///
-/// Proves: S13.
+/// Proves: D1.
 #[test]
 fn limits_are_those_of_the_records_on_ext4() {
     require!(project_quota);

@@ -20,7 +20,7 @@ fn assert_told(served: &Served, restored: u64) {
 /// A limit that is lower, higher or gone is as the record says after the next start, and that is
 /// told.
 ///
-/// Proves: S14.
+/// Proves: S10.
 #[tokio::test]
 async fn a_changed_limit_is_restored_at_start() {
     for_each_filesystem(async |node| {
@@ -51,7 +51,7 @@ async fn a_changed_limit_is_restored_at_start() {
 
 /// A limit below what is used already is restored as well.
 ///
-/// Proves: S14.
+/// Proves: S10.
 #[tokio::test]
 async fn a_limit_is_restored_whatever_is_used() {
     for_each_filesystem(async |node| {

@@ -102,7 +102,7 @@ async fn play(node: &DiskNode, sequence: &[Work]) {
 /// Whatever is made, grown, written and deleted, and whenever the driver is started anew: the
 /// kernel limits exactly the volumes that are there, each to the size in its record.
 ///
-/// Proves: S13.
+/// Proves: C2.
 #[test]
 fn limits_are_those_of_the_volumes_after_any_sequence() {
     require!(project_quota);

@@ -1,4 +1,4 @@
-//! `docs/semantics.md`, "Looking": `rootcellar check`. XFS and ext4 that hold sizes are in
+//! `docs/semantics.md`, "Commands": `rootcellar check`. XFS and ext4 that hold sizes are in
 //! `tests/quota`.
 
 mod command;
@@ -223,7 +223,7 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 /// Promises that the filesystem cannot keep any more are wrong; that they may be more by the
 /// operator's choice, and that other data is beside them, is worth a note.
 ///
-/// Proves: T6.
+/// Proves: T4.
 #[test]
 fn promises_that_cannot_be_kept_are_told() {
     require!(loop_devices);

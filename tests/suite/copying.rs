@@ -95,7 +95,7 @@ fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
 /// A copy that is asked for again while it is being made is `ABORTED`, and then the one that was
 /// made.
 ///
-/// Proves: SN3.
+/// Proves: V1.
 #[test]
 fn a_copy_is_made_once_however_often_it_is_asked_for() {
     require!(loop_devices);
@@ -174,7 +174,7 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
 /// A driver that stops ends a copy that it makes, `UNAVAILABLE`, and nothing is left of it; the next
 /// one makes it when it is asked for again.
 ///
-/// Proves: SN17.
+/// Proves: SN16.
 #[test]
 fn a_driver_that_stops_ends_its_copies() {
     require!(loop_devices);
@@ -218,7 +218,7 @@ impl Slow {
 /// A copy that takes long and advances from file to file is not taken for a disk that does not
 /// answer.
 ///
-/// Proves: DK8.
+/// Proves: DK6.
 #[test]
 fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
     require!(loop_devices);

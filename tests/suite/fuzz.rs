@@ -358,7 +358,7 @@ fn any_message_is_answered_by_the_table() {
 
 /// Bytes that are a message are answered with a code of the table, and other bytes are refused.
 ///
-/// Proves: H2.
+/// Proves: H1.
 #[test]
 fn any_bytes_are_answered_or_refused() {
     require!(loop_devices);

@@ -288,7 +288,7 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
 /// The volumes of a pool that is merely away are not deleted; those of one that was declared gone
 /// are, without a restart and after one, and their names are free.
 ///
-/// Proves: P11.
+/// Proves: P10.
 #[test]
 fn the_volumes_of_a_retired_pool_may_be_deleted() {
     let node = Node::new();
@@ -319,7 +319,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
 
 /// To declare another pool gone changes nothing for one that is away.
 ///
-/// Proves: P11.
+/// Proves: P10.
 #[test]
 fn only_the_retired_pool_is_gone() {
     let node = Node::new();
@@ -334,7 +334,7 @@ fn only_the_retired_pool_is_gone() {
 /// A retired pool that turns up after all is left alone until it is adopted, and is then what it
 /// was.
 ///
-/// Proves: P11.
+/// Proves: P10.
 #[test]
 fn a_retired_pool_is_served_again_once_it_is_adopted() {
     let node = Node::new();
@@ -355,7 +355,7 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
 /// A pool that is at a path where this node saw one is not gone, and is not retired, whether or
 /// not it is served.
 ///
-/// Proves: P11.
+/// Proves: P10.
 #[test]
 fn a_pool_that_is_here_is_not_retired() {
     let node = Node::new();

@@ -428,7 +428,7 @@ const GROWTH: u64 = 256;
 
 /// Whatever load is past, the server keeps no descriptor, no thread and no memory of it.
 ///
-/// Proves: D12.
+/// Proves: D11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_keeps_nothing_of_a_load_that_is_past() {
     require!(loop_devices);

@@ -64,7 +64,7 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
 /// A target that another volume took over is that volume's alone: deleting the first one forgets
 /// nothing of the second.
 ///
-/// Proves: M4.
+/// Proves: M3.
 #[test]
 fn a_target_taken_over_protects_its_new_volume() {
     let node = Node::new();

@@ -348,7 +348,7 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
 /// All used space is reserved for a quarantined tree until the tree is measured, and the pool does
 /// not wait for that.
 ///
-/// Proves: P8.
+/// Proves: P9.
 #[test]
 fn a_quarantined_tree_is_measured_in_the_background() {
     const SIZE: u64 = 32 * MIB;

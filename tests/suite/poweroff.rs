@@ -50,7 +50,7 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
 
 /// As above, on btrfs with simple quota: there the limits are as recorded besides.
 ///
-/// Proves: S13.
+/// Proves: D1.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
     require!(loop_devices);

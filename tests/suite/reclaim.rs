@@ -74,7 +74,7 @@ fn a_tree_of_any_depth_is_reclaimed() {
 /// Links in a volume are removed and never followed: what a symbolic link points to and what
 /// shares an inode with a file stays as it is.
 ///
-/// Proves: R10.
+/// Proves: R8.
 #[test]
 fn what_links_point_to_is_not_touched() {
     let fixture = ReclaimFixture::new();
@@ -100,7 +100,7 @@ fn what_links_point_to_is_not_touched() {
 
 /// FIFOs and sockets are removed without being opened, which could block for ever.
 ///
-/// Proves: R10.
+/// Proves: R8.
 #[test]
 fn fifos_and_sockets_are_reclaimed() {
     let fixture = ReclaimFixture::new();
@@ -113,7 +113,7 @@ fn fifos_and_sockets_are_reclaimed() {
 
 /// Device nodes are removed without being opened, which could start something.
 ///
-/// Proves: R10.
+/// Proves: R8.
 #[test]
 fn device_nodes_are_reclaimed() {
     let fixture = ReclaimFixture::new();
@@ -352,7 +352,7 @@ fn reclaiming_goes_on_after_a_restart() {
 /// What resists is reported and tried again, ever more rarely; everything else in the same volume
 /// and in others is reclaimed meanwhile, and the pool stays well.
 ///
-/// Proves: R5.
+/// Proves: R3.
 #[test]
 fn what_resists_stops_nothing_else() {
     for errno in [Errno::BUSY, Errno::IO, Errno::PERM] {
@@ -386,7 +386,7 @@ fn what_resists_stops_nothing_else() {
 
 /// A volume whose directory somebody took away by hand can be deleted, and nothing waits for it.
 ///
-/// Proves: R7.
+/// Proves: R2.
 #[test]
 fn a_volume_removed_by_hand_leaves_nothing_to_reclaim() {
     let fixture = ReclaimFixture::new();
@@ -523,7 +523,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
 /// A volume that is created while the reclaimer measures the empty pool is never taken for data of
 /// others.
 ///
-/// Proves: G9.
+/// Proves: G8.
 #[test]
 fn a_volume_created_during_the_measurement_is_not_other_data() {
     const FOREIGN: usize = 96 << 20;
@@ -562,7 +562,7 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
 
 /// An empty pool notices that others gave space back, though no call asks for it.
 ///
-/// Proves: G9.
+/// Proves: G8.
 #[test]
 fn an_empty_pool_notices_that_others_gave_space_back() {
     const FOREIGN: usize = 96 << 20;

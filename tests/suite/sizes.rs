@@ -198,7 +198,7 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
     assert!(rig.qgroups().is_empty());
 }
 
-/// Proves: S6.
+/// Proves: S2.
 #[test]
 fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
     let rig = require!(loop_devices, Rig::new());
@@ -262,7 +262,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
     );
 }
 
-/// Proves: S14.
+/// Proves: S10.
 #[test]
 fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -411,7 +411,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     assert!(error.to_string().contains("create a new claim"), "{error}");
 }
 
-/// Proves: S17.
+/// Proves: S15.
 #[test]
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
     let rig = require!(loop_devices, Rig::new());

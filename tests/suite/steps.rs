@@ -199,7 +199,7 @@ fn a_create_survives_the_failure_of_every_step() {
 /// Whichever step of deleting a volume fails, the caller is told to try again, nothing else is
 /// lost, and a retry deletes it.
 ///
-/// Proves: D6.
+/// Proves: D5.
 #[test]
 fn a_delete_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Delete);
@@ -208,7 +208,7 @@ fn a_delete_survives_the_failure_of_every_step() {
 /// Whichever step of making a volume larger fails, it has the old size or the new, nothing else is
 /// lost, and a retry makes it as large as was asked for.
 ///
-/// Proves: S12.
+/// Proves: D5.
 #[test]
 fn an_expand_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Expand);
@@ -267,7 +267,7 @@ fn a_create_may_end_before_any_step() {
 /// Wherever the driver ends while it deletes a volume, the next start finds the volume whole or
 /// not at all, and a retry ends with nothing of it left.
 ///
-/// Proves: D6.
+/// Proves: D5.
 #[test]
 fn a_delete_may_end_before_any_step() {
     survives_every_halt(Call::Delete);
@@ -276,7 +276,7 @@ fn a_delete_may_end_before_any_step() {
 /// Wherever the driver ends while it makes a volume larger, the next start finds it with the old
 /// size or the new, and a retry ends with the new.
 ///
-/// Proves: S12.
+/// Proves: D5.
 #[test]
 fn an_expand_may_end_before_any_step() {
     survives_every_halt(Call::Expand);
@@ -321,7 +321,7 @@ fn is_a_good_pool(fixture: &StepFixture) {
 /// If any step of making a pool fails, the pool is unavailable and refuses volumes, and the next look
 /// finishes it.
 ///
-/// Proves: D9.
+/// Proves: D5.
 #[test]
 fn making_a_pool_survives_the_failure_of_every_step() {
     let steps = init_steps();
@@ -347,7 +347,7 @@ fn making_a_pool_survives_the_failure_of_every_step() {
 
 /// Wherever the driver ends while it makes a pool, the next start finishes it.
 ///
-/// Proves: D9.
+/// Proves: D5.
 #[test]
 fn making_a_pool_may_end_before_any_step() {
     for at in 0..init_steps().len() {
@@ -450,7 +450,7 @@ fn leaves_no_limit(call: Call) {
 
 /// Whichever step of making a volume fails, every volume has its limit and nothing else has one.
 ///
-/// Proves: S12.
+/// Proves: D5.
 #[test]
 fn a_failed_create_leaves_no_limit_and_takes_none() {
     leaves_no_limit(Call::Create);
@@ -458,7 +458,7 @@ fn a_failed_create_leaves_no_limit_and_takes_none() {
 
 /// Whichever step of making a volume larger fails, its limit is the size it has.
 ///
-/// Proves: S12.
+/// Proves: D5.
 #[test]
 fn a_failed_expand_leaves_the_limit_as_recorded() {
     leaves_no_limit(Call::Expand);
@@ -466,7 +466,7 @@ fn a_failed_expand_leaves_the_limit_as_recorded() {
 
 /// Whichever step of deleting a volume fails, every volume has its limit and nothing else has one.
 ///
-/// Proves: S12.
+/// Proves: D5.
 #[test]
 fn a_failed_delete_leaves_no_limit_and_takes_none() {
     leaves_no_limit(Call::Delete);

@@ -228,7 +228,7 @@ fn where_no_pool_is_configured_the_list_says_so() {
     assert_eq!(String::from_utf8(out).unwrap(), format!("{NO_POOL}\n"));
 }
 
-/// Proves: T12.
+/// Proves: T11.
 #[test]
 fn a_volume_is_shown_with_all_that_is_known_of_it() {
     let id = volume_id("pvc-1");
@@ -265,7 +265,7 @@ format             1
     }
 }
 
-/// Proves: T12.
+/// Proves: T11.
 #[test]
 fn a_snapshot_is_shown_with_what_it_is_an_instant_of() {
     let (id, volume) = (snapshot_id("snapshot-1"), volume_id("pvc-1"));
@@ -298,7 +298,7 @@ format                1
     assert_eq!(shown::<SnapshotRecord>("snapshot-1"), expected);
 }
 
-/// Proves: T12.
+/// Proves: T11.
 #[test]
 fn what_is_asked_for_is_found_by_id_or_name_and_told_apart() {
     let mut pools = pools();
@@ -332,7 +332,7 @@ fn what_is_asked_for_is_found_by_id_or_name_and_told_apart() {
     }
 }
 
-/// Proves: T14.
+/// Proves: T3.
 #[test]
 fn the_json_of_a_list_has_stable_keys() {
     let mut json = list_json::<SnapshotRecord>(&pools());
@@ -390,7 +390,7 @@ fn the_json_of_a_list_has_stable_keys() {
     assert_eq!(snapshot, expected);
 }
 
-/// Proves: T14.
+/// Proves: T3.
 #[test]
 fn the_json_of_one_has_what_was_made_of_it() {
     let pools = pools();

@@ -52,7 +52,7 @@ fn so_many_calls_are_at_work_and_no_more() {
     assert!(pool.begin().is_err());
 }
 
-/// Proves: DK8.
+/// Proves: DK6.
 #[test]
 fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
     let (_dir, pool) = pool();

@@ -300,7 +300,7 @@ fn a_publish_request_is_refused_for_what_is_wrong_in_itself() {
     }
 }
 
-/// Proves: M2.
+/// Proves: M1.
 #[test]
 fn a_publish_request_is_read_only_by_its_flag_or_by_its_mode() {
     let cases = [

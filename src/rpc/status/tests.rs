@@ -226,7 +226,7 @@ fn every_error_has_the_code_of_the_table_for_every_operation() {
     }
 }
 
-/// Proves: E2.
+/// Proves: E1.
 #[test]
 fn a_status_has_a_message_and_no_details() {
     for (variant, error) in samples() {
@@ -239,7 +239,7 @@ fn a_status_has_a_message_and_no_details() {
     }
 }
 
-/// Proves: E2.
+/// Proves: E1.
 #[test]
 fn a_message_holds_the_chain_of_sources() {
     let error = Error::from(cannot_unmount());
@@ -253,7 +253,7 @@ fn a_message_holds_the_chain_of_sources() {
     );
 }
 
-/// Proves: E2.
+/// Proves: E1.
 #[test]
 fn a_message_fits_into_a_header_whatever_the_client_sent() {
     for id in [

@@ -133,7 +133,7 @@ fn place(value: &str) -> csi::Topology {
     }
 }
 
-/// Proves: V6.
+/// Proves: V5.
 #[tokio::test]
 async fn a_volume_is_described_the_same_wherever_it_is_told_of() {
     let driver = Driver::start();

@@ -16,7 +16,7 @@ use support::require;
 /// Every limit that is not as its record says, and every number that no volume has, is told of; a
 /// start mends what it can, and nothing is left to tell.
 ///
-/// Proves: T8.
+/// Proves: T4.
 #[test]
 fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -83,7 +83,7 @@ fn qgroup_of(subvolume: &Path) -> String {
 /// Quota ids that cannot be trusted are told of as a start finds them; those whose data is charged
 /// elsewhere are mended by the commands given.
 ///
-/// Proves: T8.
+/// Proves: T4.
 #[test]
 fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     let mut rig = require!(loop_devices, Rig::new());
@@ -127,7 +127,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
 /// A subvolume in a volume that is not charged to it is found, and charged to it again by the
 /// commands given.
 ///
-/// Proves: T9.
+/// Proves: T4.
 #[test]
 fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
     let rig = require!(loop_devices, Rig::new());

@@ -53,7 +53,7 @@ fn snapshot(rig: &Rig) -> PathBuf {
 /// Copies share what their original is charged for, and nothing is amiss with that, also when all
 /// of it was written anew.
 ///
-/// Proves: T7.
+/// Proves: T4.
 #[test]
 fn a_pool_with_snapshots_and_copies_is_well() {
     let rig = require!(loop_devices, copied());
@@ -70,7 +70,7 @@ fn a_pool_with_snapshots_and_copies_is_well() {
 /// A snapshot that is limited is told of like a volume, one without a record with the file that is
 /// missing and the place to move it out of.
 ///
-/// Proves: T7.
+/// Proves: T4.
 #[test]
 fn what_is_amiss_with_a_snapshot_is_told() {
     let mut rig = require!(loop_devices, copied());
@@ -103,7 +103,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
 /// What is used, what is charged for it and what copies keep of it is told by the commands, as far as
 /// the kernel counts it.
 ///
-/// Proves: T12.
+/// Proves: T11.
 #[test]
 fn what_is_counted_is_shown() {
     let rig = require!(loop_devices, copied());

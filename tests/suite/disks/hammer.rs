@@ -65,7 +65,7 @@ fn assert_not_final(status: &tonic::Status) {
 /// While disks are unmounted and mounted under callers that make and delete volumes all the time,
 /// nothing is written beneath them, and in the end exactly the acknowledged volumes are there.
 ///
-/// Proves: DK2.
+/// Proves: DK1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
     require!(loop_devices);

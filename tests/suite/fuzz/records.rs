@@ -240,7 +240,7 @@ fn any_snapshot_record_is_served_or_quarantined() {
 
 /// With any content in a pool's marker, the pool is served or unavailable, and the other one is served.
 ///
-/// Proves: P14.
+/// Proves: P9.
 #[test]
 fn any_marker_is_served_or_unavailable() {
     let scene = require!(mount_namespace, Scene::new());

@@ -191,7 +191,7 @@ async fn a_missing_id_is_named() {
 /// A size that is no size is `INVALID_ARGUMENT`, a range that holds none `OUT_OF_RANGE`, and one
 /// that no disk has `RESOURCE_EXHAUSTED`.
 ///
-/// Proves: V11.
+/// Proves: V9.
 #[tokio::test]
 async fn absurd_sizes_are_refused() {
     let mut scene = Scene::new().await;

@@ -131,7 +131,7 @@ async fn every_forbidden_name_is_refused() {
 
 /// Labels of claims may be anything: they are for people, and never become paths.
 ///
-/// Proves: V10.
+/// Proves: V3.
 #[tokio::test]
 async fn claim_labels_are_only_for_reading() {
     let mut scene = Scene::new().await;
@@ -212,7 +212,7 @@ fn any_text_as_a_name_is_accepted_or_refused_by_the_rule() {
 
 /// Whatever the id, deleting what is not there is OK, and every other call is `NOT_FOUND`.
 ///
-/// Proves: R4.
+/// Proves: E1.
 #[test]
 fn any_text_as_an_id_names_nothing() {
     check(150, &text(), &async |scene, id| {
@@ -243,7 +243,7 @@ fn any_text_as_an_id_names_nothing() {
 
 /// Whatever the token, it is `ABORTED` unless it could be one of the driver's.
 ///
-/// Proves: L2.
+/// Proves: L1.
 #[test]
 fn any_text_as_a_token_is_aborted() {
     check(150, &text(), &async |scene, token| {

@@ -264,7 +264,7 @@ async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
 /// No device, FIFO or socket in a volume is ever opened, and no link followed, though entries become
 /// something else while the volume is published, measured, quarantined and reclaimed.
 ///
-/// Proves: R10.
+/// Proves: R8.
 #[tokio::test]
 async fn nothing_is_opened_while_entries_are_swapped() {
     require!(loop_devices);

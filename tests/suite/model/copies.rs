@@ -311,7 +311,7 @@ fn run(kind: Kind, cases: u32) {
 /// After every step of any sequence of snapshots, restores, clones, deletions, writes and restarts,
 /// each volume and each snapshot holds what it should, and every volume can be written anew.
 ///
-/// Proves: SN19.
+/// Proves: C2.
 #[test]
 fn any_sequence_of_copies_holds_what_the_model_says() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
@@ -322,7 +322,7 @@ fn any_sequence_of_copies_holds_what_the_model_says() {
 /// As above where simple quota charges whoever wrote first: and each volume has all of its size in
 /// the end, and no more but for what it shared with its source, unless a copy keeps some of it.
 ///
-/// Proves: SN19.
+/// Proves: C2.
 #[test]
 fn any_sequence_of_copies_leaves_each_volume_its_size() {
     run(Kind::BtrfsSquota, 10);

@@ -129,7 +129,7 @@ fn overtake(node: &Node, disk: &Hanging, driver: &Running, id: &str) {
 /// A publish that hangs on its disk does not hold up the unpublishing of its target, and mounts
 /// nothing when the disk answers after that.
 ///
-/// Proves: U3.
+/// Proves: U2.
 #[test]
 fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
     let node = Node::new();
@@ -143,7 +143,7 @@ fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
 
 /// So is a publish that is repeated, whose disk hangs while it compares what is mounted already.
 ///
-/// Proves: U3.
+/// Proves: U2.
 #[test]
 fn a_repeated_publish_that_hangs_is_overtaken_by_its_unpublish() {
     let node = Node::new();

@@ -98,7 +98,7 @@ async fn the_pools_own_options_stay_unless_asked() {
 /// However a volume is published for reading alone, a write through that mount fails with EROFS,
 /// while another target may write.
 ///
-/// Proves: M2.
+/// Proves: M1.
 #[tokio::test]
 async fn a_read_only_publish_refuses_a_write() {
     require!(loop_devices);
@@ -136,7 +136,7 @@ async fn a_read_only_publish_refuses_a_write() {
 
 /// The restrictions hold for what a pod does: no program runs, no link is followed.
 ///
-/// Proves: M2.
+/// Proves: M1.
 #[tokio::test]
 async fn restrictions_bind_the_pod() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -186,7 +186,7 @@ async fn a_publish_that_is_repeated_mounts_once() {
 /// A target where the volume is mounted otherwise, or something else is, is `ALREADY_EXISTS`, and
 /// what is there stays.
 ///
-/// Proves: M4.
+/// Proves: M3.
 #[tokio::test]
 async fn another_mount_at_the_target_is_already_exists() {
     require!(loop_devices);
@@ -238,7 +238,7 @@ async fn another_mount_at_the_target_is_already_exists() {
 /// Of two volumes that are published to one target at the same time one is mounted there, once, and
 /// the other is told so.
 ///
-/// Proves: M4.
+/// Proves: M3.
 #[tokio::test]
 async fn two_volumes_never_share_a_target() {
     require!(loop_devices);

@@ -18,7 +18,7 @@ type Class = &'static [(&'static str, &'static str)];
 /// A volume has exactly the mode, uid and gid of its class, by default 0777 and root, whatever the
 /// umask of the server and on every filesystem.
 ///
-/// Proves: P5.
+/// Proves: P4.
 #[tokio::test]
 async fn mode_and_owner_are_exact_whatever_the_umask() {
     require!(loop_devices);

@@ -224,7 +224,7 @@ async fn odd_targets_are_known_after_a_restart() {
 /// Where the kubelet's directory is reached by a link, a target may be spelled by the link or by
 /// what it points to, and both mean the same.
 ///
-/// Proves: M7.
+/// Proves: M6.
 #[tokio::test]
 async fn a_linked_kubelet_directory_has_two_spellings() {
     require!(loop_devices);

@@ -19,7 +19,7 @@ const MIB: i64 = 1 << 20;
 /// A volume takes exactly its size from the capacity, whatever is written, and gives it back when
 /// it is reclaimed; calls that make nothing take nothing.
 ///
-/// Proves: G4.
+/// Proves: G3.
 #[tokio::test]
 async fn capacity_falls_by_exactly_what_is_promised() {
     require!(mount_namespace);

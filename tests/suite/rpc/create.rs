@@ -136,7 +136,7 @@ fn requisite(node: &str) -> csi::TopologyRequirement {
 /// A topology that leaves this node out gives the pod back to the scheduler: `RESOURCE_EXHAUSTED`,
 /// and nothing is made.
 ///
-/// Proves: V7.
+/// Proves: E1.
 #[tokio::test]
 async fn a_topology_without_this_node_is_resource_exhausted() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -156,7 +156,7 @@ async fn a_topology_without_this_node_is_resource_exhausted() {
 
 /// Every answer that describes a volume says on which node it is, and `NodeGetInfo` says the same.
 ///
-/// Proves: V6.
+/// Proves: V5.
 #[tokio::test]
 async fn every_volume_says_on_which_node_it_is() {
     let long = format!("{}.example.com", "n".repeat(100));

@@ -45,7 +45,7 @@ async fn assert_unknown(clients: &mut Clients, node: &Node, id: &str) {
 /// An id that is none, or that names no volume of a pool that is here, is deleted already; every
 /// other call is `NOT_FOUND`.
 ///
-/// Proves: R4.
+/// Proves: E1.
 #[tokio::test]
 async fn an_id_of_nothing_is_deleted_already_and_not_found() {
     let (node, _server, mut clients) = Server::on_new_node().await;
@@ -75,7 +75,7 @@ async fn an_id_of_nothing_is_deleted_already_and_not_found() {
 /// command that declares it gone: OK would drop the object and leak the data. Node calls are
 /// `NOT_FOUND`.
 ///
-/// Proves: R4.
+/// Proves: E1.
 #[tokio::test]
 async fn a_volume_of_an_absent_pool_is_not_deleted() {
     let (node, _server, mut clients) = Server::on_new_node().await;

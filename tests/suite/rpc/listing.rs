@@ -79,7 +79,7 @@ async fn a_token_holds_when_volumes_come_and_go() {
 
 /// A token that is none of the driver's is `ABORTED`, a negative page size `INVALID_ARGUMENT`.
 ///
-/// Proves: L2.
+/// Proves: L1.
 #[tokio::test]
 async fn a_foreign_token_is_aborted() {
     let (_node, _server, mut clients) = Server::on_new_node().await;

@@ -89,7 +89,7 @@ async fn a_class_names_a_pool_where_none_is_the_default() {
 /// A pool this node does not have gives the pod back to the scheduler: capacity 0 and
 /// `RESOURCE_EXHAUSTED` with the names of those it has.
 ///
-/// Proves: V7.
+/// Proves: E1.
 #[tokio::test]
 async fn a_pool_of_other_nodes_is_resource_exhausted() {
     require!(mount_namespace);

@@ -75,7 +75,7 @@ fn now() -> i64 {
 /// A snapshot says of which volume it is, since when, on which node, and that it is ready; the same
 /// wherever it is told of, and however often it is asked for.
 ///
-/// Proves: SN14.
+/// Proves: SN8.
 #[tokio::test]
 async fn a_snapshot_is_told_of_the_same_everywhere() {
     let (node, server, mut clients) = start().await;
@@ -139,7 +139,7 @@ async fn a_copy_says_of_what_it_is() {
 /// A name that is taken by a snapshot of another volume, or by a volume that is a copy of something
 /// else, is `ALREADY_EXISTS`, and the message says of what it is.
 ///
-/// Proves: SN3.
+/// Proves: V4.
 #[tokio::test]
 async fn a_name_taken_by_a_copy_of_another_is_already_exists() {
     let (node, _server, mut clients) = start().await;
@@ -177,7 +177,7 @@ async fn a_name_taken_by_a_copy_of_another_is_already_exists() {
 
 /// What is to be copied and is nowhere is `NOT_FOUND`, by whatever id.
 ///
-/// Proves: SN15.
+/// Proves: E1.
 #[tokio::test]
 async fn a_source_of_nothing_is_not_found() {
     let (node, _server, mut clients) = start().await;
@@ -214,7 +214,7 @@ async fn a_source_of_nothing_is_not_found() {
 /// is `FAILED_PRECONDITION`, and so is its deletion. Once that pool is declared gone, the source is
 /// `NOT_FOUND`, and the deletion OK.
 ///
-/// Proves: SN15.
+/// Proves: E1.
 #[tokio::test]
 async fn a_source_elsewhere_is_for_another_node() {
     let (node, server, mut clients) = start().await;
@@ -286,7 +286,7 @@ async fn a_copy_is_not_smaller_than_its_source() {
 /// A topology that leaves this node out is honoured: `RESOURCE_EXHAUSTED`, and nothing is made; one
 /// that names it is fine.
 ///
-/// Proves: SN15.
+/// Proves: E1.
 #[tokio::test]
 async fn a_topology_without_this_node_makes_no_copy() {
     let (node, _server, mut clients) = start().await;
@@ -312,7 +312,7 @@ async fn a_topology_without_this_node_makes_no_copy() {
 /// Pages of any size show every snapshot once and in one order, and what comes and goes between two
 /// of them shifts nothing.
 ///
-/// Proves: SN9.
+/// Proves: L1.
 #[tokio::test]
 async fn pages_of_snapshots_are_exact() {
     let (_node, _server, mut clients) = start().await;
@@ -355,7 +355,7 @@ async fn pages_of_snapshots_are_exact() {
 /// gives nothing. A token that is none of the driver's is `ABORTED`, a negative page size
 /// `INVALID_ARGUMENT`.
 ///
-/// Proves: SN9.
+/// Proves: L1.
 #[tokio::test]
 async fn a_list_is_narrowed_by_snapshot_and_by_source() {
     let (_node, _server, mut clients) = start().await;
@@ -417,7 +417,7 @@ async fn a_list_is_narrowed_by_snapshot_and_by_source() {
 /// Source and copies are deleted in any order, each as often as is asked for, and what is left holds
 /// what it held.
 ///
-/// Proves: SN2.
+/// Proves: SN1.
 #[tokio::test]
 async fn source_and_copies_go_in_any_order() {
     // source, snapshot, restored volume
@@ -466,7 +466,7 @@ async fn source_and_copies_go_in_any_order() {
 /// Calls for one name at once make one snapshot and one volume: each call gets it, or is told to try
 /// again by `ABORTED`.
 ///
-/// Proves: SN3.
+/// Proves: V1.
 #[tokio::test]
 async fn calls_for_one_copy_at_once_make_one() {
     let (node, server, mut clients) = start().await;

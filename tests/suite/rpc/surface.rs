@@ -229,7 +229,7 @@ async fn secrets_are_never_told() {
 
 /// A message that quotes what a client sent stays small enough for the header it travels in.
 ///
-/// Proves: E2.
+/// Proves: E1.
 #[tokio::test]
 async fn a_message_that_quotes_is_cut() {
     let (_node, _server, mut clients) = Server::on_new_node().await;

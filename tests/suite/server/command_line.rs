@@ -197,7 +197,7 @@ fn the_environment_configures_what_the_flags_leave_open() {
 /// A kubelet directory that is a mount of its own but not shared is refused, since the host would
 /// never see a volume; shared, it is accepted.
 ///
-/// Proves: SV2.
+/// Proves: SV1.
 #[test]
 fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
     require!(loop_devices);

@@ -134,7 +134,7 @@ async fn a_second_server_on_the_same_pool_is_refused() {
 
 /// Bytes that are no HTTP/2, on as many connections as anybody likes, stop nobody else.
 ///
-/// Proves: SV4.
+/// Proves: SV3.
 #[tokio::test]
 async fn garbage_on_the_socket_harms_nobody() {
     use std::io::Write as _;

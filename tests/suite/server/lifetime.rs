@@ -36,7 +36,7 @@ async fn a_signal_ends_the_server_and_its_socket() {
 
 /// Without file descriptors each call fails as UNAVAILABLE, and the pool stays as it is.
 ///
-/// Proves: P13.
+/// Proves: P6.
 #[tokio::test]
 async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
     let (_node, server, mut clients) = Server::on_new_node().await;
@@ -317,7 +317,7 @@ fn a_loading_server_can_be_stopped() {
 
 /// A driver without pools is ready, has capacity 0 and gives every create back to the scheduler.
 ///
-/// Proves: G6.
+/// Proves: G5.
 #[tokio::test]
 async fn a_driver_without_pools_refuses_every_create() {
     let node = Node::new();

@@ -92,7 +92,7 @@ async fn fill(clients: &mut Clients) -> [String; 3] {
 /// The lists tell of every volume and snapshot, the JSON with all that is recorded, beside a server
 /// at work or without one, and change nothing.
 ///
-/// Proves: T10.
+/// Proves: T1.
 #[tokio::test]
 async fn the_lists_tell_what_pools_hold_and_change_nothing() {
     let node = Node::new();
@@ -143,7 +143,7 @@ async fn the_lists_tell_what_pools_hold_and_change_nothing() {
 /// One is shown by its id or by the name that the CO gave it: how it is held, whose it is, what it
 /// is a copy of and what was made of it; of a snapshot, what is of one instant.
 ///
-/// Proves: T12.
+/// Proves: T11.
 #[tokio::test]
 async fn one_is_shown_by_id_or_name() {
     let node = Node::new();
@@ -195,7 +195,7 @@ async fn one_is_shown_by_id_or_name() {
 /// A pool that cannot be read is told of on stderr, what is quarantined below the table, both by
 /// exit code 1, and all else is shown; nothing is said not to exist that could not be looked for.
 ///
-/// Proves: T13.
+/// Proves: T2.
 #[test]
 fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
     let node = Node::new();

@@ -95,7 +95,7 @@ fn what_there_is_no_room_to_keep_is_no_snapshot() {
     assert!(names(&rig.node.pool().join("snapshots")).is_empty());
 }
 
-/// Proves: SN11.
+/// Proves: SN10.
 #[test]
 fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
@@ -134,7 +134,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
     assert_about("held", second.held.0, mib(120));
 }
 
-/// Proves: SN12.
+/// Proves: SN10.
 #[test]
 fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
@@ -169,7 +169,7 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     assert_eq!(limit(&rig, "other"), SIZE, "nothing keeps any of it");
 }
 
-/// Proves: SN13.
+/// Proves: SN10.
 #[test]
 fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
@@ -191,7 +191,7 @@ fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
     }
 }
 
-/// Proves: SN12.
+/// Proves: SN10.
 #[test]
 fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_it() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
@@ -231,7 +231,7 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
     assert_eq!(rig.qgroups(), []);
 }
 
-/// Proves: SN12.
+/// Proves: SN10.
 #[test]
 fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
@@ -289,7 +289,7 @@ fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
     assert!(after - before < COUNT / 2, "{} commits", after - before);
 }
 
-/// Proves: SN12.
+/// Proves: SN10.
 #[test]
 fn a_quarantined_source_keeps_its_retained_charge_reserved() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
@@ -311,7 +311,7 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
     });
 }
 
-/// Proves: SN11.
+/// Proves: SN10.
 #[test]
 fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());

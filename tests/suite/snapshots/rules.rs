@@ -6,7 +6,7 @@ use super::*;
 use support::publish;
 use support::require;
 
-/// Proves: SN3.
+/// Proves: V1.
 #[test]
 fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
     let rig = require!(loop_devices, Rig::new(Kind::Xfs));
@@ -107,7 +107,7 @@ fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
     assert!(!rig.driver().create_snapshot(&request).unwrap().in_use);
 }
 
-/// Proves: SN5.
+/// Proves: SN4.
 #[test]
 fn a_copy_is_made_in_the_pool_of_its_source() {
     let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
@@ -123,7 +123,7 @@ fn a_copy_is_made_in_the_pool_of_its_source() {
     );
 }
 
-/// Proves: SN9.
+/// Proves: L1.
 #[test]
 fn lists_are_by_snapshot_and_by_source_and_in_pages() {
     let rig = require!(loop_devices, Rig::new(Kind::Btrfs));

@@ -50,7 +50,7 @@ fn snapshots_restores_and_clones_have_all_that_the_volume_had_and_nothing_writte
     }
 }
 
-/// Proves: SN2.
+/// Proves: SN1.
 #[test]
 fn source_snapshot_and_copies_go_in_any_order_and_leave_nothing() {
     require!(loop_devices);

@@ -62,7 +62,7 @@ fn delete_into_trouble(fixture: &StepFixture, at: usize, trouble: Trouble) {
 
 /// Whichever step of reclaiming fails, nothing else is lost, and what is left is reclaimed later.
 ///
-/// Proves: D7.
+/// Proves: D5.
 #[test]
 fn a_reclaim_survives_the_failure_of_every_step() {
     let steps = reclaim_steps().len();
@@ -81,7 +81,7 @@ fn a_reclaim_survives_the_failure_of_every_step() {
 
 /// Wherever the driver ends while it reclaims, the next one goes on with it.
 ///
-/// Proves: D7.
+/// Proves: D5.
 #[test]
 fn a_reclaim_may_end_before_any_step() {
     at_once(0..reclaim_steps().len(), |at| {
@@ -138,7 +138,7 @@ fn rewrite_steps() -> (Vec<Step>, usize) {
 /// the rewriting; if it is only that the disk is full, the pool is well, and the next time it is
 /// empty the rewriting is ended.
 ///
-/// Proves: D7.
+/// Proves: D5.
 #[test]
 fn rewriting_the_marker_survives_the_failure_of_every_step() {
     let (steps, sync) = rewrite_steps();
@@ -169,7 +169,7 @@ fn rewriting_the_marker_survives_the_failure_of_every_step() {
 
 /// Wherever the driver ends while it rewrites the marker, the next one ends the rewriting.
 ///
-/// Proves: D7.
+/// Proves: D5.
 #[test]
 fn rewriting_the_marker_may_end_before_any_step() {
     let (steps, sync) = rewrite_steps();
@@ -199,7 +199,7 @@ fn stage_to_clear() -> StepFixture {
 /// If any step of a start fails, the pool is unavailable and refuses volumes, and the next look ends
 /// the start.
 ///
-/// Proves: D9.
+/// Proves: D5.
 #[test]
 fn a_start_survives_the_failure_of_every_step() {
     let mut fixture = stage_to_clear();
@@ -249,7 +249,7 @@ impl Observer for Early {
 
 /// A pool is remembered before it is served.
 ///
-/// Proves: D8.
+/// Proves: P2.
 #[test]
 fn a_pool_is_remembered_before_it_is_served() {
     let node = MemoryNode::new(&["default"]);

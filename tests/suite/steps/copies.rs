@@ -326,7 +326,7 @@ fn survive(kind: Kind) {
 /// that ends there, the copy is there whole or not at all, nothing else is left of it, limits are as
 /// they are to be, and a retry ends with it: where files are copied byte by byte.
 ///
-/// Proves: SN18.
+/// Proves: D5.
 #[test]
 fn a_plain_copy_survives_every_step() {
     survive(Kind::Ext4);
@@ -334,7 +334,7 @@ fn a_plain_copy_survives_every_step() {
 
 /// As above, where files share blocks.
 ///
-/// Proves: SN18.
+/// Proves: D5.
 #[test]
 fn a_reflink_copy_survives_every_step() {
     survive(Kind::Xfs);
@@ -342,7 +342,7 @@ fn a_reflink_copy_survives_every_step() {
 
 /// As above, where subvolumes are copied.
 ///
-/// Proves: SN18.
+/// Proves: D5.
 #[test]
 fn a_subvolume_copy_survives_every_step() {
     survive(Kind::Btrfs);
@@ -350,7 +350,7 @@ fn a_subvolume_copy_survives_every_step() {
 
 /// As above, where subvolumes are copied and simple quota counts.
 ///
-/// Proves: SN18.
+/// Proves: D5.
 #[test]
 fn a_subvolume_copy_with_quota_survives_every_step() {
     survive(Kind::BtrfsSquota);

@@ -24,7 +24,7 @@ fn unenforced(quota: &Arc<FakeQuota>) -> StepFixture {
 /// Whichever step fails, or is the last one of a killed driver, the volume is as it was or cannot be
 /// published, and enforcing it again succeeds.
 ///
-/// Proves: S16.
+/// Proves: S15.
 #[test]
 fn enforcing_can_be_repeated_whichever_step_failed() {
     for trouble in [

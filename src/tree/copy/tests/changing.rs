@@ -280,7 +280,7 @@ impl CopyWatch for Remover {
     }
 }
 
-/// Proves: SN7.
+/// Proves: SN6.
 #[test]
 fn a_directory_that_is_removed_while_it_is_read_is_no_error() {
     require!(loop_devices);
