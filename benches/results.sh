@@ -6,7 +6,7 @@
 results_dir=${RESULTS:-benches/results}
 # Results that were written before are no change of the sources.
 commit=$(git describe --always --exclude='*')
-git diff --quiet HEAD -- . ':!benches/results' ':!docs/performance.md' || commit=$commit-dirty
+git diff --quiet HEAD -- . ':!benches/results' ':!benches/README.md' || commit=$commit-dirty
 
 # Writes a table of tab-separated values from standard input, below comments that say how it was measured.
 result() { # NAME COMMAND [note...]

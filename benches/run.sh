@@ -14,7 +14,7 @@
 # Env:   CARGO_TARGET_DIR  absolute
 #        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
 #        RESULTS           the directory of the tables, default: benches/results
-#        PAGE              the page that lists the missed targets, default: docs/performance.md
+#        PAGE              the page that lists the missed targets, default: benches/README.md
 #        ROUNDS, MEASURE   the rounds of each measurement, and the operations in each, default: 5, 200
 #        SCALE             of reclaim and copies: percent of the trees' sizes, default: 100
 #        DURATION          the duration of steady, default: 1h

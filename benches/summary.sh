@@ -1,9 +1,9 @@
 #!/bin/sh
-# Counts the targets in benches/results that hold, and lists the missed ones between the marks of docs/performance.md.
+# Counts the targets in benches/results that hold, and lists the missed ones between the marks of benches/README.md.
 #
 # Usage: summary.sh
 # Env:   RESULTS  the directory of the results, default: benches/results
-#        PAGE     the page with the marks, default: docs/performance.md
+#        PAGE     the page with the marks, default: benches/README.md
 set -eu
 cd "$(dirname "$0")/.."
 results=${RESULTS:-benches/results}
@@ -15,7 +15,7 @@ awk -F '\t' '
         headed = 0
         name = FILENAME
         sub(/.*\//, "", name)
-        link = "[" name "](../benches/results/" name ")"
+        link = "[" name "](results/" name ")"
     }
     /^#/ { next }
     !headed {
@@ -34,5 +34,5 @@ awk -F '\t' '
         printf "%d of %d targets hold.\n", held, targets
         if (missed != "") printf "\n| missed, in | on | figure | measured | target |\n|---|---|---|---|---|\n%s", missed
     }' "$results"/*.tsv >"$summary"
-hack/write-between.sh "${PAGE:-docs/performance.md}" benches/summary.sh "$summary"
+hack/write-between.sh "${PAGE:-benches/README.md}" benches/summary.sh "$summary"
 cat "$summary"
