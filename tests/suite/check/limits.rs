@@ -164,9 +164,9 @@ fn what_is_quarantined_is_told_with_its_path() {
     fs::create_dir(&copy).unwrap();
     fs::rename(rig.data("other"), copy.join("data")).unwrap();
     let report = look_at(&rig.node.pool());
-    let strange = wrong(&report, About::Records, "its name is not ours");
+    let strange = wrong(&report, About::Records, "its name is none of this driver's");
     assert_eq!(strange.volume, Some("volumes/copy".into()));
-    let lost = wrong(&report, About::Records, "cannot look at data");
+    let lost = wrong(&report, About::Records, "cannot inspect data");
     assert_eq!(lost.volume, Some(below(&rig, "other")));
     assert!(lost.remedy.as_ref().unwrap().contains("volume.json"));
 
