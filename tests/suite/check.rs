@@ -77,7 +77,7 @@ fn ok<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
 fn assert_limits_are_well(report: &Report) {
     assert_well(report);
     ok(report, About::Limits, "every limit is as recorded");
-    ok(report, About::Usage, "is what the trees occupy");
+    ok(report, About::Usage, "the space that the trees occupy");
 }
 
 #[track_caller]
