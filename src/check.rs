@@ -193,15 +193,15 @@ impl Examination<'_> {
 
     fn run(&mut self, claims: &Claims) -> Result<(), Unavailable> {
         let place = place(self.options)?;
-        let looked = open(self.options, &mut self.report.pool);
-        let looked = looked.map_err(|unavailable| self.remembering(unavailable))?;
+        let opened = open(self.options, &mut self.report.pool);
+        let opened = opened.map_err(|unavailable| self.remembering(unavailable))?;
         claims.filesystem(place.device, &self.options.name)?;
-        self.identify(&looked, claims)?;
+        self.identify(&opened, claims)?;
         let pool = &self.report.pool;
         let what = format!(
             "pool {} of node {}, {} on {}, {} volumes, {} snapshots",
-            looked.marker.id,
-            looked.marker.node,
+            opened.marker.id,
+            opened.marker.node,
             pool.filesystem,
             place.source.display(),
             pool.volumes,
@@ -209,13 +209,13 @@ impl Examination<'_> {
         );
         self.find(Level::Ok, About::Pool, what, None);
         self.mount(&place);
-        self.enforcement(&looked, &place)?;
-        self.snapshots(&looked)?;
-        self.space(&looked, &place)?;
+        self.enforcement(&opened, &place)?;
+        self.snapshots(&opened)?;
+        self.space(&opened, &place)?;
         self.records();
-        let owners = self.limits(&looked)?;
-        self.sizes(&looked);
-        self.usage(&looked, &place, &owners)?;
+        let owners = self.limits(&opened)?;
+        self.sizes(&opened);
+        self.usage(&opened, &place, &owners)?;
         Ok(())
     }
 
@@ -232,8 +232,8 @@ impl Examination<'_> {
     }
 
     /// Checks that a server on this node would serve the pool at this path.
-    fn identify(&self, looked: &OpenPool, claims: &Claims) -> Result<(), Unavailable> {
-        let found = looked.marker.id;
+    fn identify(&self, opened: &OpenPool, claims: &Claims) -> Result<(), Unavailable> {
+        let found = opened.marker.id;
         if let Some(memory) = self.surroundings.memory {
             let unreadable = |error: crate::pool::Error| Unavailable::Memory(error.to_string());
             let remembered = memory.recall(&self.options.path).map_err(unreadable)?;
@@ -245,9 +245,9 @@ impl Examination<'_> {
             }
         }
         match self.surroundings.node {
-            Some(node) if *node != looked.marker.node => Err(Unavailable::Foreign {
+            Some(node) if *node != opened.marker.node => Err(Unavailable::Foreign {
                 found,
-                node: looked.marker.node.clone(),
+                node: opened.marker.node.clone(),
             }),
             _ => claims.id(found, &self.options.name),
         }
@@ -269,27 +269,27 @@ impl Examination<'_> {
         self.find(Level::Note, About::Mount, what, remedy);
     }
 
-    fn enforcement(&mut self, looked: &OpenPool, place: &Place) -> Result<(), Fault> {
-        let enforcement = looked.quota.enforcement();
+    fn enforcement(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
+        let enforcement = opened.quota.enforcement();
         self.report.enforcement = enforcement;
         let by = match enforcement {
             Enforcement::Project => "project quota",
             Enforcement::Squota => "simple quota",
-            Enforcement::None => return self.not_enforced(looked, place),
+            Enforcement::None => return self.not_enforced(opened, place),
         };
         let what = format!("sizes are enforced by {by}");
         self.find(Level::Ok, About::Enforcement, what, None);
         Ok(())
     }
 
-    fn not_enforced(&mut self, looked: &OpenPool, place: &Place) -> Result<(), Fault> {
-        let (filesystem, root) = (looked.filesystem, looked.root.as_fd());
+    fn not_enforced(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
+        let (filesystem, root) = (opened.filesystem, opened.root.as_fd());
         let place = (&*self.options.path, place);
-        let found = Unenforced::find(&*looked.quota, filesystem, root, place);
+        let found = Unenforced::find(&*opened.quota, filesystem, root, place);
         let Some(Unenforced { reason, remedy }) = found.context(pool_limits::READ_LIMITS)? else {
             return Ok(());
         };
-        let volumes = looked.index.volumes().map(|entry| entry.record.enforcement);
+        let volumes = opened.index.volumes().map(|entry| entry.record.enforcement);
         let (level, what) = match volumes.filter(|by| *by != Enforcement::None).count() {
             0 => (Level::Note, format!("sizes are not enforced: {reason}")),
             volumes => (
@@ -301,9 +301,9 @@ impl Examination<'_> {
         Ok(())
     }
 
-    fn snapshots(&mut self, looked: &OpenPool) -> Result<(), Fault> {
-        let filesystem = looked.filesystem;
-        let shares = filesystem.shares_blocks(looked.root.as_fd());
+    fn snapshots(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+        let filesystem = opened.filesystem;
+        let shares = filesystem.shares_blocks(opened.root.as_fd());
         let shares = shares.context("ask whether files can share blocks")?;
         self.report.shares_blocks = shares;
         let what = match shares {
@@ -335,9 +335,9 @@ impl Examination<'_> {
     }
 
     /// Finds the volumes whose sizes are not enforced, in a pool that enforces sizes.
-    fn sizes(&mut self, looked: &OpenPool) {
-        let enforcement = looked.quota.enforcement();
-        for entry in looked.index.volumes() {
+    fn sizes(&mut self, opened: &OpenPool) {
+        let enforcement = opened.quota.enforcement();
+        for entry in opened.index.volumes() {
             let record = &entry.record;
             if record.enforcing {
                 let what = "`volume enforce` works on it or was interrupted; it cannot be published \

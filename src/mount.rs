@@ -42,8 +42,8 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()>;
 
     /// What is at a target.
-    fn look(&self, target: &Target) -> Result<Found> {
-        target.look()
+    fn inspect(&self, target: &Target) -> Result<Found> {
+        target.inspect()
     }
 
     /// The flags of the mount at a target among [`MountOptions::visible`].

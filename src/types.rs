@@ -256,25 +256,38 @@ impl fmt::Display for NameHash {
     }
 }
 
-/// The id of a volume or a snapshot.
+/// The id of a volume or a snapshot: a prefix for the kind of object, the pool's id and the hash of
+/// the name. The same name in the same pool always has the same id.
 pub trait ObjectId: Copy + Ord + fmt::Debug + fmt::Display {
-    /// The name that the id follows from.
-    type Name;
-    /// The word for an object with such an id.
+    /// The type of the object's name.
+    type Name: fmt::Display;
+    /// The word for the object.
     const OBJECT: &'static str;
+    /// The start of the id.
+    const PREFIX: &'static str;
 
-    /// The id of the object with a name in a pool.
-    fn new(pool: PoolId, name: &Self::Name) -> Self;
-    /// Parses the one canonical spelling.
-    fn parse(text: &str) -> Option<Self>;
+    /// The id of the object whose name has a hash.
+    fn from_hash(pool: PoolId, hash: NameHash) -> Self;
     /// The pool of the object.
     fn pool(&self) -> PoolId;
     /// The hash of the object's name.
     fn hash(&self) -> NameHash;
+
+    /// The id of the object with a name in a pool.
+    fn new(pool: PoolId, name: &Self::Name) -> Self {
+        let hash = Uuid::new_v5(&pool.0, name.to_string().as_bytes());
+        Self::from_hash(pool, NameHash(hash))
+    }
+
+    /// Parses an id, which has only one valid spelling.
+    fn parse(text: &str) -> Option<Self> {
+        let (pool, hash) = text.strip_prefix(Self::PREFIX)?.split_once('-')?;
+        let (pool, hash) = (PoolId(parse_simple(pool)?), NameHash::parse(hash)?);
+        Some(Self::from_hash(pool, hash))
+    }
 }
 
-/// Declares an id type: a prefix for the kind of object, the pool's id and the hash of the name.
-/// The same name in the same pool always has the same id.
+/// Declares an id type.
 macro_rules! id_of_a_name {
     ($(#[$doc:meta])* $id:ident, $name:ident, $prefix:literal, $object:literal) => {
         $(#[$doc])*
@@ -287,48 +300,13 @@ macro_rules! id_of_a_name {
             hash: NameHash,
         }
 
-        impl $id {
-            /// The id of what is called `name` in the pool.
-            pub fn new(pool: PoolId, name: &$name) -> Self {
-                let hash = NameHash(Uuid::new_v5(&pool.0, name.as_str().as_bytes()));
-                Self { pool, hash }
-            }
-
-            /// The id of what has a name with this hash in the pool.
-            pub fn from_hash(pool: PoolId, hash: NameHash) -> Self {
-                Self { pool, hash }
-            }
-
-            /// Parses the one canonical spelling; anything else is not an id of ours.
-            pub fn parse(text: &str) -> Option<Self> {
-                let (pool, hash) = text.strip_prefix($prefix)?.split_once('-')?;
-                Some(Self {
-                    pool: PoolId(parse_simple(pool)?),
-                    hash: NameHash::parse(hash)?,
-                })
-            }
-
-            /// The pool it lives in.
-            pub fn pool(&self) -> PoolId {
-                self.pool
-            }
-
-            /// The hash of its name.
-            pub fn hash(&self) -> NameHash {
-                self.hash
-            }
-        }
-
         impl ObjectId for $id {
             type Name = $name;
             const OBJECT: &'static str = $object;
+            const PREFIX: &'static str = $prefix;
 
-            fn new(pool: PoolId, name: &$name) -> Self {
-                Self::new(pool, name)
-            }
-
-            fn parse(text: &str) -> Option<Self> {
-                Self::parse(text)
+            fn from_hash(pool: PoolId, hash: NameHash) -> Self {
+                Self { pool, hash }
             }
 
             fn pool(&self) -> PoolId {

@@ -348,7 +348,7 @@ impl Volumes {
         let mut still = Vec::with_capacity(known.len());
         for (path, usage) in known {
             let found = match Target::open_known(&path)? {
-                Some(target) => self.mounter.look(&target)?,
+                Some(target) => self.mounter.inspect(&target)?,
                 None => Found::Nothing,
             };
             if let Found::Mount(_) = found {

@@ -54,12 +54,12 @@ pub fn contents(options: &PoolOptions) -> PoolContents {
 
 impl PoolContents {
     fn read(&mut self, options: &PoolOptions) -> Result<(), Unavailable> {
-        let looked = open(options, &mut self.pool)?;
-        let quota = &*looked.quota;
-        self.volumes = held(looked.index.volumes(), quota)?;
-        self.snapshots = held(looked.index.snapshots(), quota)?;
-        self.unfinished = unfinished(&looked.own(layout::STAGING)?)?;
-        self.retained = looked.index.retained().iter().collect();
+        let opened = open(options, &mut self.pool)?;
+        let quota = &*opened.quota;
+        self.volumes = held(opened.index.volumes(), quota)?;
+        self.snapshots = held(opened.index.snapshots(), quota)?;
+        self.unfinished = unfinished(&opened.own(layout::STAGING)?)?;
+        self.retained = opened.index.retained().iter().collect();
         Ok(())
     }
 

@@ -91,9 +91,9 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
     let mut inspection = Inspection::nothing_yet(options);
     match open(options, &mut inspection) {
         // Without a reason, the column ENFORCEMENT still reports that sizes are not enforced.
-        Ok(looked) => {
-            let (filesystem, quota) = (looked.filesystem, &*looked.quota);
-            let found = unenforced(&options.path, filesystem, &looked.root, quota);
+        Ok(opened) => {
+            let (filesystem, quota) = (opened.filesystem, &*opened.quota);
+            let found = unenforced(&options.path, filesystem, &opened.root, quota);
             inspection.unenforced = found.unwrap_or_default();
         }
         Err(unavailable) => inspection.problem = Some(unavailable),
@@ -129,10 +129,10 @@ pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Ve
     let deadline = Instant::now() + patience;
     let begin = |options: &PoolOptions| {
         let (done, outcome) = mpsc::channel();
-        let looked = options.clone();
+        let options = options.clone();
         std::thread::Builder::new().spawn(move || {
             // After the patience nobody receives it.
-            let _ = done.send(inspect(&looked));
+            let _ = done.send(inspect(&options));
         })?;
         Ok(outcome)
     };

@@ -28,14 +28,14 @@ type Charges = BTreeMap<u32, Charge>;
 
 impl Examination<'_> {
     /// Checks all limits, and returns the owners of quota ids without a conflict.
-    pub(super) fn limits(&mut self, looked: &OpenPool) -> Result<Vec<Owner>, Fault> {
-        if looked.quota.enforcement() == Enforcement::None {
+    pub(super) fn limits(&mut self, opened: &OpenPool) -> Result<Vec<Owner>, Fault> {
+        if opened.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
         }
         let ledger = Ledger {
-            recorded: limits::recorded(&looked.index),
-            retained: looked.index.retained().clone(),
-            charges: looked
+            recorded: limits::recorded(&opened.index),
+            retained: opened.index.retained().clone(),
+            charges: opened
                 .quota
                 .charges()
                 .context(READ_LIMITS)?
@@ -44,14 +44,14 @@ impl Examination<'_> {
         };
         let before = self.report.findings.len();
         let mut owners = Vec::new();
-        for entry in looked.index.volumes() {
-            owners.extend(self.owner(looked, entry, &ledger)?);
+        for entry in opened.index.volumes() {
+            owners.extend(self.owner(opened, entry, &ledger)?);
         }
-        for entry in looked.index.snapshots() {
-            owners.extend(self.owner(looked, entry, &ledger)?);
+        for entry in opened.index.snapshots() {
+            owners.extend(self.owner(opened, entry, &ledger)?);
         }
-        self.copies(looked, &ledger.recorded);
-        self.leftovers(looked, ledger.charges)?;
+        self.copies(opened, &ledger.recorded);
+        self.leftovers(opened, ledger.charges)?;
         if self.report.findings.len() == before {
             let what = "every limit is as recorded";
             self.find(Level::Ok, About::Limits, what, None);
@@ -62,23 +62,23 @@ impl Examination<'_> {
     /// Checks the limit of a volume or snapshot, and returns it if its quota id has no conflict.
     fn owner<R: Resource>(
         &mut self,
-        looked: &OpenPool,
+        opened: &OpenPool,
         entry: &Entry<R>,
         ledger: &Ledger,
     ) -> Result<Option<Owner>, Fault> {
-        let Some(finding) = stable_finding(looked, entry, ledger)? else {
+        let Some(finding) = stable_finding(opened, entry, ledger)? else {
             return Ok(None);
         };
         let path = entry.path();
         if !entry.record.is_limited() {
             return Ok(None);
         }
-        self.report_limit(looked, &path, finding);
+        self.report_limit(opened, &path, finding);
         let id = match finding {
             limits::Finding::Conflict(_) => None,
             _ => entry.record.quota_id(),
         };
-        let inherited = match looked.quota.enforcement() {
+        let inherited = match opened.quota.enforcement() {
             Enforcement::Squota => entry.record.inherited(),
             Enforcement::Project | Enforcement::None => 0,
         };
@@ -89,7 +89,7 @@ impl Examination<'_> {
         }))
     }
 
-    fn report_limit(&mut self, looked: &OpenPool, at: &Path, finding: limits::Finding) {
+    fn report_limit(&mut self, opened: &OpenPool, at: &Path, finding: limits::Finding) {
         let (what, remedy) = match finding {
             limits::Finding::AsRecorded => return,
             limits::Finding::Differs { id, limit, has } => {
@@ -114,7 +114,7 @@ impl Examination<'_> {
             limits::Finding::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
                 let found = described(found);
                 let data = self.options.path.join(at).join(layout::DATA);
-                let enforcement = looked.quota.enforcement();
+                let enforcement = opened.quota.enforcement();
                 (
                     format!(
                         "its data is charged to {found}, and its record says quota_id {recorded}"
@@ -127,25 +127,25 @@ impl Examination<'_> {
     }
 
     /// Finds quarantined trees that are charged to the quota id of a volume, as a manual copy is.
-    fn copies(&mut self, looked: &OpenPool, recorded: &BTreeMap<u32, usize>) {
-        for quarantined in looked.index.quarantined() {
-            let data = os::open_dir(&looked.root, quarantined.path.join(layout::DATA)).ok();
-            let id = data.and_then(|data| looked.quota.charged_to(data.as_fd()).ok()?);
+    fn copies(&mut self, opened: &OpenPool, recorded: &BTreeMap<u32, usize>) {
+        for quarantined in opened.index.quarantined() {
+            let data = os::open_dir(&opened.root, quarantined.path.join(layout::DATA)).ok();
+            let id = data.and_then(|data| opened.quota.charged_to(data.as_fd()).ok()?);
             let Some(id) = id.filter(|id| recorded.contains_key(id)) else {
                 continue;
             };
             let what = format!("its data is charged to quota id {id}, which is another's");
             let (at, wrong) = (&quarantined.path, (Level::Wrong, About::Limits));
             let data = self.options.path.join(at).join(layout::DATA);
-            let remedy = advice::discharge(looked.quota.enforcement(), &data);
+            let remedy = advice::discharge(opened.quota.enforcement(), &data);
             self.find_of(wrong, at, what, remedy);
         }
     }
 
     /// Finds quota ids of the driver that no volume or snapshot has.
-    fn leftovers(&mut self, looked: &OpenPool, mut charges: Charges) -> Result<(), Fault> {
-        let pool = looked.marker.id;
-        let mut known: BTreeSet<u32> = limits::recorded(&looked.index).into_keys().collect();
+    fn leftovers(&mut self, opened: &OpenPool, mut charges: Charges) -> Result<(), Fault> {
+        let pool = opened.marker.id;
+        let mut known: BTreeSet<u32> = limits::recorded(&opened.index).into_keys().collect();
         for attempt in 0..ATTEMPTS {
             charges.retain(|id, charge| {
                 !known.contains(id) && (charge.is_limited() || !charge.is_empty())
@@ -156,11 +156,11 @@ impl Examination<'_> {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
-            let index = Index::load(&looked.homes, pool, &*looked.quota)?;
+            let index = Index::load(&opened.homes, pool, &*opened.quota)?;
             known.extend(limits::recorded(&index).into_keys());
-            known.extend(staged_ids(looked)?);
+            known.extend(staged_ids(opened)?);
             for (id, charge) in &mut charges {
-                *charge = looked.quota.charge(*id).context(READ_LIMITS)?;
+                *charge = opened.quota.charge(*id).context(READ_LIMITS)?;
             }
         }
         for (id, charge) in charges {
@@ -193,24 +193,24 @@ fn limited(charge: &Charge) -> String {
 }
 
 /// The quota ids of volumes and snapshots under construction.
-fn staged_ids(looked: &OpenPool) -> Result<Vec<u32>, Fault> {
-    let staging = looked.own(layout::STAGING)?;
+fn staged_ids(opened: &OpenPool) -> Result<Vec<u32>, Fault> {
+    let staging = opened.own(layout::STAGING)?;
     let names = os::entry_names(staging.as_fd()).context("list staging")?;
     let id = |name| {
         let data = os::open_dir(&staging, Path::new(name).join(layout::DATA)).ok()?;
-        looked.quota.charged_to(data.as_fd()).ok()?
+        opened.quota.charged_to(data.as_fd()).ok()?
     };
     Ok(names.iter().filter_map(id).collect())
 }
 
 /// Checks one limit until it is as recorded; `None` if its volume or snapshot is deleted meanwhile.
 fn stable_finding<R: Resource>(
-    looked: &OpenPool,
+    opened: &OpenPool,
     entry: &Entry<R>,
     ledger: &Ledger,
 ) -> Result<Option<limits::Finding>, Fault> {
-    let quota = &*looked.quota;
-    let mut finding = limits::examine(&looked.homes, quota, entry, ledger);
+    let quota = &*opened.quota;
+    let mut finding = limits::examine(&opened.homes, quota, entry, ledger);
     for _ in 1..ATTEMPTS {
         match finding {
             Ok(limits::Finding::AsRecorded) => break,
@@ -218,8 +218,8 @@ fn stable_finding<R: Resource>(
             Ok(_) | Err(_) => {}
         }
         std::thread::sleep(PAUSE);
-        let home = looked.homes.of::<R>();
-        let again = read_entry::<R>(home, entry.directory.as_ref(), looked.marker.id);
+        let home = opened.homes.of::<R>();
+        let again = read_entry::<R>(home, entry.directory.as_ref(), opened.marker.id);
         let Ok(Some(again)) = again else {
             return Ok(None);
         };
@@ -228,13 +228,13 @@ fn stable_finding<R: Resource>(
             charges.push((id, quota.charge(id).context(READ_LIMITS)?));
         }
         // Snapshots may have changed as well.
-        let index = Index::load(&looked.homes, looked.marker.id, quota)?;
+        let index = Index::load(&opened.homes, opened.marker.id, quota)?;
         let ledger = Ledger {
             recorded: ledger.recorded.clone(),
             retained: index.retained().clone(),
             charges: charges.into_iter().collect(),
         };
-        finding = limits::examine(&looked.homes, quota, &again, &ledger);
+        finding = limits::examine(&opened.homes, quota, &again, &ledger);
     }
     finding.map(Some)
 }

@@ -17,23 +17,23 @@ use crate::types::Bytes;
 use super::{About, Examination, Level};
 
 impl Examination<'_> {
-    pub(super) fn space(&mut self, looked: &OpenPool, place: &Place) -> Result<(), Fault> {
+    pub(super) fn space(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
         let on_root_disk = self.is_needed(place);
         let path = quoted(&self.options.path);
         let own_disk = format!("mount a disk of its own at {path}");
         if on_root_disk {
-            let what = match looked.quota.enforcement() {
+            let what = match opened.quota.enforcement() {
                 Enforcement::None => {
                     "it is on a filesystem that the node itself needs, and pods can fill it"
                 }
                 _ => "it is on a filesystem that the node itself needs",
             };
             self.find(Level::Note, About::Space, what, own_disk);
-        } else if place.path != Path::new("/") || has_other_data(looked)? {
+        } else if place.path != Path::new("/") || has_other_data(opened)? {
             let what = "other data is on its filesystem, and uses its free space";
             self.find(Level::Note, About::Space, what, own_disk);
         }
-        self.reservations(looked, on_root_disk)
+        self.reservations(opened, on_root_disk)
     }
 
     /// Whether the node itself needs the filesystem.
@@ -46,8 +46,8 @@ impl Examination<'_> {
         places.any(|needed| needed.device == place.device)
     }
 
-    fn reservations(&mut self, looked: &OpenPool, on_root_disk: bool) -> Result<(), Fault> {
-        let free = free_space(looked, self.options, on_root_disk)?;
+    fn reservations(&mut self, opened: &OpenPool, on_root_disk: bool) -> Result<(), Fault> {
+        let free = free_space(opened, self.options, on_root_disk)?;
         let (holds, reserved) = (Bytes(free.capacity()), Bytes(free.reserved));
         let thousandths = self.options.overcommit.0;
         if thousandths > 1000 {
@@ -80,14 +80,14 @@ impl Examination<'_> {
 }
 
 /// Whether the pool's directory has entries that are not the pool's.
-fn has_other_data(looked: &OpenPool) -> Result<bool, Fault> {
+fn has_other_data(opened: &OpenPool) -> Result<bool, Fault> {
     let ours = [
         layout::META,
         layout::VOLUMES,
         layout::SNAPSHOTS,
         layout::LOST_AND_FOUND,
     ];
-    let root = os::open_dir(&looked.root, ".").context("open the pool's directory")?;
+    let root = os::open_dir(&opened.root, ".").context("open the pool's directory")?;
     let names = os::entry_names(root.as_fd()).context("list the pool's directory")?;
     Ok(names
         .iter()
@@ -95,28 +95,28 @@ fn has_other_data(looked: &OpenPool) -> Result<bool, Fault> {
 }
 
 fn free_space(
-    looked: &OpenPool,
+    opened: &OpenPool,
     options: &crate::pool::PoolOptions,
     on_root_disk: bool,
 ) -> Result<FreeSpace, Fault> {
-    let vfs = rustix::fs::fstatvfs(&looked.root).context("ask for the disk's space")?;
+    let vfs = rustix::fs::fstatvfs(&opened.root).context("ask for the disk's space")?;
     let space = Space::from(vfs);
-    let quota = &*looked.quota;
+    let quota = &*opened.quota;
     let counted = quota.enforcement() != Enforcement::None;
     let others = if counted {
-        let mut charged = looked.index.copied();
-        let volumes = looked.index.volumes();
+        let mut charged = opened.index.copied();
+        let volumes = opened.index.volumes();
         for (entry, id) in volumes.filter_map(|entry| Some((entry, entry.record.quota_id()?))) {
             let charge = quota.usage(id).context("ask what a volume uses")?;
-            let retained = looked.index.retained().of(entry.record.id);
+            let retained = opened.index.retained().of(entry.record.id);
             charged = charged.saturating_add(entry.record.own(charge, retained));
         }
         Others::AllBut(charged)
     } else {
-        Others::WhenEmpty(looked.marker.other_bytes.0)
+        Others::WhenEmpty(opened.marker.other_bytes.0)
     };
     // Quarantined trees have findings of their own, and only a server measures them.
-    let reserved = looked.index.reserved_of(counted, 0);
+    let reserved = opened.index.reserved_of(counted, 0);
     let policy = Policy {
         counted,
         overcommit: options.overcommit,

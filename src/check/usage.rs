@@ -49,7 +49,7 @@ struct Strays {
 impl Examination<'_> {
     pub(super) fn usage(
         &mut self,
-        looked: &OpenPool,
+        opened: &OpenPool,
         place: &Place,
         owners: &[Owner],
     ) -> Result<(), Fault> {
@@ -61,7 +61,7 @@ impl Examination<'_> {
         let before = self.report.findings.len();
         for (done, owner) in owners.values().enumerate() {
             (self.surroundings.progress)(self.options, done, owners.len());
-            match self.measure(looked, place, &owners, owner) {
+            match self.measure(opened, place, &owners, owner) {
                 Err(fault) if fault.errno == Errno::NOENT => {}
                 outcome => outcome?,
             }
@@ -76,16 +76,16 @@ impl Examination<'_> {
 
     fn measure(
         &mut self,
-        looked: &OpenPool,
+        opened: &OpenPool,
         place: &Place,
         owners: &BTreeMap<u32, &Owner>,
         owner: &Owner,
     ) -> Result<(), Fault> {
-        let quota = &*looked.quota;
+        let quota = &*opened.quota;
         let id = owner.id;
         let on_btrfs = quota.enforcement() == Enforcement::Squota;
         let path = owner.path.join(layout::DATA);
-        let open = || os::open_dir(&looked.root, &path).context("open a tree to measure");
+        let open = || os::open_dir(&opened.root, &path).context("open a tree to measure");
         let charge = || quota.charge(id).context("read the charges of a quota id");
         let first = charge()?;
         let mut strays = BTreeMap::new();
@@ -113,9 +113,9 @@ impl Examination<'_> {
         }
         self.unseen(owner, &weight);
         let explained = !strays.is_empty();
-        self.strays(looked, owners, owner, strays);
+        self.strays(opened, owners, owner, strays);
         if is_light && !explained {
-            self.light(looked, place, owner, (&charges, &weight));
+            self.light(opened, place, owner, (&charges, &weight));
         } else if !on_btrfs && charges.are_more_than(&weight) {
             let what = format!(
                 "{} are charged to it, and its tree occupies {}: files that are deleted and still \
@@ -144,7 +144,7 @@ impl Examination<'_> {
 
     fn strays(
         &mut self,
-        looked: &OpenPool,
+        opened: &OpenPool,
         owners: &BTreeMap<u32, &Owner>,
         owner: &Owner,
         strays: BTreeMap<u32, Strays>,
@@ -163,7 +163,7 @@ impl Examination<'_> {
                 found.first.display().to_string()
             );
             let (id, pool) = (owner.id, &self.options.path);
-            let remedy = match looked.quota.enforcement() {
+            let remedy = match opened.quota.enforcement() {
                 Enforcement::Project => advice::retag(id, &data),
                 enforcement => advice::charge(enforcement, id, &data.join(&found.first), pool),
             };
@@ -174,7 +174,7 @@ impl Examination<'_> {
     /// Reports a tree that occupies more than its charges, without files of another quota id.
     fn light(
         &mut self,
-        looked: &OpenPool,
+        opened: &OpenPool,
         place: &Place,
         owner: &Owner,
         (charges, weight): (&Charges, &Weight),
@@ -183,11 +183,11 @@ impl Examination<'_> {
             "its tree occupies {weight}, and no more than {} are charged to it",
             charges.most
         );
-        if looked.quota.enforcement() == Enforcement::Squota {
+        if opened.quota.enforcement() == Enforcement::Squota {
             let what = format!("{what}: it shares blocks with others, or is compressed");
             self.find_of((Level::Note, About::Usage), &owner.path, what, None);
         } else {
-            let remedy = advice::recount(looked.filesystem, place);
+            let remedy = advice::recount(opened.filesystem, place);
             self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
         }
     }

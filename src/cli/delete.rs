@@ -10,7 +10,7 @@ use super::client::{Clients, ServerArgs, no_id, refused};
 use super::{cannot_print, runtime};
 use crate::csi;
 use crate::error::Result;
-use crate::types::{SnapshotId, VolumeId};
+use crate::types::{ObjectId, SnapshotId, VolumeId};
 
 #[derive(Debug, Args)]
 pub(super) struct DeleteArgs {

@@ -12,7 +12,7 @@ use crate::admin::EnforceVolumeRequest;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::csi;
 use crate::error::Result;
-use crate::types::VolumeId;
+use crate::types::{ObjectId, VolumeId};
 
 #[derive(Debug, Args)]
 pub(super) struct EnforceArgs {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::os::Os;
 use crate::pool::{self, Adopted, Memory, Unavailable, Unenforced, Wanted};
 use crate::quota::AtInit;
-use crate::types::{NodeName, PoolId, VolumeId};
+use crate::types::{NodeName, ObjectId, PoolId, VolumeId};
 
 /// How long the disks of pools may take to be listed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, SnapshotRecord, Source};
-use crate::types::{Bytes, PoolId, SnapshotId, SnapshotName};
+use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, SnapshotName};
 
 /// What to do with snapshots.
 #[derive(Debug, Subcommand)]

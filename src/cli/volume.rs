@@ -11,7 +11,7 @@ use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, Source, VolumeRecord};
-use crate::types::{Bytes, PoolId, VolumeId, VolumeName};
+use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
 /// What to do with volumes.
 #[derive(Debug, Subcommand)]

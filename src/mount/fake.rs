@@ -73,8 +73,8 @@ impl Mounter for FakeMounter {
         Ok(())
     }
 
-    fn look(&self, target: &Target) -> Result<Found> {
-        let found = target.look()?;
+    fn inspect(&self, target: &Target) -> Result<Found> {
+        let found = target.inspect()?;
         match (self.lock().get(target.path()), found) {
             (Some(mount), Found::Directory(mut status)) => {
                 status.id = mount.id;

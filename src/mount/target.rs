@@ -112,7 +112,7 @@ impl Target {
     }
 
     /// Asks the kernel for the entry at the target.
-    pub fn look(&self) -> Result<Found> {
+    pub fn inspect(&self) -> Result<Found> {
         match os::status_at(&self.parent, &self.leaf) {
             Ok(status) if status.is_mount_root => Ok(Found::Mount(status)),
             Ok(status) if status.file_type == FileType::Directory => Ok(Found::Directory(status)),

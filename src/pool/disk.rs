@@ -18,7 +18,7 @@ use crate::mount::{self, GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
 use crate::quota::{Enforcement, Quota};
 use crate::tree;
-use crate::types::{Bytes, PoolId, VolumeId};
+use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::enforcement::Unenforced;

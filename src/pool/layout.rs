@@ -72,7 +72,7 @@ fn safe(c: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{PoolId, VolumeId, VolumeName};
+    use crate::types::{ObjectId, PoolId, VolumeId, VolumeName};
 
     /// Proves: V3.
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeRecord};
 use crate::quota::Enforcement;
-use crate::types::{Bytes, VolumeId};
+use crate::types::{Bytes, ObjectId, VolumeId};
 
 use super::{
     Capability, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes, differs,
@@ -15,12 +15,12 @@ use super::{
 impl Volumes {
     /// Creates a volume, or returns the existing one with that name if it matches.
     pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
-        let _name = self.in_flight.hold_name(request.name.as_str())?;
+        let _name = self.in_flight.lock_name(request.name.as_str())?;
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }
         if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
-            let _id = self.in_flight.hold_id(&entry.record.id.to_string())?;
+            let _id = self.in_flight.lock_id(&entry.record.id.to_string())?;
             self.check_same(&pool, &entry, request)?;
             return Ok(Volume::new(&pool, &entry));
         }
@@ -43,7 +43,7 @@ impl Volumes {
             (Some(id), None) => VolumeId::new(id, &request.name),
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
-        let _id = self.in_flight.hold_id(&id.to_string())?;
+        let _id = self.in_flight.lock_id(&id.to_string())?;
         check_filesystem(&pool, &request.capabilities, Some(&request.class), failed)?;
         let enforcement = pool.enforcement();
         check_enforcement(&pool, enforcement, &request.class)?;

@@ -9,7 +9,7 @@ impl Volumes {
     /// Makes the kernel enforce the size of a volume that is not published. It may be repeated.
     pub fn enforce(&self, id: &str) -> Result<Enforced> {
         let parsed = parse_id(id)?;
-        let _held = self.in_flight.hold_to_delete(id)?;
+        let _lock = self.in_flight.lock_to_delete(id)?;
         let (pool, entry) = self.volume(parsed)?;
         let work = pool.begin()?;
         if let Some(outcome) = pool.is_enforced(&entry.record) {

@@ -25,7 +25,7 @@ impl Volumes {
     /// shrink.
     pub fn expand(&self, request: &ExpandRequest) -> Result<Bytes> {
         let id = parse_id(&request.id)?;
-        let _id = self.in_flight.hold_id(&request.id)?;
+        let _id = self.in_flight.lock_id(&request.id)?;
         let (pool, entry) = self.volume(id)?;
         let work = pool.begin()?;
         self.published_at(&pool, &entry, &request.path)?;

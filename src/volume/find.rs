@@ -101,7 +101,7 @@ impl Volumes {
         check: impl FnOnce(&Entry<R>) -> Result<()>,
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
-        let _held = self.in_flight.hold_to_delete(id)?;
+        let _lock = self.in_flight.lock_to_delete(id)?;
         let is_here = self
             .pools
             .iter()

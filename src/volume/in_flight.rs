@@ -34,7 +34,7 @@ pub(crate) struct Publishing<'a> {
 
 /// A key that is locked until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct KeyLock<'a> {
     in_flight: &'a InFlight,
     key: String,
     is_copied: bool,
@@ -42,28 +42,28 @@ pub(crate) struct Held<'a> {
 
 impl InFlight {
     /// Locks the id of a volume or snapshot.
-    pub(crate) fn hold_id(&self, id: &str) -> Result<Held<'_>> {
-        self.hold(id_key(id))
+    pub(crate) fn lock_id(&self, id: &str) -> Result<KeyLock<'_>> {
+        self.lock_key(id_key(id))
     }
 
     /// Locks the id of a volume or snapshot, and fails if it is being copied.
-    pub(crate) fn hold_to_delete(&self, id: &str) -> Result<Held<'_>> {
-        let held = self.hold_id(id)?;
-        if self.lock().copied.contains_key(&held.key) {
+    pub(crate) fn lock_to_delete(&self, id: &str) -> Result<KeyLock<'_>> {
+        let lock = self.lock_id(id)?;
+        if self.lock().copied.contains_key(&lock.key) {
             return Err(Error::Busy(format!("{id} is being copied, and so")));
         }
-        Ok(held)
+        Ok(lock)
     }
 
     /// Prevents the deletion of a volume or snapshot during a copy. Several copies may run.
-    pub(crate) fn share_source(&self, id: &str) -> Result<Held<'_>> {
+    pub(crate) fn share_source(&self, id: &str) -> Result<KeyLock<'_>> {
         let key = id_key(id);
         let mut keys = self.lock();
         if keys.locked.contains(&key) {
             return Err(Error::Busy(key));
         }
         *keys.copied.entry(key.clone()).or_default() += 1;
-        Ok(Held {
+        Ok(KeyLock {
             in_flight: self,
             key,
             is_copied: true,
@@ -71,13 +71,13 @@ impl InFlight {
     }
 
     /// Locks the name of a volume.
-    pub(crate) fn hold_name(&self, name: &str) -> Result<Held<'_>> {
-        self.hold(format!("the volume named {name:?}"))
+    pub(crate) fn lock_name(&self, name: &str) -> Result<KeyLock<'_>> {
+        self.lock_key(format!("the volume named {name:?}"))
     }
 
     /// Locks the name of a snapshot.
-    pub(crate) fn hold_snapshot_name(&self, name: &str) -> Result<Held<'_>> {
-        self.hold(format!("the snapshot named {name:?}"))
+    pub(crate) fn lock_snapshot_name(&self, name: &str) -> Result<KeyLock<'_>> {
+        self.lock_key(format!("the snapshot named {name:?}"))
     }
 
     /// Begins a publish at a target. The target can still be unpublished.
@@ -92,19 +92,19 @@ impl InFlight {
     }
 
     /// Locks a target to unpublish it. A running publish there will fail.
-    pub(crate) fn hold_to_unpublish(&self, target: &Path) -> Result<Held<'_>> {
-        let held = self.hold(target_key(target))?;
+    pub(crate) fn lock_to_unpublish(&self, target: &Path) -> Result<KeyLock<'_>> {
+        let lock = self.lock_key(target_key(target))?;
         if let Some(unpublished) = self.lock().publishing.get_mut(target) {
             *unpublished = true;
         }
-        Ok(held)
+        Ok(lock)
     }
 
-    fn hold(&self, key: String) -> Result<Held<'_>> {
+    fn lock_key(&self, key: String) -> Result<KeyLock<'_>> {
         if !self.lock().locked.insert(key.clone()) {
             return Err(Error::Busy(key));
         }
-        Ok(Held {
+        Ok(KeyLock {
             in_flight: self,
             key,
             is_copied: false,
@@ -118,13 +118,13 @@ impl InFlight {
 
 impl Publishing<'_> {
     /// Locks the target for the mount, unless it was unpublished meanwhile.
-    pub(crate) fn hold_target(&self) -> Result<Held<'_>> {
-        let held = self.in_flight.hold(target_key(&self.target))?;
+    pub(crate) fn lock_target(&self) -> Result<KeyLock<'_>> {
+        let lock = self.in_flight.lock_key(target_key(&self.target))?;
         if self.in_flight.lock().publishing.get(&self.target) == Some(&true) {
             let target = self.target.clone();
             return Err(Error::Unpublished { target });
         }
-        Ok(held)
+        Ok(lock)
     }
 }
 
@@ -142,7 +142,7 @@ fn id_key(id: &str) -> String {
     format!("volume or snapshot {id}")
 }
 
-impl Drop for Held<'_> {
+impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
         let mut keys = self.in_flight.lock();
         if !self.is_copied {
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn a_key_is_held_by_one_at_a_time_and_freed_on_drop() {
         let in_flight = InFlight::default();
-        let held = in_flight.hold_id("a").unwrap();
-        assert!(matches!(in_flight.hold_id("a"), Err(Error::Busy(_))));
-        assert!(in_flight.hold_id("b").is_ok(), "another id is free");
-        assert!(in_flight.hold_name("a").is_ok(), "a name is no id");
-        drop(held);
-        assert!(in_flight.hold_id("a").is_ok());
+        let lock = in_flight.lock_id("a").unwrap();
+        assert!(matches!(in_flight.lock_id("a"), Err(Error::Busy(_))));
+        assert!(in_flight.lock_id("b").is_ok(), "another id is free");
+        assert!(in_flight.lock_name("a").is_ok(), "a name is no id");
+        drop(lock);
+        assert!(in_flight.lock_id("a").is_ok());
     }
 
     #[test]
@@ -178,19 +178,19 @@ mod tests {
         let publishing = in_flight.begin_publishing(target).unwrap();
         let second = in_flight.begin_publishing(target);
         assert!(matches!(second, Err(Error::Busy(_))), "one at a time");
-        let held = publishing.hold_target().unwrap();
-        let unpublish = in_flight.hold_to_unpublish(target);
+        let lock = publishing.lock_target().unwrap();
+        let unpublish = in_flight.lock_to_unpublish(target);
         assert!(matches!(unpublish, Err(Error::Busy(_))), "while it mounts");
-        drop(held);
-        let held = in_flight.hold_to_unpublish(target).unwrap();
-        assert!(matches!(publishing.hold_target(), Err(Error::Busy(_))));
-        drop(held);
-        let late = publishing.hold_target();
+        drop(lock);
+        let lock = in_flight.lock_to_unpublish(target).unwrap();
+        assert!(matches!(publishing.lock_target(), Err(Error::Busy(_))));
+        drop(lock);
+        let late = publishing.lock_target();
         assert!(matches!(late, Err(Error::Unpublished { .. })));
         drop(late);
         drop(publishing);
         let again = in_flight.begin_publishing(target).unwrap();
-        assert!(again.hold_target().is_ok(), "a new publish is not too late");
+        assert!(again.lock_target().is_ok(), "a new publish is not too late");
     }
 
     #[test]
@@ -200,13 +200,13 @@ mod tests {
             in_flight.share_source("a").unwrap(),
             in_flight.share_source("a").unwrap(),
         );
-        assert!(in_flight.hold_id("a").is_ok());
+        assert!(in_flight.lock_id("a").is_ok());
         drop(one);
-        assert!(matches!(in_flight.hold_to_delete("a"), Err(Error::Busy(_))));
+        assert!(matches!(in_flight.lock_to_delete("a"), Err(Error::Busy(_))));
         drop(other);
-        let held = in_flight.hold_to_delete("a").unwrap();
+        let lock = in_flight.lock_to_delete("a").unwrap();
         assert!(matches!(in_flight.share_source("a"), Err(Error::Busy(_))));
-        drop(held);
+        drop(lock);
         assert!(in_flight.share_source("a").is_ok());
     }
 }

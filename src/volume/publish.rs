@@ -25,7 +25,7 @@ impl Volumes {
             return Err(Error::invalid("target_path", problem));
         };
         let id = parse_id(&request.id)?;
-        let _id = self.in_flight.hold_id(&request.id)?;
+        let _id = self.in_flight.lock_id(&request.id)?;
         let publishing = self.in_flight.begin_publishing(target.path())?;
         let (pool, entry) = self.volume(id)?;
         if entry.record.enforcing {
@@ -42,7 +42,7 @@ impl Volumes {
         let _work = pool.begin()?;
         let data = pool.open_data(&entry)?;
         let published = self.published(&entry)?;
-        let prepared = match self.mounter.look(&target)? {
+        let prepared = match self.mounter.inspect(&target)? {
             Found::Mount(mounted) => self
                 .check_same_mount(&target, mounted.id, &data, options, request)
                 .map(|()| None),
@@ -54,7 +54,7 @@ impl Volumes {
             }
         };
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
-        let _target = publishing.hold_target()?;
+        let _target = publishing.lock_target()?;
         if let Some(prepared) = prepared? {
             self.mount_at(&target, &prepared)?;
         }
@@ -99,7 +99,7 @@ impl Volumes {
     fn mount_at(&self, target: &Target, prepared: &Prepared) -> Result<()> {
         // Tests do not observe steps in the kubelet's directory.
         let os = Os::default();
-        if let Found::Mount(_) = self.mounter.look(target)? {
+        if let Found::Mount(_) = self.mounter.inspect(target)? {
             return Err(occupied(target, "a mount that was not there a moment ago"));
         }
         let made = match os.mkdir(target.parent(), target.leaf(), 0o750) {
@@ -129,11 +129,11 @@ impl Volumes {
             return Ok(());
         };
         // Not the id, because another call with it may wait for a dead disk.
-        let _target = self.in_flight.hold_to_unpublish(target.path())?;
+        let _target = self.in_flight.lock_to_unpublish(target.path())?;
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
         let anothers = owner.is_some_and(|owner| owner.to_string() != id);
         // The known owner may be out of date, so the mount is checked.
-        if anothers && matches!(self.mounter.look(&target)?, Found::Mount(_)) {
+        if anothers && matches!(self.mounter.inspect(&target)?, Found::Mount(_)) {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
@@ -157,7 +157,7 @@ impl Volumes {
             Err(error) => return Err(error),
         };
         let data = pool.data_id(entry)?;
-        match self.mounter.look(&target)? {
+        match self.mounter.inspect(&target)? {
             Found::Mount(mounted) if mounted.id == data => Ok(target),
             _ => Err(elsewhere()),
         }
@@ -300,7 +300,7 @@ fn remove_leaf(target: &Target) -> Result<()> {
             "a directory with files that are not the volume's",
         )),
         // A read-only filesystem reports EROFS also for an absent entry.
-        Err(Errno::ROFS) if matches!(target.look(), Ok(Found::Nothing)) => Ok(()),
+        Err(Errno::ROFS) if matches!(target.inspect(), Ok(Found::Nothing)) => Ok(()),
         Err(Errno::NOTDIR) => Err(occupied(target, "neither a directory nor an empty file")),
         Err(errno) => Err(target.error("remove", errno).into()),
     }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::pool::{
     Entry, FORMAT, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord,
 };
-use crate::types::{Bytes, SnapshotId, SnapshotName, VolumeId};
+use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use super::find::{Located, parse_id};
 use super::{InUse, Page, SnapshotClass, SourceId, Volumes, differs};
@@ -23,7 +23,7 @@ pub struct Snapshot {
     /// The least size of a volume that is restored from it; zero: any.
     pub size: Bytes,
     /// The bytes that the pool reserves for it.
-    pub held: Bytes,
+    pub reserved: Bytes,
     /// The time of its creation, in seconds since the Unix epoch.
     pub created_at: u64,
     /// Whether the volume was in use during the copy.
@@ -37,7 +37,7 @@ impl Snapshot {
             name: record.name.clone(),
             source: record.source_volume_id,
             size: record.least_size(),
-            held: record.held_bytes,
+            reserved: record.held_bytes,
             created_at: record.created_at,
             in_use: record.in_use,
         }
@@ -69,7 +69,7 @@ pub struct SnapshotFilter {
 impl Volumes {
     /// Creates a snapshot of a volume, or returns the existing one with that name if it matches.
     pub fn create_snapshot(&self, request: &SnapshotRequest) -> Result<Snapshot> {
-        let _name = self.in_flight.hold_snapshot_name(request.name.as_str())?;
+        let _name = self.in_flight.lock_snapshot_name(request.name.as_str())?;
         if let Some((_, entry)) = self.find_by_name::<SnapshotRecord>(&request.name)? {
             self.check_same_snapshot(&entry, request)?;
             return Ok(Snapshot::new(&entry.record));
@@ -79,11 +79,11 @@ impl Volumes {
         let (pool, volume) = self.source(source)?;
         self.check_topology(request.excludes_node)?;
         let id = SnapshotId::new(source.pool(), &request.name);
-        let _id = self.in_flight.hold_id(&id.to_string())?;
+        let _id = self.in_flight.lock_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;
         // Nor may a publish begin now.
         let _unused = refuses
-            .then(|| self.in_flight.hold_id(&request.source))
+            .then(|| self.in_flight.lock_id(&request.source))
             .transpose()?;
         if refuses {
             self.check_unpublished(&volume)?;

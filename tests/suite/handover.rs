@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rootcellar::error::{Code, Operation};
 use rootcellar::os::Os;
 use rootcellar::pool::{self, Memory, Result, Unavailable, Wanted};
-use rootcellar::types::{Bytes, NodeName, PoolId};
+use rootcellar::types::{Bytes, NodeName, ObjectId, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
 use support::disk::Disk;

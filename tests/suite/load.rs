@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rootcellar::mount::MountTable;
-use rootcellar::types::{PoolId, VolumeId};
+use rootcellar::types::{ObjectId, PoolId, VolumeId};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::Signal;
 use tokio::task::JoinSet;

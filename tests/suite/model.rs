@@ -17,7 +17,7 @@ use rootcellar::error::{Code, Operation, Result};
 use rootcellar::mount::{Atime, FakeMounter, Mounter, Target};
 use rootcellar::pool::Parameters;
 use rootcellar::quota::Enforcement;
-use rootcellar::types::{Bytes, VolumeId};
+use rootcellar::types::{Bytes, ObjectId, VolumeId};
 use rootcellar::volume::{Capability, Class, CreateRequest, PublishRequest, Volume};
 
 use random::{Op, ops};

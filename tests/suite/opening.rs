@@ -10,7 +10,7 @@ use rootcellar::mount::{FakeMounter, Mounter, Target};
 use rootcellar::os::Step;
 use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::Unavailable;
-use rootcellar::types::Bytes;
+use rootcellar::types::{Bytes, ObjectId};
 use rootcellar::volume::Volumes;
 use rustix::io::Errno;
 

@@ -9,6 +9,7 @@ use rootcellar::error::{Code, Error, Operation};
 use rootcellar::os::Os;
 use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Unavailable, Wanted};
+use rootcellar::types::ObjectId;
 use rootcellar::volume::Volumes;
 
 use support::disk::Disk;

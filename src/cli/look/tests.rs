@@ -7,7 +7,7 @@ use crate::pool::{
     AccessMode, CopyStatus, FORMAT, Method, Parameters, SnapshotRecord, Unavailable, VolumeRecord,
 };
 use crate::quota::Charge;
-use crate::types::{ClaimLabel, SnapshotId, SnapshotLabel, VolumeId};
+use crate::types::{ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, VolumeId};
 
 const POOL: PoolId = PoolId(Uuid::nil());
 const MIB: u64 = 1 << 20;

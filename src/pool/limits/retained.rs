@@ -97,7 +97,7 @@ fn saturated(bytes: u128) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use crate::types::{Bytes, PoolId, VolumeName};
+    use crate::types::{Bytes, ObjectId, PoolId, VolumeName};
 
     use super::*;
 

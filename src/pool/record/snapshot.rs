@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::layout;
 use crate::quota::{Enforcement, OURS};
-use crate::types::{Bytes, ClaimLabel, SnapshotId, SnapshotLabel, SnapshotName, VolumeId};
+use crate::types::{
+    Bytes, ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, SnapshotName, VolumeId,
+};
 
 use super::{Record, RetainedCharge};
 

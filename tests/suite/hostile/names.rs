@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rootcellar::types::VolumeId;
+use rootcellar::types::{ObjectId, VolumeId};
 use tokio::runtime::Runtime;
 use tonic::Code;
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::types::{SnapshotId, VolumeId};
+use rootcellar::types::{ObjectId, SnapshotId, VolumeId};
 use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded};

@@ -66,8 +66,8 @@ impl Mounter for Hanging {
         self.mounts.attach(prepared, target)
     }
 
-    fn look(&self, target: &Target) -> Result<Found> {
-        self.mounts.look(target)
+    fn inspect(&self, target: &Target) -> Result<Found> {
+        self.mounts.inspect(target)
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {

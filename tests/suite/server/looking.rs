@@ -7,7 +7,7 @@ use std::process::Output;
 use rootcellar::csi;
 use rootcellar::csi::volume_content_source::{SnapshotSource, Type};
 use rootcellar::pool::{CopyStatus, FORMAT, Method, Source};
-use rootcellar::types::{Bytes, SnapshotId, VolumeId};
+use rootcellar::types::{Bytes, ObjectId, SnapshotId, VolumeId};
 use serde_json::Value;
 
 use super::rootcellar;

@@ -57,8 +57,8 @@ fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
     let promised = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
     let before = promised(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
-    assert_about("held", snapshot.held.0, mib(40));
-    assert_eq!(promised(&rig) - before, snapshot.held.0);
+    assert_about("held", snapshot.reserved.0, mib(40));
+    assert_eq!(promised(&rig) - before, snapshot.reserved.0);
     let raised = limit(&rig, "source");
     assert_about("the limit", raised, SIZE + mib(40));
     write(&rig.volume_data("source").join("file"), 2, mib(40)).unwrap();
@@ -131,7 +131,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
     assert_eq!(copied.size, Bytes(mib(80)));
     let second = rig.snapshot("second", &cloned).unwrap();
     assert_eq!(second.size, Bytes(mib(80)));
-    assert_about("held", second.held.0, mib(120));
+    assert_about("held", second.reserved.0, mib(120));
 }
 
 /// Proves: SN10.

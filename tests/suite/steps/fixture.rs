@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::Quotas;
-use rootcellar::types::{Bytes, VolumeId};
+use rootcellar::types::{Bytes, ObjectId, VolumeId};
 
 use support::memory::MemoryNode;
 use support::{Fakes, Running, create, eventually, name, names};

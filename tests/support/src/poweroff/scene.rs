@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Object, Observer, Os, Step};
-use rootcellar::types::{Bytes, PoolId, SnapshotId, VolumeId};
+use rootcellar::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::volume::{
     CopyPolicy, CreateRequest, ExpandRequest, Mode, SnapshotClass, SnapshotFilter, SnapshotRequest,
     SourceId,
