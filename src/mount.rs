@@ -53,5 +53,7 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     fn unmount(&self, target: &Target) -> Result<()>;
 
     /// Every mount of this process; slow.
-    fn table(&self) -> std::io::Result<MountTable>;
+    fn table(&self) -> std::io::Result<MountTable> {
+        MountTable::read()
+    }
 }

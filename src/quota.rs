@@ -16,7 +16,8 @@ use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::types::Bytes;
 
-pub use btrfs::{Mode, enable, mode};
+pub use crate::sys::enable_simple_quota as enable;
+pub use btrfs::{Mode, mode};
 pub use ids::OURS;
 pub use none::NoQuota;
 

@@ -520,7 +520,7 @@ pub fn remove_qgroup(fs: BorrowedFd<'_>, qgroup: u64) -> Result<(), Errno> {
     unsafe { ioctl(fs, Setter::<BTRFS_IOC_QGROUP_CREATE, _>::new([0, qgroup])) }
 }
 
-/// Switches on simple quota on a btrfs.
+/// Switches on simple quota on a btrfs. Older data stays uncounted.
 pub fn enable_simple_quota(fs: BorrowedFd<'_>) -> Result<(), Errno> {
     const ENABLE_SIMPLE_QUOTA: u64 = 4;
     let mut arguments = [ENABLE_SIMPLE_QUOTA, 0];

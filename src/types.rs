@@ -143,35 +143,33 @@ checked_string! {
 
 fn check_pool_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if text.is_empty() || text.len() > 63 {
-        return Err(format!(
-            "a pool name has 1 to 63 characters, not {}",
-            text.len()
-        ));
-    }
-    if !text.chars().all(allowed) || text.starts_with('-') || text.ends_with('-') {
-        return Err(format!(
-            "pool name {text:?} may hold only a-z, 0-9 and '-', and neither begins nor ends with '-'"
-        ));
-    }
-    Ok(())
+    let rule = "a-z, 0-9 and '-', and neither begins nor ends with '-'";
+    check_label("pool", text, 63, (allowed, |c| c != '-'), rule)
 }
 
 fn check_node_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if text.is_empty() || text.len() > 253 {
+    let at_ends = |c: char| c.is_ascii_alphanumeric();
+    let rule = "letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
+    check_label("node", text, 253, (allowed, at_ends), rule)
+}
+
+/// Checks the length of a name, its characters, and those at its ends.
+fn check_label(
+    of: &str,
+    text: &str,
+    max: usize,
+    (allowed, at_ends): (fn(char) -> bool, fn(char) -> bool),
+    rule: &str,
+) -> Result<(), String> {
+    let length = text.len();
+    if !(1..=max).contains(&length) {
         return Err(format!(
-            "a node name has 1 to 253 characters, not {}",
-            text.len()
+            "a {of} name has 1 to {max} characters, not {length}"
         ));
     }
-    let ends_well = text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.ends_with(|c: char| c.is_ascii_alphanumeric());
-    if !text.chars().all(allowed) || !ends_well {
-        return Err(format!(
-            "node name {text:?} may hold only letters, digits, '-', '_' and '.', and begins and \
-             ends with a letter or digit"
-        ));
+    if !text.chars().all(allowed) || !text.starts_with(at_ends) || !text.ends_with(at_ends) {
+        return Err(format!("{of} name {text:?} may hold only {rule}"));
     }
     Ok(())
 }

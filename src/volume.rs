@@ -370,25 +370,11 @@ impl Volumes {
         Ok(())
     }
 
-    /// Refuses to create an object that the requested topology does not allow here.
+    /// Refuses a requested topology that excludes this node.
     fn check_topology(&self, excludes_node: bool) -> Result<()> {
         let here = self.settings.topology.clone();
         if excludes_node {
             return Err(Error::TopologyExcludesNode { here });
-        }
-        Ok(())
-    }
-
-    /// As [`Volumes::check_topology`], for an object that exists.
-    fn check_same_topology(
-        &self,
-        excludes_node: bool,
-        differs: &impl Fn(String) -> Error,
-    ) -> Result<()> {
-        let here = &self.settings.topology;
-        if excludes_node {
-            let difference = format!("it is on {here}, which the requested topology excludes");
-            return Err(differs(difference));
         }
         Ok(())
     }

@@ -104,10 +104,6 @@ impl Mounter for KernelMounter {
             }
         }
     }
-
-    fn table(&self) -> std::io::Result<MountTable> {
-        MountTable::read()
-    }
 }
 
 fn unmount_once(path: &Path) -> Result<(), Errno> {

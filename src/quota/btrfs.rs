@@ -60,11 +60,6 @@ pub fn mode(root: BorrowedFd<'_>) -> Result<Mode, Errno> {
     Ok(qgroups(root)?.map_or(Mode::Off, |(mode, _)| mode))
 }
 
-/// Switches simple quota on. Older data stays uncounted.
-pub fn enable(root: BorrowedFd<'_>) -> Result<(), Errno> {
-    sys::enable_simple_quota(root)
-}
-
 /// Switches simple quota on for a new pool in the top-level subvolume of a btrfs without other data.
 /// Every subvolume is below the top level, so that an empty one shows that there are no others.
 pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno> {
@@ -75,7 +70,7 @@ pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno>
     if !is_top_level || !holds_only_directories(root)? {
         return Ok(AtInit::OtherData);
     }
-    match enable(root) {
+    match sys::enable_simple_quota(root) {
         Ok(()) => Ok(AtInit::Enabled),
         Err(errno) => Ok(AtInit::Refused(errno)),
     }

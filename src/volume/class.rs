@@ -10,13 +10,6 @@ use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
 
 /// The prefix of the sidecars' keys.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
-const SIDECAR_FSTYPE: &str = "csi.storage.k8s.io/fstype";
-const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
-const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
-const CLAIM_VOLUME: &str = "csi.storage.k8s.io/pv/name";
-const SNAPSHOT_NAMESPACE: &str = "csi.storage.k8s.io/volumesnapshot/namespace";
-const SNAPSHOT_NAME: &str = "csi.storage.k8s.io/volumesnapshot/name";
-const SNAPSHOT_CONTENT: &str = "csi.storage.k8s.io/volumesnapshotcontent/name";
 
 /// The largest uid or gid; 4294967295 means "no change" to chown(2).
 const MAX_ID: u32 = u32::MAX - 1;
@@ -95,6 +88,7 @@ impl Class {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let text = || Some(value.to_owned());
         match key {
             "pool" => {
                 let named = |error: Invalid| error.named(parameter_field(key));
@@ -120,10 +114,10 @@ impl Class {
                 ];
                 self.enforcement = choose(key, value, &choices)?;
             }
-            SIDECAR_FSTYPE => self.fs_type = Some(value.to_owned()).filter(|v| !v.is_empty()),
-            CLAIM_NAMESPACE => self.claim.namespace = Some(value.to_owned()),
-            CLAIM_NAME => self.claim.claim = Some(value.to_owned()),
-            CLAIM_VOLUME => self.claim.volume = Some(value.to_owned()),
+            "csi.storage.k8s.io/fstype" => self.fs_type = text().filter(|text| !text.is_empty()),
+            "csi.storage.k8s.io/pvc/namespace" => self.claim.namespace = text(),
+            "csi.storage.k8s.io/pvc/name" => self.claim.claim = text(),
+            "csi.storage.k8s.io/pv/name" => self.claim.volume = text(),
             _ if key.starts_with(SIDECAR_PREFIX) => {}
             _ => {
                 return Err(parameter(
@@ -148,15 +142,16 @@ impl SnapshotClass {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let text = || Some(value.to_owned());
         match key {
             "inUse" => {
                 let choices = [("allow", InUse::Allow), ("refuse", InUse::Refuse)];
                 self.in_use = choose(key, value, &choices)?;
             }
             COPY | MAX_STALL => set_copies(&mut self.copies, key, value)?,
-            SNAPSHOT_NAMESPACE => self.label.namespace = Some(value.to_owned()),
-            SNAPSHOT_NAME => self.label.snapshot = Some(value.to_owned()),
-            SNAPSHOT_CONTENT => self.label.content = Some(value.to_owned()),
+            "csi.storage.k8s.io/volumesnapshot/namespace" => self.label.namespace = text(),
+            "csi.storage.k8s.io/volumesnapshot/name" => self.label.snapshot = text(),
+            "csi.storage.k8s.io/volumesnapshotcontent/name" => self.label.content = text(),
             _ if key.starts_with(SIDECAR_PREFIX) => {}
             _ => {
                 let problem = "unknown parameter; known are inUse, copy and maxStall";

@@ -143,7 +143,8 @@ impl Volumes {
                 "it has {size}, asked for are {required} up to {limit}"
             )));
         }
-        self.check_same_topology(request.excludes_node, &differs)?;
+        self.check_topology(request.excludes_node)
+            .map_err(|excluded| differs(excluded.to_string()))?;
         check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
             match error {
                 Error::Invalid { .. } | Error::OtherFilesystem { .. } => differs(error.chain()),

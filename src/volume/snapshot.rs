@@ -166,7 +166,8 @@ impl Volumes {
         if VolumeId::parse(&request.source) != Some(of) {
             return Err(differs(format!("it is of volume {of}")));
         }
-        self.check_same_topology(request.excludes_node, &differs)
+        self.check_topology(request.excludes_node)
+            .map_err(|excluded| differs(excluded.to_string()))
     }
 }
 
