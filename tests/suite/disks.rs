@@ -1,5 +1,5 @@
-//! Disks that come and go under the running server, and disks that fail. The server sees its
-//! mounts as in the driver's pod; the test is the host.
+//! Disks that are mounted and unmounted under the running server, and disks that fail. The server
+//! sees its mounts as in the driver's pod; the test plays the host.
 
 mod arrival;
 mod exchange;
@@ -24,21 +24,21 @@ use support::server::{Clients, Server};
 use support::unavailable::{assert_unavailable, assert_works};
 use support::{NODE, eventually, names};
 
-/// The pool whose disk nothing happens to.
+/// The pool whose disk stays undisturbed.
 const WELL: &str = "well";
 
-/// A node with pools on disks of their own, and the server that serves them.
+/// A node with pools on their own disks, and the server of these pools.
 struct Rig {
     clients: Clients,
     server: Server,
     page: SocketAddr,
     node: PodNode,
-    /// What lay under the disks before the server was started.
+    /// The files under the mount points before the server started.
     beneath: Picture,
 }
 
 impl Rig {
-    /// Starts the server with these `--pool` texts.
+    /// Starts the server with these `--pool` values.
     async fn serve(node: PodNode, pools: &[String]) -> Self {
         let beneath = node.beneath();
         let page = free_address();
@@ -52,8 +52,8 @@ impl Rig {
         }
     }
 
-    /// Starts the server of a node with mounted disks: one of each filesystem, whose pools are called
-    /// like it, and an ext4 for each of these pools. The disks, the node and the `--pool` texts.
+    /// Starts the server of a node with mounted disks. Each filesystem has a pool of its name, and
+    /// each pool of `others` has an ext4 disk. Returns the disks, the rig and the `--pool` values.
     async fn serve_disks(others: &[&str]) -> (Vec<LoopMount>, Self, Vec<String>) {
         let node = PodNode::new();
         let others = others.iter().map(|pool| (*pool, "ext4"));
@@ -67,7 +67,7 @@ impl Rig {
         (disks, Self::serve(node, &pools).await, pools)
     }
 
-    /// Stops the server and starts another.
+    /// Stops the server and starts another one.
     async fn restart(self, pools: &[String]) -> Self {
         let Self {
             server,
@@ -81,7 +81,7 @@ impl Rig {
         again
     }
 
-    /// A page's text.
+    /// The body of an HTTP page.
     fn text(&self, path: &str) -> String {
         page(self.page, path).unwrap().1
     }
@@ -93,15 +93,15 @@ impl Rig {
         lines.any(|line| line.contains(says))
     }
 
-    /// Waits until `/readyz` says this of a pool, whatever its capacity.
+    /// Waits until `/readyz` reports this text about a pool, without a check of the capacity.
     fn wait_only(&self, pool: &str, says: &str) {
         eventually(&format!("pool {pool}: {says}"), || {
             self.readyz_has(pool, says)
         });
     }
 
-    /// Waits until `/readyz` says of every pool what is given, and checks that capacity and metrics
-    /// agree.
+    /// Waits until `/readyz` reports the given text about each pool, and checks that capacity and
+    /// metrics agree.
     async fn wait(&mut self, pools: &[(&str, &str)]) {
         for &(pool, says) in pools {
             let what = format!("pool {pool}: {says}");
@@ -120,7 +120,7 @@ impl Rig {
         }
     }
 
-    /// Waits until `/readyz` says the same of all these pools.
+    /// Waits until `/readyz` reports the same text about all these pools.
     async fn wait_all(&mut self, pools: &[&str], says: &str) {
         for pool in pools {
             self.wait(&[(*pool, says)]).await;
@@ -136,7 +136,7 @@ impl Rig {
         kept
     }
 
-    /// Asserts that these pools are at full function.
+    /// Asserts that every function of these pools works.
     async fn assert_work(&mut self, pools: &[&str]) {
         for pool in pools {
             assert_works(pool, &mut self.clients, pool, &self.node).await;
@@ -149,7 +149,7 @@ impl Rig {
         assert_unavailable(pool, &mut self.clients, pool, volume, &self.node).await;
     }
 
-    /// Makes a volume called `kept-<pool>`, publishes it and writes to it, as its pod would.
+    /// Creates a volume called `kept-<pool>`, publishes it and writes to it, as its pod would.
     async fn keep(&mut self, pool: &str) -> KeptVolume {
         let name = format!("kept-{pool}");
         let request = create_with(&name, 1 << 20, &[("pool", pool)]);
@@ -162,7 +162,7 @@ impl Rig {
         KeptVolume { name, id, target }
     }
 
-    /// Asserts that nothing was written to what lies under the disks.
+    /// Asserts that nothing was written below the mount points of the disks.
     fn assert_beneath(&self) {
         assert_eq!(self.node.beneath(), self.beneath);
     }
@@ -176,19 +176,19 @@ struct KeptVolume {
 }
 
 impl KeptVolume {
-    /// What its file holds, as the pod reads it.
+    /// The content of its file, as the pod reads it.
     fn read(&self) -> String {
         std::fs::read_to_string(self.target.join("file")).unwrap()
     }
 
-    /// Ends its pod: unpublishes it and asserts that nothing is left at its target.
+    /// Ends its pod: unpublishes the volume and asserts that nothing is left at its target.
     async fn unpublish(&self, clients: &mut Clients) {
         clients.unpublish_soon(&self.id, &self.target).await;
         assert_eq!(names(self.target.parent().unwrap()), [""; 0]);
     }
 
-    /// Asserts that volume and file are there, by way of a publish where none is. A disk that was
-    /// mounted a moment ago may be noticed only by the call.
+    /// Publishes the volume if it is not published, and asserts that the volume and its file exist.
+    /// The server may notice a disk that was just mounted only during the call.
     async fn assert_kept(&self, clients: &mut Clients) {
         soon("the volume is published", async || {
             let published = publish(&self.id, &self.target);
@@ -211,7 +211,7 @@ fn unmount_all<'a>(disks: impl IntoIterator<Item = &'a LoopMount>) {
     }
 }
 
-/// Makes a pool on a disk, as an operator would, and unmounts it.
+/// Initializes a pool on a disk, as an operator would, and unmounts the disk.
 fn init_pool(disk: &LoopMount, node: &str) {
     disk.mount(&[]);
     run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
@@ -220,12 +220,12 @@ fn init_pool(disk: &LoopMount, node: &str) {
     disk.unmount();
 }
 
-/// A disk of each filesystem, for a pool of its name.
+/// A disk of each filesystem, for a pool of the same name.
 fn place_disks(node: &PodNode) -> [LoopMount; 3] {
     FILESYSTEMS.map(|filesystem| place_disk(node, filesystem, filesystem))
 }
 
-/// A disk, with a file of somebody's under its mount point.
+/// A disk whose mount point already contains a file that does not belong to the driver.
 fn place_disk(node: &PodNode, pool: &str, filesystem: &'static str) -> LoopMount {
     let place = node.place(pool);
     std::fs::create_dir(&place).unwrap();

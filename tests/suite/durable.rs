@@ -1,5 +1,5 @@
-//! Power-off on a disk that keeps no more than it must: every operation is followed by a model of
-//! the disk, and whatever the model says may be left of it at any moment is laid out and opened.
+//! Power-off on a disk that retains no more than it must. A model of the disk follows every
+//! operation. Every state that the model allows after a power-off is laid out on a disk and opened.
 
 mod model;
 mod skipped;
@@ -20,7 +20,7 @@ use support::Node;
 use support::disk::Disk;
 use support::require;
 
-/// Follows what is on the disks.
+/// Follows the changes on the disks.
 #[derive(Debug)]
 struct Follower(Mutex<(Model, Option<BTreeSet<World>>)>);
 
@@ -34,10 +34,10 @@ impl Observer for Follower {
     }
 }
 
-/// Disks that are followed, and what is laid out in their place.
+/// Disks that are followed, and the states that are laid out in their place.
 struct Pessimist {
     node: Arc<Node>,
-    /// Real filesystems whose log keeps the order of metadata; else no such thing is counted on.
+    /// Real filesystems whose log keeps the order of metadata. Otherwise the test assumes no order.
     logged: bool,
     follower: Arc<Follower>,
 }
@@ -65,7 +65,7 @@ impl Disks for Pessimist {
         for place in PLACES {
             let at = self.node.path(place);
             if self.logged {
-                // It stays mounted until it is unmounted by its place.
+                // It stays mounted until it is unmounted by its path.
                 std::mem::forget(
                     Disk::new("ext4").make(&self.node.path("images").join(place), &at),
                 );
@@ -124,8 +124,9 @@ fn lose_power(logged: bool, operations: &[Operation]) {
     }
 }
 
-/// What is acknowledged was synced, and what is in sight is whole, though the disk keep nothing
-/// else; only that a log keeps the order of metadata is counted on, as on ext4 and XFS.
+/// Every acknowledged change was synced and every visible entry is complete, even if the disk
+/// retains nothing else. The test only assumes that the log keeps the order of metadata, as on ext4
+/// and XFS.
 ///
 /// Proves: D2.
 #[test]
@@ -134,7 +135,7 @@ fn a_disk_that_logs_metadata_may_keep_nothing_else() {
     lose_power(true, OPERATIONS);
 }
 
-/// As above, where nothing of the kind is counted on, as on btrfs.
+/// As above, where no order is assumed, as on btrfs.
 ///
 /// Proves: D2.
 #[test]

@@ -1,4 +1,4 @@
-//! Random work on two pools, compared after every step with a model that fits on a page.
+//! Random requests on two pools, compared after every step with a model that fits on a page.
 
 mod copies;
 mod random;
@@ -29,16 +29,16 @@ use support::{Fakes, Running, create, eventually, name, names};
 const STEPS: usize = 10_000;
 const MIB: u64 = 1 << 20;
 const POOLS: [&str; 2] = ["default", "second"];
-/// Few, so that requests meet; odd, because a name is no path.
+/// A small set, so that requests collide. Odd characters, because a name is not a path.
 const NAMES: [&str; 5] = ["a", "../b", "ü\n", "d d", "a-"];
 const TARGETS: usize = 3;
-/// What a pool may promise: all but the slack for the filesystem's own metadata.
+/// The bytes that a pool may reserve: all but the slack for the filesystem's own metadata.
 const HOLDS: u64 = SIZE - SIZE / 100;
-/// What records and the marker take at most. Sizes are multiples of 4 MiB, which never add up to
-/// a number this close below [`HOLDS`].
+/// The upper bound of the space for records and the marker. Sizes are multiples of 4 MiB, and no
+/// sum of them comes this close below [`HOLDS`].
 const FUZZ: u64 = MIB;
 
-/// The driver under test beside its model.
+/// The driver under test and its model.
 struct World {
     running: Option<Running>,
     mounter: Arc<FakeMounter>,
@@ -74,7 +74,7 @@ impl World {
         self.running.as_ref().unwrap()
     }
 
-    /// The id the volume of this name has, or would have in the default pool.
+    /// The id of the volume with this name, or the id it would have in the default pool.
     fn id(&self, volume: &str) -> VolumeId {
         let home = self
             .model
@@ -161,7 +161,7 @@ impl World {
     }
 
     fn restart(&mut self) {
-        // The old server must be gone before the new one can have the lock.
+        // The old server must release the lock before the new one can take it.
         self.running = None;
         self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
         for mounted in self.model.mounts.values_mut() {
@@ -203,7 +203,8 @@ impl World {
         }
     }
 
-    /// Nothing is promised: then free space decides, which the reclaimer changes meanwhile.
+    /// Skips a pool without reservations. Its capacity depends on the free space, which the
+    /// reclaimer changes meanwhile.
     fn probe(&mut self, pool: &str) {
         if self.model.room(pool) == HOLDS {
             return;
@@ -233,7 +234,8 @@ impl World {
         self.await_reclaim();
     }
 
-    /// Until its trash is reclaimed a pool promises no more than before.
+    /// Waits until the trash is reclaimed, because until then a pool cannot reserve the freed
+    /// space.
     fn await_reclaim(&self) {
         let pools = self.driver().pools();
         eventually("the trash is empty", || {
@@ -276,7 +278,7 @@ impl World {
         );
     }
 
-    /// Exactly the volumes of the model are on the disk, whole, and nothing else is.
+    /// Asserts that the disk holds exactly the volumes of the model, complete, and nothing else.
     fn check_disk(&self, pool: &str, volumes: &[&Volume]) {
         let pool = self.node.pool(pool);
         assert_eq!(names(&pool), [".rootcellar", "snapshots", "volumes"]);
@@ -302,7 +304,8 @@ impl World {
         }
     }
 
-    /// Exactly the publications of the model are mounted, each showing its volume as asked.
+    /// Asserts that exactly the publications of the model are mounted, each with its volume and the
+    /// requested options.
     fn check_mounts(&self) {
         let mounted: Vec<&PathBuf> = self
             .model
@@ -331,7 +334,7 @@ impl World {
         }
     }
 
-    /// What was deleted is reclaimed in the end.
+    /// Waits until every deleted volume is reclaimed.
     fn finish(&self) {
         for pool in self.driver().pools() {
             let trash = pool.path().join(".rootcellar/trash");
@@ -344,8 +347,8 @@ fn coded<T>(result: Result<T>, operation: Operation) -> Result<T, Code> {
     result.map_err(|error| error.code(operation))
 }
 
-/// After every step of any sequence of requests and restarts, exactly the acknowledged volumes
-/// and publications exist, and nothing else does.
+/// After every step of any sequence of requests and restarts, exactly the acknowledged volumes and
+/// publications exist.
 ///
 /// Proves: C2.
 #[test]

@@ -1,6 +1,6 @@
-//! Power-off: the images of two loop mounts, of the pool's disk and of the state directory's, are
-//! copied after each step that changes a disk and after each reply; what the copies hold is what
-//! the disks would hold had the power failed there.
+//! Power-off on loop mounts of the pool's disk and of the state directory's disk. Both images are
+//! copied after each step that changes a disk and after each reply. The copies hold the data that
+//! the disks would hold after a power failure at that moment.
 
 use support::poweroff::loops::{self, Kind};
 pub(crate) use support::poweroff::loops::{PLACES, mount_empty, unmount_all};
@@ -20,8 +20,8 @@ fn lose_power(kind: Kind) {
     }
 }
 
-/// Whatever is done when the power fails, on ext4: what was acknowledged is there whole, and
-/// nothing else is left.
+/// A power failure may interrupt any operation on ext4: every acknowledged change survives complete,
+/// and nothing else is left.
 ///
 /// Proves: D1.
 #[test]
@@ -48,7 +48,7 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
     lose_power(Kind::plain("btrfs"));
 }
 
-/// As above, on btrfs with simple quota: there the limits are as recorded besides.
+/// As above, on btrfs with simple quota. The limits must also be as recorded.
 ///
 /// Proves: D1.
 #[test]

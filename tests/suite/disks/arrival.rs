@@ -12,8 +12,9 @@ use support::messages::{create_with, refused};
 use support::pod::{PodNode, propagation};
 use support::require;
 
-/// The server of these tests has its mounts as the `DaemonSet` asks for them: what is above the
-/// pools follows the host, the kubelet's directory is the host's, and all else is its own.
+/// The server of these tests has the mounts that the `DaemonSet` requests. The directory above the
+/// pools receives mounts from the host, the kubelet's directory is shared with the host, and all
+/// other mounts are private.
 ///
 /// Proves: DK1.
 #[tokio::test]
@@ -29,8 +30,9 @@ async fn the_server_sees_mounts_as_in_its_pod() {
     assert_ne!(own, namespace("self"));
 }
 
-/// Pools whose disks are not mounted at first: what follows the path, and why the pool is unavailable, in
-/// a server that has never seen it and in one that has.
+/// Pools whose disks are not mounted at first. Each row has the options after the path and the two
+/// reasons why the pool is unavailable: in a server that has never seen the pool, and in one that
+/// has.
 const LATE: [(&str, &str, [&str; 2]); 3] = [
     ("ext4", ",require-mount", [NOT_MOUNTED, NOT_MOUNTED]),
     ("xfs", "", ["holds no pool", GONE]),
@@ -39,8 +41,9 @@ const LATE: [(&str, &str, [&str; 2]); 3] = [
 const NOT_MOUNTED: &str = "nothing is mounted";
 const GONE: &str = "before and holds none now";
 
-/// A disk that was not mounted when the server started is served once it is, without a restart,
-/// whatever kept its pool unavailable until then; nothing is written under the mount point meanwhile.
+/// A disk that was not mounted when the server started is served without a restart once it is
+/// mounted, regardless of why its pool was unavailable. Nothing is written under the mount point
+/// meanwhile.
 ///
 /// Proves: DK1.
 #[tokio::test]
@@ -87,7 +90,8 @@ async fn a_disk_mounted_late_is_served() {
     rig.assert_beneath();
 }
 
-/// A volume of a disk that is back is what its pod left, and known to be published.
+/// Asserts that a volume on a remounted disk has the files that its pod wrote, and that the server
+/// knows that it is published.
 async fn assert_back(rig: &mut Rig, volume: &KeptVolume) {
     volume.assert_kept(&mut rig.clients).await;
     let written = fs::read_to_string(volume.target.join("while away"));
@@ -99,9 +103,9 @@ async fn assert_back(rig: &mut Rig, volume: &KeptVolume) {
     rig.clients.delete(&volume.id).await.unwrap();
 }
 
-/// The host's plain umount succeeds with volumes published, whose pods go on; the pool is unavailable,
-/// the others are not, the loop device goes with the last that uses the disk, and mounted again
-/// it is served without a restart, as it was.
+/// A plain `umount` on the host succeeds although volumes are published, and their pods continue.
+/// Only the pool of that disk becomes unavailable. The loop device is detached when the last user
+/// of the disk ends. After a new mount the pool is served as before, without a restart.
 ///
 /// Proves: DK1.
 #[tokio::test]
@@ -120,7 +124,7 @@ async fn a_disk_taken_away_is_let_go_and_served_again() {
         fs::write(volume.target.join("while away"), "written").unwrap();
     }
     rig.assert_work(&[WELL]).await;
-    // XFS is mounted again while its pod goes on, the others when theirs are gone.
+    // The XFS disk is mounted again while its pod runs, the others after their pods ended.
     for index in [0, 2] {
         let (disk, volume) = (&disks[index], &kept[index]);
         volume.unpublish(&mut rig.clients).await;

@@ -1,4 +1,4 @@
-//! Another disk where a pool's was.
+//! A different disk at the mount point of a pool.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use support::picture::{self, Picture};
 use support::pod::PodNode;
 use support::require;
 
-/// Everything on a disk, and when it was changed, seen at a place where no pool is.
+/// Every file of a disk with its times, read at a mount point outside all pools.
 fn look(image: &Path, aside: &Path) -> Picture {
     run(Command::new("mount")
         .args(["-o", "loop"])
@@ -30,7 +30,7 @@ fn look(image: &Path, aside: &Path) -> Picture {
 
 const SWAPPED: &str = "and held pool";
 
-/// A disk that a person mounted at the wrong place.
+/// A disk that an operator mounted at the wrong mount point.
 struct Wrong {
     pool: &'static str,
     reason: &'static str,
@@ -40,7 +40,7 @@ struct Wrong {
 /// The wrong disk for every pool of the table.
 fn wrong_disks(node: &PodNode, well: &Path) -> Vec<Wrong> {
     let kinds = [
-        // pool, what is mounted there, and why that is refused
+        // Pool, disk mounted there, and the reason for the refusal.
         ("spare", "another pool of this node", SWAPPED),
         ("foreign", "another node's pool", SWAPPED),
         ("blank", "an empty disk", "before and holds none now"),
@@ -80,14 +80,14 @@ fn copy(image: &Path, to: &Path) {
     run(Command::new("cp").arg("--sparse=always").args([image, to]));
 }
 
-/// Pools that are served at first. A copy of the last one's disk takes the original's place.
+/// Pools that are served at first. A copy of the last pool's disk later replaces the original.
 const KNOWN: [&str; 8] = [
     WELL, "spare", "foreign", "blank", "copied", "left", "right", "itself",
 ];
 /// Pools that were never served.
 const NEW: [&str; 2] = ["new-foreign", "new-copied"];
 
-/// The node, the disk that belongs to every pool, and those that are mounted in their places.
+/// The node, the disk of every pool, and the disks that are mounted in their place.
 struct Exchange {
     rig: Rig,
     disks: Vec<LoopMount>,
@@ -133,7 +133,7 @@ impl Exchange {
         disk.image()
     }
 
-    /// Mounts the wrong disks; returns what was on each.
+    /// Mounts the wrong disks and returns the files of each.
     fn exchange(&mut self) -> Vec<Picture> {
         unmount_all(&self.disks[1..KNOWN.len()]);
         for (pool, other) in [("left", "right"), ("right", "left")] {
@@ -169,9 +169,9 @@ impl Exchange {
     }
 }
 
-/// Whatever disk is mounted where a pool's was, and wherever a pool's own is mounted instead: it is
-/// refused by name and nothing on it is changed; with the right disk back the pool is served. A
-/// copy of a pool's disk in the place of the original is that pool.
+/// A wrong disk at a pool's mount point is refused by name, and so is a pool's disk at another
+/// mount point. Nothing on the disk changes, and the pool is served again when the right disk is
+/// back. A copy of a pool's disk that replaces the original counts as that pool.
 ///
 /// Proves: DK3.
 #[tokio::test]

@@ -11,17 +11,19 @@ use support::messages::create_with;
 use support::pod::PodNode;
 use support::require;
 
-/// The pool whose disk comes and goes so that time passes for the others.
+/// A pool whose disk is unmounted and mounted again, to wait until the other pools had a health
+/// check.
 const CLOCK: &str = "clock";
 
 /// How a disk fails.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Failure {
-    /// The filesystem shuts itself down, as it does when its log cannot be written.
+    /// The filesystem shuts itself down, as it does when it cannot write its log.
     Shutdown,
-    /// All but the first blocks of the device are gone; memory still has what was read.
+    /// All but the first blocks of the device are missing. The page cache still has the blocks that
+    /// were read.
     Cut,
-    /// The device takes no block that it does not have yet: a thin pool that is full.
+    /// The device accepts no new block, as a thin pool that is full.
     Thin,
 }
 
@@ -95,7 +97,7 @@ impl Victim {
         }
     }
 
-    /// What an operator does about it.
+    /// Repairs the disk as an operator would.
     fn repair(&self) {
         if self.failure == Failure::Thin {
             self.resize_store(1 << 30);
@@ -110,7 +112,7 @@ impl Victim {
     }
 }
 
-/// Lets every pool be looked at more than once.
+/// Waits until every pool had more than one health check.
 async fn let_time_pass(rig: &mut Rig, clock: &LoopMount) {
     for _ in 0..2 {
         clock.unmount_soon();
@@ -120,7 +122,7 @@ async fn let_time_pass(rig: &mut Rig, clock: &LoopMount) {
     }
 }
 
-/// How often a pool was opened, as the log tells.
+/// The number of times that a pool was opened, from the log.
 fn times_opened(rig: &Rig, pool: &str) -> usize {
     let log = rig.server.log();
     let opened = log.lines().filter(|line| line.contains("pool is open"));
@@ -129,7 +131,7 @@ fn times_opened(rig: &Rig, pool: &str) -> usize {
         .count()
 }
 
-/// Asks for volumes until the pool is unavailable; there is no way to make one.
+/// Requests volumes until the pool is unavailable. No request may succeed.
 async fn provoke(rig: &mut Rig, pool: &str) {
     let mut attempts = 0;
     soon(&format!("{pool} is unavailable"), async || {
@@ -142,9 +144,9 @@ async fn provoke(rig: &mut Rig, pool: &str) {
     .await;
 }
 
-/// A pool whose disk fails is unavailable at the next look or call and stays so while the disk takes
-/// nothing; unpublishing works, the other pools do, and once the disk is well and mounted again
-/// its pool is served with all that was acknowledged.
+/// A pool whose disk fails is unavailable at the next health check or call, and stays unavailable
+/// while the disk accepts no writes. Unpublishing works, and so do the other pools. Once the disk
+/// is repaired and mounted again, its pool is served with every acknowledged change.
 ///
 /// Proves: DK4.
 #[tokio::test]
@@ -196,8 +198,8 @@ async fn a_pool_whose_disk_fails_is_unavailable_until_the_disk_is_well() {
     rig.assert_beneath();
 }
 
-/// A disk that the host remounts read-only makes its pool unavailable, whose pods read on and can be
-/// unpublished, until it is writable.
+/// A disk that the host remounts read-only makes its pool unavailable until it is writable again.
+/// Its pods can still read, and their volumes can be unpublished.
 ///
 /// Proves: DK4.
 #[tokio::test]

@@ -12,25 +12,25 @@ use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
 use support::require;
 
-/// The most small files a pod makes; btrfs, which has no number of inodes, takes long for each
-/// when it is almost full.
+/// The highest number of small files that a pod writes. On btrfs, which has no inode limit, each
+/// file takes long when the disk is almost full.
 const FEW: usize = 20;
 
-/// Writes until there is no room for a block.
+/// Writes until no block is free.
 fn fill_blocks(dir: &Path) {
     let mut file = File::create(dir.join("big")).unwrap();
     for size in [1 << 20, 4096, 512] {
         let chunk = vec![0x5a; size];
         while file.write_all(&chunk).is_ok() {}
     }
-    // What is written into memory alone may still find no room.
+    // Delayed allocation: data that was only written to memory may still find no free block.
     let _ = file.sync_all();
     for count in 0..FEW {
         let _ = fs::write(dir.join(format!("small-{count}")), [0x5a; 2000]);
     }
 }
 
-/// Makes files until there is no inode.
+/// Creates files until no inode is free.
 fn fill_inodes(dir: &Path) {
     let made = (0..).take_while(|count| File::create(dir.join(format!("empty-{count}"))).is_ok());
     assert!(made.count() > 1000);
@@ -47,13 +47,13 @@ async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> KeptVolume {
     KeptVolume { name, id, target }
 }
 
-/// Asserts that a pool without room says so, and works as far as it can without.
+/// Asserts that a pool without free space reports this, and that the calls that need no space work.
 async fn assert_full(rig: &mut Rig, pool: &str, kept: &KeptVolume) {
     let class = [("pool", pool)];
     assert_eq!(rig.clients.capacity(&class).await, 0, "{pool}");
     let sized = rig.clients.create(create_with("sized", 1, &class)).await;
     refused(pool, sized, Code::ResourceExhausted, pool);
-    // A volume without a size may still find room for a directory.
+    // A directory may still fit, and a volume without a size needs no more.
     match rig.clients.create(create_with("unsized", 0, &class)).await {
         Ok(volume) => rig.clients.delete(&volume.volume_id).await.unwrap(),
         answer => refused(pool, answer, Code::ResourceExhausted, pool),
@@ -70,7 +70,7 @@ async fn assert_full(rig: &mut Rig, pool: &str, kept: &KeptVolume) {
     rig.wait_only(pool, "healthy");
 }
 
-/// Deletes what fills a pool and waits for the room.
+/// Deletes the volume that fills a pool and waits for the free space.
 async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
     rig.clients.unpublish_soon(&filled.id, &filled.target).await;
     rig.clients.delete(&filled.id).await.unwrap();
@@ -81,8 +81,9 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
     rig.assert_work(&[pool]).await;
 }
 
-/// A disk that is full to the last block is refused for new volumes and serves those it has, also
-/// by a server that starts then; deleting makes room, and the pool is never unavailable for it.
+/// A disk without a free block gets no new volumes, but its existing volumes are served, also by a
+/// server that starts then. Deleting a volume frees space. The pool is never unavailable because of
+/// it.
 ///
 /// Proves: DK5.
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
         kept.push(rig.keep(pool).await);
         let request = create_with(&format!("old-{pool}"), 0, &[("pool", pool)]);
         old.push(rig.clients.create(request).await.unwrap().volume_id);
-        // As a driver leaves it that is killed while it makes a volume.
+        // As left by a driver that was killed while it created a volume.
         fs::create_dir_all(disk.path().join(".rootcellar/staging/left/data")).unwrap();
         full.push(filled(&mut rig, pool, fill_blocks).await);
     }
@@ -118,7 +119,7 @@ async fn a_disk_without_a_free_block_serves_what_it_has() {
     rig.assert_beneath();
 }
 
-/// The same of a disk without a free inode, where there is a number of them.
+/// As above, on a disk without a free inode, for the filesystems that limit inodes.
 ///
 /// Proves: DK5.
 #[tokio::test]
@@ -150,8 +151,8 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
     );
 }
 
-/// A pool that holds nothing on a disk that others filled is not unavailable for it, though the space that they use
-/// cannot be written down.
+/// An empty pool stays available on a disk that other data filled, although the driver cannot
+/// record the space that this data uses.
 ///
 /// Proves: DK5.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Calls that go on while disks come and go.
+//! Calls that continue while disks are unmounted and mounted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use support::server::Clients;
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How a caller fares, and when it is to end.
+/// The counters of a caller, and the signal to stop.
 #[derive(Default)]
 struct Calls {
     stop: AtomicBool,
     made: AtomicUsize,
 }
 
-/// Makes volumes and deletes every other one, as the provisioner does: what is not final is asked
-/// again. Returns those that it made and did not delete.
+/// Creates volumes and deletes every other one. Like the provisioner, it repeats a call whose
+/// result is not final. Returns the volumes that it created and did not delete.
 async fn hammer(mut clients: Clients, pool: &'static str, calls: Arc<Calls>) -> BTreeSet<String> {
     let mut there = BTreeSet::new();
     for count in 0.. {
@@ -62,8 +62,9 @@ fn assert_not_final(status: &tonic::Status) {
     assert!(codes.contains(&status.code()), "{status}");
 }
 
-/// While disks are unmounted and mounted under callers that make and delete volumes all the time,
-/// nothing is written beneath them, and in the end exactly the acknowledged volumes are there.
+/// While disks are unmounted and mounted, callers create and delete volumes without a pause.
+/// Nothing is written below the mount points, and in the end exactly the acknowledged volumes
+/// exist.
 ///
 /// Proves: DK1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +78,7 @@ async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
         callers.push((pool, caller, calls));
     }
     for round in 1..=2 {
-        // Back before anybody looks.
+        // Mounted again before any health check.
         for disk in &disks {
             disk.unmount_soon();
             disk.mount(&[]);

@@ -1,4 +1,4 @@
-//! A disk that hangs whoever writes to it.
+//! A disk on which every write hangs.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use support::messages::{create_with, refused};
 use support::pod::PodNode;
 use support::require;
 
-/// More than calls take that wait for nobody.
+/// Longer than any call takes that waits for no disk.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What does not write to the disks that hang works meanwhile.
+/// Asserts that calls work that do not write to the hanging disks.
 async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
     rig.assert_work(&[WELL]).await;
     for volume in kept {
@@ -26,8 +26,8 @@ async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
     rig.assert_work(&[WELL]).await;
 }
 
-/// Calls that wait for a disk that hangs hold up no other pool, and no unpublishing; when the disk
-/// goes on, so do they, to their ends.
+/// Calls that wait for a hanging disk delay no other pool and no unpublishing. When the disk
+/// recovers, they complete.
 ///
 /// Proves: DK6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +53,8 @@ async fn a_disk_that_hangs_holds_up_nobody_else() {
         let mut clients = rig.server.clients().await;
         deletes.push(tokio::spawn(async move { clients.delete(&id).await }));
     }
-    // A call that hangs with the disk would keep the test from ever thawing it.
+    // Without the timeout, a call that hangs with the disk would keep the test from ever thawing
+    // it.
     let others = tokio::time::timeout(PATIENCE, others_go_on(&mut rig, &kept));
     others.await.expect("the other calls end");
     assert!(creates.iter().all(|call| !call.is_finished()));
@@ -76,14 +77,14 @@ async fn a_disk_that_hangs_holds_up_nobody_else() {
     rig.assert_beneath();
 }
 
-/// How many volumes are asked for on a disk that hangs: more than may be at work on it.
+/// The number of volumes requested on a hanging disk: more than its concurrency limit.
 const MANY: usize = 300;
 
-/// How many calls may be at work on one pool's disk.
+/// The concurrency limit of calls on the disk of one pool.
 const AT_WORK: usize = 128;
 
-/// Whatever is asked of a disk that hangs, the calls at work on it are bounded by its pool: one more
-/// is UNAVAILABLE at once, and all that ask another disk or none are answered.
+/// Each pool has a concurrency limit for calls on a hanging disk. A further call gets UNAVAILABLE
+/// at once, and calls that use another disk or none are answered.
 ///
 /// Proves: DK7.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

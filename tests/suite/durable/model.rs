@@ -1,16 +1,17 @@
-//! What is on a disk after a power-off, by what POSIX promises and no more: a change is there when
-//! it was synced, and else it may be there or not, whatever became of the changes before and after.
+//! The possible content of a disk after a power-off, by the guarantees of POSIX and no more. A
+//! change survives if it was synced. Any other change may survive or not, independently of earlier
+//! and later changes.
 //!
-//! A file's content, mode and owner are synced by an fsync of it or a syncfs; a directory's entries
-//! by an fsync of that directory or a syncfs. Beyond POSIX the driver counts on this, and so does
-//! the model:
+//! A file's content, mode and owner are synced by an `fsync` of the file or a `syncfs`. A
+//! directory's entries are synced by an `fsync` of that directory or a `syncfs`. Beyond POSIX the
+//! driver and this model assume:
 //!
-//! - An fsync of a file keeps the name it has (all known filesystems).
-//! - What was renamed is not in `staging/` any more, nor in the same directory under its old name,
-//!   where its new name is (all known filesystems: a rename is one change). From `volumes/` to
-//!   `trash/` the driver does not count on it.
-//! - With a log that keeps the order of metadata (ext4, XFS): where a name is, whatever entries,
-//!   modes and owners were below it when it was given are there, but no content.
+//! - An `fsync` of a file also syncs its current name (all known filesystems).
+//! - A renamed entry is no longer in `staging/`. It is not under its old name either if the new
+//!   name is in the same directory (all known filesystems: a rename is one change). The driver does
+//!   not assume this for a rename from `volumes/` to `trash/`.
+//! - With a log that keeps the order of metadata (ext4, XFS), a surviving name brings the entries,
+//!   modes and owners that were below it when it was created, but no content.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -20,15 +21,15 @@ use std::path::{Path, PathBuf};
 
 use rootcellar::os::{self, FileId, Object, Step};
 
-/// More than any operation needs; more would be a test that never ends.
+/// More than any operation needs. The limit stops a test that would never end.
 const MOST_WORLDS: usize = 20_000;
 
-/// The number of changes there were before.
+/// The number of earlier changes.
 type Time = usize;
-/// Where a file or directory is among all.
+/// The index of a file or directory in the list of all inodes.
 type Index = usize;
 
-/// What something was, from its beginning, and up to when that is synced.
+/// All values of a property since its creation, and the time up to which they are synced.
 #[derive(Debug)]
 struct History<T> {
     values: Vec<(Time, T)>,
@@ -43,7 +44,7 @@ impl<T: PartialEq> History<T> {
         }
     }
 
-    /// What may be found where all up to a time is known to be there.
+    /// The values that may survive if every change up to `since` is known to survive.
     fn possible(&self, since: Time) -> Vec<&T> {
         let floor = self.synced.max(since);
         let known = self.values.iter().rposition(|(time, _)| *time <= floor);
@@ -57,11 +58,11 @@ impl<T: PartialEq> History<T> {
     }
 }
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Link {
     index: Index,
-    /// Up to when what is below it is there if the name is.
+    /// If the name survives, metadata changes below it survive up to this time.
     brings: Time,
 }
 
@@ -71,25 +72,25 @@ type Access = (u32, u32, u32);
 #[derive(Debug)]
 struct Inode {
     access: History<Access>,
-    /// A file's.
+    /// Of a file.
     content: Option<History<Vec<u8>>>,
-    /// A directory's.
+    /// Of a directory.
     entries: BTreeMap<OsString, History<Option<Link>>>,
-    /// The directory it is in, and its name there.
+    /// The parent directory, and the name in it.
     place: Option<(Index, OsString)>,
 }
 
-/// A file or directory as it is found.
+/// A file or directory as found after a power-off.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Found {
     pub access: Access,
     pub content: Option<Vec<u8>>,
 }
 
-/// All that is found.
+/// Everything that is found after a power-off.
 pub type World = BTreeMap<PathBuf, Found>;
 
-/// Disks of which only what was synced is sure.
+/// Disks on which only synced changes are sure to survive.
 #[derive(Debug)]
 pub struct Model {
     /// Whether the log keeps the order of metadata.
@@ -134,7 +135,7 @@ impl Model {
         self.known[&os::status(open).unwrap().id]
     }
 
-    /// Takes note of a step that was made.
+    /// Records a step that was made.
     pub fn note(&mut self, step: Step, object: Object<'_>) {
         self.now += 1;
         match (step, object) {
@@ -243,8 +244,8 @@ impl Model {
         index
     }
 
-    /// Every world that may be found after a power-off now. If it is to be complete, whatever is
-    /// on a disk is found in each of them: what no name leads to would take room for ever.
+    /// Every world that may be found after a power-off now. With `complete`, each inode on a disk
+    /// must be found in each world, because an inode without a name would use space forever.
     pub fn worlds(&self, complete: bool) -> BTreeSet<World> {
         let mut worlds = BTreeSet::new();
         let mut choices = Choices::default();
@@ -270,7 +271,7 @@ impl Model {
         let inode = &self.inodes[index];
         let access = *choices.choose(&inode.access.possible(since));
         let content = inode.content.as_ref();
-        // No name and no log brings a content.
+        // Content does not survive with a name or a log.
         let content = content.map(|content| choices.choose(&content.possible(0)).clone());
         view.world
             .insert(path.to_owned(), Found { access, content });
@@ -283,7 +284,7 @@ impl Model {
         }
     }
 
-    /// Whatever has a name now.
+    /// Every inode that has a name now.
     fn alive(&self) -> Vec<Index> {
         let roots: Vec<Index> = self.roots.iter().map(|(_, index)| *index).collect();
         let is_root = |index: &Index| roots.contains(&self.root_of(*index));
@@ -291,7 +292,7 @@ impl Model {
     }
 }
 
-/// One world, and what is where in it.
+/// One world, and the paths of the inodes in it.
 #[derive(Default)]
 struct View {
     world: World,
@@ -303,7 +304,7 @@ impl View {
         self.places.iter().any(|(_, known)| *known == index)
     }
 
-    /// What was renamed is not under its old name beside the new one, nor in staging.
+    /// Removes renamed entries from `staging/`, and from the old name beside the new one.
     fn rename(&mut self, inodes: &[Inode]) {
         let is_old = |path: &Path, index: Index| {
             let now = inodes[index].place.as_ref().map(|(_, name)| name);
@@ -330,7 +331,7 @@ fn in_staging(path: &Path) -> bool {
     path.parent().is_some_and(|dir| dir.ends_with("staging"))
 }
 
-/// Which of several possibilities is taken, one way after the other until there is no other.
+/// The choice among several possible values, advanced through all combinations.
 #[derive(Default)]
 struct Choices {
     taken: Vec<(usize, usize)>,
@@ -350,7 +351,7 @@ impl Choices {
         possible[taken]
     }
 
-    /// Goes on to the next way; false if this was the last.
+    /// Advances to the next combination; false if this was the last.
     fn advance(&mut self) -> bool {
         self.next = 0;
         while let Some((taken, of)) = self.taken.pop() {

@@ -1,5 +1,5 @@
 //! Every sync is needed: an operation that skips one does not survive a power-off. The syncs of
-//! `volume enforce` are missing here, because no power-off test plays it.
+//! `volume enforce` are missing here, because no power-off test runs it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -12,17 +12,17 @@ use crate::poweroff::operations::{OPERATIONS, Operation};
 use support::poweroff::loops;
 use support::require;
 
-/// An operation, the kind and the path of the sync that it skips, as [`Operation::skips`] has them,
-/// and the words of the check that must fail.
+/// An operation, the kind and the path of the sync that it skips (see [`Operation::skips`]), and
+/// the message of the check that must fail.
 type Row = (&'static str, Step, &'static str, &'static str);
 
-/// No name leads to a file or directory after the reply.
+/// After the reply, a file or directory has no name.
 const LOST: &str = "lost: ";
 /// The driver serves neither the old state nor the new one.
 const NEITHER: &str = "neither before nor after";
 /// A record is damaged.
 const QUARANTINED: &str = "quarantined";
-/// A file in a copy is not the original's.
+/// A file in a copy differs from the original.
 const CONTENT: &str = "content";
 
 /// A log keeps the order of metadata, as on ext4 and XFS.
@@ -46,13 +46,13 @@ const LOGGED: &[Row] = &[
     ("retire a pool that is gone", Fsync, "/state", LOST),
 ];
 
-/// Nothing keeps an order, as on btrfs.
+/// No order of metadata is assumed, as on btrfs.
 const UNORDERED: &[Row] = &[
     ("pool init", Syncfs, "/", LOST),
     ("create", Syncfs, "/", LOST),
 ];
 
-/// The kernel keeps limits.
+/// The kernel stores limits.
 const LIMITED: &[Row] = &[("expand", Syncfs, "/", "limits were not durable")];
 
 fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
@@ -70,8 +70,6 @@ fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
     }
 }
 
-/// Each sync is missed on a disk that logs metadata.
-///
 /// Proves: D3.
 #[test]
 fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
@@ -81,8 +79,6 @@ fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
     });
 }
 
-/// As above, on a disk that keeps no order.
-///
 /// Proves: D3.
 #[test]
 fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
@@ -92,8 +88,6 @@ fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
     });
 }
 
-/// As above, on btrfs with simple quota.
-///
 /// Proves: D3.
 #[test]
 fn a_skipped_sync_is_missed_on_btrfs_with_quota() {

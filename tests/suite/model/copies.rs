@@ -1,5 +1,5 @@
-//! Random work with snapshots, restores and clones on a disk of each kind, compared after every step
-//! with what each volume and snapshot should hold.
+//! Random work with snapshots, restores and clones on a disk of each kind. After every step, each
+//! volume and snapshot is compared with its expected content.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,13 +21,14 @@ use support::{create, name, names};
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
 const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
 const SIZE: u64 = 16 * MIB;
-/// The most that is in a file: it is written anew in what is left beside it.
+/// The maximum size of a file in MiB. A write replaces the file and needs free space beside the old
+/// data.
 const MOST: usize = 5;
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
     Create(&'static str),
-    /// So many MiB of a byte, from the beginning of the file on.
+    /// Writes this number of MiB of a byte, from the start of the file.
     Write(&'static str, u8, usize),
     Snapshot(&'static str, &'static str),
     Restore(&'static str, &'static str),
@@ -52,7 +53,7 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What a volume is a copy of.
+/// The source of a volume.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Of {
     Nothing,
@@ -60,7 +61,7 @@ enum Of {
     Volume(&'static str),
 }
 
-/// What is in a file: the byte of each MiB.
+/// The content of a file: the byte of each MiB.
 type Content = Vec<u8>;
 
 #[derive(Debug, Default)]
@@ -70,7 +71,7 @@ struct Model {
 }
 
 impl Model {
-    /// What there is to be answered to a request for a volume.
+    /// The expected answer to a request for a volume.
     fn create(&mut self, volume: &'static str, of: Of) -> Result<(), Code> {
         if let Some((has, _)) = self.volumes.get(volume) {
             return if *has == of {
@@ -129,15 +130,16 @@ impl World {
         assert_eq!(coded(got, Operation::CreateVolume), want);
     }
 
-    /// Until the trash is reclaimed its promises stand, where nobody counts. Where simple quota does,
-    /// what is kept by a copy stays charged to what is in the trash.
+    /// Waits until the trash is reclaimed, because until then its reservations count. With simple
+    /// quota there is no wait: the bytes that a copy retains stay charged to the volume in the
+    /// trash.
     fn await_reclaim(&self) {
         if self.rig.kind != Kind::BtrfsSquota {
             self.rig.wait_for_trash();
         }
     }
 
-    /// In whatever order, all can go, and then nothing is left of it.
+    /// Deletes everything, volumes before snapshots, and asserts that nothing is left.
     fn end(mut self) {
         for volume in VOLUMES {
             self.apply(Op::Delete(volume));
@@ -163,7 +165,7 @@ impl World {
                 }
                 content[..mib].fill(byte);
                 let file = self.rig.volume_data(volume).join("file");
-                // Whatever of it is kept by others, a volume can be written anew.
+                // A volume can be rewritten although copies retain its old data.
                 write(&file, byte, mib as u64 * MIB).unwrap();
             }
             Op::Snapshot(snapshot, of) => {
@@ -189,7 +191,7 @@ impl World {
         }
     }
 
-    /// Exactly what should be there is, and holds what it should.
+    /// Asserts that exactly the expected volumes and snapshots exist, with the expected content.
     fn check(&self) {
         let driver = self.rig.driver();
         let volumes = driver.list(0, "").unwrap().objects;
@@ -216,7 +218,8 @@ impl World {
         assert_eq!((status.unavailable, status.quarantined), (None, 0));
     }
 
-    /// Whether a copy keeps what a volume stays charged for: its limit is raised then.
+    /// Whether a copy retains bytes that are charged to a volume. The limit of the volume is raised
+    /// in that case.
     fn is_kept(&self, volume: &str) -> bool {
         let id = self.volume_id(volume);
         let records = [("volumes", "volume.json"), ("snapshots", "snapshot.json")];
@@ -231,8 +234,9 @@ impl World {
         })
     }
 
-    /// Where sizes are held, each volume has all of its size, whatever others keep, and one of which
-    /// nothing is kept no more but for what it shared with its source.
+    /// Where sizes are enforced, each volume can use all of its size, regardless of the bytes that
+    /// copies retain. A volume without retained bytes cannot use more, except for the data it
+    /// shared with its source.
     fn fill(&self) {
         if self.rig.kind != Kind::BtrfsSquota {
             return;
@@ -309,7 +313,7 @@ fn run(kind: Kind, cases: u32) {
 }
 
 /// After every step of any sequence of snapshots, restores, clones, deletions, writes and restarts,
-/// each volume and each snapshot holds what it should, and every volume can be written anew.
+/// each volume and each snapshot has the expected content, and every volume can be rewritten.
 ///
 /// Proves: C2.
 #[test]
@@ -319,8 +323,9 @@ fn any_sequence_of_copies_holds_what_the_model_says() {
     }
 }
 
-/// As above where simple quota charges whoever wrote first: and each volume has all of its size in
-/// the end, and no more but for what it shared with its source, unless a copy keeps some of it.
+/// As above with simple quota, which charges the first writer. In the end each volume can use all
+/// of its size. It can use more only for the data it shared with its source, or if a copy retains
+/// some of its bytes.
 ///
 /// Proves: C2.
 #[test]

@@ -1,4 +1,4 @@
-//! Random requests, of few kinds so that they meet.
+//! Random requests of few kinds, so that they collide.
 
 use proptest::prelude::*;
 
@@ -26,12 +26,12 @@ pub enum Op {
         name: &'static str,
         target: usize,
     },
-    /// Somebody unmounts a target behind the driver's back.
+    /// Unmounts a target without the driver.
     Unmount(usize),
-    /// All pages, of these sizes in turn.
+    /// Lists all pages, with these page sizes in turn.
     List(Vec<usize>),
     Capacity(Class, Capability),
-    /// Asks for exactly the capacity, and for a byte more.
+    /// Requests exactly the capacity, and one byte more.
     Probe(&'static str),
     Restart,
 }
@@ -87,7 +87,7 @@ fn classes() -> impl Strategy<Value = Class> {
         gid: 2 * id,
         sharing,
     };
-    // In a user namespace no other id is to be had.
+    // A user namespace maps no other id.
     let id = if can_change_owner() { 1000 } else { 0 };
     let parameters = prop_oneof![
         4 => Just(Parameters::default()),

@@ -1,4 +1,4 @@
-//! What the driver is to do, in its shortest form: two maps and the rules between them.
+//! The expected behavior of the driver in its shortest form: two maps and the rules between them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use rootcellar::volume::{Capability, Class, CreateRequest};
 
 use super::{HOLDS, POOLS};
 
-/// What there should be: the whole meaning of the driver.
+/// The expected state.
 #[derive(Debug, Default)]
 pub struct Model {
     pub volumes: BTreeMap<String, Made>,
@@ -23,7 +23,7 @@ pub struct Made {
     pub pool: String,
     pub size: u64,
     pub parameters: Parameters,
-    /// Whether it was made for one target only.
+    /// Whether it was created for one target only.
     pub exclusive: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct Made {
 pub struct Mounted {
     pub name: &'static str,
     pub options: MountOptions,
-    /// Unknown after a restart, for no mount tells it.
+    /// Unknown after a restart, because the mount does not show it.
     pub mode: Option<AccessMode>,
 }
 
@@ -49,7 +49,7 @@ impl Model {
         HOLDS - sizes.map(|made| made.size).sum::<u64>()
     }
 
-    /// The pool a new volume of a class goes to, if this node can have it.
+    /// The pool for a new volume of a class, if this node can have it.
     pub fn place(class: &Class, capabilities: &[Capability]) -> Option<String> {
         let pool = class.pool.as_ref().map_or("default", |pool| pool.as_str());
         let mut asked = capabilities
@@ -117,7 +117,7 @@ impl Model {
         if self.mounts.values().any(|mounted| mounted.name == name) {
             return Err(Code::FailedPrecondition);
         }
-        // Deleting what is not there is what the code OK is for.
+        // For an absent volume, deletion returns `OK`.
         self.volumes.remove(name).map(|_| ()).ok_or(Code::Ok)
     }
 
@@ -142,7 +142,7 @@ impl Model {
         let options = MountOptions {
             flags,
             read_write: false,
-            // The mount of the pool itself has relatime.
+            // The mount of the pool itself has `relatime`.
             atime: asked.atime.or(Some(Atime::Relatime)),
         };
         if let Some(there) = self.mounts.get_mut(&target) {
