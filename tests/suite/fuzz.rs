@@ -1,5 +1,5 @@
-//! Any message, any bytes and any record: whatever is sent, the code is one that the table allows,
-//! whatever is on the disk, it is served or left alone, and nothing else changes.
+//! Arbitrary messages, bytes and records. Every call is answered with a code that the table allows.
+//! Every record on the disk is served or left alone. Nothing else changes.
 
 mod messages;
 mod records;
@@ -23,10 +23,10 @@ use support::require;
 use support::server::{Clients, Server};
 use support::{Node, names};
 
-/// Stands in the secrets of requests and behind the `=` of a mount option.
+/// Occurs in the secrets of requests and after the `=` of a mount option.
 const SECRET: &str = "correct-horse-battery";
 
-/// How many messages each call gets, unless `PROPTEST_CASES` says otherwise.
+/// The number of messages for each call, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 48;
 
 fn config(cases: u32) -> Config {
@@ -46,26 +46,27 @@ pub struct Named {
     id: String,
 }
 
-/// What the messages may speak of.
+/// The objects and paths that messages may name.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     /// Volumes that no request deletes.
     kept: Vec<Named>,
-    /// Volumes that may come and go.
+    /// Volumes that requests may create and delete.
     prey: Vec<Named>,
     /// Snapshots that no request deletes.
     kept_snapshots: Vec<Named>,
-    /// Snapshots that may come and go.
+    /// Snapshots that requests may create and delete.
     prey_snapshots: Vec<Named>,
     targets: Vec<String>,
     elsewhere: Vec<String>,
 }
 
-/// A call of the specification, and what it may answer but OK to a message of its type.
+/// A call of the specification, and the codes other than `OK` that may answer a message of its
+/// type.
 struct Call {
     path: &'static str,
     messages: fn(&Known) -> BoxedStrategy<Vec<u8>>,
-    /// Whether bytes are a message of its type.
+    /// Whether bytes decode as a message of its type.
     reads: fn(&[u8]) -> bool,
     allowed: &'static [Code],
 }
@@ -130,7 +131,7 @@ const CALLS: [Call; 36] = calls! {
     Node/NodeGetStorageHealth(others, NodeGetStorageHealthRequest): Unimplemented;
 };
 
-/// Things of others around a served pool, and volumes in it.
+/// A served pool with volumes, and foreign files around it.
 struct Scene {
     runtime: Runtime,
     channel: Channel,
@@ -203,7 +204,7 @@ impl Scene {
         }
     }
 
-    /// Sends a message, and holds the answer against what the call may answer.
+    /// Sends a message, and checks the answer against the codes that the call allows.
     fn check(&mut self, call: &Call, message: Vec<u8>) {
         let reads = (call.reads)(&message);
         let answer = self
@@ -230,7 +231,7 @@ impl Scene {
     fn assert_allowed(&self, call: &Call, reads: bool, status: &Status) {
         let unserved = call.allowed == [Code::Unimplemented];
         let allowed = match status.code() {
-            // What gRPC itself says to bytes that are no message of the call.
+            // The answer of gRPC itself to bytes that do not decode as a message of the call.
             Code::Internal => !reads && status.message().contains("failed to decode"),
             Code::Unimplemented => unserved,
             code => reads && call.allowed.contains(&code),
@@ -238,7 +239,7 @@ impl Scene {
         assert!(allowed, "{status}\n{}", self.server.log());
     }
 
-    /// Deletes a volume that was made, unless it is one of those that are known.
+    /// Deletes a volume that was created, unless it is a known one.
     fn give_back(&mut self, answer: &[u8]) {
         let made = csi::CreateVolumeResponse::decode(answer).unwrap();
         let id = made.volume.unwrap().volume_id;
@@ -248,7 +249,7 @@ impl Scene {
         }
     }
 
-    /// As [`Scene::give_back`], of a snapshot.
+    /// As [`Scene::give_back`], for a snapshot.
     fn give_snapshot_back(&mut self, answer: &[u8]) {
         let made = csi::CreateSnapshotResponse::decode(answer).unwrap();
         let id = made.snapshot.unwrap().snapshot_id;
@@ -260,8 +261,9 @@ impl Scene {
         }
     }
 
-    /// Undoes what was published, and asserts that the server lives, that nothing in it panicked,
-    /// that it told no secret, and that what is kept and everything around are as they were.
+    /// Undoes all publications. Asserts that the server runs, that nothing in it panicked, that it
+    /// logged no secret, and that the retained volumes and everything around the pool are
+    /// unchanged.
     fn end(mut self) {
         let kubelet = self.node.path("kubelet");
         let table = MountTable::read().unwrap().entries.into_iter();
@@ -291,7 +293,7 @@ impl Scene {
     }
 }
 
-/// The directories of the volumes, or snapshots, that no request deletes.
+/// The directories of the volumes or snapshots that no request deletes.
 fn kept_below(node: &Node, home: &str) -> Vec<PathBuf> {
     let home = node.pool().join(home);
     let kept = names(&home).into_iter();
@@ -310,7 +312,7 @@ fn look(node: &Node) -> Picture {
     seen
 }
 
-/// Asserts that the calls here are those of the specification.
+/// Asserts that `CALLS` lists the calls of the specification.
 fn assert_all_calls() {
     let lines = include_str!("../../proto/csi.proto").lines();
     let names = lines.filter_map(|line| line.trim().strip_prefix("rpc "));
@@ -325,7 +327,7 @@ fn assert_all_calls() {
     assert_eq!(ours, names);
 }
 
-/// Sends messages to every call; `spoil` makes others of the good ones.
+/// Sends messages to every call; `spoil` alters the valid ones.
 fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
     assert_all_calls();
     let scene = std::cell::RefCell::new(Scene::new());
@@ -347,7 +349,7 @@ fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
     scene.into_inner().end();
 }
 
-/// Whatever stands in the fields of a message, the call is answered with a code of the table.
+/// Every message is answered with a code of the table, for arbitrary values of its fields.
 ///
 /// Proves: H1.
 #[test]
@@ -356,7 +358,7 @@ fn any_message_is_answered_by_the_table() {
     run(|good| good);
 }
 
-/// Bytes that are a message are answered with a code of the table, and other bytes are refused.
+/// Bytes that decode are answered with a code of the table, and other bytes are refused.
 ///
 /// Proves: H1.
 #[test]

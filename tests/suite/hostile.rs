@@ -1,5 +1,5 @@
-//! Requests that nobody should send: each gets the right code and a message, nothing panics, and
-//! nothing outside the pool is touched.
+//! Requests that no client should send. Each gets the right code and a message, nothing panics, and
+//! nothing outside the pool changes.
 
 mod fields;
 mod names;
@@ -16,7 +16,7 @@ use support::messages::assert_well_formed;
 use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
 
-/// A served node with things of others around the pool, and a picture of them.
+/// A served node with foreign files around the pool, and a picture of them.
 struct Scene {
     clients: Clients,
     server: Server,
@@ -46,8 +46,8 @@ impl Scene {
         (scene, id)
     }
 
-    /// Asserts that the server lives, that nothing in it panicked, and that nothing but the pool
-    /// has changed.
+    /// Asserts that the server runs, that nothing in it panicked, and that nothing outside the pool
+    /// changed.
     #[track_caller]
     fn assert_untouched(&self, case: &str) {
         assert_eq!(look(&self.node), self.before, "{case}");
@@ -56,7 +56,7 @@ impl Scene {
     }
 }
 
-/// Things of others: files and directories outside, and links to them where targets are.
+/// Creates foreign files and directories outside, and links to them at the targets.
 fn prepare(node: &Node) {
     fs::create_dir_all(node.path("outside/directory")).unwrap();
     fs::write(node.path("outside/directory/file"), "precious").unwrap();
@@ -85,7 +85,7 @@ fn prepare(node: &Node) {
     .unwrap();
 }
 
-/// Everything on the node but the pool and the log.
+/// Everything on the node except the pool and the log.
 fn look(node: &Node) -> Picture {
     picture(&node.path(""), &[node.pool(), node.path("server.log")])
 }

@@ -1,5 +1,5 @@
-//! Many callers at once, over the real socket and with real mounts, while the server is killed
-//! again and again: what was acknowledged is there, and nothing else.
+//! Many callers at once over the real socket and with real mounts, while the server is killed
+//! repeatedly. In the end exactly the acknowledged volumes exist.
 
 mod caller;
 mod expected;
@@ -28,26 +28,26 @@ use support::require;
 use support::server::Server;
 use support::{Node, eventually, name, names};
 
-/// How many callers there are.
+/// The number of callers.
 const CALLERS: usize = 16;
 
-/// How many volumes there may be: in a long run, and in a short one.
+/// The maximum number of volumes in a long run and in a short one.
 const VOLUMES: (usize, usize) = (1000, 320);
 
 /// More than any pool has.
 const HUGE: i64 = 1 << 40;
 
-/// By how much the capacity may differ, with nothing in the pool, from what it was before: what the
-/// filesystem itself has grown by, in the grain that the storage format names.
+/// The bound on the difference between two capacities of an empty pool. The filesystem itself may
+/// have grown by this, in the granularity that the storage format defines.
 const GRAIN: u64 = 16 << 20;
 
-/// The environment variable that lengthens the tests here to so many seconds each.
+/// The environment variable with the duration of each test here in seconds, for long runs.
 const SOAK: &str = "ROOTCELLAR_SOAK";
 
-/// The environment variable that holds the seed of all that is random here.
+/// The environment variable with the seed of all randomness here.
 const SEED: &str = "ROOTCELLAR_SEED";
 
-/// How often a long run says how it fares.
+/// The interval of the progress reports of a long run.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
 /// `SplitMix64`: the same numbers for the same seed.
@@ -55,7 +55,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 pub struct Random(u64);
 
 impl Random {
-    /// From [`SEED`], else any; told, so that a run can be played again.
+    /// Seeded from [`SEED`], else at random. The seed is printed, so that a run can be repeated.
     fn told(test: &str) -> Self {
         let given = std::env::var(SEED).ok();
         let seed = given.map_or_else(
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// Two pools on disks of their own, of two filesystems, and who is served from them.
+/// Two pools on their own disks, with two filesystems, and the node of their server.
 struct LoadFixture {
     disks: Vec<LoopMount>,
     node: Node,
@@ -89,7 +89,8 @@ const POOLS: [(&str, &str); 2] = [("first", "ext4"), ("second", "xfs")];
 impl LoadFixture {
     fn new() -> Self {
         let node = Node::new();
-        // In memory, so that the test waits for no disk; ended with the other mounts of the node.
+        // In memory, so that the test waits for no disk. Unmounted with the other mounts of the
+        // node.
         let images = node.path("images");
         fs::create_dir(&images).unwrap();
         mount("images", &images, "tmpfs", MountFlags::empty(), None).unwrap();
@@ -108,10 +109,10 @@ impl LoadFixture {
         POOLS.iter().zip(&self.disks).map(option).collect()
     }
 
-    /// Starts the server and waits for nothing.
+    /// Starts the server without waiting for it.
     fn spawn(&self) -> Server {
         let mut command = Server::command(&self.node, &self.options());
-        // Otherwise every thread keeps some of what is freed, and no leak can be seen among that.
+        // Otherwise every thread retains some freed memory, and a leak would not be visible.
         command.env("GLIBC_TUNABLES", process_stats::ONE_HEAP);
         Server::spawn(&self.node, &mut command)
     }
@@ -122,7 +123,7 @@ impl LoadFixture {
         server
     }
 
-    /// So many callers, each with its share of the volumes.
+    /// Creates [`CALLERS`] callers, each with its share of the volumes.
     fn callers(&self, volumes: usize, random: &mut Random, tally: &Arc<Tally>) -> Vec<Caller> {
         let ids: Vec<PoolId> = self.disks.iter().map(|disk| pool_id(disk.path())).collect();
         let caller = |number: usize| {
@@ -146,12 +147,13 @@ impl LoadFixture {
         Volume::new(text, id, POOLS[pool].0, targets)
     }
 
-    /// Ends the server in one of the two ways, and looks at what it leaves: every volume whole.
+    /// Ends the server with one of the two signals, and asserts that every volume on disk is
+    /// complete.
     fn end(&self, server: Server, signal: Signal) {
         if signal == Signal::KILL {
             server.kill();
         } else {
-            // Before that nothing is begun that could be ended well.
+            // Before that, the server has started nothing that it could end properly.
             eventually("it serves", || server.log().contains("serving"));
             server.signal(signal);
             let (code, log) = server.end();
@@ -177,8 +179,8 @@ impl LoadFixture {
         fs::File::create(log).unwrap();
     }
 
-    /// What is mounted below the kubelet's directory and in the pools, each as often as it is, and
-    /// the hash in the name of the directory it shows.
+    /// The mounts below the kubelet's directory and in the pools, with duplicates, each with the
+    /// hash in the name of the directory that it shows.
     fn mounts(&self) -> Vec<(PathBuf, String)> {
         let table = MountTable::read().unwrap();
         let shown = |root: &Path| {
@@ -209,8 +211,8 @@ impl LoadFixture {
         capacities
     }
 
-    /// Asserts that there is exactly what the callers know to be there: listed, on the disks,
-    /// mounted, and with the content that was written.
+    /// Asserts that exactly the volumes known to the callers exist: listed, on the disks, mounted,
+    /// and with the content that was written.
     async fn assert_exact(&self, server: &Server, callers: &mut [Caller]) {
         let mut there = there(callers);
         let (listed, _) = server.clients().await.list(0, "").await.unwrap();
@@ -239,7 +241,7 @@ impl LoadFixture {
         assert_eq!(self.mounts(), published);
     }
 
-    /// Asserts that nothing is left of any volume, and that its room is back.
+    /// Asserts that nothing is left of any volume, and that its space is free again.
     async fn assert_empty(&self, server: &Server, before: &[u64]) {
         for disk in &self.disks {
             for below in ["volumes", ".rootcellar/staging", ".rootcellar/trash"] {
@@ -274,7 +276,7 @@ fn directories(disk: &LoopMount) -> Vec<PathBuf> {
     directories.map(|name| volumes.join(name)).collect()
 }
 
-/// Waits for all callers; what one of them found wrong ends the test.
+/// Waits for all callers. A failed assertion of a caller ends the test.
 async fn all(mut working: JoinSet<Caller>) -> Vec<Caller> {
     let mut callers = Vec::new();
     while let Some(joined) = working.join_next().await {
@@ -283,13 +285,13 @@ async fn all(mut working: JoinSet<Caller>) -> Vec<Caller> {
     callers
 }
 
-/// How long the tests here are to run, where that was said.
+/// The requested duration of the tests here, if any.
 fn soak() -> Option<Duration> {
     let seconds = std::env::var(SOAK).ok()?;
     Some(Duration::from_secs(seconds.parse().expect(SOAK)))
 }
 
-/// Says now and then how a long run fares.
+/// Reports the progress of a long run at intervals.
 struct Report {
     test: &'static str,
     began: Instant,
@@ -310,14 +312,14 @@ impl Report {
         }
     }
 
-    /// Whether a run of so many turns, or of the time that was said, is over.
+    /// Whether a run has completed `at_least` turns and the requested duration.
     fn is_over(&self, turns: usize, at_least: usize) -> bool {
         turns >= at_least && soak().is_none_or(|soak| self.began.elapsed() >= soak)
     }
 }
 
-/// Waits for a moment to end the server: soon after its start, or when it has answered some calls;
-/// in a long run about once a second.
+/// Waits for a moment to end the server: soon after its start, or after it answered some calls. In
+/// a long run this is about once a second.
 async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
     let pause = match (random.below(4), soak()) {
         (0, _) => random.below(80),
@@ -333,8 +335,8 @@ async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
     soon(&what, async || tally.answered() >= enough).await;
 }
 
-/// The load, under which the server is ended again and again; at the end exactly what was
-/// acknowledged is there, and when that is undone, nothing.
+/// Runs the load while the server is ended repeatedly. In the end exactly the acknowledged volumes
+/// exist, and nothing is left after they are deleted.
 async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     let mut random = Random::told(test);
     let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
@@ -349,7 +351,7 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     }
     let mut report = Report::new(test);
     let mut turns = 0;
-    // The first calls do no more than make the volumes.
+    // The first calls only create the volumes.
     let enough = 4 * volumes as u64;
     while !report.is_over(turns, at_least) || tally.answered() < enough {
         moment(&mut random, &tally, &server).await;
@@ -372,7 +374,7 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     tokio::task::block_in_place(|| fixture.end(server, Signal::TERM));
 }
 
-/// Asks what is still open, asserts that exactly what is known is there, and undoes it.
+/// Resolves every open call, asserts that exactly the known volumes exist, and deletes them.
 async fn settle(
     test: &str,
     fixture: &LoadFixture,
@@ -396,8 +398,8 @@ async fn settle(
     all(clearing).await;
 }
 
-/// Whenever the server is killed, under load, exactly what was acknowledged is there, and what was
-/// not is there whole or not at all.
+/// Whenever the server is killed under load, every acknowledged volume exists. A volume that was
+/// not acknowledged is complete or absent.
 ///
 /// Proves: D11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -406,7 +408,7 @@ async fn a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged() {
     disturb("killed", Signal::KILL, 12).await;
 }
 
-/// The same where the server is told to stop, which leaves nothing half done.
+/// As above, with a server that is stopped by a signal, which leaves nothing half done.
 ///
 /// Proves: D11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -415,18 +417,18 @@ async fn a_server_that_is_stopped_again_and_again_keeps_what_it_acknowledged() {
     disturb("stopped", Signal::TERM, 4).await;
 }
 
-/// How many rounds a server is warmed up with, and how many follow at least.
+/// The number of warm-up rounds, and the minimum number of rounds after them.
 const WARM_UP: usize = 3;
 const ROUNDS: usize = 3;
 
-/// How many volumes a round makes and deletes.
+/// The number of volumes that a round creates and deletes.
 const ROUND: usize = 48;
 
-/// How much more memory the server may have after the last round than after the warm-up, in KiB: a
-/// leak of two hundred bytes in each call is more.
+/// The allowed growth of the server's memory from the warm-up to the last round, in KiB. A leak of
+/// two hundred bytes per call exceeds it.
 const GROWTH: u64 = 256;
 
-/// Whatever load is past, the server keeps no descriptor, no thread and no memory of it.
+/// After any load has ended, the server retains no descriptor, thread or memory of it.
 ///
 /// Proves: D11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -455,7 +457,7 @@ async fn a_server_keeps_nothing_of_a_load_that_is_past() {
         report.say(|| format!("{} rounds, {tally:?}, {memory:?} KiB", memory.len()));
     }
     eprintln!("{test}: {tally:?}, {memory:?} KiB, fresh {fresh:?}");
-    // What it needs to work with it has after the warm-up.
+    // After the warm-up the server has all the memory that it needs to work.
     let most = memory[..WARM_UP].iter().max().unwrap() + GROWTH;
     assert!(memory.last() <= Some(&most), "{memory:?} KiB");
 }

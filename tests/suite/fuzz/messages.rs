@@ -1,4 +1,4 @@
-//! Messages of every call the driver serves, whose fields are good ones and bad ones at random.
+//! Messages of every call that the driver serves, with a random mix of valid and invalid fields.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use support::messages::{of_snapshot, of_volume};
 
 type Map = HashMap<String, String>;
 
-/// The bytes of messages.
+/// Encodes messages.
 fn bytes<M: Message>(messages: impl Strategy<Value = M> + 'static) -> BoxedStrategy<Vec<u8>> {
     messages.prop_map(|message| message.encode_to_vec()).boxed()
 }
@@ -22,7 +22,7 @@ fn one_of(texts: &[String]) -> BoxedStrategy<String> {
     prop::sample::select(texts.to_vec()).boxed()
 }
 
-/// What should never be a name, an id, a path or a value.
+/// Strings that should never be a name, an id, a path or a value.
 fn odd() -> BoxedStrategy<String> {
     let foreign = "v1-00000000000040008000000000000000-00000000000050008000000000000000";
     let fixed = [
@@ -63,7 +63,7 @@ fn id(known: &Known) -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// As [`id`], of snapshots.
+/// As [`id`], for snapshots.
 fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
     let ours = of_both(&known.kept_snapshots, &known.prey_snapshots, |snapshot| {
         snapshot.id.clone()
@@ -78,7 +78,7 @@ fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// As [`id`], of volumes that may be deleted.
+/// As [`id`], for volumes that may be deleted.
 fn prey(known: &Known) -> BoxedStrategy<String> {
     let ours: Vec<String> = known.prey.iter().map(|v| v.id.clone()).collect();
     prop_oneof![5 => one_of(&ours), 2 => odd()].boxed()
@@ -195,7 +195,7 @@ fn requirement() -> BoxedStrategy<csi::TopologyRequirement> {
         .boxed()
 }
 
-/// A class that allows copies, or any.
+/// A class that allows copies, or any class.
 fn class_for_copies() -> BoxedStrategy<Map> {
     let allows = Map::from([("copy".to_owned(), "allowed".to_owned())]);
     prop_oneof![Just(allows), parameters()].boxed()
@@ -244,7 +244,8 @@ pub fn delete(known: &Known) -> BoxedStrategy<Vec<u8>> {
     bytes(requests)
 }
 
-/// Without secrets: where spoiling took the bytes before one, it is the name, which is told.
+/// Without secrets. If spoiling cuts the bytes before a secret, the secret becomes the name, and
+/// names are reported.
 pub fn create_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let requests = (
         (id(known), name(known)),
@@ -273,7 +274,7 @@ pub fn delete_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
     bytes(requests)
 }
 
-/// Without secrets, as [`create_snapshot`] is: it would be the token.
+/// Without secrets, as [`create_snapshot`]: a secret could become the token.
 pub fn list_snapshots(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let entries = prop_oneof![4 => 0..5_i32, 1 => any::<i32>()];
     let given = |id: BoxedStrategy<String>| prop_oneof![Just(String::new()), id];
@@ -422,7 +423,7 @@ pub fn expand(known: &Known) -> BoxedStrategy<Vec<u8>> {
     bytes(requests)
 }
 
-/// For calls that need no field, and calls that are not served: the fields of another.
+/// For calls without a required field and for calls that are not served: messages of other calls.
 pub fn others(known: &Known) -> BoxedStrategy<Vec<u8>> {
     prop_oneof![Just(Vec::new()), publish(known), delete(known)].boxed()
 }

@@ -1,4 +1,4 @@
-//! The driver's own files with any content: `volume.json`, `snapshot.json`, `pool.json`,
+//! Arbitrary content in the driver's own files: `volume.json`, `snapshot.json`, `pool.json`,
 //! `pools.json`.
 
 use std::fs;
@@ -19,12 +19,12 @@ use support::picture::picture;
 use support::require;
 use support::{Fakes, Running, create, names};
 
-/// How many contents each file gets, unless `PROPTEST_CASES` says otherwise.
+/// The number of contents for each file, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 400;
 
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// Two pools with two volumes in each and a snapshot of the first, none of them open.
+/// Two pools with two volumes each and a snapshot of the first volume. No pool is open.
 struct Scene {
     node: MemoryNode,
     ids: Vec<String>,
@@ -64,7 +64,7 @@ impl Scene {
             quotas: fakes.quotas,
         };
         let settings = Settings {
-            // A process that another test starts holds the lock too, until it is another program.
+            // A child process of another test also holds the lock between fork and exec.
             lock_wait: LOCK_WAIT,
             ..self.node.settings(&self.node.options())
         };
@@ -74,7 +74,7 @@ impl Scene {
         Ok(volumes)
     }
 
-    /// Asserts that a quarantined entry has a path and a reason, and is not deleted.
+    /// Asserts that a quarantined entry has a path and a reason, and cannot be deleted.
     #[track_caller]
     fn assert_quarantined(&self, path: &Path, reason: &str, deleted: Result<(), Error>) {
         assert!(path.starts_with(self.node.pool("a")), "{}", path.display());
@@ -83,7 +83,7 @@ impl Scene {
         assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);
     }
 
-    /// Asserts that the volumes at these places are served.
+    /// Asserts that the volumes with these indexes are served.
     fn assert_served(&self, volumes: &Volumes, places: &[usize]) {
         for place in places {
             let volume = volumes.get(&self.ids[*place]).unwrap();
@@ -91,9 +91,9 @@ impl Scene {
         }
     }
 
-    /// Writes contents into a file, one after the other, and asserts a property of what opens and
-    /// of the content, if that is JSON; what is always asserted is that nothing in the pools
-    /// changes.
+    /// Writes contents into a file, one after the other. For each content, checks a property of the
+    /// result of opening and of the content, if that is JSON. Always asserts that nothing in the
+    /// pools changes.
     fn check(&self, file: &Path, property: impl Fn(Result<&Volumes, &Error>, &Value)) {
         let good = fs::read(file).unwrap();
         let contents = prop_oneof![
@@ -121,7 +121,7 @@ impl Scene {
     }
 }
 
-/// A good text with one of its values, or all from there on, replaced by another.
+/// A valid text with one value, or everything from that value on, replaced.
 fn edited(good: String) -> BoxedStrategy<Vec<u8>> {
     let value = prop::sample::select(vec![
         "null",
@@ -165,15 +165,15 @@ fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
     home.join(directory.unwrap()).join(file)
 }
 
-/// Asserts that a record names the entry that is served by it.
+/// Asserts that a record has the id of the entry that is served from it.
 #[track_caller]
 fn assert_names(content: &Value, id: &str) {
     let named = (&content["id"], &content["format"]);
     assert_eq!(named, (&id.into(), &1.into()));
 }
 
-/// Whatever stands in a volume's record, the volume is served or quarantined, and all others are
-/// served.
+/// With any content in a volume's record, the volume is served or quarantined, and all other
+/// volumes are served.
 ///
 /// Proves: P9.
 #[test]
@@ -203,8 +203,8 @@ fn any_record_is_served_or_quarantined() {
     });
 }
 
-/// Whatever stands in a snapshot's record, the snapshot is served or quarantined, then nothing is
-/// made of it, and all volumes are served.
+/// With any content in a snapshot's record, the snapshot is served or quarantined. A quarantined
+/// snapshot is no source of a volume. All volumes are served.
 ///
 /// Proves: P9.
 #[test]
@@ -238,7 +238,8 @@ fn any_snapshot_record_is_served_or_quarantined() {
     });
 }
 
-/// With any content in a pool's marker, the pool is served or unavailable, and the other one is served.
+/// With any content in a pool's marker, the pool is served or unavailable, and the other one is
+/// served.
 ///
 /// Proves: P9.
 #[test]
@@ -270,8 +271,8 @@ fn any_marker_is_served_or_unavailable() {
     });
 }
 
-/// Whatever stands in the memory of the pools, the server does not start, or every pool is served
-/// or unavailable.
+/// With any content in the file of remembered pools, either the server does not start, or every
+/// pool is served or unavailable.
 ///
 /// Proves: P2.
 #[test]

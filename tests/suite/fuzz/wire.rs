@@ -1,4 +1,4 @@
-//! Calls whose messages are bytes, whatever they mean.
+//! Calls with arbitrary bytes as messages.
 
 use proptest::prelude::*;
 use prost::bytes::{Buf, BufMut};
@@ -7,7 +7,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// Puts the bytes on the wire as they are.
+/// Sends the bytes unchanged.
 #[derive(Debug, Default)]
 struct Raw;
 
@@ -45,7 +45,7 @@ impl Decoder for Raw {
     }
 }
 
-/// Sends bytes as the message of a call, and returns those of the answer.
+/// Sends bytes as the message of a call, and returns the bytes of the answer.
 pub async fn send(
     channel: &Channel,
     path: &'static str,
@@ -58,7 +58,7 @@ pub async fn send(
     Ok(answer.into_inner())
 }
 
-/// One change to a message; the numbers are taken modulo what there is.
+/// One change to a message. The numbers are taken modulo the number of positions.
 #[derive(Debug, Clone)]
 enum Change {
     Flip(usize, u8),
@@ -96,7 +96,7 @@ fn apply(mut bytes: Vec<u8>, change: Change) -> Vec<u8> {
 }
 
 fn changes() -> impl Strategy<Value = Change> {
-    // Keys of fields with lengths that lie, and numbers that do not end, among others.
+    // Includes keys of fields with a wrong length, and varints without an end.
     let inserted = prop_oneof![
         prop::collection::vec(any::<u8>(), 1..16),
         Just(vec![0xff; 11]),
@@ -113,7 +113,7 @@ fn changes() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Good bytes with a few changes, and bytes that never were good.
+/// Valid bytes with a few changes, and random bytes.
 pub fn spoiled(good: BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>> {
     let changed = (good, prop::collection::vec(changes(), 1..5))
         .prop_map(|(bytes, changes)| changes.into_iter().fold(bytes, apply));

@@ -28,7 +28,7 @@ fn without_mode() -> csi::VolumeCapability {
 }
 
 /// A `CreateVolumeRequest` without a required field is `INVALID_ARGUMENT`, and the message names
-/// it.
+/// the field.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -58,8 +58,8 @@ async fn a_create_without_a_field_is_told_which() {
     scene.assert_untouched("create");
 }
 
-/// A `CreateSnapshotRequest` without a required field, and a source of a volume that names nothing,
-/// are `INVALID_ARGUMENT`, and the message names the field.
+/// A `CreateSnapshotRequest` without a required field is `INVALID_ARGUMENT`, and so is a volume
+/// source that names nothing. The message names the field.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_copy_without_a_field_is_told_which() {
 }
 
 /// A `NodePublishVolumeRequest` without a required field is `INVALID_ARGUMENT`, and the message
-/// names it.
+/// names the field.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -121,7 +121,8 @@ async fn a_publish_without_a_field_is_told_which() {
     scene.assert_untouched("publish");
 }
 
-/// Every other request without a required field is `INVALID_ARGUMENT` too, and names it.
+/// Every other request without a required field is also `INVALID_ARGUMENT`, and the message names
+/// the field.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -188,8 +189,8 @@ async fn a_missing_id_is_named() {
     scene.assert_untouched("ids");
 }
 
-/// A size that is no size is `INVALID_ARGUMENT`, a range that holds none `OUT_OF_RANGE`, and one
-/// that no disk has `RESOURCE_EXHAUSTED`.
+/// An invalid size is `INVALID_ARGUMENT`, a range without a valid size is `OUT_OF_RANGE`, and a
+/// size above every disk is `RESOURCE_EXHAUSTED`.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -224,7 +225,8 @@ async fn absurd_sizes_are_refused() {
     scene.assert_untouched("sizes");
 }
 
-/// A parameter that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
+/// An unknown parameter or a parameter with an invalid value is `INVALID_ARGUMENT`, and the message
+/// names it.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -292,7 +294,8 @@ async fn bad_parameters_are_named() {
     scene.assert_untouched("parameters");
 }
 
-/// A parameter of a snapshot that is unknown or has a bad value is `INVALID_ARGUMENT` naming it.
+/// An unknown parameter of a snapshot or one with an invalid value is `INVALID_ARGUMENT`, and the
+/// message names it.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -331,7 +334,7 @@ async fn bad_parameters_of_snapshots_are_named() {
     scene.assert_untouched("parameters of snapshots");
 }
 
-/// Maps and mount options of 4 KiB are accepted, of a byte more `INVALID_ARGUMENT`.
+/// Maps and mount options of 4 KiB are accepted. One byte more is `INVALID_ARGUMENT`.
 ///
 /// Proves: V9.
 #[tokio::test]
@@ -378,9 +381,9 @@ async fn maps_hold_at_most_4_kib() {
     scene.assert_untouched("maps");
 }
 
-/// A mount option that is unknown, contradictory or misspelt is `INVALID_ARGUMENT` naming it at
-/// `CreateVolume` and `NodePublishVolume`, and not confirmed, with the reason, at
-/// `ValidateVolumeCapabilities`.
+/// A mount option that is unknown, contradictory or misspelt is `INVALID_ARGUMENT` at
+/// `CreateVolume` and `NodePublishVolume`, and the message names it. `ValidateVolumeCapabilities`
+/// does not confirm it and gives the reason.
 ///
 /// Proves: V9.
 #[tokio::test]

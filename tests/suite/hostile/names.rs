@@ -1,4 +1,4 @@
-//! Names, ids and tokens of any bytes.
+//! Names, ids and tokens with arbitrary bytes.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -9,8 +9,8 @@ use tonic::Code;
 use super::{Scene, assert_one_of};
 use support::messages::{create, create_with, publish, read_write_once, refused};
 
-/// Any name the specification allows, up to 128 bytes of any Unicode, makes a volume whose
-/// directory has a plain name, and the name is kept as it came.
+/// Any name that the specification allows, up to 128 bytes of any Unicode, creates a volume. The
+/// directory of the volume has a plain name, and the given name is stored unchanged.
 ///
 /// Proves: V3.
 #[tokio::test]
@@ -80,7 +80,8 @@ fn name_in_record(scene: &Scene, directory: &str) -> String {
     record["name"].as_str().unwrap().to_owned()
 }
 
-/// Asserts that the pool holds so many volumes, under names that any tool can handle.
+/// Asserts that the pool holds this number of volumes, in directories with names that any tool can
+/// handle.
 #[track_caller]
 fn assert_plain(scene: &Scene, count: usize) {
     let directories = scene.node.names("volumes");
@@ -95,7 +96,7 @@ fn assert_plain(scene: &Scene, count: usize) {
     }
 }
 
-/// A name that is empty, too long or holds a forbidden character is `INVALID_ARGUMENT`.
+/// A name that is empty, too long or has a forbidden character is `INVALID_ARGUMENT`.
 ///
 /// Proves: V3.
 #[tokio::test]
@@ -129,7 +130,7 @@ async fn every_forbidden_name_is_refused() {
     scene.assert_untouched("names");
 }
 
-/// Labels of claims may be anything: they are for people, and never become paths.
+/// Labels of claims may have any value. They are for people, and never become paths.
 ///
 /// Proves: V3.
 #[tokio::test]
@@ -147,7 +148,7 @@ async fn claim_labels_are_only_for_reading() {
         ];
         let request = create_with(&format!("pvc-{number}"), 1000, &parameters);
         scene.clients.create(request.clone()).await.unwrap();
-        // The labels are no part of what a volume is.
+        // A volume with other labels is still the same volume.
         let unlabelled = create(&format!("pvc-{number}"), 1000);
         scene.clients.create(unlabelled).await.unwrap();
     }
@@ -155,7 +156,7 @@ async fn claim_labels_are_only_for_reading() {
     scene.assert_untouched("labels");
 }
 
-/// Runs a property over one scene; every case is a few calls over the socket.
+/// Checks a property in one scene. Every case is a few calls over the socket.
 fn check<S: Strategy>(cases: u32, strategy: &S, property: &impl AsyncFn(&mut Scene, S::Value)) {
     let runtime = Runtime::new().unwrap();
     let scene = std::cell::RefCell::new(runtime.block_on(Scene::new()));
@@ -172,7 +173,7 @@ fn check<S: Strategy>(cases: u32, strategy: &S, property: &impl AsyncFn(&mut Sce
     scene.borrow().assert_untouched("all cases");
 }
 
-/// Text of up to 128 bytes with a liking for what means something to somebody.
+/// Text of up to 128 bytes with many characters that are special to some tool.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<char>().prop_map(String::from),
@@ -189,8 +190,8 @@ fn text() -> impl Strategy<Value = String> {
     })
 }
 
-/// Whatever the name, either a volume is made and found and deleted, or the name is
-/// `INVALID_ARGUMENT`; which of the two, the specification says.
+/// For any name, either a volume is created, found and deleted, or the name is `INVALID_ARGUMENT`.
+/// The specification decides between the two.
 ///
 /// Proves: V3.
 #[test]
@@ -210,7 +211,8 @@ fn any_text_as_a_name_is_accepted_or_refused_by_the_rule() {
     });
 }
 
-/// Whatever the id, deleting what is not there is OK, and every other call is `NOT_FOUND`.
+/// With an id that names no volume, deletion and unpublishing return OK, and every other call
+/// `NOT_FOUND`.
 ///
 /// Proves: E1.
 #[test]
@@ -241,7 +243,7 @@ fn any_text_as_an_id_names_nothing() {
     });
 }
 
-/// Whatever the token, it is `ABORTED` unless it could be one of the driver's.
+/// A token is `ABORTED` unless it could be one of the driver's tokens.
 ///
 /// Proves: L1.
 #[test]
@@ -260,8 +262,8 @@ fn any_text_as_a_token_is_aborted() {
     });
 }
 
-/// Whatever the parameters, a create is answered by OK or `INVALID_ARGUMENT`, or gives the pod
-/// back.
+/// For any parameters, the answer to a create is OK, `INVALID_ARGUMENT` or `RESOURCE_EXHAUSTED`,
+/// which sends the pod back to the scheduler.
 ///
 /// Proves: V9.
 #[test]

@@ -1,4 +1,4 @@
-//! Target paths that lead elsewhere, or to something that is there already.
+//! Target paths that lead elsewhere, or to an existing entry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ fn publish_at(id: &str, target_path: String) -> csi::NodePublishVolumeRequest {
     }
 }
 
-/// Target below the node's directory, code of `NodePublish`, code of `NodeUnpublish` if it is no
-/// success, and what both messages hold.
+/// Target below the node's directory, code of `NodePublish`, code of `NodeUnpublish` unless it
+/// succeeds, and the text that both messages contain.
 type Case = (&'static str, Code, Option<Code>, &'static str);
 
 const INVALID: Code = Code::InvalidArgument;
@@ -63,8 +63,9 @@ const CASES: &[Case] = &[
     ("kubelet/pods/pod/to-nothing", EXISTS, Some(EXISTS), "kubelet/pods/pod/to-nothing"),
 ];
 
-/// A target that is not strictly below the kubelet's directory, by whatever links and dots, is
-/// `INVALID_ARGUMENT`; one where something is already is `ALREADY_EXISTS`; neither call touches it.
+/// A target that is not strictly below the kubelet's directory, directly or through links and dots,
+/// is `INVALID_ARGUMENT`. A target where something exists is `ALREADY_EXISTS`. Neither call changes
+/// anything there.
 ///
 /// Proves: M6.
 #[tokio::test]
@@ -85,7 +86,7 @@ async fn a_target_elsewhere_or_in_use_is_refused_and_untouched() {
     }
 }
 
-/// A target that is no absolute path of the machine is `INVALID_ARGUMENT`.
+/// A target that is not an absolute path on the node is `INVALID_ARGUMENT`.
 ///
 /// Proves: M6.
 #[tokio::test]
@@ -114,7 +115,7 @@ async fn a_target_that_is_no_path_is_refused() {
     }
 }
 
-/// A target whose parents are a circle of links is refused, and can be tried again.
+/// A target whose parents are a circle of links is refused, and the call can be repeated.
 ///
 /// Proves: M6.
 #[tokio::test]
@@ -137,8 +138,8 @@ async fn a_target_behind_a_circle_of_links_is_refused() {
     scene.assert_untouched("a circle");
 }
 
-/// A target in a pool is `INVALID_ARGUMENT`, also where the pool is below the kubelet's directory
-/// and whether named or reached by a link.
+/// A target in a pool is `INVALID_ARGUMENT`, whether named directly or reached by a link. This
+/// includes a pool below the kubelet's directory.
 ///
 /// Proves: M6.
 #[tokio::test]
@@ -172,7 +173,7 @@ async fn a_target_in_a_pool_is_refused() {
             );
         }
     }
-    // The pool's own directory: not in it, but a directory with files that are not the volume's.
+    // The pool directory itself is not in the pool, but it is a directory with other files.
     refused(
         "itself",
         clients.publish(publish(&id, &pool)).await,
@@ -183,8 +184,9 @@ async fn a_target_in_a_pool_is_refused() {
     assert!(clients.get(&id).await.is_ok());
 }
 
-/// A target whose parent was on a mount that is gone, is read-only, or dead: publishing fails and
-/// leaves nothing, and unpublishing what is not there works unless nobody can tell.
+/// Publishing fails and leaves nothing if the target's parent was on a removed mount, or is on a
+/// read-only or dead one. Unpublishing an absent target works, unless the driver cannot find out
+/// whether it is absent.
 ///
 /// Proves: M6.
 #[tokio::test]
@@ -246,7 +248,7 @@ async fn a_target_on_a_bad_mount_is_refused() {
     assert!(!server.log().contains("panicked"));
 }
 
-/// Paths put together of what could lead somewhere.
+/// Paths built from parts that could lead somewhere.
 fn path(root: &Path) -> impl Strategy<Value = PathBuf> + use<> {
     let parts = vec![
         "kubelet",
@@ -289,8 +291,8 @@ fn path(root: &Path) -> impl Strategy<Value = PathBuf> + use<> {
     })
 }
 
-/// Whatever the target, a publish either mounts strictly below the kubelet's directory and is
-/// undone without a trace, or is refused and leaves none.
+/// For any target, a publish either mounts strictly below the kubelet's directory and is undone
+/// without a trace, or is refused and leaves nothing.
 ///
 /// Proves: M6.
 #[test]

@@ -1,5 +1,6 @@
-//! Volumes full of what pods can leave in them: every call does what it does for any other volume,
-//! what can go goes, and nothing outside is touched or opened.
+//! Volumes full of the files that pods can create in them. Every call treats them like any other
+//! volume, and removal deletes every entry that can be deleted. Nothing outside is changed or
+//! opened.
 
 mod pod;
 mod swap;
@@ -21,9 +22,9 @@ use support::server::{Clients, Server};
 use support::{Node, directory_of, eventually, fuse, names, require, skip};
 use swap::{Nodes, Swapper};
 
-/// A served node with a pool on a disk of its own, and things of others beside it.
+/// A served node with a pool on its own disk, and foreign files beside it.
 struct Place {
-    // Dropped in this order: what still uses the disk before the disk.
+    // Dropped in this order: the users of the disk before the disk.
     clients: Clients,
     server: Option<Server>,
     http: SocketAddr,
@@ -36,7 +37,7 @@ struct Place {
 impl Place {
     async fn new(filesystem: &'static str) -> Self {
         let node = Node::new();
-        // Without quota, so that a directory may take the place of a subvolume.
+        // Without quota, so that a directory may replace a subvolume.
         let disk = node.make_disk(Disk::new(filesystem).with_other_data());
         let outside = node.path("outside");
         fs::create_dir_all(outside.join("directory")).unwrap();
@@ -57,7 +58,7 @@ impl Place {
         }
     }
 
-    /// Stops the server, and starts one after something was done.
+    /// Stops the server, calls `meanwhile`, and starts another server.
     async fn restart(&mut self, meanwhile: impl FnOnce()) {
         assert_eq!(self.server.take().unwrap().stop(), Some(0));
         meanwhile();
@@ -73,13 +74,14 @@ impl Place {
         (place, id)
     }
 
-    /// The `data/` of the volume of this name.
+    /// The `data/` of the volume with this name.
     fn data(&self, volume: &str) -> PathBuf {
         directory_of(&self.disk.path().join("volumes"), volume).join("data")
     }
 
-    /// Makes the `data/` of an empty volume a plain directory, as it is on every filesystem but btrfs
-    /// and was there once: a subvolume goes at once, and not entry by entry.
+    /// Replaces the `data/` of an empty volume by a plain directory, as on every filesystem but
+    /// btrfs and as in old volumes on btrfs. A subvolume is deleted at once, a directory entry by
+    /// entry.
     fn make_plain(&self, volume: &str) {
         let data = self.data(volume);
         fs::remove_dir(&data).unwrap();
@@ -90,7 +92,7 @@ impl Place {
         self.disk.path().join(".rootcellar/trash")
     }
 
-    /// A number on the page for Prometheus.
+    /// A value from the metrics page.
     fn metric(&self, name: &str) -> String {
         let mut stream = TcpStream::connect(self.http).unwrap();
         let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -105,7 +107,7 @@ impl Place {
             .to_owned()
     }
 
-    /// The most memory the server ever had, in KiB.
+    /// The peak memory of the server, in KiB.
     fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.server().id())).unwrap();
         let line = status
@@ -150,8 +152,8 @@ fn mount_tmpfs(at: &Path) {
     run(Command::new("mount").args(["-t", "tmpfs", "pod"]).arg(at));
 }
 
-/// What a pod mounts inside its volume: memory, what is outside, and a filesystem that hangs
-/// whoever asks it anything, for as long as the result lives.
+/// Mounts inside a volume as a pod could: a tmpfs, a bind mount of the directory outside, and a
+/// filesystem on which every access hangs. It hangs until the result is dropped.
 fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
     for name in ["memory", "bound", "hanging"] {
         fs::create_dir(target.join(name)).unwrap();
@@ -165,8 +167,8 @@ fn mount_inside(target: &Path, outside: &Path) -> Option<fs::File> {
     fuse::mount_hanging(&target.join("hanging"))
 }
 
-/// Whatever a pod left in a volume, the volume is published again, measured, unpublished, deleted
-/// and reclaimed to the last entry like any other, and nothing outside is touched.
+/// A volume with any content that a pod left is published again, measured, unpublished, deleted and
+/// reclaimed to the last entry like any other. Nothing outside changes.
 ///
 /// Proves: R8.
 #[tokio::test]
@@ -200,9 +202,9 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
     }
 }
 
-/// What is mounted in the pool's own view of a volume, even a filesystem that hangs, is not
-/// entered: it is reported and tried again, everything else is reclaimed, and once it is unmounted
-/// the rest goes.
+/// A mount in the pool's own view of a volume, even of a filesystem that hangs, is not entered. The
+/// driver reports it, tries it again, and reclaims everything else. The rest is removed after the
+/// unmount.
 ///
 /// Proves: R9.
 #[tokio::test]
@@ -244,7 +246,8 @@ async fn what_resists_is_told_and_goes_once_it_can() {
     }
 }
 
-/// A volume that is a subvolume goes with what was mounted in it, and nothing behind the mounts.
+/// A volume that is a subvolume is removed with the mounts in it. Nothing behind the mounts
+/// changes.
 ///
 /// Proves: R9.
 #[tokio::test]
@@ -261,8 +264,8 @@ async fn a_subvolume_goes_with_the_mounts_in_it_and_nothing_behind_them() {
     place.assert_untouched("btrfs");
 }
 
-/// No device, FIFO or socket in a volume is ever opened, and no link followed, though entries become
-/// something else while the volume is published, measured, quarantined and reclaimed.
+/// No device, FIFO or socket in a volume is ever opened, and no link is followed, although entries
+/// are replaced while the volume is published, measured, quarantined and reclaimed.
 ///
 /// Proves: R8.
 #[tokio::test]

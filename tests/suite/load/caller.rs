@@ -1,5 +1,5 @@
-//! One of many callers: it asks at random for changes of volumes that are its own, and holds every
-//! answer against the expected state.
+//! One of many callers. It requests random changes of its own volumes, and checks every answer
+//! against the expected state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,19 +21,19 @@ use support::messages::{assert_well_formed, create_with, publish};
 use support::names;
 use support::server::Clients;
 
-/// The one file in each volume.
+/// The only file in each volume.
 const FILE: &str = "file";
 
-/// The sizes asked for; all volumes together are far from filling the pools.
+/// The requested sizes. All volumes together are far from filling the pools.
 const SIZES: [i64; 3] = [16 << 10, 32 << 10, 48 << 10];
 
-/// Far longer than any call takes: a call that is never answered is a defect, not slowness.
+/// Far longer than any call takes. A call that is never answered is a defect, not slowness.
 const FOR_EVER: Duration = Duration::from_mins(2);
 
-/// Between two tries of a call that cannot be answered now.
+/// The pause before a call that cannot be answered now is repeated.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the callers did, all together.
+/// The counters of all callers together.
 #[derive(Debug, Default)]
 pub struct Tally {
     answered: AtomicU64,
@@ -54,7 +54,7 @@ pub struct Caller {
     writes: u64,
 }
 
-/// Clients that connect when they are used, and again when the server is another.
+/// Clients that connect on first use, and again after the server was replaced.
 pub fn clients(socket: &Path) -> Clients {
     let channel: Channel = Endpoint::try_from(format!("unix://{}", socket.display()))
         .unwrap()
@@ -66,7 +66,7 @@ pub fn clients(socket: &Path) -> Clients {
     }
 }
 
-/// Waits for an answer, and tells what the driver said from what only the connection says.
+/// Waits for an answer, and separates errors of the driver from errors of the connection.
 async fn ended<T>(answer: impl Future<Output = Result<T, Status>>) -> Outcome<T> {
     let answer = tokio::time::timeout(FOR_EVER, answer).await;
     match answer.expect("a call is answered, or its connection ends") {
@@ -78,7 +78,7 @@ async fn ended<T>(answer: impl Future<Output = Result<T, Status>>) -> Outcome<T>
                 (Code::Unavailable, said) if said.contains("loading its records") => {
                     Outcome::NotNow
                 }
-                // So is a call told whose work may have been done.
+                // Part of such a call may already be done, so its result is unknown too.
                 (Code::Unavailable, said) if said.contains("is stopping") => Outcome::Unanswered,
                 (code, said) => Outcome::Refused(code, said.to_owned()),
             }
@@ -104,7 +104,7 @@ impl Caller {
         }
     }
 
-    /// Makes all volumes, then does anything with any of them until told to stop.
+    /// Creates all volumes, then changes random ones until `stop` is set.
     pub async fn work(mut self, stop: Arc<AtomicBool>) -> Self {
         for index in 0..self.volumes.len() {
             while self.volumes[index].may_be_gone() && !stop.load(Ordering::Relaxed) {
@@ -118,7 +118,8 @@ impl Caller {
         self
     }
 
-    /// The same load every time: every volume made, published everywhere, used, and all undone.
+    /// The same load every time: every volume is created, published at every target and used, and
+    /// then everything is undone.
     pub async fn round(mut self) -> Self {
         for index in 0..self.volumes.len() {
             self.create(index).await;
@@ -149,7 +150,7 @@ impl Caller {
         }
     }
 
-    /// Counts a call, notes it, and gives the server a moment if it is not there.
+    /// Counts a call, records it, and waits a moment if the server is absent.
     async fn count<T: std::fmt::Debug>(&mut self, index: usize, call: String, end: &Outcome<T>) {
         self.volumes[index].note(format!("{call}: {end:?}"));
         let counter = match end {
@@ -162,7 +163,7 @@ impl Caller {
         }
     }
 
-    /// Counts an answer, and holds it against the expected state.
+    /// Counts an answer, and checks it against the expected state.
     async fn settle<T: std::fmt::Debug>(
         &mut self,
         index: usize,
@@ -176,7 +177,7 @@ impl Caller {
         volume.hold(verdict);
     }
 
-    /// A range that may fit the volume that is there, or not, or that nothing can have.
+    /// A range that may fit the existing volume or not, or that no volume can have.
     fn any_range(&mut self) -> csi::CapacityRange {
         let size = SIZES[self.random.below(SIZES.len())];
         match self.random.below(10) {
@@ -205,7 +206,7 @@ impl Caller {
         .await;
     }
 
-    /// The same call twice at once, where one of the two may be told to try again.
+    /// The same call twice at once. One of the two may be refused with `ABORTED`.
     async fn create_twice(&mut self, index: usize) {
         let range = self.any_range();
         let request = self.create_request(index, range);
@@ -218,7 +219,7 @@ impl Caller {
             ended(self.clients.create(request.clone())),
             ended(other)
         ));
-        // What is open first: an answer may be to the later of the two.
+        // Unanswered calls first, because an answer may be to the later of the two.
         ends.sort_by_key(|end| !matches!(end, Outcome::Unanswered));
         for end in ends {
             self.count(index, format!("create, twice, {range:?}"), &end)
@@ -258,7 +259,7 @@ impl Caller {
         if volume.published[target] == Maybe::YES {
             read(volume, &volume.targets[target].clone());
         }
-        // What is in no volume cannot be seen in a wrong one.
+        // An empty volume could not be distinguished from a wrong one.
         if volume.may_be_empty() {
             self.write(index);
         }
@@ -291,7 +292,7 @@ impl Caller {
         .await;
     }
 
-    /// Lists everything, and finds exactly its own volumes among the others'.
+    /// Lists everything, and asserts that exactly its own volumes are among the others.
     async fn list(&mut self) {
         let size = 1 + i32::try_from(self.random.below(400)).unwrap();
         let mut listed = BTreeSet::new();
@@ -321,7 +322,7 @@ impl Caller {
         }
     }
 
-    /// Writes the volume's file, where the volume is surely published, as its pod would.
+    /// Writes the volume's file as its pod would, at a target where the volume is surely published.
     fn write(&mut self, index: usize) {
         self.writes += 1;
         let volume = &mut self.volumes[index];
@@ -337,7 +338,7 @@ impl Caller {
         volume.was_written(&content);
     }
 
-    /// Asks until nothing is open any more; the server is to stay.
+    /// Repeats calls until no state is open. The server must stay up.
     pub async fn resolve(mut self) -> Self {
         for index in 0..self.volumes.len() {
             self.get(index).await;
@@ -354,7 +355,7 @@ impl Caller {
         self
     }
 
-    /// Unpublishes and deletes everything; the server is to stay.
+    /// Unpublishes and deletes everything. The server must stay up.
     pub async fn clear(mut self) -> Self {
         for index in 0..self.volumes.len() {
             for target in 0..TARGETS {
@@ -368,7 +369,8 @@ impl Caller {
     }
 }
 
-/// Reads what is in a volume, through a mount or in the pool, and holds it against what it may be.
+/// Reads the content of a volume, through a mount or in the pool, and checks it against the
+/// expected content.
 pub fn read(volume: &mut Volume, dir: &Path) {
     let found = names(dir);
     let content = match found.as_slice() {
@@ -381,7 +383,7 @@ pub fn read(volume: &mut Volume, dir: &Path) {
     volume.hold(verdict);
 }
 
-/// All volumes that are surely there, by id.
+/// All volumes that surely exist, by id.
 pub fn there(callers: &mut [Caller]) -> BTreeMap<String, &mut Volume> {
     let volumes = callers.iter_mut().flat_map(|caller| &mut caller.volumes);
     volumes

@@ -1,6 +1,6 @@
-//! The expected state of one volume: every state that its answers so far allow. A call that
-//! was not answered adds states, an answer takes away those that it rules out, and an answer that
-//! leaves none is a promise broken.
+//! The expected state of one volume: every state that its answers so far allow. An unanswered call
+//! adds states, and an answer removes the states that it rules out. An answer that leaves no state
+//! breaks a guarantee.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -9,23 +9,24 @@ use std::path::PathBuf;
 use rootcellar::csi;
 use tonic::Code;
 
-/// How many targets each volume has.
+/// The number of targets of each volume.
 pub const TARGETS: usize = 3;
 
-/// The target that is always published for reading alone.
+/// The target that is always published read-only.
 pub const READ_ONLY: usize = TARGETS - 1;
 
-/// How many events of a volume are told when something is wrong with it.
+/// The number of events of a volume that a failure prints.
 const REMEMBERED: usize = 60;
 
-/// A volume that is there: its size, and what its file holds (nothing: there is no file).
+/// An existing volume: its size, and the content of its file. An empty content means that there is
+/// no file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Made {
     pub size: i64,
     pub content: String,
 }
 
-/// A fact that may be open.
+/// A fact that may be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maybe {
     pub yes: bool,
@@ -47,13 +48,13 @@ impl Maybe {
     }
 }
 
-/// How a call ended.
+/// The end of a call.
 pub enum Outcome<T> {
     Done(T),
     Refused(Code, String),
-    /// The server was still loading: nothing was begun.
+    /// The server was still loading, and nothing was started.
     NotNow,
-    /// The server was gone before it answered.
+    /// The connection to the server ended before an answer.
     Unanswered,
 }
 
@@ -68,17 +69,17 @@ impl<T: fmt::Debug> fmt::Debug for Outcome<T> {
     }
 }
 
-/// What is wrong with an answer.
+/// The contradiction in an answer, if any.
 pub type Verdict = Result<(), String>;
 
-/// One volume as its caller knows it; nobody else works on it.
+/// One volume as its caller knows it. No other caller uses it.
 #[derive(Debug)]
 pub struct Volume {
     pub name: String,
     pub id: String,
     pub pool: &'static str,
     pub targets: [PathBuf; TARGETS],
-    /// The states it may be in; `None`: it is not there.
+    /// The possible states. `None` means that the volume does not exist.
     pub possible: BTreeSet<Option<Made>>,
     pub published: [Maybe; TARGETS],
     history: VecDeque<String>,
@@ -104,7 +105,7 @@ impl Volume {
         self.history.push_back(event);
     }
 
-    /// Ends the test with all there is to say if a verdict is bad.
+    /// Ends the test with the complete history of the volume if a verdict is bad.
     #[track_caller]
     pub fn hold(&self, verdict: Verdict) {
         if let Err(problem) = verdict {
@@ -146,7 +147,7 @@ impl Volume {
         self.published.contains(&Maybe::YES)
     }
 
-    /// Draws the conclusions: what is published is there, and what is gone is not published.
+    /// Draws conclusions: a published volume exists, and a deleted volume is not published.
     fn conclude(&mut self, from: &str) -> Verdict {
         if self.is_surely_published() {
             self.possible.remove(&None);
@@ -285,7 +286,7 @@ impl Volume {
     pub fn was_unpublished(&mut self, target: usize, outcome: &Outcome<()>) -> Verdict {
         match outcome {
             Outcome::Done(()) => self.published[target] = Maybe::NO,
-            // This one works while the records are loaded.
+            // `NodeUnpublishVolume` works while the records are loaded, so it is never refused.
             Outcome::NotNow | Outcome::Refused(..) => {
                 return Err(format!("not allowed: unpublish at {target}: {outcome:?}"));
             }
@@ -294,7 +295,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What the statistics at a target tell: whether it is published there.
+    /// The statistics at a target show whether the volume is published there.
     pub fn was_measured(&mut self, target: usize, outcome: &Outcome<()>) -> Verdict {
         let from = format!("stats at {target}: {outcome:?}");
         match outcome {
@@ -306,14 +307,14 @@ impl Volume {
         self.conclude(&from)
     }
 
-    /// What the volume's file was found to hold.
+    /// The content of the volume's file was read.
     pub fn was_read(&mut self, content: &str) -> Verdict {
         self.possible
             .retain(|state| state.as_ref().is_some_and(|made| made.content == content));
         self.conclude(&format!("read {content:?}"))
     }
 
-    /// The volume's file was written while the volume was surely there.
+    /// The volume's file was written while the volume surely existed.
     pub fn was_written(&mut self, content: &str) {
         let written = |made: Made| Made {
             content: content.to_owned(),

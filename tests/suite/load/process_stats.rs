@@ -1,32 +1,34 @@
-//! What a process has open and what it occupies, as /proc tells.
+//! The open descriptors, threads and memory of a process, from /proc.
 
 use std::fs;
 use std::time::Duration;
 
-/// How often a process is looked at for one result, and how long between two looks.
+/// The number of samples for one result, and the pause before each.
 const LOOKS: usize = 20;
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// `GLIBC_TUNABLES` for a process all of whose memory is one heap, in which what is freed is free.
+/// `GLIBC_TUNABLES` for a process with all its memory in one heap, where freed memory is really
+/// free.
 pub const ONE_HEAP: &str = "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0:\
                             glibc.malloc.mmap_threshold=33554432";
 
-/// What the threads of the runtime are called.
+/// The name of the runtime's threads.
 const RUNTIME: &str = "tokio-rt-worker";
 
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessStats {
     pub descriptors: usize,
-    /// Those of the runtime left out: it has as many as calls ever overlapped, up to its limit.
+    /// Without the threads of the runtime, which has as many as calls ever overlapped, up to its
+    /// limit.
     pub threads: usize,
-    /// What of its heap is in memory, in KiB.
+    /// The resident part of its heap, in KiB.
     pub heap: u64,
 }
 
 impl ProcessStats {
     fn of(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        // A thread may end while it is looked at.
+        // A thread may end during the inspection.
         let names =
             tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
         let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
@@ -40,7 +42,7 @@ impl ProcessStats {
         }
     }
 
-    /// The least of each in a short while: what is open only for a moment does not count.
+    /// The minimum of each value over several samples, because short-lived resources do not count.
     pub fn least(pid: u32) -> Self {
         let look = |_| {
             std::thread::sleep(BETWEEN);

@@ -1,4 +1,4 @@
-//! What a pod can leave in its volume.
+//! The entries that a pod can leave in its volume.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,14 +12,14 @@ use rustix::fs::{FileType, IFlags, Mode, OFlags};
 
 use support::loops::run;
 
-/// How many names one directory gets on ext4, where each is cheapest, and elsewhere. Ten times as many
-/// test the same, and take minutes where the machine is busy.
+/// The number of names in one directory: on ext4, where each is cheapest, and elsewhere. Ten times
+/// as many test the same, and take minutes on a busy machine.
 const MANY: [usize; 2] = [100_000, 1000];
 
-/// As many links as one file may have on every filesystem.
+/// The number of links that one file may have on every filesystem.
 const LINKS: usize = 32_000;
 
-/// Fills a directory with everything that needs no mount; `outside` is where its links lead.
+/// Fills a directory with everything that needs no mount. Its links lead to `outside`.
 pub fn fill(dir: &Path, outside: &Path, filesystem: &str) {
     links(dir, outside);
     special(dir);
@@ -53,7 +53,8 @@ fn links(dir: &Path, outside: &Path) {
 fn special(dir: &Path) {
     let nodes = [
         ("null", FileType::CharacterDevice, (1, 3)),
-        // The watchdog's number: whoever opens one has to go on writing, or the node resets.
+        // The watchdog's device number: a process that opens it must go on writing, or the node
+        // resets.
         ("watchdog", FileType::CharacterDevice, (10, 130)),
         ("disk", FileType::BlockDevice, (7, 0)),
         ("no such disk", FileType::BlockDevice, (240, 77)),
@@ -72,7 +73,7 @@ fn odd_names(dir: &Path) {
     }
 }
 
-/// Directories below one another until no path reaches the last.
+/// Nested directories until no path reaches the last.
 fn deep(dir: &Path) {
     let name = "d".repeat(200);
     let mut at = OwnedFd::from(fs::File::open(dir).unwrap());
@@ -86,7 +87,7 @@ fn deep(dir: &Path) {
     }
 }
 
-/// Sets a flag beside those an inode has.
+/// Adds a flag to the flags of an inode.
 pub fn protect(file: impl AsFd, flag: IFlags) {
     let before = rustix::fs::ioctl_getflags(&file).unwrap();
     rustix::fs::ioctl_setflags(&file, before | flag).unwrap();
@@ -125,7 +126,7 @@ fn many(dir: &Path, names: usize) {
     }
 }
 
-/// A subvolume, one inside it, and a read-only snapshot of both.
+/// A subvolume, a nested subvolume, and a read-only snapshot of both.
 fn subvolumes(dir: &Path) {
     let btrfs = |arguments: &[&str], paths: &[&Path]| {
         let mut command = Command::new("btrfs");

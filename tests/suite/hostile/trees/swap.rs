@@ -1,4 +1,4 @@
-//! Entries that become something else while they are looked at, and a watch on what is opened.
+//! Entries that are replaced while the driver inspects them, and a watch that reports opened nodes.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::pod::protect;
 use support::tree::make_node;
 
-/// Nodes that nobody may open, and a watch that sees who does. The kernel watches the nodes
-/// themselves, whatever the name and whatever the mount they are opened by.
+/// Nodes that nobody may open, and a watch that reports each open. The kernel watches the inodes,
+/// so every name and every mount counts.
 pub struct Nodes {
     dir: PathBuf,
     watch: OwnedFd,
@@ -31,7 +31,7 @@ const NODES: [(&str, FileType, (u32, u32)); 4] = [
 ];
 
 impl Nodes {
-    /// Makes them in a new directory of the filesystem on which they are to be used.
+    /// Creates the nodes in a new directory of the filesystem on which they are used.
     pub fn new(dir: PathBuf) -> Self {
         fs::create_dir(&dir).unwrap();
         let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
@@ -51,8 +51,8 @@ impl Nodes {
         }
     }
 
-    /// Gives each of them a name in a directory of its own that is protected, so that it is the first
-    /// to resist there.
+    /// Gives each node a name in a protected directory of its own, so that the removal of the node
+    /// is the first to fail there.
     pub fn link_into(&self, dir: &Path) {
         for (name, ..) in NODES {
             let own = dir.join(name);
@@ -62,7 +62,7 @@ impl Nodes {
         }
     }
 
-    /// Which of them were opened since this was asked last.
+    /// The nodes that were opened since the last call.
     pub fn opened(&self) -> Vec<&'static str> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watch, &mut buffer);
@@ -81,11 +81,11 @@ impl Nodes {
     }
 }
 
-/// How many names change.
+/// The number of names that change.
 const SLOTS: usize = 24;
 
-/// A thread that makes the entries of a directory files, protected files, directories, links to
-/// somewhere outside, and nodes that nobody may open, in turn, until it is dropped.
+/// A thread that replaces the entries of a directory until it is dropped. The entries are in turn
+/// files, protected files, directories, links to somewhere outside, and nodes that nobody may open.
 pub struct Swapper {
     stop: Arc<AtomicBool>,
     turns: Arc<AtomicUsize>,
@@ -117,7 +117,7 @@ impl Swapper {
         }
     }
 
-    /// How often it has changed something.
+    /// The number of replacements so far.
     pub fn turns(&self) -> usize {
         self.turns.load(Ordering::Relaxed)
     }
@@ -138,11 +138,11 @@ struct Swap {
 }
 
 impl Swap {
-    /// Puts the next thing in the place of an entry. The reclaimer is at work in the same
-    /// directory, so any step may find its entry gone.
+    /// Replaces an entry by the next kind. The reclaimer works in the same directory, so any step
+    /// may find that it already removed the entry.
     fn turn(&self, turn: usize) {
         let slot = format!("slot-{}", turn % SLOTS);
-        // All kinds come to all slots, for their numbers have no common divisor.
+        // All kinds reach all slots, because the two counts have no common divisor.
         let kinds = NODES.len() + 3;
         match turn % kinds {
             0 => self.make_directory(),
@@ -166,15 +166,15 @@ impl Swap {
 
     fn make_directory(&self) {
         if rustix::fs::mkdirat(&self.dir, "next", Mode::RWXU).is_ok() {
-            // The names that are outside, so that it matters which of both is emptied.
+            // The same names exist outside, so a removal that follows a link is detected.
             for name in ["file", "precious"] {
                 drop(self.create(&format!("next/{name}")));
             }
         }
     }
 
-    /// Makes a file; and beside the slots one that is protected, or of that a FIFO: only what is
-    /// protected does the reclaimer open, to change its flags.
+    /// Makes a file, and beside the slots a protected file or a FIFO of the same name. The
+    /// reclaimer opens only protected entries, to change their flags.
     fn make_protected(&self, protected: bool) {
         self.unprotect("protected");
         let _ = rustix::fs::unlinkat(&self.dir, "protected", AtFlags::empty());
@@ -197,7 +197,7 @@ impl Swap {
     fn unprotect(&self, name: &str) {
         let is_file = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
-        // Nobody else changes what is what, so this opens no node.
+        // Only this thread replaces entries under this name, so this opens no node.
         if is_file {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
             if let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
@@ -209,7 +209,7 @@ impl Swap {
 
     fn clear(&self, name: &str) {
         for inner in ["file", "precious"] {
-            // Through a link this would reach what is outside.
+            // Through a link this would reach the directory outside.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
             if let Ok(dir) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
                 let _ = rustix::fs::unlinkat(dir, inner, AtFlags::empty());
