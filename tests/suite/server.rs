@@ -1,4 +1,4 @@
-//! The process: its socket, its locks, its configuration, how it starts and how it stops.
+//! The process: its socket, its locks, its configuration, its start and its stop.
 
 mod command_line;
 mod endpoint;
@@ -13,7 +13,7 @@ use rustix::fs::FlockOperation;
 use support::server::Server;
 use support::{NODE, Node};
 
-/// The binary with these arguments and nothing of the driver's in its environment.
+/// The binary with these arguments and without the driver's environment variables.
 fn rootcellar(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
     command.args(arguments);
@@ -23,12 +23,12 @@ fn rootcellar(arguments: &[&str]) -> Command {
     command
 }
 
-/// As [`Server::command`], but waiting for locks as long as said.
+/// As [`Server::command`], with this `--lock-wait`.
 fn waiting(node: &Node, pools: &[String], lock_wait: &str) -> Command {
     Server::with(&Server::command(node, pools), "--lock-wait", lock_wait)
 }
 
-/// Makes the node's one pool, as an operator would.
+/// Initializes the node's only pool, as an operator would.
 fn init_pool(node: &Node) {
     let path = node.pool();
     let path = path.to_str().unwrap();
@@ -38,14 +38,14 @@ fn init_pool(node: &Node) {
     assert!(made.status.success(), "{made:?}");
 }
 
-/// The pool's lock, taken as another server would, until this is dropped.
+/// Takes the pool's lock as another server would. It is held until the file is dropped.
 fn hold_lock(node: &Node) -> std::fs::File {
     let lock = std::fs::File::open(node.pool().join(".rootcellar/lock")).unwrap();
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     lock
 }
 
-/// What a failed command told people: its last line.
+/// The error message of a failed command: its last line.
 fn last_line(text: &str) -> &str {
     text.lines().last().unwrap_or_default()
 }

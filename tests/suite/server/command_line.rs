@@ -21,7 +21,7 @@ fn fill(node: &Node, arguments: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Good flags, which the cases spoil.
+/// Valid flags, which the cases alter.
 const GOOD: &[&str] = &[
     "serve",
     "--endpoint=unix://@/run/csi.sock",
@@ -30,7 +30,8 @@ const GOOD: &[&str] = &[
     "--kubelet-dir=@/kubelet",
 ];
 
-/// What to add to the good flags or to put in the place of one of them, and the flag to be named.
+/// A flag that is added to the valid flags or replaces one of them, and the flag that the error
+/// names.
 const MISTAKES: &[(&str, &str)] = &[
     ("--endpoint=tcp://127.0.0.1:1", "--endpoint"),
     ("--endpoint=@/run/csi.sock", "--endpoint"),
@@ -73,8 +74,8 @@ const MISTAKES: &[(&str, &str)] = &[
     ("extra", "extra"),
 ];
 
-/// A mistake in the flags ends the server with exit code 64 and one sentence naming the flag,
-/// before anything is made, bound or opened.
+/// A mistake in the flags ends the server with exit code 64 and one sentence that names the flag,
+/// before it creates, binds or opens anything.
 ///
 /// Proves: SV1.
 #[test]
@@ -95,7 +96,7 @@ fn a_bad_configuration_is_one_sentence_and_touches_nothing() {
     }
 }
 
-/// A required flag that is missing is named too.
+/// A missing required flag is also named.
 ///
 /// Proves: SV1.
 #[test]
@@ -115,7 +116,7 @@ fn a_missing_flag_is_named() {
     }
 }
 
-/// Mistakes in the environment are told by the variable's name.
+/// The error about a mistake in the environment names the variable.
 ///
 /// Proves: SV1.
 #[test]
@@ -151,7 +152,7 @@ fn run_to_its_end(node: &Node, arguments: &[String], env: &[(&str, &str)]) -> Ou
     command
         .envs(env.iter().copied())
         .current_dir(node.path("run"));
-    // Should it serve after all, it ends with an error that no case expects.
+    // If it serves by mistake, `timeout` ends it with an exit code that no case expects.
     let mut limited = std::process::Command::new("timeout");
     limited.arg("30").current_dir(node.path("run"));
     support::server::run_by(limited, &command).output().unwrap()
@@ -194,8 +195,8 @@ fn the_environment_configures_what_the_flags_leave_open() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// A kubelet directory that is a mount of its own but not shared is refused, since the host would
-/// never see a volume; shared, it is accepted.
+/// A kubelet directory that is a mount but not shared is refused, because the host would never see
+/// a volume. A shared one is accepted.
 ///
 /// Proves: SV1.
 #[test]
@@ -224,8 +225,9 @@ fn a_kubelet_directory_that_shares_no_mounts_is_refused() {
     run(std::process::Command::new("umount").arg(&kubelet));
 }
 
-/// `pool init` makes an empty directory a pool and prints its id first; it refuses a directory that
-/// holds anything, a pool, and a filesystem that keeps no promises, and then changes nothing.
+/// `pool init` makes an empty directory a pool and prints its id first. It refuses a directory that
+/// is not empty, an existing pool, and a filesystem without the required guarantees, and then
+/// changes nothing.
 ///
 /// Proves: P1.
 #[test]
@@ -271,7 +273,8 @@ fn pool_init_makes_a_pool_of_an_empty_directory_alone() {
     assert_eq!(picture(&node.path(""), &[]), before);
 }
 
-/// Below an unmounted disk nothing is made by hand either, and the list says what is missing.
+/// With `require-mount` and an unmounted disk, `pool init` creates nothing, and `pool list` reports
+/// the missing mount.
 ///
 /// Proves: P1.
 #[test]
@@ -294,7 +297,7 @@ fn pool_init_and_list_want_the_disk_mounted() {
     assert_eq!(picture(&node.path(""), &[]), before);
 }
 
-/// A pool whose disk does not answer is listed as such, and holds up no other.
+/// A pool whose disk does not answer is listed as such, and does not delay the others.
 ///
 /// Proves: P12.
 #[test]
@@ -319,8 +322,8 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
     );
 }
 
-/// `pool list` shows every configured pool with its state, volumes and what is reserved, also while
-/// a server serves them, and `--json` says the same to programs.
+/// `pool list` shows every configured pool with its state, its volumes and its reserved bytes, also
+/// while a server serves the pools. `--json` gives the same information to programs.
 ///
 /// Proves: P12.
 #[tokio::test]
@@ -365,7 +368,7 @@ async fn pool_list_tells_of_every_pool() {
     );
 }
 
-/// Commands about the one pool of a node, made by hand, and its id.
+/// Runs commands on the only pool of a node, made by `pool init`; also returns the pool's id.
 fn with_pool(node: &Node) -> (String, impl Fn(&[&str]) -> Output) {
     super::init_pool(node);
     let run = |arguments: &[&str]| run_to_its_end(node, &fill(node, arguments), &[]);
@@ -383,8 +386,8 @@ fn assert_refused(output: &Output, code: i32, says: &str) {
     );
 }
 
-/// `pool adopt` says what became of the pool; what it refuses is told in one sentence and by the
-/// exit code, and changes nothing.
+/// `pool adopt` reports the result for the pool. A refusal is one sentence with an exit code, and
+/// changes nothing.
 ///
 /// Proves: P12.
 #[test]
@@ -411,8 +414,8 @@ fn pool_adopt_says_what_it_did() {
     assert_eq!(picture(&node.path(""), &[]), before);
 }
 
-/// `pool retire` takes the id of the pool or of one of its volumes, and says what became of it;
-/// what it refuses is told in one sentence and by the exit code, and changes nothing.
+/// `pool retire` takes the id of the pool or of one of its volumes, and reports the result. A
+/// refusal is one sentence with an exit code, and changes nothing.
 ///
 /// Proves: P12.
 #[test]

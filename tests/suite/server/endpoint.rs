@@ -1,4 +1,4 @@
-//! The socket, and who may have it.
+//! The socket, and the server that owns it.
 
 use std::fs;
 use std::io::Read as _;
@@ -12,17 +12,17 @@ use support::picture::picture;
 use support::server::{Server, with_umask};
 use support::{Node, eventually};
 
-/// The server's command in a shell that first lifts every restriction on new files.
+/// The server's command in a shell with umask 0.
 fn careless(node: &Node) -> Command {
     with_umask("0", &Server::command(node, &[]))
 }
 
-/// Whoever can connect to the socket finds it with mode 0600, whatever the umask.
+/// At the first successful connection the socket already has mode 0600, under any umask.
 ///
 /// Proves: SV3.
 #[test]
 fn the_socket_is_private_whenever_it_can_be_reached() {
-    // Each start shows one first moment, and it may pass unseen.
+    // Each start has one such first moment, and the test may miss it.
     for _ in 0..30 {
         let node = Node::new();
         let path = node.path("run/csi.sock");
@@ -30,7 +30,7 @@ fn the_socket_is_private_whenever_it_can_be_reached() {
         let mut mode = None;
         eventually("it can be reached", || {
             for _ in 0..100_000 {
-                // Nothing in between: the moment after listen(2) is the one that matters.
+                // Nothing in between: the moment after `listen(2)` is the critical one.
                 if UnixStream::connect(&path).is_ok() {
                     let found = fs::symlink_metadata(&path).unwrap();
                     mode = Some(found.permissions().mode() & 0o7777);
@@ -44,7 +44,7 @@ fn the_socket_is_private_whenever_it_can_be_reached() {
     }
 }
 
-/// The socket that a killed server left is replaced.
+/// A socket that a killed server left is replaced.
 ///
 /// Proves: SV3.
 #[tokio::test]
@@ -58,8 +58,8 @@ async fn a_stale_socket_is_replaced() {
     assert!(server.clients().await.ready().await);
 }
 
-/// A file, directory or link where the socket should be is refused with exit code 64 and a
-/// sentence naming the flag, and is left as it is.
+/// A file, directory or link at the socket's path is refused with exit code 64 and a sentence that
+/// names the flag. It stays unchanged.
 ///
 /// Proves: SV3.
 #[test]
@@ -93,7 +93,7 @@ fn what_is_no_socket_is_refused_and_untouched() {
 }
 
 /// A second server on the same socket is refused with exit code 64 and a sentence, and the first
-/// goes on serving on it.
+/// continues to serve.
 ///
 /// Proves: SV3.
 #[tokio::test]
@@ -109,8 +109,8 @@ async fn a_second_server_on_the_same_socket_is_refused() {
     assert!(first.clients().await.ready().await);
 }
 
-/// A second server on the same pool ends with exit code 75 and a sentence, leaves no socket, and
-/// the first goes on.
+/// A second server on the same pool ends with exit code 75 and a sentence and leaves no socket. The
+/// first continues to serve.
 ///
 /// Proves: P3.
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_second_server_on_the_same_pool_is_refused() {
         .unwrap();
 }
 
-/// Bytes that are no HTTP/2, on as many connections as anybody likes, stop nobody else.
+/// Bytes that are not HTTP/2, on many connections, do not disturb other clients.
 ///
 /// Proves: SV3.
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn garbage_on_the_socket_harms_nobody() {
     let endless = vec![0xff; 1 << 20];
     for garbage in [b"GET / HTTP/1.1\r\n\r\n", preface, b"\0\0\0", &endless, b""] {
         let mut stream = UnixStream::connect(&server.socket).unwrap();
-        // The server may hang up before all is written, which is its right.
+        // The server may close the connection before everything is written.
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -153,7 +153,7 @@ async fn garbage_on_the_socket_harms_nobody() {
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
-/// A socket that is gone when the server stops, because somebody removed it, is no error.
+/// The stop succeeds if somebody removed the socket before.
 ///
 /// Proves: SV5.
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// A socket that another server made in the meantime is not removed.
+/// A socket that another server created meanwhile is not removed.
 ///
 /// Proves: SV5.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! How the server starts, stops and starts again.
+//! The start, stop and restart of the server.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use support::require;
 use support::server::Server;
 use support::{Node, eventually, names};
 
-/// SIGTERM and SIGINT end the server with exit code 0 and leave no socket.
+/// SIGTERM and SIGINT end the server with exit code 0, and no socket is left.
 ///
 /// Proves: SV5.
 #[tokio::test]
@@ -34,7 +34,8 @@ async fn a_signal_ends_the_server_and_its_socket() {
     }
 }
 
-/// Without file descriptors each call fails as UNAVAILABLE, and the pool stays as it is.
+/// Without free file descriptors each call fails with UNAVAILABLE, and the state of the pool does
+/// not change.
 ///
 /// Proves: P6.
 #[tokio::test]
@@ -61,7 +62,7 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
     assert!(!server.log().contains("is unavailable"), "{}", server.log());
 }
 
-/// Connections that lie open and say nothing, by whomever, do not hold up the stop.
+/// Idle connections of any client do not delay the stop.
 ///
 /// Proves: SV5.
 #[tokio::test]
@@ -71,7 +72,7 @@ async fn idle_connections_do_not_hold_up_the_stop() {
     let _silent = UnixStream::connect(&server.socket).unwrap();
     let mut begun = UnixStream::connect(&server.socket).unwrap();
     begun.write_all(b"PRI * HTTP/2.0\r\n").unwrap();
-    // While the server stops, this client's runtime does not run: it answers nothing.
+    // While the server stops, this client's runtime does not run, so the client answers nothing.
     let mut idle = server.clients().await;
     assert!(idle.ready().await);
     server.signal(Signal::TERM);
@@ -81,33 +82,33 @@ async fn idle_connections_do_not_hold_up_the_stop() {
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
 }
 
-/// A pool on a disk of its own, served.
+/// A pool on its own disk, and its server.
 async fn serve_disk(node: &Node) -> (LoopMount, Server) {
     let disk = node.make_disk(Disk::new("ext4"));
     let server = Server::start_with(node, &[disk.option()]).await;
     (disk, server)
 }
 
-/// Sends a create by a client of its own.
+/// Sends a create from a separate client.
 async fn begin(server: &Server) -> JoinHandle<Answer<csi::Volume>> {
     let mut clients = server.clients().await;
     tokio::spawn(async move { clients.create(create("slow", 1 << 20)).await })
 }
 
-/// Freezes the disk and has a create at work on it; returns the id its volume will have.
+/// Freezes the disk and starts a create on it. Returns the id that the volume will have.
 async fn create_on_frozen(
     server: &Server,
     disk: &LoopMount,
 ) -> (String, JoinHandle<Answer<csi::Volume>>, Frozen) {
     let mut clients = server.clients().await;
-    // A pool that holds nothing measures its disk, which would wait for the thaw as well.
+    // An empty pool measures its disk, which would also wait for the thaw.
     clients.make("other", 1 << 20).await;
     let id = clients.make("slow", 1 << 20).await;
     clients.delete(&id).await.unwrap();
     support::wait_for_trash(disk.path());
     let frozen = Frozen::new(disk.path());
     let mut at_work = begin(server).await;
-    // To delete what is not there takes no disk, and it is told to wait while a create is at work.
+    // Deleting an absent volume needs no disk access, and is refused while a create is at work.
     while clients.delete(&id).await.is_ok() {
         if at_work.is_finished() {
             refused(
@@ -122,7 +123,7 @@ async fn create_on_frozen(
     (id, at_work, frozen)
 }
 
-/// A call at work when the server is told to stop is finished and answered first.
+/// A call at work when the server receives a stop signal is finished and answered first.
 ///
 /// Proves: SV5.
 #[tokio::test]
@@ -144,8 +145,8 @@ async fn a_stop_waits_for_the_calls_at_work() {
     again.clients().await.get(&id).await.unwrap();
 }
 
-/// A disk of the node's, its server, a volume's id whose create is at work on the frozen disk and
-/// whose client has hung up; the disk thaws with the last.
+/// A disk of the node, its server, and the id of a volume. The create of this volume is at work on
+/// the frozen disk, and its client has hung up. The disk thaws when the last value is dropped.
 async fn abandoned_create(node: &Node) -> (LoopMount, Server, String, Frozen) {
     let (disk, server) = serve_disk(node).await;
     let (id, begun, frozen) = create_on_frozen(&server, &disk).await;
@@ -154,7 +155,7 @@ async fn abandoned_create(node: &Node) -> (LoopMount, Server, String, Frozen) {
     (disk, server, id, frozen)
 }
 
-/// A call at work whose client hangs up is finished and logged all the same.
+/// A call at work whose client hangs up is still finished and logged.
 ///
 /// Proves: C3.
 #[tokio::test]
@@ -177,7 +178,7 @@ async fn a_call_goes_on_when_its_client_hangs_up() {
     });
 }
 
-/// A stop waits for the calls at work also where their clients are gone.
+/// A stop also waits for calls at work whose clients have hung up.
 ///
 /// Proves: SV5.
 #[tokio::test]
@@ -196,8 +197,8 @@ async fn a_stop_waits_for_calls_that_nobody_waits_for() {
     assert_eq!(names(&disk.path().join("volumes")).len(), 2);
 }
 
-/// Wherever a client hangs up, its volume is there whole or not there at all, and asking again
-/// gets it.
+/// If a client hangs up at any moment, its volume exists complete or does not exist, and the
+/// repeated call returns it.
 ///
 /// Proves: C3.
 #[tokio::test]
@@ -214,7 +215,7 @@ async fn a_hang_up_leaves_nothing_half_made() {
         }
         task.abort();
     }
-    // A server that has stopped has nothing at work any more.
+    // After its stop, a server has no call at work.
     let (code, log) = stop(server);
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains("panicked"), "{log}");
@@ -244,8 +245,9 @@ fn stop(server: Server) -> (Option<i32>, String) {
     server.end()
 }
 
-/// While the server waits for a pool's lock, Probe says not ready and every call is `UNAVAILABLE`
-/// but `NodeUnpublishVolume`, which works; once the lock is free, it serves.
+/// While the server waits for a pool's lock, Probe answers not ready and every call is
+/// `UNAVAILABLE` except `NodeUnpublishVolume`, which works. Once the lock is free, the server
+/// serves.
 ///
 /// Proves: SV6.
 #[tokio::test]
@@ -300,7 +302,7 @@ async fn while_loading_only_unpublish_works() {
     clients.create(create("a", 1)).await.unwrap();
 }
 
-/// A server that still waits for a lock stops when it is told to.
+/// A server that still waits for a lock stops on a signal.
 ///
 /// Proves: SV5.
 #[test]
@@ -315,7 +317,7 @@ fn a_loading_server_can_be_stopped() {
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
 }
 
-/// A driver without pools is ready, has capacity 0 and gives every create back to the scheduler.
+/// A driver without pools is ready, has capacity 0 and sends every create back to the scheduler.
 ///
 /// Proves: G5.
 #[tokio::test]
@@ -331,9 +333,8 @@ async fn a_driver_without_pools_refuses_every_create() {
     assert_eq!(clients.list(0, "").await.unwrap(), (vec![], String::new()));
 }
 
-/// After a restart the volumes are the same, a published one is still not deleted, and a volume for
-/// one writer is still given to no second target.
-///
+/// After a restart the volumes are the same. A published volume is still not deleted, and a volume
+/// for one writer is still refused a second target.
 /// Proves: D10.
 #[tokio::test]
 async fn a_restart_keeps_volumes_and_publications() {

@@ -1,5 +1,5 @@
-//! The commands for volumes and snapshots: what pools hold is told without a server, and deleted
-//! through it.
+//! The commands for volumes and snapshots. They list the content of pools without a server, and
+//! delete through it.
 
 use std::fs;
 use std::process::Output;
@@ -54,7 +54,8 @@ fn assert_refused(output: &Output, code: i32, says: &str) {
     assert!(stderr.contains(says), "{says:?} is not in {stderr}");
 }
 
-/// A volume of a claim, a snapshot of it, and a volume made of that: their ids.
+/// Creates a volume of a claim, a snapshot of it, and a volume from that snapshot. Returns their
+/// ids.
 async fn fill(clients: &mut Clients) -> [String; 3] {
     let claim = [
         ("csi.storage.k8s.io/pvc/namespace", "shop"),
@@ -89,8 +90,8 @@ async fn fill(clients: &mut Clients) -> [String; 3] {
     [volume, snapshot, copy]
 }
 
-/// The lists tell of every volume and snapshot, the JSON with all that is recorded, beside a server
-/// at work or without one, and change nothing.
+/// The lists show every volume and snapshot, and the JSON has every field of the records. They work
+/// with and without a running server, and change nothing.
 ///
 /// Proves: T1.
 #[tokio::test]
@@ -140,8 +141,8 @@ async fn the_lists_tell_what_pools_hold_and_change_nothing() {
     assert_eq!(shown["copies"][0], *copy);
 }
 
-/// One is shown by its id or by the name that the CO gave it: how it is held, whose it is, what it
-/// is a copy of and what was made of it; of a snapshot, what is of one instant.
+/// One volume or snapshot is shown by its id or by the name that the CO gave it. The output has how
+/// its size is enforced, its owner, its source and its copies. A snapshot also has its consistency.
 ///
 /// Proves: T11.
 #[tokio::test]
@@ -192,8 +193,9 @@ async fn one_is_shown_by_id_or_name() {
     assert_refused(&without_pools, 64, "no pool is configured");
 }
 
-/// A pool that cannot be read is told of on stderr, what is quarantined below the table, both by
-/// exit code 1, and all else is shown; nothing is said not to exist that could not be looked for.
+/// A pool that cannot be read is reported on stderr, and quarantined entries below the table. Both
+/// cause exit code 1, and everything else is shown. No object is reported as absent if a pool could
+/// not be searched for it.
 ///
 /// Proves: T2.
 #[test]
@@ -239,8 +241,8 @@ fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
     said(&run(&node, &["snapshot", "list"]));
 }
 
-/// A copy that takes its time is listed with what it is of, how much was copied and since when:
-/// snapshots with the snapshots, restores and clones with the volumes.
+/// A long copy is listed with its source, the copied amount and its start time: snapshots with the
+/// snapshots, restores and clones with the volumes.
 ///
 /// Proves: T11.
 #[test]
@@ -269,7 +271,7 @@ fn a_copy_that_is_being_made_is_listed() {
         let status = serde_json::to_vec(&status).unwrap();
         fs::write(staged.join("progress.json"), status).unwrap();
     }
-    // What tells nothing, or nothing that can be read, is not told of.
+    // Directories without a progress file or with a damaged one are not listed.
     for (at, text) in [("c", "{"), ("d", "")] {
         let staged = node.pool().join(".rootcellar/staging").join(at);
         fs::create_dir(&staged).unwrap();
@@ -296,8 +298,8 @@ fn a_copy_that_is_being_made_is_listed() {
     }
 }
 
-/// What is deleted by hand is deleted by the server: not while it is published, and who names what
-/// is not there, or reaches no server, is told so.
+/// The server performs a manual deletion, and refuses it while the volume is published. An unknown
+/// id and an unreachable server are reported.
 ///
 /// Proves: T15.
 #[tokio::test]

@@ -14,8 +14,8 @@ fn with_page(mut command: Command, address: SocketAddr) -> Command {
     command
 }
 
-/// An unavailable pool is named by /readyz, which stays good, and told from the healthy one in /metrics, while
-/// Probe and /healthz stay good.
+/// `/readyz` names an unavailable pool but stays successful, and `/metrics` distinguishes it from
+/// the healthy one. Probe and `/healthz` also succeed.
 ///
 /// Proves: SV7.
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn readyz_and_metrics_tell_an_unavailable_pool_apart() {
     assert!(clients.ready().await);
 }
 
-/// /readyz says 503 while records load, and 200 when all is loaded.
+/// `/readyz` answers 503 while records load, and 200 when all are loaded.
 ///
 /// Proves: SV6.
 #[tokio::test]
@@ -82,8 +82,8 @@ async fn readyz_is_503_while_loading_and_200_after() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// An address that is taken is a mistake told in a sentence with exit code 64, and no socket is
-/// left behind.
+/// An address in use is a mistake that is reported in one sentence with exit code 64, and no socket
+/// is left.
 ///
 /// Proves: SV1.
 #[test]
