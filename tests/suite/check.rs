@@ -1,5 +1,5 @@
-//! `docs/semantics.md`, "Commands": `rootcellar check`. XFS and ext4 that hold sizes are in
-//! `tests/quota`.
+//! The promises about `rootcellar check` in `docs/semantics.md`. The tests with quota on XFS and
+//! ext4 are in `tests/quota`.
 
 mod command;
 mod limits;
@@ -22,7 +22,7 @@ use support::{Fakes, Node, create};
 
 const MIB: u64 = 1 << 20;
 
-/// What is found of pools in these options, where nothing else is known of the node.
+/// The reports about the pools in these options, when nothing else is known of the node.
 fn look(options: &[String]) -> Vec<Report> {
     let parse = |text: &String| text.parse::<PoolOptions>().unwrap();
     let options: Vec<PoolOptions> = options.iter().map(parse).collect();
@@ -35,7 +35,7 @@ fn look(options: &[String]) -> Vec<Report> {
     check(&options, surroundings)
 }
 
-/// What is found of one pool with nothing besides.
+/// The report about one pool without a reserve.
 fn look_at(pool: &Path) -> Report {
     look(&[format!("default={},reserve=0", pool.display())]).remove(0)
 }
@@ -46,7 +46,7 @@ fn of_level(report: &Report, level: Level) -> Vec<&Finding> {
     findings.filter(|finding| finding.level == level).collect()
 }
 
-/// The one finding of a level about something, in which these words are.
+/// The only finding of this level and subject that contains these words.
 #[track_caller]
 fn the<'a>(report: &'a Report, level: Level, about: About, words: &str) -> &'a Finding {
     let findings = of_level(report, level).into_iter();
@@ -72,7 +72,7 @@ fn ok<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
     the(report, Level::Ok, about, words)
 }
 
-/// Asserts that every limit and every charge is as it should be.
+/// Asserts that every limit and every charge is correct.
 #[track_caller]
 fn assert_limits_are_well(report: &Report) {
     assert_well(report);
@@ -85,7 +85,8 @@ fn assert_well(report: &Report) {
     assert!(!report.is_wrong(), "{:#?}", report.findings);
 }
 
-/// Runs the commands a remedy begins with, as an operator would, the driver's program among them.
+/// Runs the commands at the start of a remedy, as an operator would. The driver's program is on the
+/// path.
 fn follow(remedy: &str, commands_end: &str) {
     let commands = remedy.split(commands_end).next().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_rootcellar"));
@@ -107,7 +108,7 @@ fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (Node,
     (node, disk)
 }
 
-/// A pool that nothing holds sizes in is well, and told how it would come to hold them.
+/// A pool whose filesystem enforces no sizes is not wrong, and the report says how to enforce them.
 ///
 /// Proves: T5.
 #[test]
@@ -163,8 +164,8 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
     }
 }
 
-/// The commands that `check` gives for a btrfs make it hold sizes, also where full qgroups were on;
-/// volumes made before are told of, one by one.
+/// The commands that `check` gives for a btrfs make it enforce sizes, also if full qgroups were on.
+/// Volumes that were made before are reported, one by one.
 ///
 /// Proves: T5.
 #[test]
@@ -198,7 +199,7 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
     }
 }
 
-/// Volumes that were made to be held are wrong where nothing holds them any more.
+/// Volumes whose sizes were enforced are wrong if nothing enforces them any more.
 ///
 /// Proves: T5.
 #[test]
@@ -214,14 +215,14 @@ fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
     assert!(found.remedy.as_ref().unwrap().contains("enable-quota"));
 }
 
-/// Where a volume is, below the pool's path.
+/// The directory of a volume, below the pool's path.
 fn below(rig: &Rig, volume: &str) -> PathBuf {
     let directory = rig.directory(volume);
     directory.strip_prefix(rig.node.pool()).unwrap().to_owned()
 }
 
-/// Promises that the filesystem cannot keep any more are wrong; that they may be more by the
-/// operator's choice, and that other data is beside them, is worth a note.
+/// Reservations that the filesystem cannot meet any more are wrong. They are a note if the operator
+/// allows more than the free space; other data beside the pool is a note, too.
 ///
 /// Proves: T4.
 #[test]
@@ -265,8 +266,8 @@ fn promises_that_cannot_be_kept_are_told() {
     note(&report, About::Space, "no more than");
 }
 
-/// What is not there, or is another's, is told as the server would tell it; pools that cannot be
-/// served together too.
+/// A missing pool, or a pool of another owner, is reported with the server's reason, and so are
+/// pools that cannot be served together.
 ///
 /// Proves: T4.
 #[test]
@@ -312,7 +313,7 @@ fn a_pool_that_could_not_be_served_is_wrong() {
     assert_well(&look(&[pool])[0]);
 }
 
-/// A class may say that a size is not to be held, and that is no more than a note.
+/// A class may ask for no enforcement of a size, and that is only a note.
 ///
 /// Proves: T5.
 #[test]

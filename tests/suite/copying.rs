@@ -1,4 +1,5 @@
-//! Copies that take long: what may be done meanwhile, who is told to wait, and how they end.
+//! Copies that take long: the calls that are possible meanwhile, the calls that are refused, and
+//! how the copies end.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -54,8 +55,8 @@ impl Scene {
         }
     }
 
-    /// Begins something that is held at its first file, does something else meanwhile, and lets it
-    /// go on; what became of it.
+    /// Begins a copy, stops it at its first file, runs `meanwhile`, and lets the copy go on.
+    /// Returns the result of the copy.
     fn during<T: Send>(
         &self,
         begin: impl FnOnce() -> Result<T, Error> + Send,
@@ -92,8 +93,7 @@ fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
     assert_eq!(answer.unwrap_err().code(operation), Code::Aborted);
 }
 
-/// A copy that is asked for again while it is being made is `ABORTED`, and then the one that was
-/// made.
+/// A request for a copy that is being made is `ABORTED`. A later request gets the same copy.
 ///
 /// Proves: V1.
 #[test]
@@ -113,8 +113,8 @@ fn a_copy_is_made_once_however_often_it_is_asked_for() {
     assert_eq!(names(&rig.node.pool().join("volumes")).len(), 2);
 }
 
-/// What is being copied cannot be deleted, `ABORTED`, until that is done; then it can, and the copy
-/// stays.
+/// The source of a running copy cannot be deleted: `ABORTED`. After the copy it can be deleted, and
+/// the copy stays.
 ///
 /// Proves: SN16.
 #[test]
@@ -130,7 +130,7 @@ fn what_is_being_copied_is_not_deleted() {
     let delete_snapshot = || scene.delete_snapshot();
     let made = scene.during(restore, || {
         aborted(delete_snapshot(), Operation::Delete);
-        // Nobody copies that one.
+        // That volume is not being copied.
         delete().unwrap();
     });
     made.unwrap();
@@ -139,8 +139,8 @@ fn what_is_being_copied_is_not_deleted() {
     scene.assert_whole("volumes", "restored");
 }
 
-/// A volume may be published, unpublished, expanded and copied again while it is being copied, and
-/// others come and go; the snapshot tells that it was in use.
+/// A volume can be published, unpublished, expanded and copied again while it is being copied, and
+/// other volumes are created and deleted. The snapshot reports that the volume was in use.
 ///
 /// Proves: SN16.
 #[test]
@@ -171,8 +171,8 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
     scene.assert_whole("snapshots", "again");
 }
 
-/// A driver that stops ends a copy that it makes, `UNAVAILABLE`, and nothing is left of it; the next
-/// one makes it when it is asked for again.
+/// A driver that stops ends its running copies, `UNAVAILABLE`, and leaves nothing of them. The next
+/// driver makes the copy on request.
 ///
 /// Proves: SN16.
 #[test]
@@ -198,11 +198,11 @@ fn a_driver_that_stops_ends_its_copies() {
     scene.assert_whole("volumes", "restored");
 }
 
-/// A disk that takes longer for each file than a disk may.
+/// A disk that takes longer for each file than the time that a disk has to answer.
 #[derive(Debug, Default)]
 struct Slow {
     pool: OnceLock<Arc<Pool>>,
-    /// How long the pool had been silent when each file was begun.
+    /// For how long the pool had not answered when each file was begun.
     silences: Mutex<Vec<Option<Duration>>>,
 }
 
@@ -215,8 +215,7 @@ impl Slow {
     }
 }
 
-/// A copy that takes long and advances from file to file is not taken for a disk that does not
-/// answer.
+/// A slow copy that advances from file to file is not mistaken for a disk that does not answer.
 ///
 /// Proves: DK6.
 #[test]

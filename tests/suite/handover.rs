@@ -1,4 +1,4 @@
-//! Pools that change hands by an explicit act: adopted, or retired.
+//! Pools that `pool adopt` gives to this node, and pools that `pool retire` declares lost.
 
 use std::fs;
 use std::path::Path;
@@ -41,12 +41,12 @@ fn unavailable(volumes: &Volumes) -> Option<Unavailable> {
     volumes.pools()[0].why_unavailable()
 }
 
-/// Puts what is at one path at another.
+/// Renames a path of the node.
 fn carry(node: &Node, from: &str, to: &str) {
     fs::rename(node.path(from), node.path(to)).unwrap();
 }
 
-/// Makes a pool with one volume as another node would, in `pool`.
+/// Makes a pool with one volume in `pool`, as another node would.
 fn fill_elsewhere(node: &Node) -> Volume {
     let mut settings = node.settings(&[node.pool_option()]);
     settings.node = "other-node".parse().unwrap();
@@ -58,20 +58,20 @@ fn fill_elsewhere(node: &Node) -> Volume {
     volume
 }
 
-/// A served node with one volume, whose pool's disk was taken away.
+/// A served node with one volume. The disk of its pool was taken away.
 fn bereft(node: &Node) -> (Running, Volume) {
     let volumes = node.volumes(&Fakes::default());
     let volume = volumes.create(&create("pvc", SIZE)).unwrap();
     carry(node, "pool", "away");
-    // The first look closes the pool, the second tries to open it.
+    // The first health check closes the pool, the second tries to open it.
     volumes.check_pools();
     volumes.check_pools();
     assert_eq!(unavailable(&volumes), Some(Unavailable::Absent));
     (volumes, volume)
 }
 
-/// A pool of another node is refused until it is adopted, and is then served whole without a
-/// restart; adopting may be repeated.
+/// A pool of another node is refused until it is adopted. It is then served completely without a
+/// restart. Adopting can be repeated.
 ///
 /// Proves: P10.
 #[test]
@@ -99,8 +99,8 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
     assert_eq!(unavailable(&volumes), None, "after a restart");
 }
 
-/// A pool in another's place is refused until it is adopted; the ids of the one before are then of
-/// a pool that is not here, and when that comes back it is refused in its turn.
+/// A pool in the place of another is refused until it is adopted. The ids of the former pool then
+/// belong to an absent pool. When that pool comes back, it is refused in turn.
 ///
 /// Proves: P10.
 #[test]
@@ -130,7 +130,8 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     ));
 }
 
-/// A pool that a server serves is not adopted, nor what is no pool, and nothing is changed.
+/// A pool that a server serves is not adopted, and neither is a directory without a pool. Nothing
+/// is changed.
 ///
 /// Proves: P10.
 #[test]
@@ -147,7 +148,7 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     assert!(node.names("").is_empty());
     let volumes = node.volumes(&Fakes::default());
     let marker = node.pool().join(".rootcellar/pool.json");
-    // What else is on the disk may change, and the server writes that down.
+    // The amount of other data on the disk may change, and the server records it in the marker.
     let whose = || {
         let marker: serde_json::Value =
             serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
@@ -168,8 +169,8 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     assert_eq!(unavailable(&volumes), None);
 }
 
-/// A volume whose creation was not answered is not created on another node while the records of its
-/// pool are still to be read, however long another process holds the lock.
+/// A volume whose creation was not answered is not created on another node before the records of
+/// its pool are read, however long another process holds the lock.
 ///
 /// Proves: V2.
 #[test]
@@ -190,7 +191,7 @@ fn a_pool_whose_records_were_never_read_may_hold_the_volume() {
     assert_eq!(second.create(&create("pvc", SIZE)).unwrap(), volume);
 }
 
-/// Fields that a later version wrote are accepted, and are still there after every rewrite.
+/// Fields that a later version wrote are accepted, and every rewrite preserves them.
 ///
 /// Proves: P7.
 #[test]
@@ -232,7 +233,7 @@ fn unknown_fields_are_preserved() {
     }
 }
 
-/// Turns a text in a disk image into another one, or back.
+/// Inverts the top bit of each byte of a text in a disk image. A second call restores the text.
 fn flip(image: &Path, text: &[u8]) {
     let mut bytes = fs::read(image).unwrap();
     let flipped: Vec<u8> = text.iter().map(|byte| byte ^ 0x80).collect();
@@ -250,8 +251,8 @@ fn flip(image: &Path, text: &[u8]) {
     fs::write(image, bytes).unwrap();
 }
 
-/// A record that the disk cannot return now keeps its pool from being opened; nothing is quarantined,
-/// and the volume is there when the disk is well again.
+/// If the disk cannot return a record now, the pool is not opened. Nothing is quarantined, and the
+/// volume is there when the disk works again.
 ///
 /// Proves: P6.
 #[test]
@@ -285,8 +286,8 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
     assert_eq!(second.create(&create("pvc-damaged", SIZE)).unwrap(), volume);
 }
 
-/// The volumes of a pool that is merely away are not deleted; those of one that was declared gone
-/// are, without a restart and after one, and their names are free.
+/// The volumes of an absent pool are not deleted. The volumes of a retired pool are deleted,
+/// without a restart and after one, and their names are free.
 ///
 /// Proves: P10.
 #[test]
@@ -317,7 +318,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
     );
 }
 
-/// To declare another pool gone changes nothing for one that is away.
+/// Retiring another pool changes nothing for an absent one.
 ///
 /// Proves: P10.
 #[test]
@@ -331,8 +332,8 @@ fn only_the_retired_pool_is_gone() {
     assert_eq!(unavailable(&volumes), Some(Unavailable::Absent));
 }
 
-/// A retired pool that turns up after all is left alone until it is adopted, and is then what it
-/// was.
+/// A retired pool that appears again is left alone until it is adopted, and then has its former
+/// contents.
 ///
 /// Proves: P10.
 #[test]
@@ -352,8 +353,8 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
     assert_eq!(volumes.list(0, "").unwrap().objects, [volume]);
 }
 
-/// A pool that is at a path where this node saw one is not gone, and is not retired, whether or
-/// not it is served.
+/// A pool at a path where this node saw it is not absent and is not retired, whether or not it is
+/// served.
 ///
 /// Proves: P10.
 #[test]

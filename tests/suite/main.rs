@@ -1,6 +1,6 @@
 //! The integration tests: one binary, one module for each part of `docs/semantics.md`.
 #![allow(unreachable_pub, missing_debug_implementations)]
-// That is how a test fails.
+// A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod check;

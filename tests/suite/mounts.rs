@@ -1,4 +1,4 @@
-//! What the kernel shows of a published volume, and what is left of it afterwards.
+//! The mounts of a published volume that the kernel shows, and the state after unpublishing.
 
 mod isolation;
 mod late;
@@ -28,7 +28,7 @@ fn mounts_at(path: &Path) -> Vec<BTreeSet<String>> {
         .collect()
 }
 
-/// Mounts something in memory, as a pod or an operator might.
+/// Mounts a tmpfs, as a pod or an operator might.
 fn mount_tmpfs(at: &Path) {
     run(Command::new("mount")
         .args(["-t", "tmpfs", "others"])

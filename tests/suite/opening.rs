@@ -1,4 +1,4 @@
-//! Pools that are opened while they are asked, and what keeps two of them, or two volumes, apart.
+//! Requests to pools that are being opened, and the separation of two pools or two volumes.
 
 use std::fs;
 use std::process::Command;
@@ -21,8 +21,8 @@ use support::{Fakes, Node, create, eventually, names, publish};
 
 const MIB: u64 = 1 << 20;
 
-/// While a pool is being opened a volume of its own is never made twice and never `NOT_FOUND`,
-/// which to a delete would mean success.
+/// While a pool is being opened, its volume is never made twice and never `NOT_FOUND`, because
+/// `NOT_FOUND` would mean success to a delete.
 ///
 /// Proves: V2.
 #[test]
@@ -48,7 +48,7 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
             }
             match volumes.create(&relabelled) {
                 Ok(found) => break assert_eq!(found, volume, "round {round}"),
-                // RESOURCE_EXHAUSTED would have another node make it.
+                // After RESOURCE_EXHAUSTED another node would make the volume.
                 Err(error) => {
                     let code = error.code(Operation::CreateVolume);
                     assert!(matches!(code, Code::Unavailable | Code::Aborted), "{error}");
@@ -61,8 +61,8 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
     }
 }
 
-/// A target that another volume took over is that volume's alone: deleting the first one forgets
-/// nothing of the second.
+/// A target that another volume took over belongs only to that volume. Deleting the first volume
+/// removes no record of the second.
 ///
 /// Proves: M3.
 #[test]
@@ -93,8 +93,8 @@ fn a_target_taken_over_protects_its_new_volume() {
     volumes.delete(&second).unwrap();
 }
 
-/// The size of a deleted volume stays promised until its space is free, and what resists, at any
-/// depth, holds up nothing else.
+/// The size of a deleted volume stays reserved until its space is free. An entry that resists
+/// removal, at any depth, delays nothing else.
 ///
 /// Proves: G8.
 #[test]
@@ -105,7 +105,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
     let fakes = Fakes::planned(move |step, name| {
         let resists = match step {
             Step::Unlink => name == "stubborn",
-            // Where what is too deep is moved to.
+            // Entries that are too deep are moved to a name with this prefix.
             Step::Rename => name.to_string_lossy().starts_with("deep-"),
             _ => false,
         };
@@ -117,7 +117,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
     });
     let volumes = node.volumes(&fakes);
     let pool = &volumes.pools()[0];
-    // Little enough for other data on the disk not to decide.
+    // Small enough that other data on the disk has no influence.
     let size = pool.available().unwrap().0 / 4;
     let data = |name: &str| {
         let volume = volumes.create(&create(name, size)).unwrap();
@@ -155,8 +155,6 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
     volumes.create(&create("d", size * 3)).unwrap();
 }
 
-/// A copy of a pool's disk is not served beside the original.
-///
 /// Proves: P3.
 #[test]
 fn a_copied_pool_is_not_served_beside_the_original() {

@@ -1,4 +1,4 @@
-//! Pools: how one is made and recognised, what is trusted on its disk and what is not.
+//! Pools: how they are made and recognised, and which parts of their disks are trusted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ fn edit(path: &Path, from: &str, to: &str) {
     fs::write(path, text.replace(from, to)).unwrap();
 }
 
-/// A volume survives a restart whole: record, owner, mode and place.
+/// A volume survives a restart completely: record, owner, mode and path.
 ///
 /// Proves: D10.
 #[test]
@@ -55,8 +55,8 @@ fn a_volume_survives_a_restart() {
     assert_eq!(node.names("volumes"), [directory]);
 }
 
-/// The pool's own directories are closed to everybody but root, a volume's `data/` has exactly
-/// the mode of its class.
+/// Only root can enter the pool's own directories. A volume's `data/` has exactly the mode of its
+/// class.
 ///
 /// Proves: P4.
 #[test]
@@ -77,7 +77,7 @@ fn the_pools_directories_are_private() {
     }
 }
 
-/// A pool is never made where something else is, nor where a pool was before.
+/// A pool is never made where other data is, or where a pool was before.
 ///
 /// Proves: P1.
 #[test]
@@ -191,7 +191,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
 
     let node = Node::new();
     fs::create_dir(node.pool().join("lost+found")).unwrap();
-    // What an init that was interrupted leaves behind.
+    // The files that an interrupted init leaves behind.
     for left in [
         "volumes",
         "snapshots",
@@ -227,7 +227,7 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     );
 }
 
-/// A pool is served by one server at a time; where every pool is taken there is nothing to do.
+/// One server at a time serves a pool. A second server fails to load while others have all its pools.
 ///
 /// Proves: P3.
 #[test]
@@ -244,7 +244,7 @@ fn a_second_server_on_the_same_pool_is_refused() {
     second.stop();
 }
 
-/// What cannot be trusted is left alone and reported, its space stays counted, its id is
+/// Data that cannot be trusted is left alone and reported. Its space stays counted, its id is
 /// refused, and everything else is served.
 ///
 /// Proves: P9.
@@ -347,7 +347,7 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
 }
 
 /// All used space is reserved for a quarantined tree until the tree is measured, and the pool does
-/// not wait for that.
+/// not wait for the measurement.
 ///
 /// Proves: P9.
 #[test]
@@ -385,7 +385,8 @@ fn a_quarantined_tree_is_measured_in_the_background() {
     assert!(pool.status().available > unmeasured.available);
 }
 
-/// Two directories with one id are both quarantined; a name that is not ours is, too.
+/// Two directories with one id are both quarantined, and so is a directory whose name is not the
+/// driver's.
 ///
 /// Proves: P9.
 #[test]
@@ -417,7 +418,7 @@ fn twins_and_strangers_are_quarantined() {
     assert_eq!(node.names("volumes").len(), 3);
 }
 
-/// What was being built when the server died is nobody's: at the next start it is reclaimed.
+/// A directory in staging belongs to no volume after the server died: the next start reclaims it.
 ///
 /// Proves: R3.
 #[test]
@@ -437,7 +438,7 @@ fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
     node.wait_for_trash();
 }
 
-/// A deleted volume is gone from sight at once and its space comes back in the background.
+/// A deleted volume disappears at once, and its space is reclaimed in the background.
 ///
 /// Proves: R2.
 #[test]
@@ -460,8 +461,8 @@ fn a_deleted_volume_is_reclaimed() {
     node.wait_for_trash();
 }
 
-/// A pool that goes away while it is served becomes unavailable and comes back without a restart; what is
-/// known to live in it is not made elsewhere.
+/// A pool that disappears while it is served becomes unavailable and comes back without a restart.
+/// Its known volumes are not made elsewhere.
 ///
 /// Proves: DK1.
 #[test]
@@ -509,7 +510,7 @@ fn a_pool_that_goes_away_comes_back() {
     volumes.create(&create("pvc-2", MIB)).unwrap();
 }
 
-/// The memory of which pool each path held is never guessed: if it cannot be read, the server
+/// The driver never guesses which pool each path held. If that record cannot be read, the server
 /// does not start.
 ///
 /// Proves: P2.

@@ -1,4 +1,4 @@
-//! The command, with a server at work or without.
+//! The command, with and without a running server.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -25,7 +25,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// The findings of a level in what was printed as JSON, with what they are about.
+/// The findings of a level in the JSON output, each with its subject.
 fn found<'a>(report: &'a Value, level: &str) -> Vec<(&'a str, &'a str)> {
     let findings = report["findings"].as_array().unwrap().iter();
     let found = findings.filter(|finding| finding["level"] == level);
@@ -35,8 +35,8 @@ fn found<'a>(report: &'a Value, level: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Beside a server at work nothing is changed and no lock is taken, and where all is well the exit
-/// code is 0 whatever is noted; the lines say the same as the JSON.
+/// Beside a running server, the command changes nothing and takes no lock. If nothing is wrong, the
+/// exit code is 0, with any notes. The lines say the same as the JSON.
 ///
 /// Proves: T1.
 #[tokio::test]
@@ -82,8 +82,8 @@ async fn a_look_beside_a_server_changes_nothing() {
     );
 }
 
-/// A script learns by exit code 1 that something is wrong, with whichever pool, and by 64 that it
-/// asked wrongly.
+/// Exit code 1 reports to a script that something is wrong with any pool, and 64 that its arguments
+/// are invalid.
 ///
 /// Proves: T2.
 #[test]
@@ -111,7 +111,8 @@ fn the_exit_code_tells_wrong_from_well() {
     }
 }
 
-/// What the server remembers of a path is held against what is there, and nothing is remembered.
+/// The command compares the server's record of each path with the present pool, and records nothing
+/// itself.
 ///
 /// Proves: T4.
 #[test]

@@ -1,4 +1,4 @@
-//! Limits, numbers and what is charged, on btrfs.
+//! Limits, quota ids and charges, on btrfs.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ use support::loops::run;
 use support::picture::with_times;
 use support::require;
 
-/// Every limit that is not as its record says, and every number that no volume has, is told of; a
-/// start mends what it can, and nothing is left to tell.
+/// Every limit that differs from its record, and every quota id without a volume, is reported. A
+/// start repairs the limits, and nothing is left to report.
 ///
 /// Proves: T4.
 #[test]
@@ -31,7 +31,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     let left = (1 << 30) + 7;
     rig.qgroup(&["create"], left);
     rig.qgroup(&["limit", "3M"], left);
-    // Not one of the driver's.
+    // Outside the range of the driver's quota ids.
     rig.qgroup(&["create"], 5);
 
     let before = with_times(&rig.node.pool());
@@ -64,13 +64,13 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     assert_limits_are_well(&look_at(&rig.node.pool()));
 }
 
-/// The commands of a remedy, which are for subvolumes.
+/// Runs the commands of a remedy that applies to subvolumes.
 fn follow_for_subvolume(found: &Finding) {
     let remedy = found.remedy.as_ref().unwrap();
     follow(remedy.strip_prefix("if it is a subvolume, ").unwrap(), ";");
 }
 
-/// The qgroup that a subvolume has by itself.
+/// The subvolume's own qgroup, of level 0.
 fn qgroup_of(subvolume: &Path) -> String {
     let output = Command::new("btrfs")
         .args(["inspect-internal", "rootid"])
@@ -80,8 +80,8 @@ fn qgroup_of(subvolume: &Path) -> String {
     format!("0/{}", root.trim())
 }
 
-/// Quota ids that cannot be trusted are told of as a start finds them; those whose data is charged
-/// elsewhere are mended by the commands given.
+/// Quota ids that cannot be trusted are reported as a start finds them. The given commands repair
+/// those whose data is charged elsewhere.
 ///
 /// Proves: T4.
 #[test]
@@ -124,8 +124,8 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     assert_eq!(rig.driver().pools()[0].status().quarantined, 0);
 }
 
-/// A subvolume in a volume that is not charged to it is found, and charged to it again by the
-/// commands given.
+/// A subvolume in a volume that is not charged to the volume is found, and the given commands
+/// charge it to the volume again.
 ///
 /// Proves: T4.
 #[test]
@@ -152,7 +152,8 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
     assert_well(&look_at(&rig.node.pool()));
 }
 
-/// What cannot be trusted is told of with path and reason, and a copy that is charged to a volume.
+/// Quarantined entries are reported with path and reason, and so is a copy that is charged to a
+/// volume.
 ///
 /// Proves: T4.
 #[test]
@@ -170,7 +171,7 @@ fn what_is_quarantined_is_told_with_its_path() {
     assert_eq!(lost.volume, Some(below(&rig, "other")));
     assert!(lost.remedy.as_ref().unwrap().contains("volume.json"));
 
-    // Of the volume whose data it is, nothing is left but the record.
+    // Only the record is left of the volume that owns the data.
     let id = rig.quota_id("pvc").to_string();
     let record = fs::read_to_string(rig.directory("pvc").join("volume.json")).unwrap();
     fs::write(

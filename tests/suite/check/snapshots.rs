@@ -1,4 +1,4 @@
-//! Snapshots, and what is made of them, on btrfs.
+//! Snapshots and their copies, on btrfs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use support::{create, names};
 
 const HELD: usize = 8 << 20;
 
-/// A volume with a file in it, a snapshot of that, a volume made of the snapshot, and one made of
-/// the volume.
+/// A volume with a file in it, a snapshot of the volume, a volume made from the snapshot, and a
+/// clone of the volume.
 fn copied() -> Rig {
     let rig = Rig::new();
     let volume = rig.make("original", SIZE);
@@ -43,15 +43,15 @@ fn copied() -> Rig {
     rig
 }
 
-/// The directory of the one snapshot, below the pool.
+/// The directory of the only snapshot, below the pool.
 fn snapshot(rig: &Rig) -> PathBuf {
     let snapshots = names(&rig.node.pool().join("snapshots"));
     assert_eq!(snapshots.len(), 1, "{snapshots:?}");
     PathBuf::from("snapshots").join(&snapshots[0])
 }
 
-/// Copies share what their original is charged for, and nothing is amiss with that, also when all
-/// of it was written anew.
+/// Copies share the bytes that are charged to their original. That is not wrong, also after all of
+/// it was written anew.
 ///
 /// Proves: T4.
 #[test]
@@ -67,8 +67,8 @@ fn a_pool_with_snapshots_and_copies_is_well() {
     }
 }
 
-/// A snapshot that is limited is told of like a volume, one without a record with the file that is
-/// missing and the place to move it out of.
+/// A snapshot with a limit is reported like a volume. One without a record is reported with the
+/// missing file and the directory from which to move it.
 ///
 /// Proves: T4.
 #[test]
@@ -100,8 +100,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
     assert_eq!(of_level(&report, Level::Wrong).len(), 1, "{report:#?}");
 }
 
-/// What is used, what is charged for it and what copies keep of it is told by the commands, as far as
-/// the kernel counts it.
+/// The commands show used, charged and retained bytes, as far as the kernel counts them.
 ///
 /// Proves: T11.
 #[test]

@@ -1,4 +1,4 @@
-//! Who sees what: data everywhere the volume is, mounts nowhere else.
+//! Visibility: data is visible at every target of the volume, mounts only at their own place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use support::require;
 use support::server::Server;
 use support::{Node, names};
 
-/// What is written through one target is read through the other, and is in the volume's `data/`.
+/// Data that is written through one target can be read through the other, and is in the volume's
+/// `data/`.
 ///
 /// Proves: M5.
 #[tokio::test]
@@ -45,8 +46,9 @@ fn data_of(pool: &Path) -> PathBuf {
     volumes.join(names(&volumes).remove(0)).join("data")
 }
 
-/// What a pod mounts inside its volume appears neither in the pool nor at another target, and what
-/// the host mounts in the pool appears at no target, though both mounts be shared.
+/// A mount that a pod makes inside its volume appears neither in the pool nor at another target. A
+/// mount that the host makes in the pool appears at no target. This is true even if both mounts are
+/// shared.
 ///
 /// Proves: M5.
 #[tokio::test]
@@ -92,7 +94,7 @@ async fn mounts_inside_a_volume_stay_where_they_are() {
     umount(&kubelet);
 }
 
-/// What is mounted in a volume's `data/` when it is published is not seen at the target.
+/// A mount in a volume's `data/` at the time of the publish is not visible at the target.
 ///
 /// Proves: M5.
 #[tokio::test]
@@ -110,8 +112,8 @@ async fn a_mount_in_the_pool_is_not_published() {
     umount(&inner);
 }
 
-/// The kubelet's bind of a directory inside a volume is no publication: it holds up no delete, and
-/// what it shows is not followed when the volume is reclaimed.
+/// The kubelet's bind mount of a directory inside a volume is not a publication. It delays no
+/// delete, and the reclaimer does not follow it.
 ///
 /// Proves: R1.
 #[tokio::test]

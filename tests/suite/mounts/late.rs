@@ -1,4 +1,4 @@
-//! Publishes that hang on their disk, and the unpublishing of their targets meanwhile.
+//! Publish calls that hang on their disk, and unpublish calls for their targets meanwhile.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use support::{Fakes, Node, Running, create, eventually, names, publish};
 
-/// Mounts whose disk hangs whoever asks it, as often as is wanted.
+/// A mounter whose disk hangs any caller, as often as the test sets `WillHang`.
 #[derive(Debug, Default)]
 struct Hanging {
     mounts: FakeMounter,
@@ -24,9 +24,9 @@ struct Hanging {
 enum State {
     #[default]
     Answers,
-    /// It will hang the next who asks.
+    /// The next caller will hang.
     WillHang,
-    /// It hangs somebody.
+    /// A caller hangs.
     Hangs,
 }
 
@@ -40,7 +40,7 @@ impl Hanging {
         *self.state.lock().unwrap() == State::Hangs
     }
 
-    /// Asks the disk.
+    /// Accesses the disk.
     fn ask(&self) {
         let mut state = self.state.lock().unwrap();
         if *state == State::WillHang {
@@ -84,7 +84,8 @@ impl Mounter for Hanging {
     }
 }
 
-/// Lets the disk answer, also when the test fails: its thread is waited for.
+/// Lets the disk answer on drop, also when the test fails, because the scope waits for the hanging
+/// thread.
 struct LetGo<'a>(&'a Hanging);
 
 impl Drop for LetGo<'_> {
@@ -105,8 +106,8 @@ fn rig(node: &Node) -> (Arc<Hanging>, Running, String) {
     (disk, driver, id)
 }
 
-/// Publishes while the disk hangs, unpublishes meanwhile, and asserts that both end well: nothing is
-/// mounted, and nothing is left of the target.
+/// Publishes while the disk hangs, unpublishes meanwhile, and asserts that both end well: nothing
+/// is mounted, and the target is removed.
 fn overtake(node: &Node, disk: &Hanging, driver: &Running, id: &str) {
     let target = node.target("pod");
     disk.set(State::WillHang);
@@ -126,8 +127,8 @@ fn overtake(node: &Node, disk: &Hanging, driver: &Running, id: &str) {
     assert!(names(target.parent().unwrap()).is_empty());
 }
 
-/// A publish that hangs on its disk does not hold up the unpublishing of its target, and mounts
-/// nothing when the disk answers after that.
+/// A publish that hangs on its disk does not delay the unpublish of its target, and mounts nothing
+/// when the disk answers after that.
 ///
 /// Proves: U2.
 #[test]
@@ -141,7 +142,7 @@ fn a_publish_that_hangs_is_overtaken_by_its_unpublish() {
     driver.delete(&id).unwrap();
 }
 
-/// So is a publish that is repeated, whose disk hangs while it compares what is mounted already.
+/// The same for a repeated publish, whose disk hangs while the driver compares the present mount.
 ///
 /// Proves: U2.
 #[test]

@@ -17,7 +17,7 @@ use support::messages::{capability, publish, publish_with, refused};
 use support::require;
 use support::server::Server;
 
-/// What is asked for, and what mountinfo shows on a disk mounted with the defaults.
+/// The requested options, and the options that mountinfo shows on a disk mounted with the defaults.
 #[rustfmt::skip]
 const OPTIONS: &[(&[&str], &str)] = &[
     (&[], "rw,relatime"),
@@ -43,8 +43,8 @@ fn options(text: &str) -> BTreeSet<String> {
     text.split(',').map(str::to_owned).collect()
 }
 
-/// Every mount option that is accepted is on the mount, and no other: the kernel's mount table
-/// shows it, on every filesystem, and `ValidateVolumeCapabilities` confirms it.
+/// Every accepted mount option is on the mount, and no other. The kernel's mount table shows it on
+/// every filesystem, and `ValidateVolumeCapabilities` confirms it.
 ///
 /// Proves: M1.
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn every_mount_option_is_honoured() {
     }
 }
 
-/// What is not asked for stays as the pool's own mount has it; what is asked for wins.
+/// An option of the pool's own mount stays unless the request sets it. The request wins.
 ///
 /// Proves: M1.
 #[tokio::test]
@@ -95,8 +95,8 @@ async fn the_pools_own_options_stay_unless_asked() {
     }
 }
 
-/// However a volume is published for reading alone, a write through that mount fails with EROFS,
-/// while another target may write.
+/// By each way to publish a volume read-only, a write through that mount fails with EROFS, while
+/// another target can write.
 ///
 /// Proves: M1.
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn a_read_only_publish_refuses_a_write() {
     }
 }
 
-/// The restrictions hold for what a pod does: no program runs, no link is followed.
+/// The restrictions apply to the pod: no program runs, and no link is followed.
 ///
 /// Proves: M1.
 #[tokio::test]
@@ -162,8 +162,6 @@ async fn restrictions_bind_the_pod() {
     assert!(fs::read(bound.join("link")).is_err());
 }
 
-/// A publish that is repeated finds its mount and makes no second one.
-///
 /// Proves: M3.
 #[tokio::test]
 async fn a_publish_that_is_repeated_mounts_once() {
@@ -183,8 +181,8 @@ async fn a_publish_that_is_repeated_mounts_once() {
     }
 }
 
-/// A target where the volume is mounted otherwise, or something else is, is `ALREADY_EXISTS`, and
-/// what is there stays.
+/// A target where the volume is mounted with other options, or where something else is mounted, is
+/// `ALREADY_EXISTS`. The present mount stays.
 ///
 /// Proves: M3.
 #[tokio::test]
@@ -235,8 +233,8 @@ async fn another_mount_at_the_target_is_already_exists() {
     clients.delete(&id).await.unwrap();
 }
 
-/// Of two volumes that are published to one target at the same time one is mounted there, once, and
-/// the other is told so.
+/// If two volumes are published to one target at the same time, one is mounted there, once, and the
+/// call for the other says so.
 ///
 /// Proves: M3.
 #[tokio::test]

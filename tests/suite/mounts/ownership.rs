@@ -1,4 +1,4 @@
-//! Mode and owner of what a pod sees, and who else may reach it.
+//! Mode and owner of a volume as a pod sees it, and access by others.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -15,8 +15,8 @@ use support::{Node, names};
 /// The parameters of a class.
 type Class = &'static [(&'static str, &'static str)];
 
-/// A volume has exactly the mode, uid and gid of its class, by default 0777 and root, whatever the
-/// umask of the server and on every filesystem.
+/// A volume has exactly the mode, uid and gid of its class, by default 0777 and root. The umask of
+/// the server changes nothing, on any filesystem.
 ///
 /// Proves: P4.
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn mode_and_owner_are_exact_whatever_the_umask() {
     }
 }
 
-/// Runs a command as nobody, and says whether it succeeded.
+/// Runs a command as nobody and returns whether it succeeded.
 fn as_nobody(script: &str, path: &Path) -> bool {
     let ids = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let output = Command::new("setpriv")
@@ -73,15 +73,16 @@ fn as_nobody(script: &str, path: &Path) -> bool {
     output.status.success()
 }
 
-/// Any uid in a pod may write to a volume of a class without a mode, while on the node that uid
-/// reaches nothing in the pool, though it knows every name.
+/// Any uid in a pod can write to a volume of a class without a mode. On the node, that uid reaches
+/// nothing in the pool, even if it knows every name.
 ///
 /// Proves: P4.
 #[tokio::test]
 async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
     require!(loop_devices);
     let (node, _server, _clients, _id, target) = one_published().await;
-    // The test's directory is root's alone; what is to be found out is what the pool lets through.
+    // Only root can enter the test's directory. It is opened because the test is about the pool's
+    // own modes.
     fs::set_permissions(node.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(as_nobody("echo mine >\"$1/file\"", &target));
     assert_eq!(fs::metadata(target.join("file")).unwrap().uid(), 65534);
@@ -108,7 +109,7 @@ async fn any_uid_writes_in_the_pod_and_none_on_the_node() {
     assert_eq!(names(&target), ["file"]);
 }
 
-/// The driver's own directories are closed to everybody but root, whatever the umask.
+/// Only root can enter the driver's own directories, with any umask.
 ///
 /// Proves: P4.
 #[tokio::test]

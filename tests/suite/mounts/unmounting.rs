@@ -1,4 +1,4 @@
-//! Disks that the host takes away while the driver serves them, and brings back.
+//! Disks that the host unmounts while the driver serves them, and mounts again.
 
 use std::fs;
 use std::process::Command;
@@ -15,9 +15,10 @@ use support::unavailable::assert_unavailable;
 use support::{Node, eventually, names};
 
 /// The host can unmount a pool's disk while the driver serves it, with a plain umount and with a
-/// volume published: the pool becomes unavailable, its volume is `UNAVAILABLE`, others are refused with
-/// `RESOURCE_EXHAUSTED`, nothing is written under the mount point, unpublishing works; mounted
-/// again, the disk is served without a restart, and holds what it held.
+/// volume published. The pool becomes unavailable, its volume is `UNAVAILABLE`, and new volumes are
+/// refused with `RESOURCE_EXHAUSTED`. Nothing is written under the mount point, and unpublishing
+/// works. When the disk is mounted again, it is served without a restart and has its former
+/// contents.
 ///
 /// Proves: DK1.
 #[tokio::test]
@@ -44,13 +45,13 @@ async fn the_host_may_take_a_disk_away_and_bring_it_back() {
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
         clients.unpublish_soon(&id, &target).await;
         assert_eq!(mounts_at(&target), []);
-        // Only with its last user does a loop device go.
+        // A loop device is removed only with its last user.
         eventually("nothing holds the disk", || disk.device().is_empty());
         assert_eq!(names(disk.path()), Vec::<String>::new(), "{case}");
 
         disk.mount(&[]);
         clients.wait_back(&id).await;
-        // What else is on the disk is remembered no more finely than its metadata changes.
+        // The recorded amount of other data is only as exact as the changes of the disk's metadata.
         let lost = capacity - clients.capacity(&[]).await;
         assert!(lost.abs_diff(64 << 20) < 16 << 20, "{case}: {lost}");
         clients.publish(publish(&id, &target)).await.unwrap();
@@ -67,8 +68,8 @@ async fn kept_on_disk() -> (Node, LoopMount, Server, Clients, String) {
     (node, disk, server, clients, id)
 }
 
-/// Unpublishing works when the disk was pulled away from under the pool, before and after the
-/// driver notices, and in a driver that has never seen it.
+/// Unpublishing works when the disk was removed from under the pool: before and after the driver
+/// notices, and in a driver that has never seen the disk.
 ///
 /// Proves: U2.
 #[tokio::test]
@@ -104,7 +105,8 @@ async fn unpublish_needs_no_healthy_pool() {
     assert_eq!(names(disk.path()), Vec::<String>::new());
 }
 
-/// A disk that comes back with a volume still published knows so: the volume is not deleted.
+/// When a disk comes back with a volume still published, the driver knows the publication and does
+/// not delete the volume.
 ///
 /// Proves: U5.
 #[tokio::test]
@@ -114,7 +116,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
     let target = node.target("pod");
     clients.publish(publish(&id, &target)).await.unwrap();
     disk.unmount();
-    // The server that starts without the disk cannot know whose the mount is.
+    // The server that starts without the disk cannot know to which volume the mount belongs.
     let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
     disk.mount(&[]);
     clients.wait_back(&id).await;
@@ -125,7 +127,7 @@ async fn publications_are_known_again_when_a_disk_is_back() {
     clients.delete(&id).await.unwrap();
 }
 
-/// A pool that turns read-only becomes unavailable, and is well again when it is writable.
+/// A pool that becomes read-only is unavailable, and is available again when it is writable.
 ///
 /// Proves: DK4.
 #[tokio::test]

@@ -15,7 +15,8 @@ use support::server::Server;
 use support::skip;
 use support::{Node, fuse, names};
 
-/// Unpublishing may be repeated, and a target that was never published or is gone already is fine.
+/// Unpublishing can be repeated. A target that was never published, or was removed already, is
+/// accepted.
 ///
 /// Proves: U1.
 #[tokio::test]
@@ -51,11 +52,10 @@ async fn an_unpublish_that_is_repeated_is_fine() {
     assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
 }
 
-/// Something that gets in the way of unmounting a target.
+/// Adds an obstacle to unmounting a target.
 type Burden = fn(&Path);
 
-/// Whatever is stacked on the target or mounted below it, by the pod or anybody, is unmounted with
-/// it.
+/// All mounts on the target or below it, by the pod or by others, are unmounted with it.
 ///
 /// Proves: U1.
 #[tokio::test]
@@ -98,8 +98,8 @@ async fn everything_mounted_at_and_below_the_target_goes() {
     clients.delete(&id).await.unwrap();
 }
 
-/// Files that lie in the target beneath the mount are not deleted: `ALREADY_EXISTS`, until somebody
-/// removes them.
+/// Files in the target beneath the mount are not deleted: `ALREADY_EXISTS`, until somebody removes
+/// them.
 ///
 /// Proves: U4.
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn a_leaf_that_is_not_empty_is_not_deleted() {
     clients.delete(&id).await.unwrap();
 }
 
-/// A target in use is `UNAVAILABLE` and stays published; once it is free, unpublishing works.
+/// A target in use is `UNAVAILABLE` and stays published. When it is free, unpublishing works.
 ///
 /// Proves: U4.
 #[tokio::test]
@@ -147,7 +147,7 @@ async fn a_busy_target_is_unavailable_until_it_is_free() {
     clients.delete(&id).await.unwrap();
 }
 
-/// The target of one volume is not unpublished in the name of another: `NOT_FOUND`, and it stays.
+/// The target of one volume is not unpublished with the id of another: `NOT_FOUND`, and it stays.
 ///
 /// Proves: U4.
 #[tokio::test]
@@ -165,8 +165,8 @@ async fn anothers_target_is_not_unpublished() {
     clients.unpublish(&id, &target).await.unwrap();
 }
 
-/// A filesystem that hangs whoever asks it anything, mounted over the target or below it, hangs no
-/// unpublish.
+/// A filesystem that hangs every access, mounted over the target or below it, does not make
+/// unpublishing hang.
 ///
 /// Proves: U2.
 #[tokio::test]
@@ -221,8 +221,8 @@ async fn odd_targets_are_known_after_a_restart() {
     }
 }
 
-/// Where the kubelet's directory is reached by a link, a target may be spelled by the link or by
-/// what it points to, and both mean the same.
+/// If the kubelet's directory is reached by a link, a target can be spelled by the link or by its
+/// destination. Both mean the same target.
 ///
 /// Proves: M6.
 #[tokio::test]
