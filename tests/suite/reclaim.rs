@@ -1,5 +1,5 @@
-//! Reclaiming what pods leave behind: everything in a deleted volume goes, whatever it is, and
-//! nothing outside it.
+//! Reclaiming volumes after pods: every entry in a deleted volume is removed, and nothing outside
+//! it.
 
 mod fixture;
 
@@ -34,7 +34,7 @@ fn enter(dir: impl AsFd, name: &str) -> OwnedFd {
     rustix::fs::openat(&dir, name, flags, Mode::empty()).unwrap()
 }
 
-/// A chain of directories, a file in each; the deepest.
+/// Makes a chain of directories with a file in each, and returns the deepest.
 fn dig(from: &Path, first: &str, levels: usize) -> OwnedFd {
     let mut dir = OwnedFd::from(std::fs::File::open(from).unwrap());
     for level in 0..levels {
@@ -50,7 +50,7 @@ const LONG: &str = concat!(
     "levels-are-longer-than-any-path----"
 );
 
-/// A tree deeper than any path may be long is reclaimed to its bottom.
+/// A tree deeper than the longest possible path is reclaimed to its bottom.
 ///
 /// Proves: R8.
 #[test]
@@ -71,8 +71,8 @@ fn a_tree_of_any_depth_is_reclaimed() {
     fixture.reclaims("pvc");
 }
 
-/// Links in a volume are removed and never followed: what a symbolic link points to and what
-/// shares an inode with a file stays as it is.
+/// Links in a volume are removed and never followed. The destination of a symbolic link, and other
+/// links to the inode of a file, stay as they are.
 ///
 /// Proves: R8.
 #[test]
@@ -98,7 +98,7 @@ fn what_links_point_to_is_not_touched() {
     assert!(names(&fixture.pool).contains(&"volumes".to_owned()));
 }
 
-/// FIFOs and sockets are removed without being opened, which could block for ever.
+/// FIFOs and sockets are removed without being opened, because opening could block for ever.
 ///
 /// Proves: R8.
 #[test]
@@ -111,7 +111,8 @@ fn fifos_and_sockets_are_reclaimed() {
     fixture.reclaims("pvc");
 }
 
-/// Device nodes are removed without being opened, which could start something.
+/// Device nodes are removed without being opened, because opening could start an action of the
+/// device.
 ///
 /// Proves: R8.
 #[test]
@@ -134,8 +135,8 @@ fn device_nodes_are_reclaimed() {
     fixture.reclaims("pvc");
 }
 
-/// Any bytes a filesystem takes for a name, the driver's own names among them, and directories
-/// that nobody may enter are reclaimed.
+/// Entries are reclaimed whose names are any bytes that the filesystem accepts, the driver's own
+/// names among them. Directories that nobody may enter are reclaimed, too.
 ///
 /// Proves: R8.
 #[test]
@@ -167,7 +168,7 @@ fn entries_of_any_name_and_mode_are_reclaimed() {
     fixture.reclaims("pvc");
 }
 
-/// A directory with very many entries is reclaimed whole, and every entry is counted.
+/// A directory with very many entries is reclaimed completely, and every entry is counted.
 ///
 /// Proves: R8.
 #[test]
@@ -186,7 +187,7 @@ fn a_directory_of_many_entries_is_reclaimed() {
     );
 }
 
-/// Files and directories that a pod made immutable or append-only are reclaimed, however deep, and
+/// Files and directories that a pod made immutable or append-only are reclaimed at any depth,
 /// without waiting for another attempt.
 ///
 /// Proves: R8.
@@ -213,17 +214,18 @@ fn protected_files_and_directories_are_reclaimed() {
     }
     protected.push(std::fs::File::open(&data).unwrap().into());
     for (turn, file) in protected.iter().enumerate() {
-        // A file has flags of its own already, on ext4 that of its extents.
+        // A file may have flags already; on ext4 it has the one for extents.
         let before = rustix::fs::ioctl_getflags(file).unwrap_or(IFlags::empty());
         if let Err(errno) = rustix::fs::ioctl_setflags(file, before | FLAGS[turn % 2].1) {
-            // The first one tells: nothing is protected yet.
+            // If it fails, it fails for the first file, and nothing is protected yet.
             assert_eq!(turn, 0, "{errno}");
             skip!("this filesystem or user cannot protect files: {errno}");
         }
     }
     drop(protected);
     fixture.reclaims("pvc");
-    // Each file once as it was, and once with its and its directory's flags cleared.
+    // One attempt for each file as it was, and one with the flags of the file and its directory
+    // cleared.
     assert_eq!(attempts.load(Ordering::Relaxed), 2 * FLAGS.len());
 }
 
@@ -236,8 +238,8 @@ fn mount_memory(at: &Path) {
     rustix::mount::mount("rootcellar-test", at, "tmpfs", MountFlags::empty(), None).unwrap();
 }
 
-/// What somebody mounted inside a volume is not entered: the mount point resists until it is
-/// unmounted, and everything else is reclaimed meanwhile.
+/// A mount inside a volume is not entered. The mount point resists removal until it is unmounted,
+/// and everything else is reclaimed meanwhile.
 ///
 /// Proves: R9.
 #[test]
@@ -267,8 +269,8 @@ fn mounts_inside_a_volume_are_not_entered() {
     fixture.is_clean();
 }
 
-/// A file of the volume that is bind-mounted elsewhere, as the kubelet does for a subPath, keeps
-/// nothing from being reclaimed, and neither does a mount that only another namespace has.
+/// A bind mount of a file of the volume elsewhere, as the kubelet makes for a subPath, does not
+/// prevent reclaiming. A mount in another namespace does not either.
 ///
 /// Proves: R9.
 #[test]
@@ -302,8 +304,8 @@ fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
     rustix::mount::unmount(&elsewhere, UnmountFlags::empty()).unwrap();
 }
 
-/// What a driver that ended left in the trash, half reclaimed or not at all, the next one
-/// reclaims.
+/// Entries that a driver left in the trash when it ended, partly reclaimed or not at all, are
+/// reclaimed by the next driver.
 ///
 /// Proves: R3.
 #[test]
@@ -349,8 +351,8 @@ fn reclaiming_goes_on_after_a_restart() {
     fixture.is_clean();
 }
 
-/// What resists is reported and tried again, ever more rarely; everything else in the same volume
-/// and in others is reclaimed meanwhile, and the pool stays well.
+/// An entry that resists removal is reported and tried again at growing intervals. Meanwhile
+/// everything else in the same volume and in others is reclaimed, and the pool stays available.
 ///
 /// Proves: R3.
 #[test]
@@ -384,7 +386,7 @@ fn what_resists_stops_nothing_else() {
     }
 }
 
-/// A volume whose directory somebody took away by hand can be deleted, and nothing waits for it.
+/// A volume whose directory somebody removed by hand can be deleted, and nothing waits for it.
 ///
 /// Proves: R2.
 #[test]
@@ -451,7 +453,7 @@ fn a_removal_that_an_unavailable_pool_ended_goes_on() {
     drop(opened);
     eventually("the file is removed", || names(&data).is_empty());
     std::fs::rename(&away, &fixture.pool).unwrap();
-    // The ended removal holds the lock of the pool for a moment.
+    // The ended removal has the lock of the pool for a moment.
     eventually("the pool is served", || {
         fixture.driver().check_pools();
         fixture.status().unavailable.is_none()
@@ -460,7 +462,7 @@ fn a_removal_that_an_unavailable_pool_ended_goes_on() {
     assert!(quota.limits().is_empty(), "{:?}", quota.limits());
 }
 
-/// What is reclaimed before its delete is answered does not wait for ever in the numbers.
+/// An entry that is reclaimed before its delete is answered does not stay in the counters for ever.
 ///
 /// Proves: G8.
 #[test]
@@ -475,7 +477,7 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
         let _opened = Opened(&gate);
         fixture.delete("first");
         eventually("the reclaimer is at work", || gate.holds("held"));
-        // The reason for another round, which finds the second before its delete has ended.
+        // This starts another pass, which finds the second volume before its delete has ended.
         fixture.delete("third");
         gate.shut("");
         scope.spawn(|| fixture.delete("second"));
@@ -486,8 +488,8 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
     fixture.is_clean();
 }
 
-/// What waits in the trash is never taken for data that was there before the pool: its room can be
-/// promised again once it is reclaimed.
+/// Data in the trash is never taken for data that was there before the pool. Its space can be
+/// reserved again once it is reclaimed.
 ///
 /// Proves: G8.
 #[test]
@@ -505,7 +507,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
     std::fs::write(make(&driver, &pool, "second").join("in second"), large).unwrap();
     delete(&driver, "first");
     eventually("the first is at hand", || gate.holds("in first"));
-    // The round that is under way ends with nothing left of what it knew.
+    // This makes the pass under way discard its measurement.
     delete(&driver, "second");
     gate.open(|name| name == "in first");
     eventually("the second is at hand", || gate.holds("in second"));
@@ -513,15 +515,15 @@ fn the_room_of_what_is_reclaimed_comes_back() {
     gate.open(|_| true);
     support::wait_for_trash(&pool);
     let room = SIZE - SIZE / 100 - MIB;
-    // A process that another test begins holds every open file for a moment.
+    // A process that another test begins has every open file for a moment.
     eventually("the room is back", || {
         let available = driver.pools()[0].available().unwrap();
         (Bytes(room - MIB)..=Bytes(room)).contains(&available)
     });
 }
 
-/// A volume that is created while the reclaimer measures the empty pool is never taken for data of
-/// others.
+/// A volume that is created while the reclaimer measures the empty pool is never taken for other
+/// data.
 ///
 /// Proves: G8.
 #[test]
@@ -560,7 +562,7 @@ fn a_volume_created_during_the_measurement_is_not_other_data() {
     );
 }
 
-/// An empty pool notices that others gave space back, though no call asks for it.
+/// An empty pool notices that other data was removed from its disk, without any call.
 ///
 /// Proves: G8.
 #[test]

@@ -1,4 +1,5 @@
-//! The calls of the CO over the real socket: what each accepts, answers and refuses, by which code.
+//! The calls of the CO over the real socket: accepted requests, answers, and refusals with their
+//! codes.
 
 mod access;
 mod capacity;
@@ -12,7 +13,7 @@ mod surface;
 use support::memory::MemoryNode;
 use support::server::{Clients, Server};
 
-/// A node with these pools in memory, where every byte is accounted for, and its driver.
+/// A node with these pools in memory, where every byte is counted, and its driver.
 async fn serve(pools: &[&str]) -> (MemoryNode, Server, Clients) {
     let node = MemoryNode::new(pools);
     let server = Server::start_with(&node, &node.options()).await;

@@ -1,4 +1,4 @@
-//! `docs/semantics.md`, "Sizes", on btrfs with simple quota; XFS and ext4 are in `tests/quota`.
+//! `docs/semantics.md`, "Sizes", on btrfs with simple quota. XFS and ext4 are in `tests/quota`.
 
 mod new_pools;
 mod promises;
@@ -25,7 +25,8 @@ use support::require;
 use support::{Fakes, Node, Running, create, eventually, names, publish};
 
 pub const SIZE: Bytes = Bytes(32 << 20);
-/// What metadata may take of a volume's size, and how far writes in flight are counted ahead.
+/// The part of a volume's size that metadata may take, and that the kernel may charge early for
+/// writes in flight.
 const LEEWAY: u64 = 2 << 20;
 
 /// A pool on a btrfs with simple quota.
@@ -73,7 +74,7 @@ impl Rig {
         })
     }
 
-    /// The qgroups of level 1 that the kernel knows, with their limits.
+    /// The qgroups of level 1 in the kernel, with their limits.
     fn qgroups(&self) -> Vec<(u64, String)> {
         let qgroups = self.base.qgroups().into_iter();
         qgroups.map(|found| (found.id, found.limit)).collect()
@@ -96,7 +97,7 @@ impl Rig {
 
 support::extends!(Rig, base: DriverNode);
 
-/// Writes until it fails; how much was written before.
+/// Writes until a write fails, and returns the number of bytes written before.
 fn fill(path: &Path) -> u64 {
     let is_full = |error: std::io::Error| {
         let full = [nix::libc::EDQUOT, nix::libc::ENOSPC];
@@ -105,7 +106,7 @@ fn fill(path: &Path) -> u64 {
     };
     let mut file = match File::create(path) {
         Ok(file) => file,
-        // A full btrfs has no room for a name either.
+        // A full btrfs has no free space for a name either.
         Err(error) => {
             is_full(error);
             return 0;
@@ -303,7 +304,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
         rig.make(volume, SIZE);
     }
     let before = rig.qgroups();
-    // The record of one names the other's number.
+    // The record of the second volume names the quota id of the first.
     let number = |volume| rig.quota_id(volume).to_string();
     let (first, second) = (number("first"), number("second"));
     let path = rig.directory("second").join("volume.json");
@@ -315,7 +316,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
     assert!(status.reserved >= Bytes(3 * SIZE.0), "{}", status.reserved);
     assert_eq!(rig.qgroups(), before, "no limit was touched");
 
-    // Restored by hand from a copy: the number is free, and nothing is charged to it.
+    // Restored by hand from a copy: the quota id is free, and nothing is charged to it.
     std::fs::write(&path, record).unwrap();
     let data = rig.data("third");
     run(Command::new("btrfs")
@@ -397,7 +398,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     assert!(enable_quota(disk.path()).unwrap());
     assert!(!enable_quota(disk.path()).unwrap(), "it is on");
     driver.check_pools();
-    // A process that another test begins may hold the lock for a moment.
+    // A process that another test begins may have the lock for a moment.
     eventually("the pool is open", || {
         driver.check_pools();
         driver.pools()[0].why_unavailable().is_none()
@@ -425,7 +426,8 @@ fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
     assert_eq!(rig.driver().enforce(&enforced).unwrap(), Enforced::Before);
 }
 
-/// Reading charges takes time for each volume, so it is done only where the answer needs it.
+/// Reading charges takes time for each volume, so the driver reads them only if the answer needs
+/// them.
 ///
 /// Proves: G2.
 #[test]

@@ -16,7 +16,7 @@ use support::{Fakes, create, eventually, names};
 
 pub const SIZE: u64 = 64 << 20;
 
-/// A kind of pool, by how copies are made in it.
+/// A kind of pool, by the way copies are made in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Btrfs,
@@ -56,7 +56,7 @@ impl Rig {
         }
     }
 
-    /// A request as a class makes it that allows copies where they are needed.
+    /// A request of a class that allows plain copies if they are needed.
     pub fn copy(volume: &str, size: u64, source: SourceId) -> CreateRequest {
         let mut request = create(volume, size);
         request.source = Some(source);
@@ -104,7 +104,7 @@ impl Rig {
 
 support::extends!(Rig, base: DriverNode);
 
-/// Writes a file of so many bytes, durably.
+/// Writes a file of `length` bytes, durably.
 pub fn write(path: &Path, byte: u8, length: u64) -> std::io::Result<()> {
     use std::io::Write;
     let mut file = std::fs::OpenOptions::new()

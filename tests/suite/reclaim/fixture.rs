@@ -1,4 +1,4 @@
-//! A pool whose reclaimer can be held and hindered.
+//! A pool whose reclaimer can be stopped and hindered.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use rootcellar::pool::PoolStatus;
 
 use support::{Fakes, Node, Running, create, directory_of, eventually, names};
 
-/// A node with a loaded pool, and a directory beside the pool that nothing may touch.
+/// A node with a loaded pool, and a directory beside the pool that the driver must not touch.
 pub struct ReclaimFixture {
     running: Option<Running>,
     pub pool: PathBuf,
@@ -65,7 +65,7 @@ impl ReclaimFixture {
         self.is_clean();
     }
 
-    /// Waits until one entry is left in the trash, and resists; where it is.
+    /// Waits until exactly one entry is left in the trash and resists removal. Returns its path.
     pub fn resists(&self) -> PathBuf {
         eventually("only what resists is left", || {
             let PoolStatus {
@@ -89,7 +89,7 @@ impl ReclaimFixture {
     }
 }
 
-/// Makes a volume; the path of its data.
+/// Makes a volume and returns the path of its data.
 pub fn make(driver: &Running, pool: &Path, volume: &str) -> PathBuf {
     driver.create(&create(volume, 1 << 20)).unwrap();
     directory_of(&pool.join("volumes"), volume).join("data")

@@ -9,7 +9,7 @@ use support::messages::{capability, create, create_with, publish, read_write_onc
 use support::require;
 use support::server::Server;
 
-/// Mode, whether it speaks of many nodes, whether it is for one target.
+/// The mode, whether it is for many nodes, and whether it is for one target.
 const MODES: [(Mode, bool, bool); 7] = [
     (Mode::SingleNodeWriter, false, true),
     (Mode::SingleNodeReaderOnly, false, true),
@@ -20,7 +20,7 @@ const MODES: [(Mode, bool, bool); 7] = [
     (Mode::MultiNodeMultiWriter, true, false),
 ];
 
-/// Every mode of a single node is accepted; the `MULTI_NODE` modes are `INVALID_ARGUMENT` with a
+/// Every mode of a single node is accepted. The `MULTI_NODE` modes are `INVALID_ARGUMENT` with a
 /// hint, unless the class has `sharing=node`. `ValidateVolumeCapabilities` agrees, without an
 /// error.
 ///
@@ -53,8 +53,8 @@ async fn multi_node_modes_need_sharing() {
     }
 }
 
-/// What a directory can never do is `INVALID_ARGUMENT` at `CreateVolume` and `NodePublishVolume`,
-/// and an answer without `confirmed` but with a reason at `ValidateVolumeCapabilities`.
+/// Access that a directory can never offer is `INVALID_ARGUMENT` at `CreateVolume` and
+/// `NodePublishVolume`. `ValidateVolumeCapabilities` answers without `confirmed` but with a reason.
 ///
 /// Proves: A2.
 #[tokio::test]
@@ -106,7 +106,8 @@ async fn unsupported_access_is_refused_and_not_confirmed() {
     }
 }
 
-/// What is confirmed is what was asked about; parameters that are not the volume's are not.
+/// The answer confirms the fields of the request. Parameters that differ from the volume's are not
+/// confirmed.
 ///
 /// Proves: A2.
 #[tokio::test]
@@ -150,8 +151,8 @@ async fn validation_confirms_what_it_was_asked() {
     }
 }
 
-/// A second target is `FAILED_PRECONDITION` if either use is for one target alone, and fine
-/// otherwise; the same target in another mode is `ALREADY_EXISTS`.
+/// A second target is `FAILED_PRECONDITION` if either use is for one target alone, and accepted
+/// otherwise. The same target in another mode is `ALREADY_EXISTS`.
 ///
 /// Proves: A3.
 #[tokio::test]

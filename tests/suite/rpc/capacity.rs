@@ -1,4 +1,4 @@
-//! `GetCapacity`, and that `CreateVolume` agrees.
+//! `GetCapacity`, and its agreement with `CreateVolume`.
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
@@ -16,8 +16,8 @@ use support::{NODE, memory};
 
 const MIB: i64 = 1 << 20;
 
-/// A volume takes exactly its size from the capacity, whatever is written, and gives it back when
-/// it is reclaimed; calls that make nothing take nothing.
+/// A volume takes exactly its size from the capacity, with any data in it, and gives it back when
+/// it is reclaimed. Calls that make nothing take nothing.
 ///
 /// Proves: G3.
 #[tokio::test]
@@ -68,8 +68,9 @@ async fn capacity_falls_by_exactly_what_is_promised() {
     .await;
 }
 
-/// `GetCapacity` is what the next `CreateVolume` accepts: that size is made, one byte more is
-/// `RESOURCE_EXHAUSTED` with both numbers in the message, whatever the pool's options.
+/// The next `CreateVolume` accepts the size that `GetCapacity` returns. One byte more is
+/// `RESOURCE_EXHAUSTED`, with both numbers in the message. This is true with all options of the
+/// pool.
 ///
 /// Proves: G3.
 #[tokio::test]
@@ -106,13 +107,13 @@ async fn the_capacity_is_what_a_create_accepts() {
             Code::ResourceExhausted,
             "overcommit or reserve",
         );
-        // No size is no promise, so there is always room for it.
+        // A volume without a size reserves nothing, so there is always enough free space.
         clients.create(create("none", 0)).await.unwrap();
         clients.create(create("last", rest)).await.unwrap();
     }
 }
 
-/// A refusal for want of room leaves nothing behind.
+/// A refusal for lack of free space leaves nothing behind.
 ///
 /// Proves: G3.
 #[tokio::test]
@@ -134,7 +135,7 @@ async fn a_refused_create_leaves_nothing() {
 }
 
 /// A class that asks for another filesystem than the pool's has capacity 0, and a create for it is
-/// `RESOURCE_EXHAUSTED`; every other key of the sidecars is ignored.
+/// `RESOURCE_EXHAUSTED`. All other keys of the sidecars are ignored.
 ///
 /// Proves: G5.
 #[tokio::test]
@@ -188,8 +189,8 @@ async fn another_filesystem_has_no_capacity_here() {
         .unwrap();
 }
 
-/// A class with a mistake has the capacity it would have without, so that `CreateVolume` is
-/// reached, which is `INVALID_ARGUMENT` naming the key.
+/// A class with a mistake has the capacity of the corrected class. So `CreateVolume` is called and
+/// returns `INVALID_ARGUMENT`, which names the key.
 ///
 /// Proves: G5.
 #[tokio::test]
@@ -231,8 +232,8 @@ async fn asked(clients: &mut Clients, request: csi::GetCapacityRequest) -> i64 {
     answer.available_capacity
 }
 
-/// There is no capacity at another place or for another filesystem; what no node can do does not
-/// hide it, so that `CreateVolume` is reached to say so.
+/// There is no capacity at another place or for another filesystem. A request that no node can
+/// serve has its capacity nevertheless, so that `CreateVolume` is called and can say so.
 ///
 /// Proves: G5.
 #[tokio::test]

@@ -14,7 +14,7 @@ use support::{NODE, Node, names};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 
-/// A request may be repeated: it is answered with the same volume, and no second one is made.
+/// A request can be repeated: it is answered with the same volume, and no second one is made.
 ///
 /// Proves: V1.
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn a_create_that_is_repeated_finds_its_volume() {
     assert_eq!(node.names("volumes").len(), 1);
 }
 
-/// A volume that exists fits every request whose range its size is within, and only those.
+/// A volume fits every request whose range contains its size, and no other.
 ///
 /// Proves: V4.
 #[tokio::test]
@@ -84,8 +84,8 @@ async fn an_existing_volume_fits_when_its_size_is_within_the_range() {
     assert_eq!(node.names("volumes").len(), 2);
 }
 
-/// A name that is taken by a volume that differs in parameters, capabilities or topology is
-/// `ALREADY_EXISTS`, and the message says what differs.
+/// A name that is taken by a volume with other parameters, capabilities or topology is
+/// `ALREADY_EXISTS`, and the message names the difference.
 ///
 /// Proves: V4.
 #[tokio::test]
@@ -133,8 +133,8 @@ fn requisite(node: &str) -> csi::TopologyRequirement {
     }
 }
 
-/// A topology that leaves this node out gives the pod back to the scheduler: `RESOURCE_EXHAUSTED`,
-/// and nothing is made.
+/// A topology without this node gives the pod back to the scheduler: `RESOURCE_EXHAUSTED`, and
+/// nothing is made.
 ///
 /// Proves: E1.
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn a_topology_without_this_node_is_resource_exhausted() {
         .unwrap();
 }
 
-/// Every answer that describes a volume says on which node it is, and `NodeGetInfo` says the same.
+/// Every answer that describes a volume names its node, and `NodeGetInfo` names the same.
 ///
 /// Proves: V5.
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn every_volume_says_on_which_node_it_is() {
     }
 }
 
-/// Of calls for one name at the same time each gets the one volume or `ABORTED`.
+/// Each of several simultaneous calls for one name gets the one volume or `ABORTED`.
 ///
 /// Proves: V1.
 #[tokio::test]
@@ -234,8 +234,8 @@ async fn calls_for_one_name_at_once_make_one_volume() {
     assert_eq!(node.names("volumes").len(), 8);
 }
 
-/// A published volume is not deleted: `FAILED_PRECONDITION`, naming the target, with the data
-/// intact; once its last target is gone, by whomever, it is.
+/// A published volume is not deleted: `FAILED_PRECONDITION` names the target, and the data is
+/// intact. The volume is deleted after its last target was unmounted, by the driver or by others.
 ///
 /// Proves: R1.
 #[tokio::test]
@@ -256,14 +256,14 @@ async fn a_published_volume_is_not_deleted() {
         std::fs::read_to_string(second.join("file")).unwrap(),
         "kept"
     );
-    // An operator's umount, of which the driver hears nothing.
+    // An operator's umount, of which the driver is not notified.
     run(std::process::Command::new("umount").arg(&second));
     clients.delete(&id).await.unwrap();
     clients.delete(&id).await.unwrap();
     assert_eq!(node.names("volumes"), Vec::<String>::new());
 }
 
-/// A deleted volume's name may be used again, for a volume that is empty.
+/// The name of a deleted volume can be used again, for an empty volume.
 ///
 /// Proves: R2.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Ids that name nothing, and ids of other pools and nodes.
+//! Ids that belong to nothing, and ids of other pools and nodes.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ async fn stats(clients: &mut Clients, id: &str, path: &Path) -> Answer<Vec<csi::
     Ok(answer.into_inner().usage)
 }
 
-/// Every call that asks about a volume says `NOT_FOUND`; to unpublish it is fine.
+/// Asserts that every call about the id is `NOT_FOUND`, and that unpublishing it succeeds.
 async fn assert_unknown(clients: &mut Clients, node: &Node, id: &str) {
     let target = node.target("pod");
     refused(id, clients.get(id).await, Code::NotFound, "");
@@ -42,8 +42,8 @@ async fn assert_unknown(clients: &mut Clients, node: &Node, id: &str) {
     assert!(support::names(target.parent().unwrap()).is_empty());
 }
 
-/// An id that is none, or that names no volume of a pool that is here, is deleted already; every
-/// other call is `NOT_FOUND`.
+/// An invalid id, or an id without a volume in a present pool, is deleted already. Every other call
+/// is `NOT_FOUND`.
 ///
 /// Proves: E1.
 #[tokio::test]
@@ -71,8 +71,8 @@ async fn an_id_of_nothing_is_deleted_already_and_not_found() {
     assert!(clients.get(&id).await.is_ok());
 }
 
-/// To delete a volume of a pool that is not here is `FAILED_PRECONDITION`, naming the pool and the
-/// command that declares it gone: OK would drop the object and leak the data. Node calls are
+/// Deleting a volume of an absent pool is `FAILED_PRECONDITION`, which names the pool and the
+/// command that declares it lost. OK would drop the object and leak the data. Node calls are
 /// `NOT_FOUND`.
 ///
 /// Proves: E1.
@@ -85,7 +85,8 @@ async fn a_volume_of_an_absent_pool_is_not_deleted() {
     assert_unknown(&mut clients, &node, id).await;
 }
 
-/// Volumes of one name on two nodes have two ids, and neither node deletes or shows the other's.
+/// Volumes of one name on two nodes have two ids, and neither node deletes or shows the other's
+/// volume.
 ///
 /// Proves: V5.
 #[tokio::test]
@@ -114,7 +115,7 @@ async fn two_nodes_never_share_an_id() {
     assert!(second.get(other).await.is_ok());
 }
 
-/// Statistics are of a volume where it is published, and `NOT_FOUND` anywhere else.
+/// Statistics are for a volume at its published path, and `NOT_FOUND` at any other.
 ///
 /// Proves: S9.
 #[tokio::test]

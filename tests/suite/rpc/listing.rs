@@ -18,8 +18,8 @@ async fn make(clients: &mut Clients, count: usize) -> Vec<String> {
     ids
 }
 
-/// Pages of any size show every volume once and in one order; only the last has no token, and none
-/// is empty unless there is nothing.
+/// Pages of any size show every volume once and in one order. Only the last page has no token, and
+/// no page is empty unless there is no volume.
 ///
 /// Proves: L1.
 #[tokio::test]
@@ -55,8 +55,8 @@ async fn pages_are_exact_at_every_boundary() {
     }
 }
 
-/// What is deleted or made between two pages shifts nothing: the next page begins after the last
-/// volume of the page before, also when that volume is gone.
+/// A deletion or creation between two pages shifts nothing. The next page begins after the last
+/// volume of the page before, also if that volume was deleted.
 ///
 /// Proves: L1.
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_token_holds_when_volumes_come_and_go() {
     );
 }
 
-/// A token that is none of the driver's is `ABORTED`, a negative page size `INVALID_ARGUMENT`.
+/// A token that is not the driver's is `ABORTED`, and a negative page size is `INVALID_ARGUMENT`.
 ///
 /// Proves: L1.
 #[tokio::test]

@@ -9,7 +9,8 @@ use support::require;
 
 const MIB: i64 = 1 << 20;
 
-/// A volume goes to the pool its class names; a class that names none means the pool `default`.
+/// A volume is made in the pool that its class names. A class without a pool name means the pool
+/// `default`.
 ///
 /// Proves: V8.
 #[tokio::test]
@@ -51,8 +52,9 @@ async fn a_volume_goes_to_the_pool_of_its_class() {
     );
 }
 
-/// Where several pools are and none is called `default`, a class must name one: `INVALID_ARGUMENT`
-/// with their names. Its capacity is that of the roomiest pool, so that it gets that far.
+/// If there are several pools and none is called `default`, a class must name one:
+/// `INVALID_ARGUMENT` lists their names. The capacity without a name is that of the pool with the
+/// most free space, so that the call is made.
 ///
 /// Proves: V8, G5.
 #[tokio::test]
@@ -86,8 +88,8 @@ async fn a_class_names_a_pool_where_none_is_the_default() {
     );
 }
 
-/// A pool this node does not have gives the pod back to the scheduler: capacity 0 and
-/// `RESOURCE_EXHAUSTED` with the names of those it has.
+/// A pool that this node does not have gives the pod back to the scheduler: capacity 0, and
+/// `RESOURCE_EXHAUSTED` with the names of the node's pools.
 ///
 /// Proves: E1.
 #[tokio::test]
@@ -105,8 +107,8 @@ async fn a_pool_of_other_nodes_is_resource_exhausted() {
     );
 }
 
-/// A name is looked up in every pool before it is new: asked for in another pool it is
-/// `ALREADY_EXISTS`, naming the pool it is in.
+/// A name is searched in every pool before it is new. A request for it in another pool is
+/// `ALREADY_EXISTS`, which names the pool that has it.
 ///
 /// Proves: V4.
 #[tokio::test]

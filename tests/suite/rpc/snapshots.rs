@@ -14,7 +14,7 @@ use support::{NODE, Node};
 
 const TOPOLOGY_KEY: &str = "topology.rootcellar.dev/node";
 const SIZE: i64 = 1 << 20;
-/// Of a pool that is not here.
+/// The ids of a volume and a snapshot of an absent pool.
 const ELSEWHERE: [&str; 2] = [
     "v1-11111111111141118111111111111111-22222222222252228222222222222222",
     "s1-11111111111141118111111111111111-22222222222252228222222222222222",
@@ -60,7 +60,7 @@ async fn start() -> (Node, Server, Clients) {
     (node, server, clients)
 }
 
-/// A volume with a file in it; its id.
+/// Makes a volume with a file in it and returns its id.
 async fn make(node: &Node, clients: &mut Clients, name: &str) -> String {
     let id = clients.make(name, SIZE).await;
     fs::write(file_of(node, "volumes", name), name).unwrap();
@@ -72,8 +72,8 @@ fn now() -> i64 {
     since.as_secs().try_into().unwrap()
 }
 
-/// A snapshot says of which volume it is, since when, on which node, and that it is ready; the same
-/// wherever it is told of, and however often it is asked for.
+/// A snapshot reports its volume, its time and its node, and that it is ready. All answers and
+/// repeated requests report the same.
 ///
 /// Proves: SN8.
 #[tokio::test]
@@ -109,8 +109,8 @@ async fn a_snapshot_is_told_of_the_same_everywhere() {
     assert_eq!(again.unwrap(), made, "after a restart");
 }
 
-/// A volume made of a snapshot holds what its source held then, a clone what it holds; each says of
-/// what it is a copy, wherever it is told of, and repeating the request finds it.
+/// A volume made from a snapshot has the data that the source had then, and a clone has the present
+/// data. Each answer names the content source of the copy, and a repeated request finds the copy.
 ///
 /// Proves: SN1.
 #[tokio::test]
@@ -136,8 +136,8 @@ async fn a_copy_says_of_what_it_is() {
     assert_eq!(of_nothing.content_source, None);
 }
 
-/// A name that is taken by a snapshot of another volume, or by a volume that is a copy of something
-/// else, is `ALREADY_EXISTS`, and the message says of what it is.
+/// A name that is taken by a snapshot of another volume, or by a volume with another content
+/// source, is `ALREADY_EXISTS`. The message names that source.
 ///
 /// Proves: V4.
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn a_name_taken_by_a_copy_of_another_is_already_exists() {
     refused("no copy", answer, Code::AlreadyExists, "of nothing");
 }
 
-/// What is to be copied and is nowhere is `NOT_FOUND`, by whatever id.
+/// A content source that does not exist is `NOT_FOUND`, with any id.
 ///
 /// Proves: E1.
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn a_source_of_nothing_is_not_found() {
     let taken = taken.snapshot_id;
     let gone = clients.make("gone", SIZE).await;
     clients.delete(&gone).await.unwrap();
-    // A snapshot's id is no volume's, and the other way round.
+    // The id of a snapshot is no volume id, and a volume id is no snapshot id.
     for id in ["x", "..", &gone, &taken, &source.to_uppercase()] {
         let answer = clients.snapshot(snapshot("new", id)).await;
         refused(id, answer, Code::NotFound, "volume");
@@ -210,9 +210,9 @@ async fn a_source_of_nothing_is_not_found() {
     assert_eq!(node.names("volumes").len(), 1);
 }
 
-/// A copy of what is in a pool that is not here gives the pod back to the scheduler; a snapshot of it
-/// is `FAILED_PRECONDITION`, and so is its deletion. Once that pool is declared gone, the source is
-/// `NOT_FOUND`, and the deletion OK.
+/// A copy of a source in an absent pool gives the pod back to the scheduler. A snapshot of it is
+/// `FAILED_PRECONDITION`, and so is its deletion. Once the pool is declared lost, the source is
+/// `NOT_FOUND`, and the deletion is OK.
 ///
 /// Proves: E1.
 #[tokio::test]
@@ -247,8 +247,8 @@ async fn a_source_elsewhere_is_for_another_node() {
     clients.delete_snapshot(taken).await.unwrap();
 }
 
-/// A volume that is smaller than its source is `OUT_OF_RANGE`; a larger one is made; and without a
-/// size it is as large as its source.
+/// A volume that is smaller than its source is `OUT_OF_RANGE`, and a larger one is made. Without a
+/// size the copy is as large as its source.
 ///
 /// Proves: SN4.
 #[tokio::test]
@@ -283,8 +283,8 @@ async fn a_copy_is_not_smaller_than_its_source() {
     assert_eq!(small.filter(|name| name.starts_with("small")).count(), 0);
 }
 
-/// A topology that leaves this node out is honoured: `RESOURCE_EXHAUSTED`, and nothing is made; one
-/// that names it is fine.
+/// A topology without this node is `RESOURCE_EXHAUSTED`, and nothing is made. A topology that names
+/// this node is accepted.
 ///
 /// Proves: E1.
 #[tokio::test]
@@ -309,8 +309,8 @@ async fn a_topology_without_this_node_makes_no_copy() {
     assert!(clients.create(restore(NODE)).await.is_ok());
 }
 
-/// Pages of any size show every snapshot once and in one order, and what comes and goes between two
-/// of them shifts nothing.
+/// Pages of any size show every snapshot once and in one order. Creations and deletions between two
+/// pages shift nothing.
 ///
 /// Proves: L1.
 #[tokio::test]
@@ -351,9 +351,9 @@ async fn pages_of_snapshots_are_exact() {
     assert_eq!(last, (vec![all[5].clone()], String::new()));
 }
 
-/// A list is narrowed to one snapshot or to those of one volume, which may be gone; what is none
-/// gives nothing. A token that is none of the driver's is `ABORTED`, a negative page size
-/// `INVALID_ARGUMENT`.
+/// A list can be limited to one snapshot or to those of one volume, which may be deleted. An
+/// unknown id gives an empty list. A token that is not the driver's is `ABORTED`, and a negative
+/// page size is `INVALID_ARGUMENT`.
 ///
 /// Proves: L1.
 #[tokio::test]
@@ -414,8 +414,8 @@ async fn a_list_is_narrowed_by_snapshot_and_by_source() {
     }
 }
 
-/// Source and copies are deleted in any order, each as often as is asked for, and what is left holds
-/// what it held.
+/// Source and copies are deleted in any order, each as often as the CO asks. The others retain
+/// their data.
 ///
 /// Proves: SN1.
 #[tokio::test]
@@ -463,8 +463,8 @@ async fn source_and_copies_go_in_any_order() {
     }
 }
 
-/// Calls for one name at once make one snapshot and one volume: each call gets it, or is told to try
-/// again by `ABORTED`.
+/// Simultaneous calls for one name make one snapshot and one volume. Each call gets it, or
+/// `ABORTED` so that the caller tries again.
 ///
 /// Proves: V1.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What the driver declares, what it does not serve, and what it never tells.
+//! The declared capabilities, the calls that are not served, and the secrecy of secrets.
 
 use rootcellar::csi;
 use tonic::{Code, Status};
@@ -10,7 +10,7 @@ use support::messages::{
 use support::server::Server;
 use support::{NODE, Node};
 
-/// The driver says who it is and on which node.
+/// The driver reports its name and its node.
 ///
 /// Proves: C1.
 #[tokio::test]
@@ -30,7 +30,8 @@ async fn the_driver_says_who_it_is() {
     );
 }
 
-/// The plugin declares a controller on every node, and volumes and snapshots that are on one node.
+/// The plugin declares a controller on every node, and volumes and snapshots that are accessible on
+/// one node.
 ///
 /// Proves: C1.
 #[tokio::test]
@@ -72,7 +73,7 @@ macro_rules! declared {
     }};
 }
 
-/// The controller declares exactly what works.
+/// The controller declares exactly the calls that work.
 ///
 /// Proves: C1.
 #[tokio::test]
@@ -96,7 +97,7 @@ async fn the_controller_declares_what_it_does() {
     assert_eq!(declared, expected);
 }
 
-/// The node service declares exactly what works.
+/// The node service declares exactly the calls that work.
 ///
 /// Proves: C1.
 #[tokio::test]
@@ -114,8 +115,6 @@ async fn the_node_declares_what_it_does() {
     assert_eq!(declared, expected);
 }
 
-/// A call that is not declared is `UNIMPLEMENTED`.
-///
 /// Proves: C1.
 #[tokio::test]
 async fn what_is_not_declared_is_unimplemented() {
@@ -144,7 +143,7 @@ async fn what_is_not_declared_is_unimplemented() {
     }
 }
 
-/// A service that is not declared is `UNIMPLEMENTED` too, in words.
+/// A service that is not declared is `UNIMPLEMENTED`, with a message.
 ///
 /// Proves: C1.
 #[tokio::test]
@@ -159,8 +158,8 @@ async fn an_unknown_service_is_unimplemented() {
     refused("group", answer, Code::Unimplemented, "");
 }
 
-/// Secrets, and what stands behind the `=` of a mount option, are in no message and in no log, not
-/// even the most talkative one.
+/// Secrets, and the text after the `=` of a mount option, are in no message and in no log, at any
+/// log level.
 ///
 /// Proves: C5.
 #[tokio::test]
@@ -227,7 +226,7 @@ async fn secrets_are_never_told() {
     assert!(!log.contains(SECRET), "{log}");
 }
 
-/// A message that quotes what a client sent stays small enough for the header it travels in.
+/// A message that quotes a request stays small enough for its header.
 ///
 /// Proves: E1.
 #[tokio::test]

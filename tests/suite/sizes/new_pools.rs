@@ -1,4 +1,4 @@
-//! Quota of a pool that is made: switched on where the btrfs is empty, and reported where it is not.
+//! Quota of a new pool: switched on if the btrfs is empty, and reported if it is not.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -72,7 +72,7 @@ fn write_other_data(at: &Path) {
     std::fs::write(at.join("lost+found/file"), "data").unwrap();
 }
 
-/// A btrfs with other data is left as it is, wherever that data is.
+/// A btrfs with other data at any place is left as it is.
 ///
 /// Proves: S3.
 #[test]
@@ -97,7 +97,7 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
     }
 }
 
-/// A kernel before Linux 6.7.
+/// The quota of a kernel before Linux 6.7.
 #[derive(Debug)]
 struct OldKernel;
 
@@ -111,7 +111,7 @@ impl Quotas for OldKernel {
     }
 }
 
-/// Where the kernel refuses, the pool is made without.
+/// If the kernel refuses quota, the pool is made without it.
 ///
 /// Proves: S3.
 #[test]
@@ -183,8 +183,8 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// The documented blocks for btrfs, with the `pool init` that follows them, make a pool that enforces
-/// sizes.
+/// The documented command blocks for btrfs, with the `pool init` that follows them, make a pool
+/// that enforces sizes.
 ///
 /// Proves: S5.
 #[test]

@@ -1,4 +1,4 @@
-//! Whatever is done to a pool, it promises no more than it holds.
+//! After any sequence of operations, a pool reserves no more bytes than its disk can store.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,10 +18,10 @@ use support::{Fakes, Node, Running, create, directory_of, publish};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 24 * MIB;
-/// What a filesystem needs for its own besides what it counts as used.
+/// The space that a filesystem needs for itself besides the space that it counts as used.
 const ROUNDING: u64 = MIB;
 
-/// What is done, each to one of the volumes there are.
+/// One operation on one of the present volumes.
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Create(u64),
@@ -29,9 +29,9 @@ enum Work {
     Write(usize, u64),
     Empty(usize),
     Delete(usize),
-    /// Other data on the same disk comes and goes.
+    /// Other data on the same disk grows or shrinks to this size.
     Other(u64),
-    /// Makes a volume that is not to be held.
+    /// Makes a volume without enforcement.
     Unheld(u64),
     Restart,
 }
@@ -52,7 +52,7 @@ fn work(other_grows: bool) -> impl Strategy<Value = Work> {
     ]
 }
 
-/// What a disk is like.
+/// The free space of the disk and the use of each volume.
 struct Moment {
     free: u64,
     held: BTreeMap<VolumeId, u64>,
@@ -105,7 +105,7 @@ impl Rig {
         directory_of(&self.pool().join("volumes"), volume.name.as_str()).join("data")
     }
 
-    /// Does one thing; whether something was promised.
+    /// Does one operation, and returns whether it reserved bytes.
     fn work(&mut self, at: usize, work: Work) -> bool {
         let count = self.volumes.len();
         let chosen = |which: usize| (count > 0).then(|| which % count);
@@ -118,7 +118,8 @@ impl Rig {
             Work::Write(which, size) => {
                 if let Some(at) = chosen(which) {
                     let volume = &self.volumes[at];
-                    // What nothing holds may be more than what is promised, and other data then.
+                    // If nothing enforces the size, more than the reserved bytes would count as
+                    // other data.
                     let most = if self.accounts {
                         u64::MAX
                     } else {
@@ -148,7 +149,7 @@ impl Rig {
         request.class.enforcement = hold;
         let most = self.driver().capacity(&request.class, &[]).unwrap();
         let made = self.driver().create(&request);
-        // There may be more by then, of what was deleted.
+        // More space may be free by then, from deleted volumes.
         let refused = made.is_err() && request.required <= most;
         assert!(self.accounts || !refused, "GetCapacity said that it fits");
         self.volumes.extend(made.as_ref().ok().cloned());
@@ -179,7 +180,7 @@ impl Rig {
         self.driver().delete(&id).unwrap();
     }
 
-    /// What is free on the disk, and what each volume holds.
+    /// The present free space of the disk, and the use of each volume.
     fn look(&self) -> Moment {
         let root = File::open(self.disk.path()).unwrap();
         syncfs(&root).unwrap();
@@ -194,9 +195,9 @@ impl Rig {
         }
     }
 
-    /// At the moment of the promise all that is promised could be written, and the reserve was
-    /// still there then. What a volume holds beyond its size is nobody's promise. What was deleted
-    /// may have been reclaimed meanwhile, and a btrfs may take a large piece for metadata after.
+    /// When the bytes were reserved, the pool could store all of them, and the reserve was still
+    /// free. A volume's use beyond its size is not reserved. Deleted volumes may have been
+    /// reclaimed meanwhile, and a btrfs may take a large chunk for metadata after that.
     fn assert_held(&self, before: &Moment) {
         let needs = |volume: &Volume| {
             let held = before.held.get(&volume.id).copied().unwrap_or_default();
@@ -208,10 +209,10 @@ impl Rig {
     }
 }
 
-/// Makes a file as large as it can be, up to a size.
+/// Makes a file as large as possible, up to a size.
 fn write(path: &Path, size: u64) {
     let file = File::create(path).unwrap();
-    // A volume that is full says so.
+    // A full volume returns an error here.
     let _ = fallocate(&file, FallocateFlags::empty(), 0, size.max(1));
     let _ = file.sync_all();
 }
@@ -241,8 +242,8 @@ fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
     }
 }
 
-/// Where use is counted, no sequence of work promises more than there is room for at that moment,
-/// whatever other data comes and goes on the disk.
+/// If use is counted, no sequence of operations reserves more than the free space of that moment.
+/// Other data on the disk may grow and shrink.
 ///
 /// Proves: G7.
 #[test]
@@ -251,7 +252,7 @@ fn what_is_promised_is_there_where_use_is_counted() {
     holds("btrfs", true, true);
 }
 
-/// Where it is not counted, that is so as long as no other data comes.
+/// If use is not counted, the same is true as long as no other data is written.
 ///
 /// Proves: G7.
 #[test]

@@ -1,4 +1,4 @@
-//! Simple quota charges whoever wrote first: what that means for sources and copies.
+//! Simple quota charges blocks to their first writer: the effects on sources and copies.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use support::driver_node::Qgroup;
 use support::loops::run;
 use support::require;
 
-/// What metadata may take.
+/// The space that metadata may take.
 const LEEWAY: u64 = mib(2);
 
-/// The qgroup of what is in a directory of the pool.
+/// The qgroup of a volume or snapshot in a directory of the pool.
 fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
     let dir = rig.data(home, name);
     let record = dir.with_file_name(match home {
@@ -42,7 +42,7 @@ fn assert_about(what: &str, found: u64, expected: u64) {
     );
 }
 
-/// A pool with a volume of 64 MiB that holds a file of 40.
+/// A pool with a volume of 64 MiB that has a file of 40 MiB.
 fn rig_with_a_file() -> (Rig, Volume) {
     let rig = Rig::new(Kind::BtrfsSquota);
     let source = rig.make("source", SIZE);
@@ -102,7 +102,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
     let snapshot = rig.snapshot("snap", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &snapshot).unwrap();
     let cloned = rig.clone_of("cloned", mib(80), &source).unwrap();
-    // Of the one all that it holds is rewritten at once, and of the other nothing.
+    // The restored volume rewrites all its data at once, and the clone rewrites nothing.
     for (volume, size, rewritten) in [(&restored, SIZE, 40), (&cloned, mib(80), 0)] {
         let name = volume.name.as_str();
         let data = rig.volume_data(name);
@@ -126,7 +126,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
     }
     rig.start();
     assert_eq!(limit(&rig, "restored"), SIZE);
-    // A volume that holds more than its size is copied into a volume of its size.
+    // A volume that has more data than its size is copied into a volume of its size.
     let copied = rig.clone_of("copied", 0, &cloned).unwrap();
     assert_eq!(copied.size, Bytes(mib(80)));
     let second = rig.snapshot("second", &cloned).unwrap();
@@ -147,7 +147,8 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     rig.wait_for_trash();
     assert_about("without", room(), before);
 
-    // What a snapshot and a restore keep is the same, and stays kept when the snapshot is gone.
+    // A snapshot and a restore retain the same bytes, and these stay retained when the snapshot is
+    // deleted.
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_about("with a snapshot", before - room(), mib(40));
     rig.restore("restored", SIZE, &snapshot).unwrap();
@@ -155,7 +156,8 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     rig.delete_snapshot(&snapshot);
     rig.wait_for_trash();
     assert_about("without the snapshot", before - room(), SIZE + mib(40));
-    // When the source is gone, the bytes that the restore keeps are used and promised no more.
+    // When the source is deleted, the bytes that the restore retains count as used and are not
+    // reserved any more.
     rig.delete(&source);
     eventually("the source is promised nothing", || {
         room().abs_diff(before - mib(40)) <= LEEWAY
@@ -238,7 +240,7 @@ fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
     let first = rig.snapshot("first", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &first).unwrap();
     let second = rig.snapshot("second", &restored).unwrap();
-    // The same bytes, kept three times, are kept once.
+    // Three copies retain the same bytes, and they count once.
     assert_about("the limit", limit(&rig, "source"), SIZE + mib(40));
     rig.delete_snapshot(&first);
     rig.delete(&restored);

@@ -1,4 +1,4 @@
-//! What is asked for and what is refused.
+//! Requests for copies that are accepted, and requests that are refused.
 
 use rootcellar::volume::{InUse, SnapshotFilter};
 
@@ -24,7 +24,7 @@ fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
     ] {
         assert_code(&error, Operation::CreateVolume, Code::AlreadyExists);
     }
-    // The source may be gone by the time the call is made again.
+    // The source may be deleted by the time the call is repeated.
     rig.delete(&one);
     assert_eq!(rig.snapshot("snap", &one).unwrap(), snapshot);
 }

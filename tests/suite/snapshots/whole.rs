@@ -1,10 +1,10 @@
-//! Copies are whole, and go in any order.
+//! Copies are complete, and they are deleted in any order.
 
 use super::*;
 use support::require;
 use support::tree::{Extent, compare, nasty};
 
-/// What a small test's tree has.
+/// The size of a small test's tree.
 const EXTENT: Extent = Extent {
     wide: 200,
     deep: 40,
