@@ -1,5 +1,5 @@
-//! Every step on a disk, failed and stopped at: what the caller is told, and what is left. This is
-//! a driver that ends, not a machine: what was written stays written.
+//! Every step on a disk fails, or is the last one: the answer to the caller, and the state that is
+//! left. Only the driver ends here, not the machine: written data stays written.
 
 mod background;
 mod copies;
@@ -21,7 +21,7 @@ use fixture::{SIZE, StepFixture, Trouble};
 use support::quota::FakeQuota;
 use support::{create, publish};
 
-/// A request about the volume "pvc", beside which there is a volume "kept".
+/// A request about the volume "pvc". There is also a volume "kept".
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Call {
     Create,
@@ -41,7 +41,7 @@ impl Call {
         fixture
     }
 
-    /// Publishes what is to grow; once a driver was started anew it must learn of it.
+    /// Publishes the volume that will be expanded, because a new driver must know its target.
     fn republish(self, fixture: &StepFixture) {
         if self == Self::Expand {
             let target = fixture.node.target("pvc");
@@ -79,7 +79,7 @@ impl Call {
         }
     }
 
-    /// The steps when nothing goes wrong.
+    /// The steps of the call without trouble.
     fn steps(self) -> Vec<Step> {
         let fixture = self.prepare(Arc::new(NoQuota));
         fixture.script.start(None);
@@ -94,7 +94,7 @@ impl Call {
         }
     }
 
-    /// Whether the volume is there when this many of the steps were made.
+    /// Whether the volume is there after this many of the steps.
     fn shows(self, made: usize, steps: &[Step]) -> bool {
         match self {
             Self::Create => made > visible(steps),
@@ -103,7 +103,7 @@ impl Call {
         }
     }
 
-    /// The size that the volume has then, if it shows.
+    /// The size of a present volume after this many of the steps.
     fn size(self, made: usize, steps: &[Step]) -> u64 {
         if self == Self::Expand && made > visible(steps) {
             2 * SIZE
@@ -113,7 +113,7 @@ impl Call {
     }
 }
 
-/// The one step that makes a volume appear, or disappear, or shows its new size.
+/// The only step that makes a volume appear or disappear, or shows its new size.
 fn visible(steps: &[Step]) -> usize {
     let renames = steps.iter().filter(|step| **step == Step::Rename);
     assert_eq!(renames.count(), 1, "{steps:?}");
@@ -122,7 +122,7 @@ fn visible(steps: &[Step]) -> usize {
 
 /// Whether the pool is unavailable after a failed step, and the answer to the caller.
 fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) {
-    // After a failed sync nobody knows what is on the disk, however the error is called.
+    // After a failed sync with any error, nobody knows the contents of the disk.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
     let unavailable = sync || matches!(errno, Errno::IO | Errno::ROFS);
     let home = call != Call::Create || at > visible(steps);
@@ -135,8 +135,8 @@ fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) 
     (unavailable, code)
 }
 
-/// A broken disk, two ways of being full, one that turned read-only, and a shortage that is not
-/// the disk's.
+/// A broken disk, two ways of being full, a disk that became read-only, and a shortage outside the
+/// disk.
 const ERRORS: [Errno; 5] = [
     Errno::IO,
     Errno::NOSPC,
@@ -186,9 +186,9 @@ fn survives_every_failure(call: Call) {
     });
 }
 
-/// Whichever step of making a volume fails, the caller is told so by the code that sends the pod
-/// elsewhere while the volume cannot be on this disk and keeps it here once it can, nothing else
-/// is lost, and a retry makes the same volume.
+/// When any step of making a volume fails, the caller gets a code. The code sends the pod elsewhere
+/// while the volume cannot be on this disk, and keeps it here once it can. Nothing else is lost,
+/// and a retry makes the same volume.
 ///
 /// Proves: D5.
 #[test]
@@ -196,8 +196,8 @@ fn a_create_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Create);
 }
 
-/// Whichever step of deleting a volume fails, the caller is told to try again, nothing else is
-/// lost, and a retry deletes it.
+/// When any step of deleting a volume fails, the caller is asked to try again. Nothing else is
+/// lost, and a retry deletes the volume.
 ///
 /// Proves: D5.
 #[test]
@@ -205,8 +205,8 @@ fn a_delete_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Delete);
 }
 
-/// Whichever step of making a volume larger fails, it has the old size or the new, nothing else is
-/// lost, and a retry makes it as large as was asked for.
+/// When any step of expanding a volume fails, the volume has the old size or the new. Nothing else
+/// is lost, and a retry makes it as large as requested.
 ///
 /// Proves: D5.
 #[test]
@@ -214,12 +214,12 @@ fn an_expand_survives_the_failure_of_every_step() {
     survives_every_failure(Call::Expand);
 }
 
-/// How a halted driver goes on.
+/// How a test goes on after a halted driver.
 #[derive(Debug, Clone, Copy)]
 enum Again {
     /// The disk came back.
     Reopened,
-    /// The driver was started anew.
+    /// The driver was restarted.
     Restarted,
 }
 
@@ -238,7 +238,7 @@ fn survives_every_halt(call: Call) {
                     fixture.recovers();
                 }
                 Again::Restarted => {
-                    // Still halted while the old driver ends: it gets nothing done.
+                    // Still halted while the old driver ends, so that it changes nothing.
                     fixture.running = None;
                     fixture.script.end();
                     fixture.start();
@@ -255,8 +255,8 @@ fn survives_every_halt(call: Call) {
     }
 }
 
-/// Wherever the driver ends while it makes a volume, the next start finds the volume whole or not
-/// at all, and a retry ends with the same volume and nothing besides.
+/// When the driver ends anywhere while it makes a volume, the next start finds the complete volume
+/// or none. A retry ends with the same volume and nothing else.
 ///
 /// Proves: D5.
 #[test]
@@ -264,8 +264,8 @@ fn a_create_may_end_before_any_step() {
     survives_every_halt(Call::Create);
 }
 
-/// Wherever the driver ends while it deletes a volume, the next start finds the volume whole or
-/// not at all, and a retry ends with nothing of it left.
+/// When the driver ends anywhere while it deletes a volume, the next start finds the complete
+/// volume or none. A retry leaves nothing of it.
 ///
 /// Proves: D5.
 #[test]
@@ -273,8 +273,8 @@ fn a_delete_may_end_before_any_step() {
     survives_every_halt(Call::Delete);
 }
 
-/// Wherever the driver ends while it makes a volume larger, the next start finds it with the old
-/// size or the new, and a retry ends with the new.
+/// When the driver ends anywhere while it expands a volume, the next start finds the old size or
+/// the new. A retry ends with the new size.
 ///
 /// Proves: D5.
 #[test]
@@ -282,7 +282,7 @@ fn an_expand_may_end_before_any_step() {
     survives_every_halt(Call::Expand);
 }
 
-/// What a driver that ended half-way left is made durable before a retry is answered.
+/// A change that an ended driver left unfinished is made durable before a retry is answered.
 ///
 /// Proves: D4.
 #[test]
@@ -318,8 +318,8 @@ fn is_a_good_pool(fixture: &StepFixture) {
     fixture.settles_to(&["pvc"]);
 }
 
-/// If any step of making a pool fails, the pool is unavailable and refuses volumes, and the next look
-/// finishes it.
+/// If any step of making a pool fails, the pool is unavailable and refuses volumes. The next health
+/// check finishes it.
 ///
 /// Proves: D5.
 #[test]
@@ -345,7 +345,7 @@ fn making_a_pool_survives_the_failure_of_every_step() {
     }
 }
 
-/// Wherever the driver ends while it makes a pool, the next start finishes it.
+/// Wherever the driver ends while it makes a pool, the next start finishes the pool.
 ///
 /// Proves: D5.
 #[test]
@@ -362,7 +362,7 @@ fn making_a_pool_may_end_before_any_step() {
     }
 }
 
-/// Notes the limits in force around every step.
+/// Records the limits in force before every step.
 #[derive(Debug)]
 struct Limits {
     quota: Arc<FakeQuota>,
@@ -378,7 +378,7 @@ impl Observer for Limits {
     }
 }
 
-/// A volume's limit is in force before its directory exists and until all that was in it is gone.
+/// A volume's limit is in force before its directory exists and until all its contents are removed.
 ///
 /// Proves: S11.
 #[test]
@@ -409,7 +409,7 @@ fn a_limit_outlives_the_data_at_both_ends() {
     }
 }
 
-/// Each volume has its size for a limit, and nothing else has one.
+/// Asserts that each volume is limited to its size, and that no other limit exists.
 fn assert_limits(fixture: &StepFixture, quota: &FakeQuota) {
     let volumes = fixture.driver().list(0, "").unwrap().objects;
     let mut sizes: Vec<Bytes> = volumes.iter().map(|volume| volume.size).collect();
@@ -448,7 +448,7 @@ fn leaves_no_limit(call: Call) {
     });
 }
 
-/// Whichever step of making a volume fails, every volume has its limit and nothing else has one.
+/// When any step of making a volume fails, every volume has its limit and nothing else has one.
 ///
 /// Proves: D5.
 #[test]
@@ -456,7 +456,7 @@ fn a_failed_create_leaves_no_limit_and_takes_none() {
     leaves_no_limit(Call::Create);
 }
 
-/// Whichever step of making a volume larger fails, its limit is the size it has.
+/// When any step of expanding a volume fails, its limit is its present size.
 ///
 /// Proves: D5.
 #[test]
@@ -464,7 +464,7 @@ fn a_failed_expand_leaves_the_limit_as_recorded() {
     leaves_no_limit(Call::Expand);
 }
 
-/// Whichever step of deleting a volume fails, every volume has its limit and nothing else has one.
+/// When any step of deleting a volume fails, every volume has its limit and nothing else has one.
 ///
 /// Proves: D5.
 #[test]

@@ -1,4 +1,4 @@
-//! The steps that no request waits for: what the reclaimer does, and what a start clears.
+//! The steps that no request waits for: those of the reclaimer, and the clearing at a start.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,10 +17,11 @@ use super::{Call, ERRORS, is_a_good_pool, visible};
 use support::memory::MemoryNode;
 use support::{create, eventually};
 
-/// What else is on the disk at first, enough that the marker is written anew when it is gone.
+/// The size of the other data at first: large enough that the marker is rewritten when it is
+/// removed.
 const FOREIGN_BYTES: usize = 32 << 20;
 
-/// Runs every case in a thread of its own: most of the time they wait for the reclaimer.
+/// Runs every case in a thread of its own, because most of the time they wait for the reclaimer.
 fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Copy + Send) {
     std::thread::scope(|scope| {
         for case in cases {
@@ -29,7 +30,7 @@ fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) +
     });
 }
 
-/// A volume with a few things in it beside one that is kept.
+/// A volume with a few files in it, and one that is not deleted.
 fn stage_to_reclaim() -> StepFixture {
     let mut fixture = StepFixture::new(Arc::new(NoQuota));
     fixture.start();
@@ -51,7 +52,7 @@ fn reclaim_steps() -> Vec<Step> {
     steps
 }
 
-/// Deletes the volume and waits until the reclaimer ran into its trouble.
+/// Deletes the volume and waits until the reclaimer reached its trouble.
 fn delete_into_trouble(fixture: &StepFixture, at: usize, trouble: Trouble) {
     fixture.script.start_reclaiming(Some(trouble));
     fixture.driver().delete(&fixture.id("pvc")).unwrap();
@@ -60,7 +61,7 @@ fn delete_into_trouble(fixture: &StepFixture, at: usize, trouble: Trouble) {
     });
 }
 
-/// Whichever step of reclaiming fails, nothing else is lost, and what is left is reclaimed later.
+/// When any step of reclaiming fails, nothing else is lost, and the rest is reclaimed later.
 ///
 /// Proves: D5.
 #[test]
@@ -79,7 +80,7 @@ fn a_reclaim_survives_the_failure_of_every_step() {
     });
 }
 
-/// Wherever the driver ends while it reclaims, the next one goes on with it.
+/// Wherever the driver ends while it reclaims, the next driver continues.
 ///
 /// Proves: D5.
 #[test]
@@ -119,8 +120,8 @@ fn marker_is_written_anew(fixture: &StepFixture) {
     });
 }
 
-/// The steps up to the marker's last, and where those of the marker begin, with the sync before it.
-/// How often the reclaimer looks once more afterwards is a matter of time.
+/// The steps up to the last one of the marker, and the index of the sync before the marker's first.
+/// The number of later inspections by the reclaimer depends on the time.
 fn rewrite_steps() -> (Vec<Step>, usize) {
     let fixture = stage_to_rewrite_the_marker();
     fixture.script.start_reclaiming(None);
@@ -134,9 +135,9 @@ fn rewrite_steps() -> (Vec<Step>, usize) {
     (steps, sync)
 }
 
-/// If any step of rewriting the marker fails, the pool is unavailable until the next look, which ends
-/// the rewriting; if it is only that the disk is full, the pool is well, and the next time it is
-/// empty the rewriting is ended.
+/// If any step of rewriting the marker fails, the pool is unavailable until the next health check,
+/// which finishes the rewriting. If the disk is only full, the pool is available, and the rewriting
+/// is finished when the pool is empty the next time.
 ///
 /// Proves: D5.
 #[test]
@@ -167,7 +168,7 @@ fn rewriting_the_marker_survives_the_failure_of_every_step() {
     });
 }
 
-/// Wherever the driver ends while it rewrites the marker, the next one ends the rewriting.
+/// Wherever the driver ends while it rewrites the marker, the next driver finishes the rewriting.
 ///
 /// Proves: D5.
 #[test]
@@ -184,7 +185,7 @@ fn rewriting_the_marker_may_end_before_any_step() {
     });
 }
 
-/// A pool with a volume, and another that a killed driver left in staging.
+/// A pool with a volume, and with another that a killed driver left in staging.
 fn stage_to_clear() -> StepFixture {
     let mut fixture = Call::Create.prepare(Arc::new(NoQuota));
     let reveal = visible(&Call::Create.steps());
@@ -196,8 +197,8 @@ fn stage_to_clear() -> StepFixture {
     fixture
 }
 
-/// If any step of a start fails, the pool is unavailable and refuses volumes, and the next look ends
-/// the start.
+/// If any step of a start fails, the pool is unavailable and refuses volumes. The next health check
+/// finishes the start.
 ///
 /// Proves: D5.
 #[test]
@@ -217,7 +218,7 @@ fn a_start_survives_the_failure_of_every_step() {
             assert!(fixture.is_unavailable());
             let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             let code = refused.code(Operation::CreateVolume);
-            // A shortage of memory says nothing of the disk.
+            // A shortage of memory is no fault of the disk.
             let expected = match errno {
                 Errno::NOMEM if *step != Step::Syncfs => Code::Unavailable,
                 _ => Code::ResourceExhausted,
@@ -229,7 +230,7 @@ fn a_start_survives_the_failure_of_every_step() {
     }
 }
 
-/// Notes at every step on the memory whether the pool is served.
+/// Records at every step on the state file `pools.json` whether the pool is served.
 #[derive(Debug, Default)]
 struct Early {
     volumes: OnceLock<Weak<Volumes>>,
@@ -247,8 +248,6 @@ impl Observer for Early {
     }
 }
 
-/// A pool is remembered before it is served.
-///
 /// Proves: P2.
 #[test]
 fn a_pool_is_remembered_before_it_is_served() {
@@ -265,6 +264,6 @@ fn a_pool_is_remembered_before_it_is_served() {
     volumes.load().unwrap();
     assert_eq!(volumes.pools()[0].why_unavailable(), None);
     volumes.stop();
-    // The old temporary file is removed, one is made, and it is renamed.
+    // The old temporary file is removed, a new one is made, and it is renamed.
     assert_eq!(*early.served.lock().unwrap(), [false; 3]);
 }

@@ -1,4 +1,4 @@
-//! The steps of snapshots, restores and clones, on real disks of every kind of copy.
+//! The steps of snapshots, restores and clones, on real disks with every kind of copy.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,13 +20,13 @@ use crate::snapshots::{Kind, Rig, write};
 use support::require;
 use support::{Fakes, eventually, names};
 
-/// Small, for where nobody counts each copy is promised as much.
+/// Small, because each copy reserves its size where use is not counted.
 const SIZE: u64 = 16 << 20;
 
-/// How many cases run at once: they wait for disks.
+/// The number of cases that run at once, because they wait for disks.
 const AT_ONCE: usize = 6;
 
-/// What is done, to the snapshot "taken" or the volume "source".
+/// An operation on the snapshot "taken" or the volume "source".
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Call {
     Snapshot,
@@ -37,12 +37,12 @@ enum Call {
 
 const CALLS: [Call; 4] = [Call::Snapshot, Call::Restore, Call::Clone, Call::Delete];
 
-/// A disk with the volume "source", whose every step is scripted.
+/// A disk with the volume "source". The test scripts its every step.
 struct Set {
     rig: Rig,
     script: Arc<Script>,
     source: Volume,
-    /// What is charged to it, where that is counted.
+    /// The bytes that are charged to the source, or 0 if use is not counted.
     charged: u64,
     taken: Option<Snapshot>,
 }
@@ -89,7 +89,7 @@ impl Set {
         });
     }
 
-    /// The number that a volume is charged to; 0 where none is.
+    /// The quota id of a volume, or 0.
     fn number(&self, volume: &str) -> u32 {
         let record = self.rig.volume_data(volume).with_file_name("volume.json");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
@@ -97,8 +97,8 @@ impl Set {
         number.try_into().unwrap()
     }
 
-    /// The limits there are to be: the source may rewrite all it holds, whatever keeps what it held,
-    /// and what a copy shares with it takes nothing off its own.
+    /// The expected limits. The source can rewrite all its data, even if copies retain the old
+    /// data. The blocks that a copy shares with the source take nothing from its own size.
     fn expected_limits(&self, is_kept: bool, is_copied: bool) -> Vec<u64> {
         if self.charged == 0 {
             return Vec::new();
@@ -109,7 +109,7 @@ impl Set {
     }
 }
 
-/// Makes the volume "source" with a few things in it.
+/// Makes the volume "source" with a few files in it.
 fn furnish(rig: &Rig) -> Volume {
     let source = rig.make("source", SIZE);
     let data = rig.volume_data("source");
@@ -122,7 +122,7 @@ fn furnish(rig: &Rig) -> Volume {
     source
 }
 
-/// What the kernel counts: use and limit, by number.
+/// The use and limit of each quota id, as the kernel counts them.
 fn charges(rig: &Rig) -> BTreeMap<u32, (u64, u64)> {
     charges_on(rig.disk.path())
 }
@@ -137,7 +137,7 @@ fn charges_on(disk: &Path) -> BTreeMap<u32, (u64, u64)> {
         .collect()
 }
 
-/// The limits that the kernel holds.
+/// The limits in the kernel, in ascending order.
 fn limits_of(rig: &Rig) -> Vec<u64> {
     limits(&charges(rig))
 }
@@ -174,7 +174,7 @@ impl Call {
         }
     }
 
-    /// The steps when nothing goes wrong.
+    /// The steps of the call without trouble.
     fn steps(self, kind: Kind) -> Vec<Step> {
         let set = Set::prepare(kind, self);
         set.script.start(None);
@@ -182,7 +182,7 @@ impl Call {
         set.script.end()
     }
 
-    /// Where what is made or deleted is, and what it is called.
+    /// The directory and the name of the volume or snapshot that is made or deleted.
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::Snapshot => ("snapshots", "copy"),
@@ -191,8 +191,8 @@ impl Call {
         }
     }
 
-    /// What there is: the source, and what is made or deleted if that shows, whole; nothing else
-    /// once the trash is reclaimed, and each limit as it is to be.
+    /// Asserts that the source is there, and the complete copy if `shows`. Nothing else is there
+    /// once the trash is reclaimed, and each limit is as expected.
     fn settles_to(self, set: &Set, shows: bool) {
         let pool = set.rig.node.pool();
         assert_eq!(names(&pool.join(".rootcellar/staging")), [""; 0]);
@@ -223,7 +223,7 @@ impl Call {
         let is_kept = shows || self == Self::Restore;
         let is_copied = shows && matches!(self, Self::Restore | Self::Clone);
         let limits = set.expected_limits(is_kept, is_copied);
-        // Of what is gone not even a number is left.
+        // A deleted volume or snapshot leaves no quota id.
         let numbers = if limits.is_empty() { 0 } else { found };
         eventually("the limits are as they are to be", || {
             limits_of(&set.rig) == limits && charges(&set.rig).len() == numbers
@@ -231,7 +231,7 @@ impl Call {
     }
 }
 
-/// Asserts that two trees hold the same.
+/// Asserts that two trees have the same contents.
 fn assert_same(one: &Path, other: &Path) {
     for file in ["file", "dir/inner", "other"] {
         let read = |tree: &Path| fs::read(tree.join(file)).unwrap();
@@ -241,12 +241,13 @@ fn assert_same(one: &Path, other: &Path) {
     assert_eq!(link, Path::new("dir/inner"));
 }
 
-/// Whether the one rename was made that makes the copy appear, or the snapshot disappear.
+/// Whether the steps include the one rename that makes the copy appear, or the snapshot disappear.
 fn is_visible(made: &[Step]) -> bool {
     made.contains(&Step::Rename)
 }
 
-/// What the caller is told when a step fails after others were made; nothing: that all is well.
+/// The answer to the caller when a step fails after others were made; Ok if the failure does not
+/// matter.
 fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Code> {
     let since = |step: Step| {
         let at = made.iter().position(|made| *made == step);
@@ -256,7 +257,7 @@ fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Co
     // A deletion syncs both directories.
     let syncs = if call == Call::Delete { 2 } else { 1 };
     let is_settled = count(since(Step::Rename), Step::Fsync) == syncs;
-    // What was thought to be pinned is given up, when what is pinned was raised already.
+    // This step lowers the estimate of the retained bytes, after the exact limit was set.
     let is_lowering =
         step == Step::Limit && count(since(Step::SnapshotSubvolume), Step::Limit) == 1;
     let is_sync = matches!(step, Step::Fsync | Step::Syncfs);
@@ -273,12 +274,12 @@ fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
     set.script.start(Some(trouble));
     let outcome = call.make(&set);
     if let Trouble::Halt(_) = trouble {
-        // Still halted while the old driver ends: it gets nothing done.
+        // Still halted while the old driver ends, so that it changes nothing.
         set.rig.running = None;
     }
     let steps = set.script.end();
     let case = format!("{kind:?} {call:?}: {trouble:?} of {steps:?}");
-    // Threads share the work as it comes, and so make a step more or less.
+    // Threads share the work in any order, so the number of steps may differ by one.
     let made = &steps[..at.min(steps.len())];
     let expected = match (steps.get(at), trouble) {
         (None, _) => Ok(()),
@@ -289,7 +290,7 @@ fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
         Trouble::Once(..) => set.recovers(),
         Trouble::Halt(_) => set.rig.start(),
     }
-    // Whoever halts at a step that need not be made gets no further than the next.
+    // A driver that halts at an optional step gets no further than the next step.
     let halts = matches!(trouble, Trouble::Halt(_)) && !is_visible(made);
     assert!(
         outcome == expected || halts && outcome.is_err(),
@@ -322,9 +323,9 @@ fn survive(kind: Kind) {
     }
 }
 
-/// Whichever step of a snapshot, a restore, a clone or a deletion fails, or is the last of a driver
-/// that ends there, the copy is there whole or not at all, nothing else is left of it, limits are as
-/// they are to be, and a retry ends with it: where files are copied byte by byte.
+/// After any step of a snapshot, a restore, a clone or a deletion failed, or was the driver's last,
+/// the copy is complete or missing. Nothing else is left of it, the limits are as expected, and a
+/// retry succeeds. Here files are copied byte by byte.
 ///
 /// Proves: D5.
 #[test]
@@ -332,7 +333,7 @@ fn a_plain_copy_survives_every_step() {
     survive(Kind::Ext4);
 }
 
-/// As above, where files share blocks.
+/// As above, but files share blocks.
 ///
 /// Proves: D5.
 #[test]
@@ -340,7 +341,7 @@ fn a_reflink_copy_survives_every_step() {
     survive(Kind::Xfs);
 }
 
-/// As above, where subvolumes are copied.
+/// As above, but subvolumes are copied.
 ///
 /// Proves: D5.
 #[test]
@@ -348,7 +349,7 @@ fn a_subvolume_copy_survives_every_step() {
     survive(Kind::Btrfs);
 }
 
-/// As above, where subvolumes are copied and simple quota counts.
+/// As above, but subvolumes are copied and simple quota counts.
 ///
 /// Proves: D5.
 #[test]
@@ -356,7 +357,7 @@ fn a_subvolume_copy_with_quota_survives_every_step() {
     survive(Kind::BtrfsSquota);
 }
 
-/// Notes the limits in force when a subvolume is copied or destroyed.
+/// Records the limits in force when a subvolume is copied or destroyed.
 #[derive(Debug, Default)]
 struct Watch {
     disk: OnceLock<PathBuf>,
@@ -373,8 +374,8 @@ impl Observer for Watch {
     }
 }
 
-/// Before a subvolume is copied the limit of its volume is raised by what it holds, for it stays
-/// charged for that; and it is lowered when the copy is reclaimed.
+/// Before a subvolume is copied, the limit of its volume is raised by its charged bytes, because it
+/// stays charged for them. The limit is lowered when the copy is reclaimed.
 ///
 /// Proves: SN10.
 #[test]

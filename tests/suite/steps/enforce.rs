@@ -1,4 +1,4 @@
-//! Enforcing the size of an existing volume, cut short at every step.
+//! Enforcing the size of an existing volume, interrupted at every step.
 
 use rootcellar::error::Error;
 
@@ -21,8 +21,8 @@ fn unenforced(quota: &Arc<FakeQuota>) -> StepFixture {
     fixture
 }
 
-/// Whichever step fails, or is the last one of a killed driver, the volume is as it was or cannot be
-/// published, and enforcing it again succeeds.
+/// After any step failed, or was the last of a killed driver, the volume is unchanged or cannot be
+/// published. Enforcing its size again succeeds.
 ///
 /// Proves: S15.
 #[test]

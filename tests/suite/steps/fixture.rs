@@ -15,24 +15,24 @@ use support::{Fakes, Running, create, eventually, name, names};
 
 pub const SIZE: u64 = 1 << 20;
 
-/// What goes wrong, and at which step.
+/// A fault, and the index of its step.
 #[derive(Debug, Clone, Copy)]
 pub enum Trouble {
-    /// That step fails; the next ones do not.
+    /// That step fails, and the next ones do not.
     Once(usize, Errno),
-    /// From that step on none is made, by any thread.
+    /// From that step on every step fails, in any thread.
     Halt(usize),
 }
 
-/// Whose steps are counted.
+/// The threads whose steps are counted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Whose {
     Requests,
     Reclaimer,
 }
 
-/// Counts the steps of requests, or the reclaimer's, for what one does is no part of what the other
-/// does meanwhile, and makes trouble.
+/// Counts the steps of requests or those of the reclaimer, and makes trouble. They are counted
+/// apart because both run at the same time.
 #[derive(Debug, Default)]
 pub struct Script(Mutex<Plan>);
 
@@ -67,12 +67,12 @@ impl Script {
         };
     }
 
-    /// How many steps were counted.
+    /// The number of counted steps.
     pub fn count_so_far(&self) -> usize {
         self.plan().seen.len()
     }
 
-    /// Ends all trouble; the steps since the start.
+    /// Ends all trouble and returns the steps since the start.
     pub fn end(&self) -> Vec<Step> {
         std::mem::take(&mut *self.plan()).seen
     }
@@ -81,7 +81,7 @@ impl Script {
 impl Observer for Script {
     fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
         let mut plan = self.plan();
-        // How often it is written down how far a copy is, is a matter of time.
+        // The number of progress records of a copy depends on the time.
         if name.to_string_lossy().starts_with("progress.json") {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl Observer for Script {
     }
 }
 
-/// A node with one pool, whose steps are scripted.
+/// A node with one pool. The test scripts its steps.
 pub struct StepFixture {
     pub running: Option<Running>,
     pub script: Arc<Script>,
@@ -130,7 +130,7 @@ impl StepFixture {
         }
     }
 
-    /// Starts the driver; the one before is gone by then, for it holds the lock.
+    /// Starts the driver, after the former one has ended because that one has the lock.
     pub fn start(&mut self) {
         self.running = None;
         self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
@@ -144,8 +144,8 @@ impl StepFixture {
         self.driver().pools()[0].why_unavailable().is_some()
     }
 
-    /// Has the driver look at the unavailable pool until it is well: the reclaimer may not have let go of
-    /// the disk yet, and then the first look finds it locked.
+    /// Runs health checks of the unavailable pool until it is available. The reclaimer may still
+    /// have the disk open, and then the first check finds it locked.
     pub fn recovers(&self) {
         eventually("the pool is well", || {
             self.driver().check_pools();
@@ -170,13 +170,13 @@ impl StepFixture {
         Some(self.node.pool("default").join("volumes").join(name))
     }
 
-    /// Makes a volume with something in it.
+    /// Makes a volume with a file in it.
     pub fn make(&self, volume: &str) {
         self.driver().create(&create(volume, SIZE)).unwrap();
         std::fs::write(self.directory(volume).unwrap().join("data/file"), volume).unwrap();
     }
 
-    /// Whether the volume is wholly there; half a volume fails the test.
+    /// Whether the complete volume is there. An incomplete volume fails the test.
     pub fn has(&self, volume: &str) -> bool {
         let known = self.driver().get(&self.id(volume)).is_ok();
         let directory = self.directory(volume);
@@ -191,19 +191,19 @@ impl StepFixture {
         known
     }
 
-    /// A volume that is there has this size.
+    /// Asserts that the volume, if it is there, has this size.
     pub fn assert_size(&self, volume: &str, size: u64) {
         if let Ok(volume) = self.driver().get(&self.id(volume)) {
             assert_eq!(volume.size, Bytes(size));
         }
     }
 
-    /// Exactly these volumes are there, and nothing else once the trash is reclaimed.
+    /// Asserts that exactly these volumes are there, and nothing else once the trash is reclaimed.
     pub fn settles_to(&self, volumes: &[&str]) {
         eventually("the trash is empty", || {
             self.names(".rootcellar/trash").is_empty()
         });
-        // An empty pool may just be writing its marker.
+        // An empty pool may be writing its marker at this moment.
         eventually("no temporary file is left", || {
             self.names(".rootcellar") == ["lock", "pool.json", "staging", "trash"]
         });
