@@ -23,7 +23,7 @@ use support::{Fakes, Node, create};
 const MIB: u64 = 1 << 20;
 
 /// The reports about the pools in these options, when nothing else is known of the node.
-fn look(options: &[String]) -> Vec<Report> {
+fn reports(options: &[String]) -> Vec<Report> {
     let parse = |text: &String| text.parse::<PoolOptions>().unwrap();
     let options: Vec<PoolOptions> = options.iter().map(parse).collect();
     let surroundings = Surroundings {
@@ -36,8 +36,8 @@ fn look(options: &[String]) -> Vec<Report> {
 }
 
 /// The report about one pool without a reserve.
-fn look_at(pool: &Path) -> Report {
-    look(&[format!("default={},reserve=0", pool.display())]).remove(0)
+fn report_on(pool: &Path) -> Report {
+    reports(&[format!("default={},reserve=0", pool.display())]).remove(0)
 }
 
 /// The findings of a level.
@@ -138,7 +138,7 @@ fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
     for (filesystem, options, remedy, shares_blocks) in cases {
         let (node, disk) = pool_on(filesystem, options);
         let before = with_times(&node.pool());
-        let report = look_at(&node.pool());
+        let report = report_on(&node.pool());
         assert_well(&report);
         let found = note(&report, About::Enforcement, "sizes are not enforced");
         let expected = remedy
@@ -182,7 +182,7 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         let option = node.own_pool_option();
         let driver = node.volumes_of(std::slice::from_ref(&option), &Fakes::default());
         driver.create(&create("old", SIZE.0)).unwrap();
-        let report = look_at(&node.pool());
+        let report = report_on(&node.pool());
         assert_well(&report);
         let words = if is_full {
             "full qgroups"
@@ -191,7 +191,7 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         };
         let found = note(&report, About::Enforcement, words);
         follow(found.remedy.as_ref().unwrap(), ";");
-        let report = look_at(&node.pool());
+        let report = report_on(&node.pool());
         assert_well(&report);
         ok(&report, About::Enforcement, "enforced by simple quota");
         let not_enforced = note(&report, About::Sizes, "is not enforced");
@@ -210,7 +210,7 @@ fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
     run(Command::new("btrfs")
         .args(["quota", "disable"])
         .arg(rig.node.pool()));
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let found = wrong(&report, About::Enforcement, "1 volumes promise it");
     assert!(found.remedy.as_ref().unwrap().contains("enable-quota"));
 }
@@ -236,7 +236,7 @@ fn promises_that_cannot_be_kept_are_told() {
     );
     let driver = node.volumes_of(std::slice::from_ref(&option), &Fakes::default());
     driver.create(&create("large", 150 * MIB)).unwrap();
-    let report = look_at(&node.pool());
+    let report = report_on(&node.pool());
     assert_well(&report);
     ok(&report, About::Space, "are reserved");
     assert!(
@@ -246,17 +246,17 @@ fn promises_that_cannot_be_kept_are_told() {
     );
 
     fs::write(disk.path().join("other"), "").unwrap();
-    let report = look_at(&node.pool());
+    let report = report_on(&node.pool());
     note(&report, About::Space, "other data is on its filesystem");
 
     driver.create(&create("more", 100 * MIB)).unwrap();
     the(
-        &look_at(&node.pool()),
+        &report_on(&node.pool()),
         Level::Wrong,
         About::Space,
         "no more than",
     );
-    let report = look(&[option]).remove(0);
+    let report = reports(&[option]).remove(0);
     assert_well(&report);
     note(
         &report,
@@ -303,14 +303,14 @@ fn a_pool_that_could_not_be_served_is_wrong() {
         ),
     ];
     for (options, words, remedy) in cases {
-        let reports = look(&options);
+        let reports = reports(&options);
         let report = reports.last().unwrap();
         let found = the(report, Level::Wrong, About::Pool, words);
         let given = found.remedy.as_deref().unwrap_or_default();
         assert!(given.contains(remedy.unwrap_or_default()), "{given}");
         assert!(report.pool.problem.is_some());
     }
-    assert_well(&look(&[pool])[0]);
+    assert_well(&reports(&[pool])[0]);
 }
 
 /// A class may ask for no enforcement of a size, and that is only a note.
@@ -322,7 +322,7 @@ fn a_size_that_is_not_to_be_held_is_a_note() {
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = EnforcementPolicy::None;
     rig.driver().create(&request).unwrap();
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     assert_well(&report);
     let found = note(&report, About::Sizes, "is not enforced");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));

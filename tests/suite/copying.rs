@@ -83,7 +83,7 @@ impl Scene {
             .delete_snapshot(&self.taken.id.to_string())
     }
 
-    fn assert_whole(&self, home: &str, name: &str) {
+    fn assert_complete(&self, home: &str, name: &str) {
         assert_eq!(names(&self.rig.data(home, name)).len(), FILES, "{name}");
     }
 }
@@ -104,11 +104,11 @@ fn a_copy_is_made_once_however_often_it_is_asked_for() {
     let take = || rig.snapshot("again", &scene.source);
     let made = scene.during(take, || aborted(take(), Operation::CreateSnapshot));
     assert_eq!(take().unwrap(), made.unwrap());
-    scene.assert_whole("snapshots", "again");
+    scene.assert_complete("snapshots", "again");
     let restore = || scene.restore();
     let made = scene.during(restore, || aborted(restore(), Operation::CreateVolume));
     assert_eq!(restore().unwrap(), made.unwrap());
-    scene.assert_whole("volumes", "restored");
+    scene.assert_complete("volumes", "restored");
     assert_eq!(names(&rig.node.pool().join("snapshots")).len(), 2);
     assert_eq!(names(&rig.node.pool().join("volumes")).len(), 2);
 }
@@ -135,8 +135,8 @@ fn what_is_being_copied_is_not_deleted() {
     });
     made.unwrap();
     delete_snapshot().unwrap();
-    scene.assert_whole("snapshots", "again");
-    scene.assert_whole("volumes", "restored");
+    scene.assert_complete("snapshots", "again");
+    scene.assert_complete("volumes", "restored");
 }
 
 /// A volume can be published, unpublished, expanded and copied again while it is being copied, and
@@ -168,7 +168,7 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
     assert!(made.in_use, "it was published meanwhile");
     assert_eq!(made.size, Bytes(SIZE), "as large as its source was");
     driver.unpublish(&id, &target).unwrap();
-    scene.assert_whole("snapshots", "again");
+    scene.assert_complete("snapshots", "again");
 }
 
 /// A driver that stops ends its running copies, `UNAVAILABLE`, and leaves nothing of them. The next
@@ -195,7 +195,7 @@ fn a_driver_that_stops_ends_its_copies() {
     let source = SourceId::Snapshot(scene.taken.id.to_string());
     let request = Rig::copy("restored", SIZE, source);
     scene.rig.driver().create(&request).unwrap();
-    scene.assert_whole("volumes", "restored");
+    scene.assert_complete("volumes", "restored");
 }
 
 /// A disk that takes longer for each file than the time that a disk has to answer.

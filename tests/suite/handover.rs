@@ -42,7 +42,7 @@ fn unavailable(volumes: &Volumes) -> Option<Unavailable> {
 }
 
 /// Renames a path of the node.
-fn carry(node: &Node, from: &str, to: &str) {
+fn rename(node: &Node, from: &str, to: &str) {
     fs::rename(node.path(from), node.path(to)).unwrap();
 }
 
@@ -59,10 +59,10 @@ fn fill_elsewhere(node: &Node) -> Volume {
 }
 
 /// A served node with one volume. The disk of its pool was taken away.
-fn bereft(node: &Node) -> (Running, Volume) {
+fn without_disk(node: &Node) -> (Running, Volume) {
     let volumes = node.volumes(&Fakes::default());
     let volume = volumes.create(&create("pvc", SIZE)).unwrap();
-    carry(node, "pool", "away");
+    rename(node, "pool", "away");
     // The first health check closes the pool, the second tries to open it.
     volumes.check_pools();
     volumes.check_pools();
@@ -107,9 +107,9 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
 fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     let node = Node::new();
     let theirs = fill_elsewhere(&node);
-    carry(&node, "pool", "theirs");
-    let (volumes, ours) = bereft(&node);
-    carry(&node, "theirs", "pool");
+    rename(&node, "pool", "theirs");
+    let (volumes, ours) = without_disk(&node);
+    rename(&node, "theirs", "pool");
     volumes.check_pools();
     assert!(matches!(
         unavailable(&volumes),
@@ -120,8 +120,8 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     assert_eq!(volumes.list(0, "").unwrap().objects, [theirs]);
     let lost = volumes.delete(&ours.id.to_string()).unwrap_err();
     assert_eq!(lost.code(Operation::Delete), Code::FailedPrecondition);
-    carry(&node, "pool", "theirs");
-    carry(&node, "away", "pool");
+    rename(&node, "pool", "theirs");
+    rename(&node, "away", "pool");
     volumes.check_pools();
     volumes.check_pools();
     assert!(matches!(
@@ -149,12 +149,12 @@ fn what_is_served_or_no_pool_is_not_adopted() {
     let volumes = node.volumes(&Fakes::default());
     let marker = node.pool().join(".rootcellar/pool.json");
     // The amount of other data on the disk may change, and the server records it in the marker.
-    let whose = || {
+    let owner = || {
         let marker: serde_json::Value =
             serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
         (marker["id"].clone(), marker["node"].clone())
     };
-    let before = whose();
+    let before = owner();
     let other = "other-node".parse().unwrap();
     let refused = pool::adopt(&memory(&node), &node.pool(), &other, ANYWHERE).unwrap_err();
     assert!(matches!(
@@ -164,7 +164,7 @@ fn what_is_served_or_no_pool_is_not_adopted() {
             ..
         }
     ));
-    assert_eq!(whose(), before);
+    assert_eq!(owner(), before);
     volumes.check_pools();
     assert_eq!(unavailable(&volumes), None);
 }
@@ -293,7 +293,7 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
 #[test]
 fn the_volumes_of_a_retired_pool_may_be_deleted() {
     let node = Node::new();
-    let (volumes, volume) = bereft(&node);
+    let (volumes, volume) = without_disk(&node);
     let id = volume.id.to_string();
     let away = volumes.delete(&id).unwrap_err();
     assert_eq!(away.code(Operation::Delete), Code::Unavailable, "{away}");
@@ -301,8 +301,8 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
     volumes.check_pools();
     assert_eq!(volumes.list(0, "").unwrap().objects, []);
     volumes.delete(&id).unwrap();
-    let gone = volumes.get(&id).unwrap_err();
-    assert_eq!(gone.code(Operation::Volume), Code::NotFound, "{gone}");
+    let unknown = volumes.get(&id).unwrap_err();
+    assert_eq!(unknown.code(Operation::Volume), Code::NotFound, "{unknown}");
     let anew = volumes.create(&create("pvc", SIZE)).unwrap();
     assert_ne!(anew.id, volume.id, "the option init made another pool");
     volumes.delete(&id).unwrap();
@@ -324,7 +324,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
 #[test]
 fn only_the_retired_pool_is_gone() {
     let node = Node::new();
-    let (volumes, volume) = bereft(&node);
+    let (volumes, volume) = without_disk(&node);
     assert!(retire(&node, PoolId::random()).unwrap().is_empty());
     volumes.check_pools();
     let away = volumes.delete(&volume.id.to_string()).unwrap_err();
@@ -339,9 +339,9 @@ fn only_the_retired_pool_is_gone() {
 #[test]
 fn a_retired_pool_is_served_again_once_it_is_adopted() {
     let node = Node::new();
-    let (volumes, volume) = bereft(&node);
+    let (volumes, volume) = without_disk(&node);
     retire(&node, volume.id.pool()).unwrap();
-    carry(&node, "away", "pool");
+    rename(&node, "away", "pool");
     let found = volume.id.pool();
     for _ in 0..2 {
         volumes.check_pools();

@@ -305,8 +305,8 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
     }
     let before = rig.qgroups();
     // The record of the second volume names the quota id of the first.
-    let number = |volume| rig.quota_id(volume).to_string();
-    let (first, second) = (number("first"), number("second"));
+    let quota_id = |volume| rig.quota_id(volume).to_string();
+    let (first, second) = (quota_id("first"), quota_id("second"));
     let path = rig.directory("second").join("volume.json");
     let record = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, record.replace(&second, &first)).unwrap();
@@ -336,9 +336,9 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
     let option = plain.own_pool_option();
     let cannot = plain.volumes_of(&[option], &Fakes::default());
-    let ask = |driver: &Running, hold: EnforcementPolicy, size: Bytes| {
-        let mut request = create(&format!("{hold:?}-{}", size.0), size.0);
-        request.class.enforcement = hold;
+    let ask = |driver: &Running, policy: EnforcementPolicy, size: Bytes| {
+        let mut request = create(&format!("{policy:?}-{}", size.0), size.0);
+        request.class.enforcement = policy;
         let available = driver.capacity(&request.class, &[]).unwrap();
         let made = driver.create(&request);
         (
@@ -346,7 +346,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
             made.map(|volume| volume.enforcement),
         )
     };
-    for (hold, here, there) in [
+    for (policy, here, there) in [
         (
             EnforcementPolicy::Auto,
             Enforcement::Squota,
@@ -359,13 +359,13 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
             Some(Enforcement::None),
         ),
     ] {
-        let (available, made) = ask(rig.driver(), hold, SIZE);
+        let (available, made) = ask(rig.driver(), policy, SIZE);
         assert!(available);
-        assert_eq!(made.unwrap(), here, "{hold:?}");
-        let (available, made) = ask(&cannot, hold, SIZE);
-        assert_eq!(available, there.is_some(), "{hold:?}");
+        assert_eq!(made.unwrap(), here, "{policy:?}");
+        let (available, made) = ask(&cannot, policy, SIZE);
+        assert_eq!(available, there.is_some(), "{policy:?}");
         match there {
-            Some(enforcement) => assert_eq!(made.unwrap(), enforcement, "{hold:?}"),
+            Some(enforcement) => assert_eq!(made.unwrap(), enforcement, "{policy:?}"),
             None => assert_eq!(
                 made.unwrap_err().code(Operation::CreateVolume),
                 Code::ResourceExhausted

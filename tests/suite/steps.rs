@@ -182,7 +182,7 @@ fn survives_every_failure(call: Call) {
         assert_eq!(fixture.has("pvc"), call.shows(at, steps));
         fixture.assert_size("pvc", call.size(at, steps));
         call.make(&fixture).expect("the retry");
-        fixture.settles_to(call.leaves());
+        fixture.assert_ends_with(call.leaves());
     });
 }
 
@@ -250,7 +250,7 @@ fn survives_every_halt(call: Call) {
             fixture.assert_size("pvc", call.size(at, &steps));
             call.republish(&fixture);
             call.make(&fixture).expect("the retry");
-            fixture.settles_to(call.leaves());
+            fixture.assert_ends_with(call.leaves());
         }
     }
 }
@@ -313,9 +313,9 @@ fn init_steps() -> Vec<Step> {
 }
 
 fn is_a_good_pool(fixture: &StepFixture) {
-    fixture.settles_to(&[]);
+    fixture.assert_ends_with(&[]);
     fixture.make("pvc");
-    fixture.settles_to(&["pvc"]);
+    fixture.assert_ends_with(&["pvc"]);
 }
 
 /// If any step of making a pool fails, the pool is unavailable and refuses volumes. The next health
@@ -393,7 +393,7 @@ fn a_limit_outlives_the_data_at_both_ends() {
     fixture.start();
     fixture.make("pvc");
     fixture.driver().delete(&fixture.id("pvc")).unwrap();
-    fixture.settles_to(&[]);
+    fixture.assert_ends_with(&[]);
     let seen = limits.seen.lock().unwrap();
     for (step, name, in_force) in [
         (Step::Mkdir, "data", true),
@@ -431,7 +431,7 @@ fn leaves_no_limit(call: Call) {
             assert_limits(&fixture, &quota);
         }
         call.make(&fixture).expect("the retry");
-        fixture.settles_to(call.leaves());
+        fixture.assert_ends_with(call.leaves());
         assert_limits(&fixture, &quota);
         if call == Call::Expand {
             let target = fixture.node.target("pvc");
@@ -443,7 +443,7 @@ fn leaves_no_limit(call: Call) {
         for volume in call.leaves() {
             fixture.driver().delete(&fixture.id(volume)).unwrap();
         }
-        fixture.settles_to(&[]);
+        fixture.assert_ends_with(&[]);
         assert_eq!(quota.limits().len(), 0, "no limit without a volume");
     });
 }

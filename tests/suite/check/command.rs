@@ -91,11 +91,11 @@ fn the_exit_code_tells_wrong_from_well() {
     let node = Node::new();
     drop(node.volumes(&support::Fakes::default()));
     let well = format!("--pool={}", node.pool_option());
-    let gone = format!("--pool=gone={}", node.path("gone").display());
+    let missing = format!("--pool=gone={}", node.path("gone").display());
     let cases = [
         (vec![well.as_str()], 0),
         (vec![], 0),
-        (vec![&well, &gone], 1),
+        (vec![&well, &missing], 1),
         (vec![&well, "--node=another"], 1),
         (vec!["--pool=frob"], 64),
         (vec!["--frob"], 64),

@@ -7,7 +7,7 @@ use std::process::Command;
 use rootcellar::check::{About, Finding, Level};
 use rootcellar::types::Bytes;
 
-use super::{assert_limits_are_well, assert_well, below, follow, look_at, note, of_level, wrong};
+use super::{assert_limits_are_well, assert_well, below, follow, note, of_level, report_on, wrong};
 use crate::sizes::{Rig, SIZE};
 use support::loops::run;
 use support::picture::with_times;
@@ -24,7 +24,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
         rig.make(volume, SIZE);
     }
     rig.make("unlimited", Bytes::ZERO);
-    assert_limits_are_well(&look_at(&rig.node.pool()));
+    assert_limits_are_well(&report_on(&rig.node.pool()));
     rig.running = None;
     rig.qgroup(&["limit", "1M"], rig.quota_id("lowered"));
     rig.qgroup(&["limit", "none"], rig.quota_id("lifted"));
@@ -35,7 +35,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     rig.qgroup(&["create"], 5);
 
     let before = with_times(&rig.node.pool());
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let lowered = wrong(&report, About::Limits, "limited to 1048576 bytes (1 MiB)");
     assert_eq!(lowered.volume, Some(below(&rig, "lowered")));
     assert!(
@@ -61,7 +61,7 @@ fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
     assert_eq!(with_times(&rig.node.pool()), before, "nothing was restored");
 
     rig.start();
-    assert_limits_are_well(&look_at(&rig.node.pool()));
+    assert_limits_are_well(&report_on(&rig.node.pool()));
 }
 
 /// Runs the commands of a remedy that applies to subvolumes.
@@ -104,7 +104,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
         .args(["qgroup", "remove", &root, &format!("1/{third}")])
         .arg(rig.node.pool()));
 
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let words = format!("another record has the same quota_id, {first}");
     let findings = of_level(&report, Level::Wrong);
     let twins = findings.iter().filter(|finding| finding.what == words);
@@ -120,7 +120,7 @@ fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
     follow_for_subvolume(elsewhere);
     fs::write(&path, record).unwrap();
     rig.start();
-    assert_well(&look_at(&rig.node.pool()));
+    assert_well(&report_on(&rig.node.pool()));
     assert_eq!(rig.driver().pools()[0].status().quarantined, 0);
 }
 
@@ -139,17 +139,17 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
         .arg(&nested));
     fs::write(nested.join("file"), vec![1; 4 << 20]).unwrap();
     rustix::fs::syncfs(fs::File::open(rig.node.pool()).unwrap()).unwrap();
-    assert_well(&look_at(&rig.node.pool()));
+    assert_well(&report_on(&rig.node.pool()));
     let root = qgroup_of(&nested);
     run(Command::new("btrfs")
         .args(["qgroup", "remove", &root])
         .arg(format!("1/{}", rig.quota_id("pvc")))
         .arg(rig.node.pool()));
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let found = wrong(&report, About::Usage, "\"a/nested\"");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
     follow_for_subvolume(found);
-    assert_well(&look_at(&rig.node.pool()));
+    assert_well(&report_on(&rig.node.pool()));
 }
 
 /// Quarantined entries are reported with path and reason, and so is a copy that is charged to a
@@ -164,7 +164,7 @@ fn what_is_quarantined_is_told_with_its_path() {
     let copy = rig.node.pool().join("volumes/copy");
     fs::create_dir(&copy).unwrap();
     fs::rename(rig.data("other"), copy.join("data")).unwrap();
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let strange = wrong(&report, About::Records, "its name is none of this driver's");
     assert_eq!(strange.volume, Some("volumes/copy".into()));
     let lost = wrong(&report, About::Records, "cannot inspect data");
@@ -179,7 +179,7 @@ fn what_is_quarantined_is_told_with_its_path() {
         record.replace(&id, &rig.quota_id("other").to_string()),
     )
     .unwrap();
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let copy = wrong(&report, About::Limits, "which is another's");
     assert_eq!(copy.volume, Some("volumes/copy".into()));
 }

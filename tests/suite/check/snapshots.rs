@@ -9,20 +9,20 @@ use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
 use serde_json::Value;
 
-use super::{assert_limits_are_well, assert_well, look_at, of_level, wrong};
+use super::{assert_limits_are_well, assert_well, of_level, report_on, wrong};
 use crate::sizes::{Rig, SIZE};
 use support::loops::run;
 use support::require;
 use support::{create, names};
 
-const HELD: usize = 8 << 20;
+const WRITTEN: usize = 8 << 20;
 
 /// A volume with a file in it, a snapshot of the volume, a volume made from the snapshot, and a
 /// clone of the volume.
 fn copied() -> Rig {
     let rig = Rig::new();
     let volume = rig.make("original", SIZE);
-    fs::write(rig.data("original").join("file"), vec![7; HELD]).unwrap();
+    fs::write(rig.data("original").join("file"), vec![7; WRITTEN]).unwrap();
     let request = SnapshotRequest {
         name: "snapshot".parse().unwrap(),
         source: volume.id.to_string(),
@@ -59,9 +59,9 @@ fn a_pool_with_snapshots_and_copies_is_well() {
     let rig = require!(loop_devices, copied());
     for written in ["nothing", "original", "restored"] {
         if written != "nothing" {
-            fs::write(rig.data(written).join("file"), vec![8; HELD]).unwrap();
+            fs::write(rig.data(written).join("file"), vec![8; WRITTEN]).unwrap();
         }
-        let report = look_at(&rig.node.pool());
+        let report = report_on(&rig.node.pool());
         assert_limits_are_well(&report);
         assert_eq!((report.pool.volumes, report.pool.snapshots), (3, 1));
     }
@@ -79,7 +79,7 @@ fn what_is_amiss_with_a_snapshot_is_told() {
     let path = rig.node.pool().join(&directory).join("snapshot.json");
     let record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     rig.qgroup(&["limit", "1M"], record["quota_id"].as_u64().unwrap());
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let limited = wrong(
         &report,
         About::Limits,
@@ -87,11 +87,11 @@ fn what_is_amiss_with_a_snapshot_is_told() {
     );
     assert_eq!(limited.volume.as_ref(), Some(&directory));
     rig.start();
-    assert_well(&look_at(&rig.node.pool()));
+    assert_well(&report_on(&rig.node.pool()));
 
     rig.running = None;
     fs::remove_file(&path).unwrap();
-    let report = look_at(&rig.node.pool());
+    let report = report_on(&rig.node.pool());
     let found = wrong(&report, About::Records, "snapshot.json");
     assert_eq!(found.volume.as_ref(), Some(&directory));
     let remedy = found.remedy.as_ref().unwrap();
@@ -118,24 +118,24 @@ fn what_is_counted_is_shown() {
     run(Command::new("sync")
         .arg("--file-system")
         .arg(rig.node.pool()));
-    let held = HELD as u64;
-    let bytes = |told: &Value, key: &str| told[key].as_u64().unwrap_or_else(|| panic!("{told}"));
+    let written = WRITTEN as u64;
+    let bytes = |shown: &Value, key: &str| shown[key].as_u64().unwrap_or_else(|| panic!("{shown}"));
     let original = show("volume", "original");
-    assert!(bytes(&original, "charged_bytes") >= held, "{original}");
-    assert!(bytes(&original, "used_bytes") >= held, "{original}");
-    let pinned = bytes(&original, "retained_bytes");
-    assert!(pinned >= held, "{original}");
+    assert!(bytes(&original, "charged_bytes") >= written, "{original}");
+    assert!(bytes(&original, "used_bytes") >= written, "{original}");
+    let retained = bytes(&original, "retained_bytes");
+    assert!(retained >= written, "{original}");
     assert_eq!(
         bytes(&original, "limit_bytes"),
-        SIZE.0 + pinned,
+        SIZE.0 + retained,
         "{original}"
     );
     let restored = show("volume", "restored");
-    assert!(bytes(&restored, "charged_bytes") < held, "{restored}");
-    assert!(bytes(&restored, "used_bytes") < held, "{restored}");
-    assert!(bytes(&restored, "inherited_bytes") >= held, "{restored}");
+    assert!(bytes(&restored, "charged_bytes") < written, "{restored}");
+    assert!(bytes(&restored, "used_bytes") < written, "{restored}");
+    assert!(bytes(&restored, "inherited_bytes") >= written, "{restored}");
     let snapshot = show("snapshot", "snapshot");
-    assert!(bytes(&snapshot, "held_bytes") >= held, "{snapshot}");
+    assert!(bytes(&snapshot, "held_bytes") >= written, "{snapshot}");
     assert_eq!(snapshot["consistency"], "all of it is of one instant");
     assert_eq!(snapshot["limit_bytes"], Value::Null);
     assert_eq!(snapshot["copies"][0], restored["id"]);

@@ -45,9 +45,9 @@ async fn mode_and_owner_are_exact_whatever_the_umask() {
         server.wait_ready().await;
         let mut clients = server.clients().await;
         let target = node.target("pod");
-        for (number, (parameters, mode, uid, gid)) in cases.iter().enumerate() {
+        for (index, (parameters, mode, uid, gid)) in cases.iter().enumerate() {
             let case = format!("{filesystem} {parameters:?}");
-            let request = create_with(&format!("pvc-{number}"), 1000, parameters);
+            let request = create_with(&format!("pvc-{index}"), 1000, parameters);
             let id = clients.create(request).await.unwrap().volume_id;
             clients.publish(publish(&id, &target)).await.unwrap();
             let found = fs::metadata(&target).unwrap();

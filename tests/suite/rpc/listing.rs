@@ -7,9 +7,9 @@ use support::server::{Clients, Server};
 
 async fn make(clients: &mut Clients, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
-    for number in 0..count {
+    for index in 0..count {
         let volume = clients
-            .create(create(&format!("pvc-{number}"), 1000))
+            .create(create(&format!("pvc-{index}"), 1000))
             .await
             .unwrap();
         ids.push(volume.volume_id);
@@ -65,8 +65,8 @@ async fn a_token_holds_when_volumes_come_and_go() {
     let all = make(&mut clients, 6).await;
     let (first, token) = clients.list(2, "").await.unwrap();
     assert_eq!(first, all[..2]);
-    for gone in [&all[0], &all[1], &all[3]] {
-        clients.delete(gone).await.unwrap();
+    for deleted in [&all[0], &all[1], &all[3]] {
+        clients.delete(deleted).await.unwrap();
     }
     let (second, token) = clients.list(2, &token).await.unwrap();
     assert_eq!(second, [all[2].clone(), all[4].clone()]);

@@ -184,10 +184,10 @@ async fn a_source_of_nothing_is_not_found() {
     let source = make(&node, &mut clients, "pvc").await;
     let taken = clients.snapshot(snapshot("snap", &source)).await.unwrap();
     let taken = taken.snapshot_id;
-    let gone = clients.make("gone", SIZE).await;
-    clients.delete(&gone).await.unwrap();
+    let deleted = clients.make("gone", SIZE).await;
+    clients.delete(&deleted).await.unwrap();
     // The id of a snapshot is no volume id, and a volume id is no snapshot id.
-    for id in ["x", "..", &gone, &taken, &source.to_uppercase()] {
+    for id in ["x", "..", &deleted, &taken, &source.to_uppercase()] {
         let answer = clients.snapshot(snapshot("new", id)).await;
         refused(id, answer, Code::NotFound, "volume");
         let answer = clients.create(copy("new", SIZE, of_volume(id))).await;
@@ -341,8 +341,8 @@ async fn pages_of_snapshots_are_exact() {
     }
     let (first, token) = clients.list_snapshots(list(2, "")).await.unwrap();
     assert_eq!(first, all[..2]);
-    for gone in [0, 1, 3] {
-        let id = &all[gone].snapshot_id;
+    for deleted in [0, 1, 3] {
+        let id = &all[deleted].snapshot_id;
         clients.delete_snapshot(id).await.unwrap();
     }
     let (second, token) = clients.list_snapshots(list(2, &token)).await.unwrap();
@@ -441,9 +441,9 @@ async fn source_and_copies_go_in_any_order() {
             ("snapshots", "snap"),
             ("volumes", "restored"),
         ];
-        for (at, gone) in order.into_iter().enumerate() {
+        for (at, deleted) in order.into_iter().enumerate() {
             for _ in 0..2 {
-                match gone {
+                match deleted {
                     0 => clients.delete(&source).await.unwrap(),
                     1 => clients.delete_snapshot(&taken).await.unwrap(),
                     _ => clients.delete(&restored).await.unwrap(),

@@ -32,7 +32,7 @@ enum Work {
     /// Other data on the same disk grows or shrinks to this size.
     Other(u64),
     /// Makes a volume without enforcement.
-    Unheld(u64),
+    NotEnforced(u64),
     Restart,
 }
 
@@ -42,7 +42,7 @@ fn work(other_grows: bool) -> impl Strategy<Value = Work> {
     let other = if other_grows { 0..64_u64 } else { 0..1 };
     prop_oneof![
         4 => size.clone().prop_map(Work::Create),
-        1 => size.clone().prop_map(Work::Unheld),
+        1 => size.clone().prop_map(Work::NotEnforced),
         3 => (which.clone(), size.clone()).prop_map(|(which, size)| Work::Grow(which, size)),
         5 => (which.clone(), size).prop_map(|(which, size)| Work::Write(which, size)),
         1 => which.clone().prop_map(Work::Empty),
@@ -53,9 +53,9 @@ fn work(other_grows: bool) -> impl Strategy<Value = Work> {
 }
 
 /// The free space of the disk and the use of each volume.
-struct Moment {
+struct Usage {
     free: u64,
-    held: BTreeMap<VolumeId, u64>,
+    used: BTreeMap<VolumeId, u64>,
 }
 
 struct Rig {
@@ -111,7 +111,7 @@ impl Rig {
         let chosen = |which: usize| (count > 0).then(|| which % count);
         match work {
             Work::Create(size) => return self.create(at, size, EnforcementPolicy::Auto),
-            Work::Unheld(size) => return self.create(at, size, EnforcementPolicy::None),
+            Work::NotEnforced(size) => return self.create(at, size, EnforcementPolicy::None),
             Work::Grow(which, size) => {
                 return chosen(which).is_some_and(|at| self.grow(at, size));
             }
@@ -144,9 +144,9 @@ impl Rig {
         false
     }
 
-    fn create(&mut self, at: usize, size: u64, hold: EnforcementPolicy) -> bool {
+    fn create(&mut self, at: usize, size: u64, policy: EnforcementPolicy) -> bool {
         let mut request = create(&format!("pvc{at}"), size * MIB);
-        request.class.enforcement = hold;
+        request.class.enforcement = policy;
         let most = self.driver().capacity(&request.class, &[]).unwrap();
         let made = self.driver().create(&request);
         // More space may be free by then, from deleted volumes.
@@ -181,30 +181,30 @@ impl Rig {
     }
 
     /// The present free space of the disk, and the use of each volume.
-    fn look(&self) -> Moment {
+    fn usage(&self) -> Usage {
         let root = File::open(self.disk.path()).unwrap();
         syncfs(&root).unwrap();
         let space = fstatvfs(&root).unwrap();
-        let held = |volume: &Volume| {
+        let used = |volume: &Volume| {
             let file = fs::metadata(self.data(volume).join("file"));
             (volume.id, file.map_or(0, |file| file.blocks() * 512))
         };
-        Moment {
+        Usage {
             free: space.f_bavail * space.f_frsize,
-            held: self.volumes.iter().map(held).collect(),
+            used: self.volumes.iter().map(used).collect(),
         }
     }
 
     /// When the bytes were reserved, the pool could store all of them, and the reserve was still
     /// free. A volume's use beyond its size is not reserved. Deleted volumes may have been
     /// reclaimed meanwhile, and a btrfs may take a large chunk for metadata after that.
-    fn assert_held(&self, before: &Moment) {
+    fn assert_stored(&self, before: &Usage) {
         let needs = |volume: &Volume| {
-            let held = before.held.get(&volume.id).copied().unwrap_or_default();
-            volume.size.0.saturating_sub(held)
+            let used = before.used.get(&volume.id).copied().unwrap_or_default();
+            volume.size.0.saturating_sub(used)
         };
         let needs = RESERVE + self.volumes.iter().map(needs).sum::<u64>();
-        let free = before.free.max(self.look().free);
+        let free = before.free.max(self.usage().free);
         assert!(needs <= free + ROUNDING, "{needs} are needed, {free} free");
     }
 }
@@ -217,7 +217,7 @@ fn write(path: &Path, size: u64) {
     let _ = file.sync_all();
 }
 
-fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
+fn keeps_reservations(filesystem: &'static str, accounts: bool, other_grows: bool) {
     let default = Config::default();
     let given = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
     let config = Config {
@@ -230,9 +230,9 @@ fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
     let outcome = TestRunner::new(config).run(&works, |works| {
         let mut rig = Rig::new(filesystem, accounts);
         for (at, work) in works.into_iter().enumerate() {
-            let before = rig.look();
+            let before = rig.usage();
             if rig.work(at, work) {
-                rig.assert_held(&before);
+                rig.assert_stored(&before);
             }
         }
         Ok(())
@@ -249,7 +249,7 @@ fn holds(filesystem: &'static str, accounts: bool, other_grows: bool) {
 #[test]
 fn what_is_promised_is_there_where_use_is_counted() {
     require!(loop_devices);
-    holds("btrfs", true, true);
+    keeps_reservations("btrfs", true, true);
 }
 
 /// If use is not counted, the same is true as long as no other data is written.
@@ -258,5 +258,5 @@ fn what_is_promised_is_there_where_use_is_counted() {
 #[test]
 fn what_is_promised_is_there_where_use_is_not_counted() {
     require!(loop_devices);
-    holds("ext4", false, false);
+    keeps_reservations("ext4", false, false);
 }

@@ -54,23 +54,23 @@ fn rig_with_a_file() -> (Rig, Volume) {
 #[test]
 fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
-    let promised = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
-    let before = promised(&rig);
+    let reserved = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
+    let before = reserved(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_about("held", snapshot.reserved.0, mib(40));
-    assert_eq!(promised(&rig) - before, snapshot.reserved.0);
+    assert_eq!(reserved(&rig) - before, snapshot.reserved.0);
     let raised = limit(&rig, "source");
     assert_about("the limit", raised, SIZE + mib(40));
     write(&rig.volume_data("source").join("file"), 2, mib(40)).unwrap();
-    let kept = std::fs::read(rig.data("snapshots", "snap").join("file")).unwrap();
-    assert!(kept.iter().all(|byte| *byte == 1));
+    let retained = std::fs::read(rig.data("snapshots", "snap").join("file")).unwrap();
+    assert!(retained.iter().all(|byte| *byte == 1));
 
     rig.start();
     assert_eq!(limit(&rig, "source"), raised, "a start raises it too");
     rig.delete_snapshot(&snapshot);
     rig.wait_for_trash();
     assert_eq!(limit(&rig, "source"), SIZE);
-    assert_eq!(promised(&rig), before);
+    assert_eq!(reserved(&rig), before);
     assert_about(
         "charged",
         qgroup(&rig, "volumes", "source").charged,
@@ -82,11 +82,11 @@ fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
 #[test]
 fn what_there_is_no_room_to_keep_is_no_snapshot() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
-    let room = rig
+    let free_space = rig
         .driver()
         .capacity(&rootcellar::volume::Class::default(), &[])
         .unwrap();
-    rig.make("other", room.0 - mib(8));
+    rig.make("other", free_space.0 - mib(8));
     let error = rig.snapshot("snap", &source).unwrap_err();
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);
     assert_eq!(limit(&rig, "source"), SIZE);
@@ -139,33 +139,37 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
 fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
     let class = rootcellar::volume::Class::default();
-    let room = || rig.driver().capacity(&class, &[]).unwrap().0;
-    let before = room();
+    let free_space = || rig.driver().capacity(&class, &[]).unwrap().0;
+    let before = free_space();
     let cloned = rig.clone_of("cloned", SIZE, &source).unwrap();
-    assert_about("with a clone", before - room(), SIZE + mib(40));
+    assert_about("with a clone", before - free_space(), SIZE + mib(40));
     rig.delete(&cloned);
     rig.wait_for_trash();
-    assert_about("without", room(), before);
+    assert_about("without", free_space(), before);
 
     // A snapshot and a restore retain the same bytes, and these stay retained when the snapshot is
     // deleted.
     let snapshot = rig.snapshot("snap", &source).unwrap();
-    assert_about("with a snapshot", before - room(), mib(40));
+    assert_about("with a snapshot", before - free_space(), mib(40));
     rig.restore("restored", SIZE, &snapshot).unwrap();
-    assert_about("with a restore", before - room(), SIZE + mib(40));
+    assert_about("with a restore", before - free_space(), SIZE + mib(40));
     rig.delete_snapshot(&snapshot);
     rig.wait_for_trash();
-    assert_about("without the snapshot", before - room(), SIZE + mib(40));
+    assert_about(
+        "without the snapshot",
+        before - free_space(),
+        SIZE + mib(40),
+    );
     // When the source is deleted, the bytes that the restore retains count as used and are not
     // reserved any more.
     rig.delete(&source);
     eventually("the source is promised nothing", || {
-        room().abs_diff(before - mib(40)) <= LEEWAY
+        free_space().abs_diff(before - mib(40)) <= LEEWAY
     });
 
     let other = rig.make("other", SIZE);
     write(&rig.volume_data("other").join("file"), 1, mib(40)).unwrap();
-    rig.make("rest", room() - SIZE - mib(20));
+    rig.make("rest", free_space() - SIZE - mib(20));
     let error = rig.clone_of("refused", SIZE, &other).unwrap_err();
     assert_code(&error, Operation::CreateVolume, Code::ResourceExhausted);
     assert_eq!(limit(&rig, "other"), SIZE, "nothing keeps any of it");
@@ -303,13 +307,13 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
     let record = rig.volume_data("source").with_file_name("volume.json");
     std::fs::remove_file(&record).unwrap();
     let class = rootcellar::volume::Class::default();
-    let room = |rig: &Rig| rig.driver().capacity(&class, &[]).unwrap().0;
+    let free_space = |rig: &Rig| rig.driver().capacity(&class, &[]).unwrap().0;
     rig.start();
-    let before = room(&rig);
+    let before = free_space(&rig);
     rig.delete(&clone);
     rig.wait_for_trash();
     eventually("the charge is not reserved any more", || {
-        room(&rig).abs_diff(before + SIZE + mib(40)) <= LEEWAY
+        free_space(&rig).abs_diff(before + SIZE + mib(40)) <= LEEWAY
     });
 }
 
@@ -335,6 +339,6 @@ fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised
         let more = size - mib(rewritten) - LEEWAY;
         write(&data.join("more"), 2, more).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
-    let kept = std::fs::read(rig.data("snapshots", "snap").join("file")).unwrap();
-    assert!(kept.iter().all(|byte| *byte == 1));
+    let retained = std::fs::read(rig.data("snapshots", "snap").join("file")).unwrap();
+    assert!(retained.iter().all(|byte| *byte == 1));
 }

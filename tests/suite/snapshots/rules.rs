@@ -129,10 +129,10 @@ fn lists_are_by_snapshot_and_by_source_and_in_pages() {
     let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let mut all: Vec<Snapshot> = (0..5)
-        .map(|number| {
+        .map(|index| {
             rig.snapshot(
-                &format!("snap-{number}"),
-                if number < 3 { &one } else { &other },
+                &format!("snap-{index}"),
+                if index < 3 { &one } else { &other },
             )
             .unwrap()
         })

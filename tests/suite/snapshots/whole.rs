@@ -70,8 +70,8 @@ fn source_snapshot_and_copies_go_in_any_order_and_leave_nothing() {
                     2 => rig.delete(&restored),
                     _ => rig.delete(&cloned),
                 }
-                let gone = ["source", "snap", "restored", "cloned"][which];
-                left.retain(|name| *name != gone);
+                let deleted = ["source", "snap", "restored", "cloned"][which];
+                left.retain(|name| *name != deleted);
                 for name in &left {
                     let home = if *name == "snap" {
                         "snapshots"

@@ -65,8 +65,10 @@ impl Set {
             charged: 0,
             taken: None,
         };
-        let number = set.number("source");
-        set.charged = charges(&set.rig).get(&number).map_or(0, |charge| charge.0);
+        let quota_id = set.quota_id("source");
+        set.charged = charges(&set.rig)
+            .get(&quota_id)
+            .map_or(0, |charge| charge.0);
         set
     }
 
@@ -90,20 +92,20 @@ impl Set {
     }
 
     /// The quota id of a volume, or 0.
-    fn number(&self, volume: &str) -> u32 {
+    fn quota_id(&self, volume: &str) -> u32 {
         let record = self.rig.volume_data(volume).with_file_name("volume.json");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
-        let number = record["quota_id"].as_u64().unwrap_or_default();
-        number.try_into().unwrap()
+        let quota_id = record["quota_id"].as_u64().unwrap_or_default();
+        quota_id.try_into().unwrap()
     }
 
     /// The expected limits. The source can rewrite all its data, even if copies retain the old
     /// data. The blocks that a copy shares with the source take nothing from its own size.
-    fn expected_limits(&self, is_kept: bool, is_copied: bool) -> Vec<u64> {
+    fn expected_limits(&self, is_retained: bool, is_copied: bool) -> Vec<u64> {
         if self.charged == 0 {
             return Vec::new();
         }
-        let source = SIZE + if is_kept { self.charged } else { 0 };
+        let source = SIZE + if is_retained { self.charged } else { 0 };
         let copy = is_copied.then_some(SIZE);
         copy.into_iter().chain([source]).collect()
     }
@@ -133,7 +135,7 @@ fn charges_on(disk: &Path) -> BTreeMap<u32, (u64, u64)> {
     let quota = KernelQuotas.find(filesystem, root.as_fd()).unwrap();
     let charges = quota.charges().unwrap().into_iter();
     charges
-        .map(|(number, charge)| (number, (charge.bytes, charge.byte_limit)))
+        .map(|(quota_id, charge)| (quota_id, (charge.bytes, charge.byte_limit)))
         .collect()
 }
 
@@ -193,7 +195,7 @@ impl Call {
 
     /// Asserts that the source is there, and the complete copy if `shows`. Nothing else is there
     /// once the trash is reclaimed, and each limit is as expected.
-    fn settles_to(self, set: &Set, shows: bool) {
+    fn assert_ends_with(self, set: &Set, shows: bool) {
         let pool = set.rig.node.pool();
         assert_eq!(names(&pool.join(".rootcellar/staging")), [""; 0]);
         set.rig.wait_for_trash();
@@ -220,13 +222,13 @@ impl Call {
             set.rig.driver().list(0, "").unwrap().objects.len(),
             names(&pool.join("volumes")).len()
         );
-        let is_kept = shows || self == Self::Restore;
+        let is_retained = shows || self == Self::Restore;
         let is_copied = shows && matches!(self, Self::Restore | Self::Clone);
-        let limits = set.expected_limits(is_kept, is_copied);
+        let limits = set.expected_limits(is_retained, is_copied);
         // A deleted volume or snapshot leaves no quota id.
-        let numbers = if limits.is_empty() { 0 } else { found };
+        let quota_ids = if limits.is_empty() { 0 } else { found };
         eventually("the limits are as they are to be", || {
-            limits_of(&set.rig) == limits && charges(&set.rig).len() == numbers
+            limits_of(&set.rig) == limits && charges(&set.rig).len() == quota_ids
         });
     }
 }
@@ -256,13 +258,13 @@ fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Co
     let count = |steps: &[Step], step: Step| steps.iter().filter(|made| **made == step).count();
     // A deletion syncs both directories.
     let syncs = if call == Call::Delete { 2 } else { 1 };
-    let is_settled = count(since(Step::Rename), Step::Fsync) == syncs;
-    // This step lowers the estimate of the retained bytes, after the exact limit was set.
+    let is_durable = count(since(Step::Rename), Step::Fsync) == syncs;
+    // This step releases the estimate of the retained bytes. The exact bytes are in the limit already.
     let is_lowering =
         step == Step::Limit && count(since(Step::SnapshotSubvolume), Step::Limit) == 1;
     let is_sync = matches!(step, Step::Fsync | Step::Syncfs);
     match errno {
-        _ if is_settled || is_lowering => Ok(()),
+        _ if is_durable || is_lowering => Ok(()),
         Errno::NOSPC if !is_sync && call == Call::Snapshot => Err(Code::FailedPrecondition),
         Errno::NOSPC if !is_sync => Err(Code::ResourceExhausted),
         _ => Err(Code::Unavailable),
@@ -298,9 +300,9 @@ fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
     );
     eprintln!("{case}");
     let shows = (outcome.is_ok() || is_visible(made)) != (call == Call::Delete);
-    call.settles_to(&set, shows);
+    call.assert_ends_with(&set, shows);
     call.make(&set).expect("the retry");
-    call.settles_to(&set, call != Call::Delete);
+    call.assert_ends_with(&set, call != Call::Delete);
 }
 
 fn survive(kind: Kind) {

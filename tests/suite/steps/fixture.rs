@@ -26,7 +26,7 @@ pub enum Trouble {
 
 /// The threads whose steps are counted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Whose {
+enum Actor {
     Requests,
     Reclaimer,
 }
@@ -38,7 +38,7 @@ pub struct Script(Mutex<Plan>);
 
 #[derive(Debug, Default)]
 struct Plan {
-    counts: Option<Whose>,
+    counts: Option<Actor>,
     trouble: Option<Trouble>,
     halted: bool,
     seen: Vec<Step>,
@@ -51,17 +51,17 @@ impl Script {
 
     /// Counts the steps of requests from here on.
     pub fn start(&self, trouble: Option<Trouble>) {
-        self.count(Whose::Requests, trouble);
+        self.count(Actor::Requests, trouble);
     }
 
     /// Counts the reclaimer's steps from here on.
     pub fn start_reclaiming(&self, trouble: Option<Trouble>) {
-        self.count(Whose::Reclaimer, trouble);
+        self.count(Actor::Reclaimer, trouble);
     }
 
-    fn count(&self, whose: Whose, trouble: Option<Trouble>) {
+    fn count(&self, actor: Actor, trouble: Option<Trouble>) {
         *self.plan() = Plan {
-            counts: Some(whose),
+            counts: Some(actor),
             trouble,
             ..Plan::default()
         };
@@ -88,12 +88,12 @@ impl Observer for Script {
         let reclaims = std::thread::current()
             .name()
             .is_some_and(|name| name.starts_with("reclaim-"));
-        let whose = if reclaims {
-            Whose::Reclaimer
+        let actor = if reclaims {
+            Actor::Reclaimer
         } else {
-            Whose::Requests
+            Actor::Requests
         };
-        if plan.counts == Some(whose) && !plan.halted {
+        if plan.counts == Some(actor) && !plan.halted {
             let count = plan.seen.len();
             plan.seen.push(step);
             match plan.trouble {
@@ -199,7 +199,7 @@ impl StepFixture {
     }
 
     /// Asserts that exactly these volumes are there, and nothing else once the trash is reclaimed.
-    pub fn settles_to(&self, volumes: &[&str]) {
+    pub fn assert_ends_with(&self, volumes: &[&str]) {
         eventually("the trash is empty", || {
             self.names(".rootcellar/trash").is_empty()
         });
