@@ -1,7 +1,7 @@
-//! The CSI edge: the services, thin over the domain.
+//! The gRPC services.
 //!
-//! Every call that touches the domain goes through [`Edge::run`]: the work, once begun, goes on
-//! to its end on the blocking pool whether or not the client is still there.
+//! [`Edge::run`] runs every call that needs a volume: on a thread that may block, and to its end even
+//! if the client hangs up.
 
 mod admin;
 mod controller;
@@ -30,32 +30,32 @@ use crate::metrics::Metrics;
 use crate::types::{MAX_FIELD_BYTES, NodeName};
 use crate::volume::Volumes;
 
-/// As many calls as there can be: each pool has its own limit.
+/// The number of permits. It limits nothing, because each pool has a limit of its own.
 const ALL_CALLS: u32 = u32::MAX;
 
-/// Who the driver is to the CO.
+/// The identity of the driver, as the CO sees it.
 #[derive(Debug, Clone)]
 pub struct Plugin {
     /// The driver's name.
     pub driver_name: String,
     /// The node's name.
     pub node: NodeName,
-    /// The key of the label that says on which node a volume is.
+    /// The topology key, whose value names the node of a volume.
     pub topology_key: String,
 }
 
-/// What the services share.
+/// The state that the services share.
 #[derive(Debug)]
 pub(crate) struct Edge {
     plugin: Plugin,
     topology: Topology,
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
-    /// One for each call, until it ends.
+    /// Each call holds one until it ends.
     permits: Arc<Semaphore>,
 }
 
-/// What a handler answers.
+/// The response of a handler.
 type Answer<T> = Result<Response<T>, Status>;
 
 /// One RPC of the specification.
@@ -63,26 +63,26 @@ type Answer<T> = Result<Response<T>, Status>;
 struct Rpc {
     name: &'static str,
     operation: Operation,
-    /// Whether a success is worth a line in the log.
+    /// Whether a success is logged at level info.
     mutates: bool,
     /// Whether it works before the records are loaded.
     while_loading: bool,
 }
 
 impl Rpc {
-    const fn read(name: &'static str, operation: Operation) -> Self {
+    const fn read(operation: Operation) -> Self {
         Self {
-            name,
+            name: "",
             operation,
             mutates: false,
             while_loading: false,
         }
     }
 
-    const fn write(name: &'static str, operation: Operation) -> Self {
+    const fn write(operation: Operation) -> Self {
         Self {
             mutates: true,
-            ..Self::read(name, operation)
+            ..Self::read(operation)
         }
     }
 
@@ -94,32 +94,58 @@ impl Rpc {
     }
 }
 
+/// Implements a service of a module of generated code. Each line is a method, with its request and
+/// the required field that names its object, its response, its properties and its work.
+macro_rules! service {
+    ($module:ident: impl $service:ident for $name:ident {
+        $($method:ident($request:ident $(: $object:ident)?) -> $response:ident, $rpc:expr, $work:expr;)*
+    }) => {
+        #[tonic::async_trait]
+        impl $service for $name {
+            $(async fn $method(
+                &self,
+                request: tonic::Request<$module::$request>,
+            ) -> Answer<$module::$response> {
+                let request = request.into_inner();
+                let object = String::new() $(+ &request.$object)?;
+                let name = stringify!($request).trim_end_matches("Request");
+                let work: fn(&Edge, $module::$request) -> Result<$module::$response> = $work;
+                let work = move |edge: &Edge| {
+                    $(request::required(stringify!($object), &*request.$object)?;)?
+                    work(edge, request)
+                };
+                self.0.run(Rpc { name, ..$rpc }, object, work).await
+            })*
+        }
+    };
+}
+use service;
+
 impl Edge {
-    /// The edge over these volumes.
+    /// The state of services over these volumes.
     pub(crate) fn new(plugin: Plugin, volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
         let topology = Topology {
             key: plugin.topology_key.clone(),
             value: plugin.node.topology_value(),
         };
-        let permits = Arc::new(Semaphore::new(ALL_CALLS as usize));
         Self {
             plugin,
             topology,
             volumes,
             metrics,
-            permits,
+            permits: Arc::new(Semaphore::new(ALL_CALLS as usize)),
         }
     }
 
-    /// Waits until no call is at work, also none whose client is gone, and lets none begin after.
+    /// Waits until every call has ended, with or without its client, and refuses new ones.
     pub(crate) async fn close(&self) {
         // An error says that it is closed already.
         let _all = self.permits.acquire_many(ALL_CALLS).await;
         self.permits.close();
     }
 
-    /// Runs a call's work to its end; `subject` is the volume's id or name, or empty.
-    async fn run<T, F>(self: &Arc<Self>, rpc: Rpc, subject: String, work: F) -> Answer<T>
+    /// Runs a call's work to its end; `object` is an id or a name for the log, or empty.
+    async fn run<T, F>(self: &Arc<Self>, rpc: Rpc, object: String, work: F) -> Answer<T>
     where
         T: Default + Send + 'static,
         F: FnOnce(&Edge) -> Result<T> + Send + 'static,
@@ -130,7 +156,7 @@ impl Edge {
         let edge = Arc::clone(self);
         let call = move || {
             let _permit = permit;
-            // Caught here, because nobody takes the result when the client is gone.
+            // Caught here, because nobody takes the result after a hang-up.
             let result = catch_unwind(AssertUnwindSafe(|| {
                 if !rpc.while_loading && !edge.volumes.is_loaded() {
                     return Err(Error::Loading);
@@ -138,45 +164,43 @@ impl Edge {
                 work(&edge)
             }))
             .unwrap_or_else(|panic| Err(panicked(&*panic)));
-            edge.finish(rpc, &subject, started, result)
+            edge.finish(rpc, &object, started, result)
         };
-        // Dropping this future, as a hang-up does, does not drop the call.
+        // A hang-up drops this future, but not the call.
         tokio::task::spawn_blocking(call)
             .await
             .unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Answers a call that needs no work.
-    fn answer<T: Default>(&self, rpc: Rpc, message: T) -> Answer<T> {
-        self.finish(rpc, "", Instant::now(), Ok(message))
-    }
-
-    /// Logs and counts a call, and turns its result into the answer.
+    /// Logs and counts a call, and makes its response.
     fn finish<T: Default>(
         &self,
         rpc: Rpc,
-        subject: &str,
+        object: &str,
         started: Instant,
         result: Result<T>,
     ) -> Answer<T> {
         let elapsed = started.elapsed();
-        let code = result
-            .as_ref()
-            .err()
-            .map_or(Code::Ok, |error| error.code(rpc.operation));
-        self.metrics.observe(rpc.name, status::name(code), elapsed);
-        let line = Line {
-            rpc,
-            volume: Some(&subject[..subject.floor_char_boundary(MAX_FIELD_BYTES)])
-                .filter(|volume| !volume.is_empty()),
-            code,
-            milliseconds: (elapsed.as_secs_f64() * 1e6).round() / 1e3,
-            error: result.as_ref().err().map(status::message),
-        };
-        line.log();
+        let error = result.as_ref().err();
+        let kind = error.map_or(Code::Ok, |error| error.code(rpc.operation));
+        let (_, code) = status::grpc(kind);
+        self.metrics.observe(rpc.name, code, elapsed);
+        let milliseconds = (elapsed.as_secs_f64() * 1e6).round() / 1e3;
+        let volume = &object[..object.floor_char_boundary(MAX_FIELD_BYTES)];
+        let volume = Some(volume).filter(|volume| !volume.is_empty());
+        let error = error.map(status::message);
+        let (rpc, mutates, operation) = (rpc.name, rpc.mutates, rpc.operation);
+        match kind {
+            Code::Ok if error.is_none() && !mutates => {
+                tracing::debug!(rpc, volume, code, milliseconds);
+            }
+            Code::Ok => tracing::info!(rpc, volume, code, milliseconds, error),
+            Code::Internal => tracing::error!(rpc, volume, code, milliseconds, error),
+            _ => tracing::warn!(rpc, volume, code, milliseconds, error),
+        }
         result.map(Response::new).or_else(|error| {
-            // The answer of a success that had nothing to do: the empty message.
-            status::status(&error, rpc.operation).map(|()| Response::new(T::default()))
+            // An error that is a success, such as the deletion of an absent volume, has no content.
+            status::status(&error, operation).map(|()| Response::new(T::default()))
         })
     }
 }
@@ -190,38 +214,6 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
 
 fn stopping() -> Status {
     Status::unavailable("the driver is stopping; try again")
-}
-
-/// One call's line in the log.
-struct Line<'a> {
-    rpc: Rpc,
-    volume: Option<&'a str>,
-    code: Code,
-    milliseconds: f64,
-    error: Option<String>,
-}
-
-impl Line<'_> {
-    fn log(&self) {
-        let Self {
-            volume,
-            milliseconds,
-            ..
-        } = *self;
-        let (rpc, code, error) = (
-            self.rpc.name,
-            status::name(self.code),
-            self.error.as_deref(),
-        );
-        match self.code {
-            Code::Ok if error.is_none() && !self.rpc.mutates => {
-                tracing::debug!(rpc, volume, code, milliseconds);
-            }
-            Code::Ok => tracing::info!(rpc, volume, code, milliseconds, error),
-            Code::Internal => tracing::error!(rpc, volume, code, milliseconds, error),
-            _ => tracing::warn!(rpc, volume, code, milliseconds, error),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,40 +2,28 @@
 
 use std::sync::Arc;
 
-use tonic::Request;
-
+use crate::admin;
 use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
-use crate::admin::{EnforceVolumeRequest, EnforceVolumeResponse};
-use crate::error::Operation;
+use crate::error::{Operation, Result};
 use crate::pool::Enforced;
 
-use super::{Answer, Edge, Rpc, request};
-
-const ENFORCE: Rpc = Rpc::write("EnforceVolume", Operation::Volume);
+use super::{Answer, Edge, Rpc, request, service};
 
 /// Changes volumes in ways that CSI has no call for.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminService(pub(crate) Arc<Edge>);
 
-#[tonic::async_trait]
-impl Admin for AdminService {
-    async fn enforce_volume(
-        &self,
-        request: Request<EnforceVolumeRequest>,
-    ) -> Answer<EnforceVolumeResponse> {
-        let id = request.into_inner().volume_id;
-        let subject = id.clone();
-        let work = move |edge: &Edge| {
-            let outcome = match edge.volumes.enforce(&request::volume_id(id)?)? {
-                Enforced::Now => Outcome::Now,
-                Enforced::Before => Outcome::Before,
-                Enforced::Declined => Outcome::Declined,
+service! {
+    admin: impl Admin for AdminService {
+        enforce_volume(EnforceVolumeRequest: volume_id) -> EnforceVolumeResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let outcome = match edge.volumes.enforce(&request.volume_id)? {
+                    Enforced::Now => Outcome::Now,
+                    Enforced::Before => Outcome::Before,
+                    Enforced::Declined => Outcome::Declined,
+                };
+                Ok(admin::EnforceVolumeResponse { outcome: outcome.into() })
             };
-            Ok(EnforceVolumeResponse {
-                outcome: outcome.into(),
-            })
-        };
-        self.0.run(ENFORCE, subject, work).await
     }
 }

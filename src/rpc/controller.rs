@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use prost_types::Timestamp;
-use tonic::Request;
 
 use crate::csi;
+use crate::csi::controller_get_volume_response::VolumeStatus;
 use crate::csi::controller_server::Controller;
 use crate::csi::controller_service_capability::rpc::Type as RpcType;
 use crate::csi::controller_service_capability::{Rpc as RpcMessage, Type};
@@ -14,19 +14,7 @@ use crate::error::{Error, Operation, Result};
 use crate::types::Bytes;
 use crate::volume::{Class, Snapshot, SnapshotFilter, Source, Volume};
 
-use super::{Answer, Edge, Rpc, Topology, request};
-
-const CREATE: Rpc = Rpc::write("CreateVolume", Operation::CreateVolume);
-const DELETE: Rpc = Rpc::write("DeleteVolume", Operation::Delete);
-const VALIDATE: Rpc = Rpc::read("ValidateVolumeCapabilities", Operation::Volume);
-const LIST: Rpc = Rpc::read("ListVolumes", Operation::Query);
-const GET: Rpc = Rpc::read("ControllerGetVolume", Operation::Volume);
-const CREATE_SNAPSHOT: Rpc = Rpc::write("CreateSnapshot", Operation::CreateSnapshot);
-const DELETE_SNAPSHOT: Rpc = Rpc::write("DeleteSnapshot", Operation::Delete);
-const LIST_SNAPSHOTS: Rpc = Rpc::read("ListSnapshots", Operation::Query);
-const GET_SNAPSHOT: Rpc = Rpc::read("GetSnapshot", Operation::Volume);
-const GET_CAPACITY: Rpc = Rpc::read("GetCapacity", Operation::Query);
-const GET_CAPABILITIES: Rpc = Rpc::read("ControllerGetCapabilities", Operation::Query);
+use super::{Answer, Edge, Rpc, Topology, request, service};
 
 const DECLARED: [RpcType; 9] = [
     RpcType::CreateDeleteVolume,
@@ -40,196 +28,116 @@ const DECLARED: [RpcType; 9] = [
     RpcType::SingleNodeMultiWriter,
 ];
 
-/// Makes, deletes and tells of volumes.
+/// Creates, deletes and lists volumes and snapshots.
 #[derive(Debug, Clone)]
 pub(crate) struct ControllerService(pub(crate) Arc<Edge>);
 
-#[tonic::async_trait]
-impl Controller for ControllerService {
-    async fn create_volume(
-        &self,
-        request: Request<csi::CreateVolumeRequest>,
-    ) -> Answer<csi::CreateVolumeResponse> {
-        let request = request.into_inner();
-        let name = request.name.clone();
-        let work = move |edge: &Edge| {
-            let volume = edge
-                .volumes
-                .create(&request::create(request, &edge.topology)?)?;
-            Ok(csi::CreateVolumeResponse {
-                volume: Some(message(&volume, &edge.topology)),
-            })
-        };
-        self.0.run(CREATE, name, work).await
-    }
-
-    async fn delete_volume(
-        &self,
-        request: Request<csi::DeleteVolumeRequest>,
-    ) -> Answer<csi::DeleteVolumeResponse> {
-        let id = request.into_inner().volume_id;
-        let subject = id.clone();
-        let work = move |edge: &Edge| {
-            edge.volumes.delete(&request::volume_id(id)?)?;
-            Ok(csi::DeleteVolumeResponse {})
-        };
-        self.0.run(DELETE, subject, work).await
-    }
-
-    async fn validate_volume_capabilities(
-        &self,
-        request: Request<csi::ValidateVolumeCapabilitiesRequest>,
-    ) -> Answer<csi::ValidateVolumeCapabilitiesResponse> {
-        let request = request.into_inner();
-        let id = request.volume_id.clone();
-        self.0
-            .run(VALIDATE, id, move |edge| validate(edge, request))
-            .await
-    }
-
-    async fn list_volumes(
-        &self,
-        request: Request<csi::ListVolumesRequest>,
-    ) -> Answer<csi::ListVolumesResponse> {
-        let request = request.into_inner();
-        let work = move |edge: &Edge| {
-            let max_entries = request::max_entries(request.max_entries)?;
-            let page = edge.volumes.list(max_entries, &request.starting_token)?;
-            let entry = |volume| csi::list_volumes_response::Entry {
-                volume: Some(message(volume, &edge.topology)),
-                status: None,
+service! {
+    csi: impl Controller for ControllerService {
+        create_volume(CreateVolumeRequest: name) -> CreateVolumeResponse,
+            Rpc::write(Operation::CreateVolume), |edge, request| {
+                let volume = edge.volumes.create(&request::create(request, &edge.topology)?)?;
+                Ok(csi::CreateVolumeResponse { volume: Some(message(&volume, &edge.topology)) })
             };
-            let entries = page.objects.iter().map(entry).collect();
-            Ok(csi::ListVolumesResponse {
-                entries,
-                next_token: page.next_token,
-            })
-        };
-        self.0.run(LIST, String::new(), work).await
-    }
 
-    async fn controller_get_volume(
-        &self,
-        request: Request<csi::ControllerGetVolumeRequest>,
-    ) -> Answer<csi::ControllerGetVolumeResponse> {
-        let id = request.into_inner().volume_id;
-        let subject = id.clone();
-        let work = move |edge: &Edge| {
-            let volume = edge.volumes.get(&request::volume_id(id)?)?;
-            Ok(csi::ControllerGetVolumeResponse {
-                volume: Some(message(&volume, &edge.topology)),
-                status: Some(csi::controller_get_volume_response::VolumeStatus::default()),
-            })
-        };
-        self.0.run(GET, subject, work).await
-    }
-
-    async fn create_snapshot(
-        &self,
-        request: Request<csi::CreateSnapshotRequest>,
-    ) -> Answer<csi::CreateSnapshotResponse> {
-        let request = request.into_inner();
-        let name = request.name.clone();
-        let work = move |edge: &Edge| {
-            let request = request::snapshot(request, &edge.topology)?;
-            let snapshot = edge.volumes.create_snapshot(&request)?;
-            let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
-            Ok(csi::CreateSnapshotResponse { snapshot })
-        };
-        self.0.run(CREATE_SNAPSHOT, name, work).await
-    }
-
-    async fn delete_snapshot(
-        &self,
-        request: Request<csi::DeleteSnapshotRequest>,
-    ) -> Answer<csi::DeleteSnapshotResponse> {
-        let id = request.into_inner().snapshot_id;
-        let subject = id.clone();
-        let work = move |edge: &Edge| {
-            edge.volumes.delete_snapshot(&request::snapshot_id(id)?)?;
-            Ok(csi::DeleteSnapshotResponse {})
-        };
-        self.0.run(DELETE_SNAPSHOT, subject, work).await
-    }
-
-    async fn list_snapshots(
-        &self,
-        request: Request<csi::ListSnapshotsRequest>,
-    ) -> Answer<csi::ListSnapshotsResponse> {
-        let request = request.into_inner();
-        let work = move |edge: &Edge| {
-            let max_entries = request::max_entries(request.max_entries)?;
-            let given = |id: String| Some(id).filter(|id| !id.is_empty());
-            let filter = SnapshotFilter {
-                id: given(request.snapshot_id),
-                source: given(request.source_volume_id),
+        delete_volume(DeleteVolumeRequest: volume_id) -> DeleteVolumeResponse,
+            Rpc::write(Operation::Delete), |edge, request| {
+                edge.volumes.delete(&request.volume_id)?;
+                Ok(csi::DeleteVolumeResponse {})
             };
-            let page =
-                edge.volumes
-                    .list_snapshots(&filter, max_entries, &request.starting_token)?;
-            let entry = |snapshot| csi::list_snapshots_response::Entry {
-                snapshot: Some(snapshot_message(snapshot, &edge.topology)),
+
+        validate_volume_capabilities(ValidateVolumeCapabilitiesRequest: volume_id)
+            -> ValidateVolumeCapabilitiesResponse, Rpc::read(Operation::Volume), validate;
+
+        list_volumes(ListVolumesRequest) -> ListVolumesResponse,
+            Rpc::read(Operation::Query), |edge, request| {
+                let max_entries = request::max_entries(request.max_entries)?;
+                let page = edge.volumes.list(max_entries, &request.starting_token)?;
+                let entry = |volume| csi::list_volumes_response::Entry {
+                    volume: Some(message(volume, &edge.topology)),
+                    status: None,
+                };
+                Ok(csi::ListVolumesResponse {
+                    entries: page.objects.iter().map(entry).collect(),
+                    next_token: page.next_token,
+                })
             };
-            Ok(csi::ListSnapshotsResponse {
-                entries: page.objects.iter().map(entry).collect(),
-                next_token: page.next_token,
-            })
-        };
-        self.0.run(LIST_SNAPSHOTS, String::new(), work).await
-    }
 
-    async fn get_snapshot(
-        &self,
-        request: Request<csi::GetSnapshotRequest>,
-    ) -> Answer<csi::GetSnapshotResponse> {
-        let id = request.into_inner().snapshot_id;
-        let subject = id.clone();
-        let work = move |edge: &Edge| {
-            let snapshot = edge.volumes.get_snapshot(&request::snapshot_id(id)?)?;
-            let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
-            Ok(csi::GetSnapshotResponse { snapshot })
-        };
-        self.0.run(GET_SNAPSHOT, subject, work).await
-    }
+        controller_get_volume(ControllerGetVolumeRequest: volume_id) -> ControllerGetVolumeResponse,
+            Rpc::read(Operation::Volume), |edge, request| {
+                let volume = edge.volumes.get(&request.volume_id)?;
+                Ok(csi::ControllerGetVolumeResponse {
+                    volume: Some(message(&volume, &edge.topology)),
+                    status: Some(VolumeStatus::default()),
+                })
+            };
 
-    async fn get_capacity(
-        &self,
-        request: Request<csi::GetCapacityRequest>,
-    ) -> Answer<csi::GetCapacityResponse> {
-        let request = request.into_inner();
-        let work = move |edge: &Edge| {
-            let bytes = capacity(edge, &request)?.to_i64();
-            Ok(csi::GetCapacityResponse {
-                available_capacity: bytes,
-                maximum_volume_size: Some(bytes),
-                minimum_volume_size: None,
-            })
-        };
-        self.0.run(GET_CAPACITY, String::new(), work).await
-    }
+        create_snapshot(CreateSnapshotRequest: name) -> CreateSnapshotResponse,
+            Rpc::write(Operation::CreateSnapshot), |edge, request| {
+                let request = request::snapshot(request, &edge.topology)?;
+                let snapshot = edge.volumes.create_snapshot(&request)?;
+                let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
+                Ok(csi::CreateSnapshotResponse { snapshot })
+            };
 
-    async fn controller_get_capabilities(
-        &self,
-        _request: Request<csi::ControllerGetCapabilitiesRequest>,
-    ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
-        let capabilities = DECLARED.map(|rpc| csi::ControllerServiceCapability {
-            r#type: Some(Type::Rpc(RpcMessage { r#type: rpc.into() })),
-        });
-        self.0.answer(
-            GET_CAPABILITIES,
-            csi::ControllerGetCapabilitiesResponse {
-                capabilities: capabilities.into(),
-            },
-        )
+        delete_snapshot(DeleteSnapshotRequest: snapshot_id) -> DeleteSnapshotResponse,
+            Rpc::write(Operation::Delete), |edge, request| {
+                edge.volumes.delete_snapshot(&request.snapshot_id)?;
+                Ok(csi::DeleteSnapshotResponse {})
+            };
+
+        list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse,
+            Rpc::read(Operation::Query), |edge, request| {
+                let max_entries = request::max_entries(request.max_entries)?;
+                let given = |id: String| Some(id).filter(|id| !id.is_empty());
+                let filter = SnapshotFilter {
+                    id: given(request.snapshot_id),
+                    source: given(request.source_volume_id),
+                };
+                let token = &request.starting_token;
+                let page = edge.volumes.list_snapshots(&filter, max_entries, token)?;
+                let entry = |snapshot| csi::list_snapshots_response::Entry {
+                    snapshot: Some(snapshot_message(snapshot, &edge.topology)),
+                };
+                Ok(csi::ListSnapshotsResponse {
+                    entries: page.objects.iter().map(entry).collect(),
+                    next_token: page.next_token,
+                })
+            };
+
+        get_snapshot(GetSnapshotRequest: snapshot_id) -> GetSnapshotResponse,
+            Rpc::read(Operation::Volume), |edge, request| {
+                let snapshot = edge.volumes.get_snapshot(&request.snapshot_id)?;
+                let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
+                Ok(csi::GetSnapshotResponse { snapshot })
+            };
+
+        get_capacity(GetCapacityRequest) -> GetCapacityResponse,
+            Rpc::read(Operation::Query), |edge, request| {
+                let bytes = capacity(edge, &request)?.to_i64();
+                Ok(csi::GetCapacityResponse {
+                    available_capacity: bytes,
+                    maximum_volume_size: Some(bytes),
+                    minimum_volume_size: None,
+                })
+            };
+
+        controller_get_capabilities(ControllerGetCapabilitiesRequest)
+            -> ControllerGetCapabilitiesResponse,
+            Rpc::read(Operation::Query).while_loading(), |_, _| {
+                let capabilities = DECLARED.map(|rpc| csi::ControllerServiceCapability {
+                    r#type: Some(Type::Rpc(RpcMessage { r#type: rpc.into() })),
+                });
+                Ok(csi::ControllerGetCapabilitiesResponse { capabilities: capabilities.into() })
+            };
     }
 }
 
-/// What is not supported is an answer here, not an error.
+/// An unsupported capability is an answer of this call, not an error.
 fn validate(
     edge: &Edge,
     request: csi::ValidateVolumeCapabilitiesRequest,
 ) -> Result<csi::ValidateVolumeCapabilitiesResponse> {
-    request::required("volume_id", &*request.volume_id)?;
     for capability in request::required("volume_capabilities", &*request.volume_capabilities)? {
         request::complete(capability)?;
     }
@@ -270,17 +178,14 @@ fn is_unsupported(error: &Error) -> bool {
     )
 }
 
-/// What the next `CreateVolume` with the same words would accept.
+/// The largest size that the next `CreateVolume` with the same parameters would accept.
 fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Result<Bytes> {
-    let elsewhere = request
-        .accessible_topology
-        .as_ref()
-        .is_some_and(|place| !edge.topology.is_in(place));
-    let class = Class::parse_leniently(&request.parameters);
-    if elsewhere {
+    let topology = request.accessible_topology.as_ref();
+    if topology.is_some_and(|place| !edge.topology.is_in(place)) {
         return Ok(Bytes::ZERO);
     }
-    // As with the class: what no node accepts must reach CreateVolume to be told.
+    // Mistakes that every node refuses do not count here, so that CreateVolume can report them.
+    let class = Class::parse_leniently(&request.parameters);
     let capabilities = request::capabilities(&request.volume_capabilities).unwrap_or_default();
     edge.volumes.capacity(&class, &capabilities)
 }
@@ -312,7 +217,7 @@ fn source_message(source: Source) -> csi::VolumeContentSource {
     }
 }
 
-/// What there is of a snapshot is ready: nobody sees one that is not.
+/// Every snapshot is ready, because one under construction is never visible.
 fn snapshot_message(snapshot: &Snapshot, topology: &Topology) -> csi::Snapshot {
     csi::Snapshot {
         size_bytes: snapshot.size.to_i64(),

@@ -1,6 +1,7 @@
 //! The Identity service.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tonic::Request;
 
@@ -13,20 +14,27 @@ use crate::error::Operation;
 
 use super::{Answer, Edge, Rpc};
 
-const GET_PLUGIN_INFO: Rpc = Rpc::read("GetPluginInfo", Operation::Query);
-const GET_PLUGIN_CAPABILITIES: Rpc = Rpc::read("GetPluginCapabilities", Operation::Query);
-const PROBE: Rpc = Rpc::read("Probe", Operation::Query);
-
-/// The same on every node, whatever its filesystems can do: the specification asks for it.
+/// The same on every node, because the specification demands it.
 const DECLARED: [Service; 3] = [
     Service::ControllerService,
     Service::VolumeAccessibilityConstraints,
     Service::SnapshotAccessibilityConstraints,
 ];
 
-/// Who the driver is, and whether it is ready.
+/// Names the driver and reports whether it is ready. It takes no thread, so that it answers even if
+/// all of them wait for disks.
 #[derive(Debug, Clone)]
 pub(crate) struct IdentityService(pub(crate) Arc<Edge>);
+
+impl IdentityService {
+    fn answer<T: Default>(&self, name: &'static str, message: T) -> Answer<T> {
+        let rpc = Rpc {
+            name,
+            ..Rpc::read(Operation::Query)
+        };
+        self.0.finish(rpc, "", Instant::now(), Ok(message))
+    }
+}
 
 #[tonic::async_trait]
 impl Identity for IdentityService {
@@ -34,14 +42,12 @@ impl Identity for IdentityService {
         &self,
         _request: Request<csi::GetPluginInfoRequest>,
     ) -> Answer<csi::GetPluginInfoResponse> {
-        self.0.answer(
-            GET_PLUGIN_INFO,
-            csi::GetPluginInfoResponse {
-                name: self.0.plugin.driver_name.clone(),
-                vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
-                ..Default::default()
-            },
-        )
+        let info = csi::GetPluginInfoResponse {
+            name: self.0.plugin.driver_name.clone(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Default::default()
+        };
+        self.answer("GetPluginInfo", info)
     }
 
     async fn get_plugin_capabilities(
@@ -53,7 +59,7 @@ impl Identity for IdentityService {
                 r#type: service.into(),
             })
         });
-        // By the node alone, so that one resizer serves every node.
+        // Only the node expands volumes, so that one resizer serves every node.
         let expansion = Type::VolumeExpansion(VolumeExpansion {
             r#type: Expansion::Online.into(),
         });
@@ -61,11 +67,10 @@ impl Identity for IdentityService {
         let capabilities = capabilities.map(|capability| csi::PluginCapability {
             r#type: Some(capability),
         });
-        self.0.answer(
-            GET_PLUGIN_CAPABILITIES,
-            csi::GetPluginCapabilitiesResponse {
-                capabilities: capabilities.collect(),
-            },
+        let capabilities = capabilities.collect();
+        self.answer(
+            "GetPluginCapabilities",
+            csi::GetPluginCapabilitiesResponse { capabilities },
         )
     }
 
@@ -73,6 +78,6 @@ impl Identity for IdentityService {
         // Unavailable pools do not count: a failing Probe makes the provisioner exit, and with it
         // freezes the capacity it published.
         let ready = Some(self.0.volumes.is_loaded());
-        self.0.answer(PROBE, csi::ProbeResponse { ready })
+        self.answer("Probe", csi::ProbeResponse { ready })
     }
 }

@@ -1,5 +1,5 @@
-//! From the messages of the specification to the checked types of the domain. Nothing here looks
-//! anything up: a request that is wrong in itself is refused before the volume is looked for.
+//! Converts the messages of the specification to the checked types of the domain, without a look-up.
+//! A malformed request is therefore refused even if its volume does not exist.
 
 mod capability;
 
@@ -22,27 +22,21 @@ const MAX_MAP_BYTES: usize = 4 << 10;
 
 /// Checks a `CreateVolumeRequest`.
 pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Result<CreateRequest> {
-    let name = required("name", request.name)?.parse()?;
-    let capabilities = capabilities(&required(
-        "volume_capabilities",
-        request.volume_capabilities,
-    )?)?;
+    let name = request.name.parse()?;
+    let messages = required("volume_capabilities", request.volume_capabilities)?;
+    let capabilities = capabilities(&messages)?;
     let (required, limit) = capacity_range(request.capacity_range)?;
-    let source = request.volume_content_source.map(source).transpose()?;
     Ok(CreateRequest {
         name,
         required,
         limit,
         capabilities,
+        source: request.volume_content_source.map(source).transpose()?,
         class: class(&request.parameters, &request.mutable_parameters)?,
-        source,
-        excludes_node: request
-            .accessibility_requirements
-            .is_some_and(|requirement| here.is_excluded_by(&requirement)),
+        excludes_node: here.is_excluded_by(request.accessibility_requirements.as_ref()),
     })
 }
 
-/// Checks what a volume is to be made of; whether the id is one of ours is for the domain to say.
 fn source(content: csi::VolumeContentSource) -> Result<SourceId> {
     use csi::volume_content_source::Type::{Snapshot, Volume};
     match content.r#type {
@@ -67,21 +61,18 @@ pub(super) fn snapshot(
     here: &Topology,
 ) -> Result<SnapshotRequest> {
     let source = required("source_volume_id", request.source_volume_id)?;
-    let name = required("name", request.name)?.parse()?;
+    let name = request.name.parse()?;
     within_map_limit("parameters", &request.parameters)?;
     Ok(SnapshotRequest {
         name,
         source,
         class: SnapshotClass::parse(&request.parameters)?,
-        excludes_node: request
-            .accessibility_requirements
-            .is_some_and(|requirement| here.is_excluded_by(&requirement)),
+        excludes_node: here.is_excluded_by(request.accessibility_requirements.as_ref()),
     })
 }
 
 /// Checks a `NodePublishVolumeRequest`.
 pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishRequest> {
-    let id = volume_id(request.volume_id)?;
     let target = path("target_path", request.target_path)?;
     let capability = request
         .volume_capability
@@ -90,7 +81,7 @@ pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishR
     within_map_limit("volume_context", &request.volume_context)?;
     let read_only = request.readonly || capability.access_mode.is_read_only();
     Ok(PublishRequest {
-        id,
+        id: request.volume_id,
         target,
         capability,
         read_only,
@@ -99,21 +90,20 @@ pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishR
 
 /// Checks a `NodeExpandVolumeRequest`.
 pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequest> {
-    let id = volume_id(request.volume_id)?;
     let path = path("volume_path", request.volume_path)?;
     if let Some(capability) = &request.volume_capability {
         capability::capability(capability)?;
     }
     let (required, limit) = capacity_range(request.capacity_range)?;
     Ok(ExpandRequest {
-        id,
+        id: request.volume_id,
         path,
         required,
         limit,
     })
 }
 
-/// Checks what a request for a list says of its size.
+/// Checks the page size of a list.
 pub(super) fn max_entries(max_entries: i32) -> Result<usize> {
     usize::try_from(max_entries)
         .map_err(|_| Error::invalid("max_entries", format!("{max_entries} is negative")))
@@ -134,26 +124,13 @@ pub(super) fn class(
     Class::parse(parameters)
 }
 
-/// Checks that a volume id is there; whether it is one of ours is for the domain to say.
-pub(super) fn volume_id(id: String) -> Result<String> {
-    required("volume_id", id)
-}
-
-/// Checks that a snapshot id is there; whether it is one of ours is for the domain to say.
-pub(super) fn snapshot_id(id: String) -> Result<String> {
-    required("snapshot_id", id)
-}
-
-/// Checks that a path is there; what it may be is for the domain to say.
+/// Checks that a path is present; the domain checks the rest.
 pub(super) fn path(field: &str, path: String) -> Result<PathBuf> {
     required(field, path).map(PathBuf::from)
 }
 
 /// Refuses a required field that is empty.
-pub(super) fn required<T>(field: &str, value: T) -> Result<T>
-where
-    T: Default + PartialEq,
-{
+pub(super) fn required<T: Default + PartialEq>(field: &str, value: T) -> Result<T> {
     if value == T::default() {
         return Err(Error::invalid(field, "missing"));
     }
@@ -181,15 +158,13 @@ fn capacity_range(range: Option<csi::CapacityRange>) -> Result<(Bytes, Option<By
 
 fn within_map_limit(field: &str, map: &HashMap<String, String>) -> Result<()> {
     let bytes = map.iter().map(|(key, value)| key.len() + value.len()).sum();
-    within_limit(field, bytes)
+    within_limit(field, bytes, MAX_MAP_BYTES)
 }
 
-fn within_limit(field: &str, bytes: usize) -> Result<()> {
-    if bytes > MAX_MAP_BYTES {
-        return Err(Error::invalid(
-            field,
-            format!("it holds {bytes} bytes; at most {MAX_MAP_BYTES} are allowed"),
-        ));
+fn within_limit(field: &str, bytes: usize, limit: usize) -> Result<()> {
+    if bytes > limit {
+        let problem = format!("it has {bytes} bytes; at most {limit} are allowed");
+        return Err(Error::invalid(field, problem));
     }
     Ok(())
 }

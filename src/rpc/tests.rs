@@ -11,10 +11,16 @@ mod services;
 
 const KEY: &str = "topology.example/node";
 
-const READ: Rpc = Rpc::read("Read", Operation::Query);
-const DELETE: Rpc = Rpc::write("Delete", Operation::Delete);
+const READ: Rpc = Rpc {
+    name: "Read",
+    ..Rpc::read(Operation::Query)
+};
+const DELETE: Rpc = Rpc {
+    name: "Delete",
+    ..Rpc::write(Operation::Delete)
+};
 
-/// The edge over no pools; the directory is what the volumes stand on.
+/// The edge over no pools, with the directory of its state.
 fn edge(loaded: bool) -> (TempDir, Arc<Edge>) {
     edge_with(&[], loaded)
 }
@@ -65,7 +71,7 @@ fn counted(edge: &Edge, line: &str) -> bool {
 
 /// Proves: C4.
 #[tokio::test]
-async fn a_panic_is_an_internal_error_and_the_edge_goes_on() {
+async fn a_panic_is_an_internal_error_and_the_server_continues() {
     let (_dir, edge) = edge(true);
     let work = |_: &Edge| -> Result<u32> { panic!("a defect") };
     let status = edge.run(READ, String::new(), work).await.unwrap_err();
@@ -79,7 +85,7 @@ async fn a_panic_is_an_internal_error_and_the_edge_goes_on() {
 
 /// Proves: C3.
 #[tokio::test]
-async fn a_call_whose_client_hangs_up_goes_on_to_its_end_and_is_waited_for() {
+async fn a_call_without_its_client_runs_to_its_end_and_delays_the_stop() {
     let (_dir, edge) = edge(true);
     let (begun, has_begun) = tokio::sync::oneshot::channel();
     let (go_on, gone_on) = mpsc::channel();
@@ -131,7 +137,7 @@ async fn a_panic_is_counted_when_the_client_has_hung_up() {
 }
 
 #[tokio::test]
-async fn while_loading_only_what_needs_no_record_works() {
+async fn while_loading_only_calls_without_records_work() {
     let (_dir, edge) = edge(false);
     let cases = [
         // rpc, code
@@ -149,7 +155,7 @@ async fn while_loading_only_what_needs_no_record_works() {
 }
 
 #[tokio::test]
-async fn what_is_a_success_to_the_operation_is_answered_and_counted_as_one() {
+async fn an_error_that_is_a_success_is_answered_and_counted_as_one() {
     let (_dir, edge) = edge(true);
     let absent = |_: &Edge| -> Result<()> {
         Err(Error::NotFound {

@@ -1,4 +1,4 @@
-//! Where this node is, in the words of the CO.
+//! The topology of CSI: a label of this node.
 
 use crate::csi;
 
@@ -19,7 +19,7 @@ impl Topology {
         }
     }
 
-    /// Whether this node is in the place described; keys other than ours describe other places.
+    /// Whether this node is in the place. Only one key describes this node, so any other key excludes it.
     pub(super) fn is_in(&self, place: &csi::Topology) -> bool {
         !place.segments.is_empty()
             && place
@@ -28,13 +28,15 @@ impl Topology {
                 .all(|(key, value)| key.eq_ignore_ascii_case(&self.key) && *value == self.value)
     }
 
-    /// Whether a requirement leaves this node out.
-    pub(super) fn is_excluded_by(&self, requirement: &csi::TopologyRequirement) -> bool {
-        let places = match requirement.requisite.as_slice() {
-            [] => &requirement.preferred,
+    /// Whether a requirement excludes this node.
+    pub(super) fn is_excluded_by(&self, requirement: Option<&csi::TopologyRequirement>) -> bool {
+        let places = requirement.map(|requirement| match requirement.requisite.as_slice() {
+            [] => requirement.preferred.as_slice(),
             requisite => requisite,
-        };
-        !places.is_empty() && !places.iter().any(|place| self.is_in(place))
+        });
+        places.is_some_and(|places| {
+            !places.is_empty() && !places.iter().any(|place| self.is_in(place))
+        })
     }
 }
 
@@ -68,7 +70,7 @@ mod tests {
         #[rustfmt::skip]
         let cases: Vec<(&str, Vec<csi::Topology>, Vec<csi::Topology>, bool)> = vec![
             // case, requisite, preferred, excluded
-            ("nothing said", vec![], vec![], false),
+            ("no requirement", vec![], vec![], false),
             ("this node", vec![ours()], vec![], false),
             ("this node among others", vec![theirs(), ours()], vec![theirs()], false),
             ("another node", vec![theirs()], vec![], true),
@@ -88,7 +90,7 @@ mod tests {
                 requisite,
                 preferred,
             };
-            assert_eq!(here.is_excluded_by(&requirement), excluded, "{case}");
+            assert_eq!(here.is_excluded_by(Some(&requirement)), excluded, "{case}");
         }
         assert!(here.is_in(&here.to_message()));
     }

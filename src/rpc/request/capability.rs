@@ -8,9 +8,9 @@ use crate::mount::MountOptions;
 use crate::types::MAX_FIELD_BYTES;
 use crate::volume::{AccessMode, Capability};
 
-use super::within_limit;
+use super::{MAX_MAP_BYTES, within_limit};
 
-/// Checks every one of the capabilities: a volume must work with any of them.
+/// Checks all of the capabilities, because a volume must work with each of them.
 pub(crate) fn capabilities(messages: &[csi::VolumeCapability]) -> Result<Vec<Capability>> {
     messages.iter().map(capability).collect()
 }
@@ -31,15 +31,20 @@ pub(crate) fn capability(message: &csi::VolumeCapability) -> Result<Capability> 
             "not supported; the CO applies fsGroup itself",
         ));
     }
-    let options = options(mount)?;
+    let flags = &mount.mount_flags;
+    within_limit(
+        "mount_flags",
+        flags.iter().map(String::len).sum(),
+        MAX_MAP_BYTES,
+    )?;
     Ok(Capability {
         access_mode,
+        options: MountOptions::parse(flags)?,
         fs_type: fs_type(mount)?,
-        options,
     })
 }
 
-/// Checks that the required parts of a capability are there, supported or not.
+/// Checks that a capability has its required parts, supported or not.
 pub(crate) fn complete(message: &csi::VolumeCapability) -> Result<(&AccessType, i32)> {
     let access_type = message
         .access_type
@@ -62,28 +67,12 @@ fn access_mode(number: i32) -> Result<AccessMode> {
         Ok(Mode::MultiNodeMultiWriter) => Ok(AccessMode::MultiNodeMultiWriter),
         Ok(Mode::Unknown) | Err(_) => Err(Error::invalid(
             "volume_capability.access_mode",
-            format!("{number} is not an access mode this driver knows"),
+            format!("{number} is not a known access mode"),
         )),
     }
 }
 
 fn fs_type(mount: &MountVolume) -> Result<Option<String>> {
-    if mount.fs_type.len() > MAX_FIELD_BYTES {
-        return Err(Error::invalid(
-            "fs_type",
-            format!(
-                "it has {} bytes; at most {MAX_FIELD_BYTES} are allowed",
-                mount.fs_type.len()
-            ),
-        ));
-    }
+    within_limit("fs_type", mount.fs_type.len(), MAX_FIELD_BYTES)?;
     Ok(Some(mount.fs_type.clone()).filter(|fs_type| !fs_type.is_empty()))
-}
-
-fn options(mount: &MountVolume) -> Result<MountOptions> {
-    within_limit(
-        "mount_flags",
-        mount.mount_flags.iter().map(String::len).sum(),
-    )?;
-    Ok(MountOptions::parse(&mount.mount_flags)?)
 }

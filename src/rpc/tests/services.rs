@@ -135,7 +135,7 @@ fn place(value: &str) -> csi::Topology {
 
 /// Proves: V5.
 #[tokio::test]
-async fn a_volume_is_described_the_same_wherever_it_is_told_of() {
+async fn create_get_and_list_describe_a_volume_alike() {
     let driver = Driver::start();
     let volume = driver.create("pvc-1").await;
     assert_eq!(volume.capacity_bytes, MIB);
@@ -183,7 +183,7 @@ async fn a_volume_is_described_the_same_wherever_it_is_told_of() {
 
 /// Proves: A2.
 #[tokio::test]
-async fn what_a_volume_cannot_do_is_a_message_and_no_error() {
+async fn an_unsupported_capability_is_a_message_and_no_error() {
     let driver = Driver::start();
     let id = driver.create("pvc-1").await.volume_id;
     #[rustfmt::skip]
@@ -216,7 +216,7 @@ async fn what_a_volume_cannot_do_is_a_message_and_no_error() {
 }
 
 #[tokio::test]
-async fn validation_fails_for_a_request_that_is_incomplete_and_for_a_volume_that_is_not() {
+async fn validation_fails_for_an_incomplete_request_and_an_absent_volume() {
     let driver = Driver::start();
     let id = driver.create("pvc-1").await.volume_id;
     let incomplete = csi::VolumeCapability {
@@ -240,7 +240,7 @@ async fn validation_fails_for_a_request_that_is_incomplete_and_for_a_volume_that
 
 /// Proves: G3.
 #[tokio::test]
-async fn capacity_is_what_a_create_with_the_same_words_would_accept() {
+async fn capacity_is_the_size_that_a_create_would_accept() {
     let driver = Driver::start();
     #[rustfmt::skip]
     let cases = [
@@ -268,7 +268,7 @@ async fn capacity_is_what_a_create_with_the_same_words_would_accept() {
 }
 
 #[tokio::test]
-async fn a_volume_is_published_told_of_and_unpublished() {
+async fn a_volume_is_published_measured_and_unpublished() {
     let driver = Driver::start();
     let volume = driver.create("pvc-1").await;
     let target = driver.dir.path().join("kubelet/mount");
@@ -329,7 +329,7 @@ async fn a_volume_is_published_told_of_and_unpublished() {
 
 /// Proves: C1.
 #[tokio::test]
-async fn the_driver_says_who_it_is_and_what_it_can() {
+async fn the_driver_reports_its_identity_and_its_capabilities() {
     let driver = Driver::start();
     let info = driver
         .identity
