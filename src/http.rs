@@ -1,4 +1,4 @@
-//! The health and metrics page.
+//! The pages for health and metrics.
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,26 +20,26 @@ use crate::quota::Enforcement;
 use crate::types::PoolName;
 use crate::volume::Volumes;
 
-/// How long the pools may take to say how they are; a dead disk may take for ever.
+/// The time that a pool has to report its status; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the page tells of.
+/// The state of the pages.
 #[derive(Debug, Clone)]
 struct Page {
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
-    pools: Vec<Asked>,
+    pools: Vec<Scraped>,
 }
 
-/// A pool that is asked how it is.
+/// A pool that reports its status.
 #[derive(Debug, Clone)]
-struct Asked {
+struct Scraped {
     pool: Arc<Pool>,
-    /// Held while it is asked, so that a dead disk keeps one thread and not one for every visitor.
+    /// Locked during a report, so that a dead disk blocks one thread and not one for every request.
     turn: Arc<Mutex<()>>,
 }
 
-/// Serves the page for ever.
+/// Serves the pages forever.
 pub(crate) async fn serve(
     listener: TcpListener,
     volumes: Arc<Volumes>,
@@ -56,35 +56,35 @@ pub(crate) async fn serve(
 
 impl Page {
     fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
-        let asked = |pool| Asked {
+        let scraped = |pool| Scraped {
             pool: Arc::clone(pool),
             turn: Arc::default(),
         };
         Self {
-            pools: volumes.pools().iter().map(asked).collect(),
+            pools: volumes.pools().iter().map(scraped).collect(),
             volumes,
             metrics,
         }
     }
 }
 
-impl Asked {
-    /// The pool's status: its own answer, or the part that is known without one.
+impl Scraped {
+    /// The pool's status; without an answer of its disk, only the part that is in memory.
     async fn status(self) -> PoolStatus {
         let Self { pool, turn } = self;
         if pool.silence().is_some() {
             return pool.remembered();
         }
-        let asked = Arc::clone(&pool);
-        let answer = async {
+        let reported = Arc::clone(&pool);
+        let status = async {
             let turn = turn.lock_owned().await;
-            let ask = move || {
+            let report = move || {
                 let _turn = turn;
-                asked.status()
+                reported.status()
             };
-            tokio::task::spawn_blocking(ask).await
+            tokio::task::spawn_blocking(report).await
         };
-        match tokio::time::timeout(PATIENCE, answer).await {
+        match tokio::time::timeout(PATIENCE, status).await {
             Ok(Ok(status)) => status,
             Ok(Err(_)) | Err(_) => pool.remembered(),
         }
@@ -92,7 +92,7 @@ impl Asked {
 }
 
 async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
-    // What is known of the pools, for a dead disk would not answer, and many volumes not soon.
+    // Only from memory, because a dead disk would not answer. A complete status would count all volumes.
     let pools = page.volumes.pools().iter();
     let pools = pools.map(|pool| {
         let unenforced = pool.enforcement() == Enforcement::None;
@@ -103,13 +103,11 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
 }
 
 async fn metrics_text(State(page): State<Page>) -> Response {
-    let pools = page.pools.iter();
-    let asked: Vec<_> = pools
-        .map(|asked| tokio::spawn(asked.clone().status()))
-        .collect();
-    let mut statuses = Vec::with_capacity(asked.len());
-    for (asked, status) in page.pools.iter().zip(asked) {
-        statuses.push(status.await.unwrap_or_else(|_| asked.pool.remembered()));
+    let pools = page.pools.into_iter();
+    let scrapes: Vec<_> = pools.map(|pool| tokio::spawn(pool.status())).collect();
+    let mut statuses = Vec::new();
+    for scrape in scrapes {
+        statuses.extend(scrape.await);
     }
     match page.metrics.text(statuses) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
@@ -117,11 +115,11 @@ async fn metrics_text(State(page): State<Page>) -> Response {
     }
 }
 
-/// Why a pool cannot be used, how long its disk has not answered, and whether it enforces no sizes.
+/// A pool, why it is unavailable, how long its disk has not answered, and whether it enforces no sizes.
 type Health = (PoolName, Option<Unavailable>, Option<Duration>, bool);
 
-/// Ready is a driver that has loaded its records. An unavailable pool is named and does not make it
-/// unready: one dead disk would otherwise hold up the rollout of a whole cluster.
+/// The driver is ready when it has loaded its records. An unavailable pool does not make it unready,
+/// because one dead disk would then stop the rollout of a cluster.
 fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
     let mut text = String::new();
     if !loaded {
@@ -134,7 +132,7 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
             (None, Some(silence)) => writeln!(
                 text,
                 "pool {name}: not answering: an operation on its disk has not returned for {} s; \
-                 look at the disk and at the kernel's log",
+                 check the disk and the kernel's log",
                 silence.as_secs()
             ),
             (None, None) => writeln!(text, "pool {name}: healthy"),
@@ -163,7 +161,7 @@ mod tests {
     use crate::volume::Settings;
 
     #[test]
-    fn readyz_tells_the_pools_apart() {
+    fn readyz_reports_each_pool() {
         let healthy = || ("fast".parse().unwrap(), None, None, false);
         let unenforced = || ("big".parse().unwrap(), None, None, true);
         let read_only = Some(Unavailable::ReadOnly);
@@ -193,7 +191,7 @@ mod tests {
                 vec![silent()],
                 200,
                 "pool hung: not answering: an operation on its disk has not returned for 31 s; \
-                 look at the disk and at the kernel's log\n",
+                 check the disk and the kernel's log\n",
             ),
         ];
         for (loaded, pools, code, text) in cases {
@@ -221,12 +219,12 @@ mod tests {
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
         let page = Page::new(volumes, Arc::new(Metrics::new()));
-        // As a visitor does whom a dead disk keeps.
-        let kept = Arc::clone(&page.pools[0].turn).lock_owned().await;
+        // As a request does that a dead disk blocks.
+        let turn = Arc::clone(&page.pools[0].turn).lock_owned().await;
         let answer = readyz(State(page)).await;
         let (code, text) = answer;
         assert_eq!(code, StatusCode::OK);
         assert!(text.starts_with("pool fast: healthy\n"), "{text}");
-        drop(kept);
+        drop(turn);
     }
 }

@@ -1,11 +1,11 @@
-//! What Prometheus scrapes.
+//! The metrics for Prometheus.
 
 use std::fmt;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text};
+use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
@@ -17,7 +17,7 @@ use crate::quota::Enforcement;
 /// The media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// From a bind mount to the longest wait of a client.
+/// The bounds of the buckets, from a bind mount to the longest wait of a client.
 const SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
@@ -40,7 +40,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// The metrics of a driver that has answered no call.
+    /// The metrics of a driver that has had no call.
     pub(crate) fn new() -> Self {
         let rpc = RpcTimes::new_with_constructor(|| Histogram::new(SECONDS));
         let mut registry = Registry::with_prefix(PREFIX);
@@ -74,125 +74,69 @@ impl Metrics {
 #[derive(Debug)]
 struct Pools(Vec<PoolStatus>);
 
+/// A metric of a pool: name, type, value, help. The name of a counter gets the suffix `_total`.
+type Metric = (
+    &'static str,
+    MetricType,
+    fn(&PoolStatus) -> u64,
+    &'static str,
+);
+
+#[rustfmt::skip]
+const METRICS: [Metric; 17] = [
+    ("pool_healthy", Gauge, |pool| (pool.unavailable.is_none() && pool.silence.is_none()).into(),
+     "Whether the pool can be used."),
+    ("pool_answering", Gauge, |pool| pool.silence.is_none().into(),
+     "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds."),
+    ("pool_total_bytes", Gauge, |pool| pool.total.0,
+     "The size of the pool's filesystem; 0 while the pool is unavailable or its disk does not answer."),
+    ("pool_available_bytes", Gauge, |pool| pool.available.0,
+     "The largest size of the next volume; 0 while the pool is unavailable or its disk does not answer."),
+    ("pool_reserved_bytes", Gauge, |pool| pool.reserved.0,
+     "The bytes reserved for the pool's volumes and snapshots."),
+    ("pool_volumes", Gauge, |pool| pool.volumes as u64,
+     "How many volumes the pool has."),
+    ("pool_snapshots", Gauge, |pool| pool.snapshots as u64,
+     "How many snapshots the pool has."),
+    ("pool_copies", Gauge, |pool| pool.copies as u64,
+     "How many snapshots, restores and clones are being copied file by file."),
+    ("pool_enforces", Gauge, |pool| (pool.enforcement != Enforcement::None).into(),
+     "Whether the kernel enforces the sizes of the pool's volumes; 0 while the pool is unavailable."),
+    ("pool_volumes_not_enforced", Gauge, |pool| pool.not_enforced as u64,
+     "How many volumes have a size that is not enforced."),
+    ("pool_quarantined", Gauge, |pool| pool.quarantined as u64,
+     "How many records and directories are quarantined."),
+    ("pool_trash", Gauge, |pool| pool.trash as u64,
+     "How many deleted volumes and snapshots wait to be reclaimed."),
+    ("pool_trash_resisting", Gauge, |pool| pool.resisting as u64,
+     "How many of those could not be reclaimed at the last attempt."),
+    ("reclaimed_entries", Counter, |pool| pool.reclaimed,
+     "How many files and directories were reclaimed since start."),
+    ("pool_copied_entries", Counter, |pool| pool.copied_entries,
+     "How many files and directories were copied since start."),
+    ("pool_copied_bytes", Counter, |pool| pool.copied_bytes.0,
+     "How many bytes those occupied at their source."),
+    ("pool_limits_restored", Counter, |pool| pool.limits_restored,
+     "How many limits differed from their records and were restored since start."),
+];
+
 impl Collector for Pools {
-    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
-        encode_pools(&self.0, encoder)
-    }
-}
-
-/// A number of a pool: name, help, value.
-type Number = (&'static str, &'static str, fn(&PoolStatus) -> u64);
-
-const GAUGES: [Number; 13] = [
-    ("pool_healthy", "Whether the pool can be used.", |pool| {
-        (pool.unavailable.is_none() && pool.silence.is_none()).into()
-    }),
-    (
-        "pool_answering",
-        "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds.",
-        |pool| pool.silence.is_none().into(),
-    ),
-    (
-        "pool_total_bytes",
-        "The size of the pool's filesystem; 0 while the pool is unavailable or its disk does not answer.",
-        |pool| pool.total.0,
-    ),
-    (
-        "pool_available_bytes",
-        "What the next volume may have; 0 while the pool is unavailable or its disk does not answer.",
-        |pool| pool.available.0,
-    ),
-    (
-        "pool_reserved_bytes",
-        "What is promised to the pool's volumes and snapshots.",
-        |pool| pool.reserved.0,
-    ),
-    ("pool_volumes", "How many volumes the pool holds.", |pool| {
-        count(pool.volumes)
-    }),
-    (
-        "pool_snapshots",
-        "How many snapshots the pool holds.",
-        |pool| count(pool.snapshots),
-    ),
-    (
-        "pool_copies",
-        "How many snapshots, restores and clones are being copied file by file.",
-        |pool| count(pool.copies),
-    ),
-    (
-        "pool_enforces",
-        "Whether the kernel holds the pool's volumes to their sizes; 0 while the pool is unavailable.",
-        |pool| (pool.enforcement != Enforcement::None).into(),
-    ),
-    (
-        "pool_volumes_not_enforced",
-        "How many volumes have a size that nothing holds.",
-        |pool| count(pool.not_enforced),
-    ),
-    (
-        "pool_quarantined",
-        "How many records and directories cannot be trusted.",
-        |pool| count(pool.quarantined),
-    ),
-    (
-        "pool_trash",
-        "How many deleted volumes and snapshots wait to be reclaimed.",
-        |pool| count(pool.trash),
-    ),
-    (
-        "pool_trash_resisting",
-        "How many of those resisted at the last attempt.",
-        |pool| count(pool.resisting),
-    ),
-];
-
-/// Their names get the suffix `_total`.
-const COUNTERS: [Number; 4] = [
-    (
-        "reclaimed_entries",
-        "How many files and directories were reclaimed since start.",
-        |pool| pool.reclaimed,
-    ),
-    (
-        "pool_copied_entries",
-        "How many files and directories were copied since start.",
-        |pool| pool.copied_entries,
-    ),
-    (
-        "pool_copied_bytes",
-        "What those occupied where they were copied from, in bytes.",
-        |pool| pool.copied_bytes.0,
-    ),
-    (
-        "pool_limits_restored",
-        "How many limits were not as recorded, and were restored, since start.",
-        |pool| pool.limits_restored,
-    ),
-];
-
-fn encode_pools(pools: &[PoolStatus], mut encoder: DescriptorEncoder) -> fmt::Result {
-    for (name, help, value) in GAUGES {
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for pool in pools {
-            metric
-                .encode_family(&[("pool", pool.name.as_str())])?
-                .encode_gauge(&value(pool))?;
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        for (name, kind, value, help) in METRICS {
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for pool in &self.0 {
+                let labels = [("pool", pool.name.as_str())];
+                let mut family = metric.encode_family(&labels)?;
+                match kind {
+                    Counter => {
+                        family.encode_counter::<NoLabelSet, _, u64>(&value(pool), None)?;
+                    }
+                    _ => family.encode_gauge(&value(pool))?,
+                }
+            }
         }
+        Ok(())
     }
-    for (name, help, value) in COUNTERS {
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for pool in pools {
-            metric
-                .encode_family(&[("pool", pool.name.as_str())])?
-                .encode_counter::<[(&str, &str); 0], _, u64>(&value(pool), None)?;
-        }
-    }
-    Ok(())
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -228,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_a_pool_has_its_metric() {
+    fn every_figure_of_a_pool_has_its_metric() {
         let silent = PoolStatus {
             silence: Some(Duration::from_secs(31)),
             ..pool("silent", None)
