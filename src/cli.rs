@@ -1,13 +1,13 @@
-//! The command line: one file per command, and what the exit code says.
+//! The command line: one module per command, and the exit code.
 //!
-//! 0: done; 64: a mistake in the flags or the environment; 75: another server holds the pools;
-//! 1: anything else, and what `check` and the lists find wrong. A failure is one sentence on stderr.
+//! 0: success; 64: a mistake in the flags or the environment; 75: another server has the lock of the
+//! pools; 1: any other failure, and wrong findings. A failure is one sentence on stderr.
 
 mod check;
 mod client;
 mod delete;
 mod enforce;
-mod look;
+mod inspect;
 mod pool;
 mod serve;
 mod snapshot;
@@ -15,20 +15,20 @@ mod table;
 mod volume;
 
 use std::ffi::OsString;
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
-use tokio::runtime::Runtime;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::ServeArgs;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pool::{Error as PoolError, Unavailable};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
-/// `EX_TEMPFAIL` of sysexits.h: the same command works once the other server has stopped.
+/// `EX_TEMPFAIL` of sysexits.h: the same command succeeds after the other server has stopped.
 const TRY_AGAIN: u8 = 75;
 
 /// Serve Kubernetes volumes that are directories on this node's own disks
@@ -42,8 +42,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve CSI on a Unix socket
-    Serve(ServeArgs),
-    /// Make, list, take over and retire pools
+    Serve(Config),
+    /// Make, list, adopt and retire pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
     /// List, show, enforce and delete volumes
@@ -52,7 +52,7 @@ enum Command {
     /// List, show and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
-    /// Tell whether pools are as they should be, and the way out of what is not; changes nothing
+    /// Report the faults of pools, and the remedies; changes nothing
     Check(check::CheckArgs),
 }
 
@@ -62,48 +62,61 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    // A command without an error returns false if its findings are bad.
     let done = match cli.command {
-        Command::Serve(args) => serve::run(args),
-        Command::Pool(command) => pool::run(command),
+        Command::Serve(config) => serve::run(config),
+        Command::Pool(command) => pool::run(&command),
         Command::Volume(command) => volume::run(&command),
         Command::Snapshot(command) => snapshot::run(&command),
         Command::Check(args) => check::run(&args),
     };
-    done.unwrap_or_else(|error| {
-        eprintln!("rootcellar: {}", error.chain());
-        ExitCode::from(exit_code(&error))
-    })
-}
-
-fn usage(error: &clap::Error) -> ExitCode {
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let printed = error.print();
-            if printed.is_ok() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprintln!("{error}");
-            ExitCode::from(USAGE)
-        }
-        _ => {
-            eprintln!(
-                "rootcellar: {}; see rootcellar --help",
-                sentence(&error.to_string())
-            );
-            ExitCode::from(USAGE)
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("rootcellar: {}", error.chain());
+            ExitCode::from(exit_code(&error))
         }
     }
 }
 
-/// The first paragraph of the parser's message, in one line.
-fn sentence(message: &str) -> String {
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(_) => return ExitCode::FAILURE,
+        },
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => eprintln!("{error}"),
+        _ => eprintln!("rootcellar: {}; see rootcellar --help", sentence(error)),
+    }
+    ExitCode::from(USAGE)
+}
+
+/// The first paragraph of the parser's message in one line, with the environment variable of the flag.
+fn sentence(error: &clap::Error) -> String {
+    let message = error.to_string();
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    first.split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    // It has the form "--flag <VALUE>".
+    let flag = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    let flag = flag.as_deref().and_then(|flag| flag.strip_prefix("--"));
+    let flag = flag.and_then(|flag| flag.split(' ').next());
+    match flag.and_then(|flag| variable(&Cli::command(), flag)) {
+        Some(variable) => format!("{text} (the value may come from {variable})"),
+        None => text,
+    }
+}
+
+/// The environment variable of a flag of a command or its subcommands.
+fn variable(command: &clap::Command, flag: &str) -> Option<String> {
+    let mut arguments = command.get_arguments();
+    let argument = arguments.find(|argument| argument.get_long() == Some(flag));
+    if let Some(variable) = argument.and_then(clap::Arg::get_env) {
+        return Some(variable.to_string_lossy().into_owned());
+    }
+    let mut commands = command.get_subcommands();
+    commands.find_map(|command| variable(command, flag))
 }
 
 fn exit_code(error: &Error) -> u8 {
@@ -126,39 +139,17 @@ fn exit_code(error: &Error) -> u8 {
     }
 }
 
-/// The value of an environment variable, if it is set; an error if it is not UTF-8.
-fn environment(name: &str) -> Result<Option<String>> {
-    match std::env::var(name) {
-        Ok(value) => Ok(Some(value)),
-        Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(value)) => Err(Error::invalid(
-            name,
-            format!("{} is not UTF-8", value.display()),
-        )),
-    }
-}
-
-/// What runs the calls of a client.
-fn runtime() -> Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::Internal(format!("cannot start the runtime: {error}")))
-}
-
-/// The error of a command whose output nobody takes.
-fn cannot_print(source: io::Error) -> Error {
-    Error::Io {
+/// Prints a text and a newline to stdout.
+fn print(text: impl Display) -> Result<()> {
+    writeln!(io::stdout().lock(), "{text}").map_err(|source| Error::Io {
         what: "write to",
         path: "/dev/stdout".into(),
         source,
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -183,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_the_flags_is_told_in_one_line() {
+    fn a_mistake_in_the_flags_is_one_line() {
         let cases = [
             (
                 &["rootcellar", "serve", "--frob"][..],
@@ -192,10 +183,14 @@ mod tests {
             (&["rootcellar", "frob"], "unrecognized subcommand 'frob'"),
             (&["rootcellar", "pool", "init"], "<PATH>"),
             (
+                &["rootcellar", "pool", "init", "/a", "--node=/"],
+                "may come from NODE_NAME",
+            ),
+            (
                 &[
                     "rootcellar",
                     "serve",
-                    "--endpoint=x",
+                    "--endpoint=unix:///x.sock",
                     "--node=n",
                     "--log-format=xml",
                 ],
@@ -203,7 +198,7 @@ mod tests {
             ),
         ];
         for (line, fragment) in cases {
-            let message = sentence(&Cli::try_parse_from(line).unwrap_err().to_string());
+            let message = sentence(&Cli::try_parse_from(line).unwrap_err());
             assert!(message.contains(fragment), "{message}");
             assert!(
                 !message.contains('\n') && !message.starts_with("error"),
@@ -213,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_a_mistake_from_a_held_lock_from_a_failure() {
+    fn mistakes_locks_and_failures_have_exit_codes_of_their_own() {
         let refused = |reason| {
             let path = "/a".into();
             Error::from(PoolError::Refused { path, reason })

@@ -1,23 +1,19 @@
-//! Flags and environment, wholly checked before anything is opened or bound.
+//! The flags of the server and of the commands, and the checks that concern more than one flag.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::pool::PoolOptions;
 use crate::types::{Invalid, NodeName};
 
-/// The environment variable that holds the pools when no `--pool` is given.
-pub const POOLS_ENV: &str = "ROOTCELLAR_POOLS";
-
-/// The longest path a Unix socket can have: `sun_path` less its final NUL.
+/// The longest path of a Unix socket: `sun_path` without its final NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// The longest driver name, topology prefix and topology name the CSI specification allows.
+/// The longest driver name, topology prefix and topology name that CSI allows.
 const MAX_NAME: usize = 63;
 
-/// How the log is written.
+/// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// Lines for people.
@@ -26,290 +22,227 @@ pub enum LogFormat {
     Json,
 }
 
-/// The flags of `rootcellar serve` as they were given, unchecked.
-#[derive(Debug, Clone, clap::Args)]
+/// The pools of one flag or of the environment variable.
+type PoolList = Vec<PoolOptions>;
+
+/// The flag for pools.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
-pub struct ServeArgs {
+pub struct PoolArgs {
+    /// Use the pool at this path; repeat for more
+    ///
+    /// The form is NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]. With init, the
+    /// server makes an empty directory a pool. With require-mount, the path must be a mount point.
+    /// overcommit multiplies the space that volumes may reserve (default 1). reserve is the space that
+    /// stays free (default 0, or 15% where the pool shares the root disk). A ';' separates pools.
+    #[arg(long = "pool", env = "ROOTCELLAR_POOLS", value_name = "NAME=PATH[,OPTION...]",
+          value_parser = parse_pools)]
+    pools: Vec<PoolList>,
+}
+
+/// The flag for the state directory.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct StateArgs {
+    /// Use this directory, in which the server records the pool of each path
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/rootcellar/state",
+          value_parser = PoolOptions::absolute_path)]
+    pub state_dir: PathBuf,
+}
+
+/// The configuration of the server.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
+pub struct Config {
     /// Listen on this Unix socket, as unix:///csi/csi.sock
-    #[arg(long, env = "CSI_ENDPOINT", value_name = "URL")]
-    pub endpoint: String,
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "URL", value_parser = parse_endpoint)]
+    pub endpoint: PathBuf,
 
     /// Serve as this Kubernetes node
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    pub node: String,
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = parse_node)]
+    pub node: NodeName,
 
-    /// Serve the pool at this path; repeat for more
-    ///
-    /// The form is NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]. With init,
-    /// an empty directory is made a pool. With require-mount, the path must be a mount point. R
-    /// says how many times over the room may be promised (default 1), reserve what is kept free
-    /// (default 0, or 15% where the pool shares the root disk).
-    ///
-    /// Without any --pool, the pools are taken from the environment variable ROOTCELLAR_POOLS,
-    /// separated by ';'. Without any pool, every create is refused.
-    #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]")]
-    pub pools: Vec<String>,
+    #[command(flatten)]
+    pools: PoolArgs,
 
-    /// Remember in this directory which pool each path held
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/rootcellar/state")]
-    pub state_dir: String,
+    /// The server's own directory.
+    #[command(flatten)]
+    pub state: StateArgs,
 
     /// Publish volumes only below this directory
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
-    pub kubelet_dir: String,
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet",
+          value_parser = PoolOptions::absolute_path)]
+    pub kubelet_dir: PathBuf,
 
-    /// Answer to this CSI driver name
-    #[arg(long, value_name = "NAME", default_value = "csi.rootcellar.dev")]
+    /// Use this CSI driver name
+    #[arg(long, value_name = "NAME", default_value = "csi.rootcellar.dev",
+          value_parser = parse_driver_name)]
     pub driver_name: String,
 
-    /// Tell Kubernetes the node of a volume by this topology key
-    #[arg(
-        long,
-        value_name = "PREFIX/NAME",
-        default_value = "topology.rootcellar.dev/node"
-    )]
+    /// Report the node of a volume to Kubernetes by this topology key
+    #[arg(long, value_name = "PREFIX/NAME", default_value = "topology.rootcellar.dev/node",
+          value_parser = parse_topology_key)]
     pub topology_key: String,
 
     /// Serve /healthz, /readyz and /metrics on this address, as 127.0.0.1:9808 [default: off]
     #[arg(long, value_name = "ADDR:PORT")]
-    pub http: Option<String>,
+    pub http: Option<SocketAddr>,
 
     /// Write the log in this form to stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
-    /// Wait so many seconds for a pool's lock
+    /// Wait at most this number of seconds for the lock of a pool
     #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(..=3600))]
     pub lock_wait: u64,
 }
 
-/// The checked configuration of the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
-    /// The path of the CSI socket.
-    pub endpoint: PathBuf,
-    /// The node served.
-    pub node: NodeName,
-    /// The CSI driver name.
-    pub driver_name: String,
-    /// The topology key, `prefix/name`.
-    pub topology_key: String,
-    /// The directory every publish target lies below; without trailing slash, links not resolved.
-    pub kubelet_dir: PathBuf,
-    /// The server's own directory.
-    pub state_dir: PathBuf,
-    /// The pools; names and paths are unique, and none is inside another.
-    pub pools: Vec<PoolOptions>,
-    /// Where the health and metrics page is served, if anywhere.
-    pub http: Option<SocketAddr>,
-    /// How the log is written.
-    pub log_format: LogFormat,
-    /// How long to wait for a pool's lock.
-    pub lock_wait: Duration,
-}
-
 impl Config {
-    /// Checks the flags, and `pools_env` as the value of `ROOTCELLAR_POOLS`. The only look at the
-    /// system is the last check, that the kubelet's directory exists.
-    pub fn from_args(args: ServeArgs, pools_env: Option<&str>) -> Result<Self> {
-        let config = Self {
-            endpoint: parse_endpoint(&args.endpoint)?,
-            node: parse_node("--node (or NODE_NAME)", &args.node)?,
-            driver_name: checked("--driver-name", parse_driver_name(args.driver_name))?,
-            topology_key: checked("--topology-key", parse_topology_key(args.topology_key))?,
-            kubelet_dir: parse_dir("--kubelet-dir", &args.kubelet_dir)?,
-            state_dir: parse_dir("--state-dir", &args.state_dir)?,
-            pools: parse_pools(&args.pools, pools_env)?,
-            http: args.http.as_deref().map(parse_http).transpose()?,
-            log_format: args.log_format,
-            lock_wait: Duration::from_secs(args.lock_wait),
-        };
-        config.check_places()?;
-        check_directory("--kubelet-dir", &config.kubelet_dir)?;
-        Ok(config)
-    }
-
-    /// Keeps the server's own files, the kubelet's and the pools' apart.
-    fn check_places(&self) -> Result<()> {
-        let own = self.state_dir.display();
-        // A socket in the root directory has everything beside it.
-        let beside_socket = |dir: &Path| dir.parent().is_some() && self.state_dir.starts_with(dir);
-        if self.endpoint.parent().is_some_and(beside_socket) {
+    /// The pools. Fails if a file of the server or of the kubelet is in a pool or beside the socket,
+    /// or if the kubelet's directory does not exist.
+    pub fn pools(&self) -> Result<Vec<PoolOptions>> {
+        let pools = self.pools.all()?;
+        let state_dir = self.state.state_dir.as_path();
+        let own = state_dir.display();
+        // A socket in the root directory has every other directory beside it.
+        let is_beside = |dir: &Path| dir.parent().is_some() && state_dir.starts_with(dir);
+        if self.endpoint.parent().is_some_and(is_beside) {
             let problem = format!("{own} is in the directory of the socket; put it elsewhere");
             return Err(Error::invalid("--state-dir", problem));
         }
-        for pool in &self.pools {
-            let shown = format!("pool {} at {}", pool.name, pool.path.display());
-            for (flag, place) in [
-                ("--endpoint", &self.endpoint),
-                ("--state-dir", &self.state_dir),
+        for pool in &pools {
+            let shown = show(pool);
+            for (flag, path) in [
+                ("--endpoint", self.endpoint.as_path()),
+                ("--state-dir", state_dir),
                 ("--kubelet-dir", &self.kubelet_dir),
             ] {
-                if place.starts_with(&pool.path) {
-                    let problem =
-                        format!("{} is inside {shown}; move one of them", place.display());
+                if path.starts_with(&pool.path) {
+                    let problem = format!("{} is inside {shown}; move one of them", path.display());
                     return Err(Error::invalid(flag, problem));
                 }
             }
-            if pool.path.starts_with(&self.state_dir) {
+            if pool.path.starts_with(state_dir) {
                 let problem = format!("{shown} is inside {own}; move one of them");
                 return Err(Error::invalid("--state-dir", problem));
             }
         }
-        Ok(())
+        let kubelet = self.kubelet_dir.display();
+        let problem = match std::fs::metadata(&self.kubelet_dir) {
+            Ok(metadata) if metadata.is_dir() => return Ok(pools),
+            Ok(_) => format!("{kubelet} is not a directory"),
+            Err(error) => format!("{kubelet} must be a directory, and cannot be examined: {error}"),
+        };
+        Err(Error::invalid("--kubelet-dir", problem))
     }
 }
 
-/// Parses the pools of `flags`, or, when there is none, those of `pools_env`, the value of
-/// `ROOTCELLAR_POOLS`. Names and paths are unique, and no pool is inside another.
-pub fn parse_pools(flags: &[String], pools_env: Option<&str>) -> Result<Vec<PoolOptions>> {
-    if !flags.is_empty() {
-        return collect_pools("--pool", flags.iter().map(String::as_str));
-    }
-    let entries = pools_env.unwrap_or_default().split(';').map(str::trim);
-    let flag = format!("--pool (from {POOLS_ENV})");
-    collect_pools(&flag, entries.filter(|entry| !entry.is_empty()))
-}
-
-/// Parses a node name, reported as `flag`.
-pub fn parse_node(flag: &str, text: &str) -> Result<NodeName> {
-    Ok(text.parse().map_err(|error: Invalid| error.named(flag))?)
-}
-
-/// Parses the path of a directory, reported as `flag`.
-pub fn parse_dir(flag: &str, text: &str) -> Result<PathBuf> {
-    checked(flag, PoolOptions::absolute_path(text))
-}
-
-/// Parses the URL of the server's socket into its path.
-pub fn parse_endpoint(text: &str) -> Result<PathBuf> {
-    checked("--endpoint (or CSI_ENDPOINT)", socket_path(text))
-}
-
-fn checked<T>(flag: &str, result: std::result::Result<T, String>) -> Result<T> {
-    result.map_err(|problem| Error::invalid(flag, problem))
-}
-
-fn collect_pools<'a>(
-    flag: &str,
-    entries: impl Iterator<Item = &'a str>,
-) -> Result<Vec<PoolOptions>> {
-    let mut pools: Vec<PoolOptions> = Vec::new();
-    for entry in entries {
-        let pool: PoolOptions = entry.parse().map_err(|error: Invalid| error.named(flag))?;
-        for other in &pools {
-            if let Some(problem) = conflict(&pool, other) {
-                return Err(Error::invalid(flag, problem));
+impl PoolArgs {
+    /// The pools. Fails if two have the same name or path, or if one is inside another.
+    pub fn all(&self) -> Result<Vec<PoolOptions>> {
+        let pools = self.pools.concat();
+        for (at, pool) in pools.iter().enumerate() {
+            let conflict = pools[..at].iter().find_map(|other| conflict(pool, other));
+            if let Some(problem) = conflict {
+                return Err(Error::invalid("--pool (or ROOTCELLAR_POOLS)", problem));
             }
         }
-        pools.push(pool);
+        Ok(pools)
     }
-    Ok(pools)
+}
+
+/// Parses pools that are separated by ';'.
+fn parse_pools(text: &str) -> Result<PoolList, String> {
+    let entries = text.split(';').map(str::trim);
+    let entries = entries.filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| entry.parse().map_err(|error: Invalid| error.problem))
+        .collect()
+}
+
+fn show(pool: &PoolOptions) -> String {
+    format!("pool {} at {}", pool.name, pool.path.display())
 }
 
 fn conflict(pool: &PoolOptions, other: &PoolOptions) -> Option<String> {
-    let shown = |pool: &PoolOptions| format!("pool {} at {}", pool.name, pool.path.display());
-    let inside = |inner, outer| Some(format!("{} is inside {}", shown(inner), shown(outer)));
+    let (shown, other_shown) = (show(pool), show(other));
     if pool.name == other.name {
         let name = &pool.name;
         Some(format!(
-            "two pools are called {name}; every pool needs a name of its own"
+            "two pools have the name {name}; give each a name of its own"
         ))
     } else if pool.path == other.path {
-        Some(format!(
-            "{} has the path of pool {}",
-            shown(pool),
-            other.name
-        ))
+        Some(format!("{shown} has the path of pool {}", other.name))
     } else if pool.path.starts_with(&other.path) {
-        inside(pool, other)
+        Some(format!("{shown} is inside {other_shown}"))
     } else if other.path.starts_with(&pool.path) {
-        inside(other, pool)
+        Some(format!("{other_shown} is inside {shown}"))
     } else {
         None
     }
 }
 
-fn socket_path(text: &str) -> std::result::Result<PathBuf, String> {
-    let path = text
-        .strip_prefix("unix://")
-        .ok_or_else(|| format!("{text:?} is not a Unix socket; write unix:///path/csi.sock"))?;
+/// Parses the name of a node.
+pub fn parse_node(text: &str) -> Result<NodeName, String> {
+    text.parse().map_err(|error: Invalid| error.problem)
+}
+
+/// Parses the URL of a Unix socket into its path.
+pub fn parse_endpoint(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("unix://");
+    let path = path.ok_or("not a Unix socket; write unix:///path/csi.sock")?;
     let path = PoolOptions::absolute_path(path)?;
-    let bytes = path.as_os_str().as_encoded_bytes();
-    // The specification demands the ending; a bare "/.sock" has no name to end.
+    // The specification demands the ending, and a bare "/.sock" has no name before it.
     if path.extension().is_none_or(|extension| extension != "sock") || text.ends_with('/') {
-        return Err(format!(
-            "{text:?} does not end in .sock; write unix:///path/csi.sock"
-        ));
+        return Err("it does not end in .sock; write unix:///path/csi.sock".to_owned());
     }
-    if bytes.len() > MAX_SOCKET_PATH {
-        return Err(format!(
-            "the socket's path has {} bytes, and at most {MAX_SOCKET_PATH} are possible; use a \
-             shorter one than {}",
-            bytes.len(),
-            path.display()
-        ));
+    match path.as_os_str().len() {
+        ..=MAX_SOCKET_PATH => Ok(path),
+        bytes => Err(format!(
+            "the path has {bytes} bytes, and a socket allows {MAX_SOCKET_PATH}; use a shorter one"
+        )),
     }
-    Ok(path)
 }
 
-fn parse_driver_name(text: String) -> std::result::Result<String, String> {
-    let letter = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase());
-    if !is_dns_subdomain(&text) || !letter(text.chars().next()) || !letter(text.chars().last()) {
+fn parse_driver_name(text: &str) -> Result<String, String> {
+    let is_letter = |c: char| c.is_ascii_lowercase();
+    if !is_dns_subdomain(text) || !text.starts_with(is_letter) || !text.ends_with(is_letter) {
         return Err(format!(
-            "{text:?} is not a driver name: at most {MAX_NAME} characters of a-z, 0-9, '-' and '.' \
-             in the form of a domain name that begins and ends with a letter"
+            "not a driver name: at most {MAX_NAME} characters of a-z, 0-9, '-' and '.' in the form \
+             of a domain name that begins and ends with a letter"
         ));
     }
-    Ok(text)
+    Ok(text.to_owned())
 }
 
-fn parse_topology_key(text: String) -> std::result::Result<String, String> {
-    let good = |(prefix, name): (&str, &str)| is_dns_subdomain(prefix) && is_label_name(name);
-    if !text.split_once('/').is_some_and(good) {
+fn parse_topology_key(text: &str) -> Result<String, String> {
+    let is_key = |(prefix, name): (&str, &str)| is_dns_subdomain(prefix) && is_label_name(name);
+    if !text.split_once('/').is_some_and(is_key) {
         return Err(format!(
-            "{text:?} is not a topology key: a lower-case domain name, '/', and a name of letters, \
-             digits, '-', '_' and '.', each at most {MAX_NAME} characters"
+            "not a topology key: a lower-case domain name, '/', and a name of letters, digits, '-', \
+             '_' and '.', each at most {MAX_NAME} characters"
         ));
     }
-    Ok(text)
+    Ok(text.to_owned())
 }
 
 fn is_dns_subdomain(text: &str) -> bool {
-    let label = |label: &str| {
-        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_label = |label: &str| {
         !label.is_empty()
-            && label.bytes().all(allowed)
+            && label.chars().all(allowed)
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    text.len() <= MAX_NAME && text.split('.').all(label)
+    text.len() <= MAX_NAME && text.split('.').all(is_label)
 }
 
 fn is_label_name(text: &str) -> bool {
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=MAX_NAME).contains(&text.len())
-        && text.chars().all(inside)
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    text.len() <= MAX_NAME
+        && text.chars().all(allowed)
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
-}
-
-fn parse_http(text: &str) -> Result<SocketAddr> {
-    text.parse().map_err(|_| {
-        let problem = format!("{text:?} is not ADDR:PORT; write 127.0.0.1:9808 or [::]:9808");
-        Error::invalid("--http", problem)
-    })
-}
-
-fn check_directory(flag: &str, path: &Path) -> Result<()> {
-    let shown = path.display();
-    let problem = match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => return Ok(()),
-        Ok(_) => format!("{shown} is not a directory"),
-        Err(error) => format!("{shown} must be a directory, and cannot be looked at: {error}"),
-    };
-    Err(Error::invalid(flag, problem))
 }
 
 #[cfg(test)]

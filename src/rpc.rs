@@ -35,13 +35,13 @@ const ALL_CALLS: u32 = u32::MAX;
 
 /// The identity of the driver, as the CO sees it.
 #[derive(Debug, Clone)]
-pub struct Plugin {
+pub(crate) struct Plugin {
     /// The driver's name.
-    pub driver_name: String,
+    pub(crate) driver_name: String,
     /// The node's name.
-    pub node: NodeName,
+    pub(crate) node: NodeName,
     /// The topology key, whose value names the node of a volume.
-    pub topology_key: String,
+    pub(crate) topology_key: String,
 }
 
 /// The state that the services share.

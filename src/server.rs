@@ -1,5 +1,5 @@
-//! The server: one Unix socket for the CO, one optional page for health and metrics, and the
-//! order in which things start and stop.
+//! The server: a Unix socket for the CO, optional pages for health and metrics, and the order in which
+//! they start and stop.
 
 mod socket;
 
@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::Body;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::StreamExt as _;
@@ -27,37 +27,37 @@ use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::pool::{CALLS_AT_ONCE, Pool};
+use crate::pool::{CALLS_AT_ONCE, Pool, PoolOptions};
 use crate::rpc::{AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin};
 use crate::volume::{PATIENCE, Settings, Volumes};
 
 use socket::Endpoint;
 
-/// Threads for the sockets; the work is done on the blocking pool. A second one would be woken for
-/// every call to look for work that the first has done by then.
+/// Threads for the sockets; the work is done on the blocking pool. With a second one, every call would
+/// wake it for nothing.
 const WORKERS: usize = 1;
 
-/// Threads for each pool, all of which its disk may keep: one for each call at work, one that looks
-/// at it, one that asks it for metrics.
+/// Threads for each pool, all of which its disk may block: one for each call, one for health checks
+/// and one for metrics.
 const THREADS_OF_POOL: usize = CALLS_AT_ONCE + 2;
 
-/// Threads for the work that asks no disk: loading, unpublishing, and calls that are answered from memory.
-const THREADS_BESIDE: usize = 64;
+/// Threads for the work that needs no disk: loading, unpublishing, and calls that are answered from memory.
+const OTHER_THREADS: usize = 64;
 
-/// How often the pools are looked at.
+/// The interval of the health checks of a pool.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// How long to wait after a connection that could not be accepted.
+/// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long calls at work may take to end when the server stops.
+/// The time that calls have to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// How long the last answers may take to leave.
+/// The time that the last responses have to reach their clients.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Serves until a signal to stop, or until no pool can be served.
-pub fn run(config: Config) -> Result<()> {
+/// Serves the pools of the configuration until a signal, or until no pool can be served.
+pub fn run(config: Config, pools: Vec<PoolOptions>) -> Result<()> {
     let plugin = Plugin {
         driver_name: config.driver_name,
         topology_key: config.topology_key.clone(),
@@ -68,30 +68,32 @@ pub fn run(config: Config) -> Result<()> {
         node: config.node,
         topology,
         kubelet_dir: config.kubelet_dir,
-        state_dir: config.state_dir,
-        pools: config.pools,
-        lock_wait: config.lock_wait,
+        state_dir: config.state.state_dir,
+        pools,
+        lock_wait: Duration::from_secs(config.lock_wait),
         patience: PATIENCE,
     })?);
     let runtime = runtime(volumes.pools().len())?;
     let served = runtime.block_on(async {
-        let stop = Stop::on_signal()?;
-        let http = bind_http(config.http).await?;
+        let stop = stop_signal()?;
+        let http = match config.http {
+            Some(address) => Some(bind_http(address).await?),
+            None => None,
+        };
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
         tracing::info!(endpoint = %config.endpoint.display(), "serving");
-        let served = serve(listener, http, plugin, Arc::clone(&volumes), stop.wait()).await;
+        let served = serve(listener, http, plugin, Arc::clone(&volumes), stop).await;
         endpoint.remove();
         served
     });
     volumes.stop();
-    // What is still at work after the drain, or waits for a pool's lock, waits for nobody.
+    // Nothing waits for calls that outlast the drain, or for a thread that waits for a pool's lock.
     runtime.shutdown_background();
     served
 }
 
-/// Serves on sockets that are bound already until `shutdown` ends; returns when the calls at work
-/// have ended.
-pub async fn serve(
+/// Serves on sockets that are bound already until `shutdown` ends; returns when the calls have ended.
+async fn serve(
     listener: UnixListener,
     http: Option<TcpListener>,
     plugin: Plugin,
@@ -110,7 +112,7 @@ pub async fn serve(
         http.map(|listener| tokio::spawn(http::serve(listener, Arc::clone(&volumes), metrics)));
     let served = tokio::select! {
         () = shutdown => Ok(()),
-        error = keep_pools(Arc::clone(&volumes)) => Err(error),
+        error = check_pools(Arc::clone(&volumes)) => Err(error),
         ended = &mut grpc => Err(Error::Internal(format!("the socket is closed: {ended:?}"))),
     };
     volumes.stop_copies();
@@ -128,7 +130,7 @@ async fn serve_grpc(
     edge: Arc<Edge>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), tonic::transport::Error> {
-    // Without file descriptors the same connection is refused again and again.
+    // Without free file descriptors, the same connection fails again and again.
     let incoming = UnixListenerStream::new(listener).then(async |accepted| {
         if accepted.is_err() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -136,7 +138,7 @@ async fn serve_grpc(
         accepted
     });
     let stopped = async {
-        // An error says that the sender is gone, which means the same.
+        // An error says that the sender was dropped, which means the same.
         let _ = stopped.await;
     };
     Server::builder()
@@ -168,43 +170,41 @@ fn services(edge: &Arc<Edge>) -> Router {
         .fallback(async || Status::unimplemented("unknown service").into_http::<Body>())
 }
 
-/// Loads the records, then looks at the pools for ever, at each by itself so that a disk that
-/// hangs holds up no other; returns the reason not to go on.
-async fn keep_pools(volumes: Arc<Volumes>) -> Error {
+/// Loads the records, then checks the health of the pools forever. Each pool has a task of its own,
+/// so that a disk that hangs delays no other. Returns the reason to stop.
+async fn check_pools(volumes: Arc<Volumes>) -> Error {
     let loading = Arc::clone(&volumes);
     match tokio::task::spawn_blocking(move || loading.load()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return error,
         Err(panic) => return Error::Internal(format!("loading: {panic}")),
     }
-    let mut keepers = JoinSet::new();
+    let mut checks = JoinSet::new();
     for pool in volumes.pools() {
-        keepers.spawn(keep_pool(Arc::clone(&volumes), Arc::clone(pool)));
+        checks.spawn(check_pool(Arc::clone(&volumes), Arc::clone(pool)));
     }
-    match keepers.join_next().await {
-        Some(ended) => Error::Internal(format!("a pool is not looked at any more: {ended:?}")),
+    match checks.join_next().await {
+        Some(ended) => Error::Internal(format!("the health checks of a pool ended: {ended:?}")),
         None => std::future::pending().await,
     }
 }
 
-async fn keep_pool(volumes: Arc<Volumes>, pool: Arc<Pool>) {
+async fn check_pool(volumes: Arc<Volumes>, pool: Arc<Pool>) {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
         let (volumes, pool) = (Arc::clone(&volumes), Arc::clone(&pool));
         let checked = tokio::task::spawn_blocking(move || volumes.check_pool(&pool)).await;
         if let Err(panic) = checked {
-            tracing::error!(%panic, "a pool was not looked at");
+            tracing::error!(%panic, "the health check of a pool failed");
         }
     }
 }
 
-/// Waits for the calls at work and for their answers to leave; not for peers that just sit there.
+/// Waits for the calls and for their responses to leave, but not for idle peers.
 async fn drain(grpc: JoinHandle<Result<(), tonic::transport::Error>>, edge: &Edge) {
     if tokio::time::timeout(DRAIN, edge.close()).await.is_err() {
-        tracing::warn!(
-            seconds = DRAIN.as_secs(),
-            "calls are still at work; stopping without them"
-        );
+        let seconds = DRAIN.as_secs();
+        tracing::warn!(seconds, "calls are still running; stopping without them");
     }
     // An error says that the time is over.
     let _ = tokio::time::timeout(FLUSH, grpc).await;
@@ -213,49 +213,31 @@ async fn drain(grpc: JoinHandle<Result<(), tonic::transport::Error>>, edge: &Edg
 fn runtime(pools: usize) -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
-        .max_blocking_threads(THREADS_BESIDE + THREADS_OF_POOL * pools)
+        .max_blocking_threads(OTHER_THREADS + THREADS_OF_POOL * pools)
         .enable_all()
         .build()
         .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))
 }
 
-async fn bind_http(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
-    let Some(address) = address else {
-        return Ok(None);
+async fn bind_http(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Error::invalid("--http", format!("cannot listen on {address}: {error}")))
+}
+
+/// Catches SIGTERM and SIGINT, which kill the process no more, and waits for one of them.
+fn stop_signal() -> Result<impl Future<Output = ()>> {
+    let catch = |kind| {
+        signal(kind).map_err(|error| Error::Internal(format!("cannot catch signals: {error}")))
     };
-    match TcpListener::bind(address).await {
-        Ok(listener) => Ok(Some(listener)),
-        Err(error) => Err(Error::invalid(
-            "--http",
-            format!("cannot listen on {address}: {error}"),
-        )),
-    }
-}
-
-/// The signals that stop the server.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    /// From here on the signals no longer kill the process.
-    fn on_signal() -> Result<Self> {
-        let on = |kind| {
-            signal(kind).map_err(|error| Error::Internal(format!("cannot catch signals: {error}")))
-        };
-        Ok(Self {
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn wait(mut self) {
+    let mut terminate = catch(SignalKind::terminate())?;
+    let mut interrupt = catch(SignalKind::interrupt())?;
+    Ok(async move {
         tokio::select! {
-            _ = self.terminate.recv() => tracing::info!("SIGTERM: stopping"),
-            _ = self.interrupt.recv() => tracing::info!("SIGINT: stopping"),
+            _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
         }
-    }
+    })
 }
 
 #[cfg(test)]

@@ -1,62 +1,52 @@
-//! `rootcellar check`: whether pools are as they should be, beside a running server or without.
+//! `rootcellar check`: finds the faults of pools, with or without a running server.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::look::NO_POOL;
-use super::{cannot_print, environment};
+use super::inspect::{InspectArgs, NO_POOL};
+use super::pool::pool_json;
+use super::print;
 use crate::check::{self, Finding, Report, Surroundings};
-use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
+use crate::config::{StateArgs, parse_node};
 use crate::error::Result;
 use crate::os::Os;
 use crate::pool::{Memory, PoolOptions};
+use crate::types::NodeName;
 
 #[derive(Debug, Args)]
-#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 pub(super) struct CheckArgs {
-    /// Check this pool, in the form that serve takes; repeat for more [env: ROOTCELLAR_POOLS=]
-    #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]")]
-    pools: Vec<String>,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    inspect: InspectArgs,
 
     /// Expect the pools to be of this Kubernetes node
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    node: Option<String>,
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = parse_node)]
+    node: Option<NodeName>,
 
-    /// The directory in which the server of this node remembers which pool each path held
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/rootcellar/state")]
-    state_dir: String,
+    #[command(flatten)]
+    state: StateArgs,
 
-    /// The kubelet's directory, whose filesystem the node itself needs
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
-    kubelet_dir: String,
+    /// Expect the kubelet's directory here, whose filesystem the node itself needs
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet",
+          value_parser = PoolOptions::absolute_path)]
+    kubelet_dir: PathBuf,
 }
 
-/// Checks, prints what was found, and tells by the exit code whether anything is wrong.
-pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let pools = parse_pools(&args.pools, environment(POOLS_ENV)?.as_deref())?;
-    let node = args.node.as_deref();
-    let node = node.map(|node| parse_node("--node (or NODE_NAME)", node));
-    let node = node.transpose()?;
-    let state_dir = parse_dir("--state-dir", &args.state_dir)?;
-    let kubelet_dir = parse_dir("--kubelet-dir", &args.kubelet_dir)?;
-    // It is not made here: what is not there remembers nothing.
+/// Prints the findings. False if anything is wrong.
+pub(super) fn run(args: &CheckArgs) -> Result<bool> {
+    let (pools, state_dir) = (args.inspect.pools.all()?, &args.state.state_dir);
+    // A check creates nothing, and a missing directory remembers nothing.
     let memory = state_dir.is_dir();
-    let memory = memory.then(|| Memory::open(Os::default(), &state_dir));
+    let memory = memory.then(|| Memory::open(Os::default(), state_dir));
     let memory = memory.transpose()?;
     let reports = check::check(
         &pools,
         Surroundings {
-            node: node.as_ref(),
+            node: args.node.as_ref(),
             memory: memory.as_ref(),
-            needed: &[Path::new("/"), &kubelet_dir, &state_dir],
+            needed: &[Path::new("/"), &args.kubelet_dir, state_dir],
             progress: if io::stderr().is_terminal() {
                 &show_progress
             } else {
@@ -64,21 +54,16 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
             },
         },
     );
-    let mut out = io::stdout().lock();
-    if args.json {
+    if args.inspect.json {
         let reports: Vec<Value> = reports.iter().map(to_json).collect();
-        writeln!(out, "{:#}", Value::from(reports)).map_err(cannot_print)?;
+        print(format_args!("{:#}", Value::from(reports)))?;
     } else {
-        print(&mut out, &reports).map_err(cannot_print)?;
+        print(lines(&reports).join("\n"))?;
     }
-    Ok(if reports.iter().any(Report::is_wrong) {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(!reports.iter().any(Report::is_wrong))
 }
 
-/// Shows one line that is written over, and nothing in the end.
+/// Shows progress in one line, which the end clears.
 fn show_progress(pool: &PoolOptions, done: usize, of: usize) {
     let line = if done < of {
         format!(
@@ -88,7 +73,7 @@ fn show_progress(pool: &PoolOptions, done: usize, of: usize) {
     } else {
         String::new()
     };
-    // It is only for whoever watches.
+    // A lost line of progress is no error.
     let _ = write!(io::stderr(), "\r{line}\x1b[K");
 }
 
@@ -103,43 +88,35 @@ fn to_json(report: &Report) -> Value {
         })
     };
     let findings: Vec<Value> = report.findings.iter().map(finding).collect();
-    json!({
-        "name": report.pool.name,
-        "path": report.pool.path.to_string_lossy(),
-        "id": report.pool.id,
-        "node": report.pool.node,
-        "filesystem": report.pool.filesystem,
-        "enforcement": report.enforcement,
-        "shares_blocks": report.shares_blocks,
-        "volumes": report.pool.volumes,
-        "snapshots": report.pool.snapshots,
-        "findings": findings,
-    })
+    let mut json = pool_json(&report.pool);
+    json["enforcement"] = json!(report.enforcement);
+    json["shares_blocks"] = json!(report.shares_blocks);
+    json["findings"] = Value::from(findings);
+    json
 }
 
 /// One line for each finding.
-fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+fn lines(reports: &[Report]) -> Vec<String> {
     if reports.is_empty() {
-        return writeln!(out, "{NO_POOL}");
+        return vec![NO_POOL.to_owned()];
     }
     let names = reports.iter().map(|report| report.pool.name.as_str().len());
     let width = names.max().unwrap_or_default();
-    for report in reports {
-        for finding in &report.findings {
-            let (level, about) = (finding.level, finding.about);
-            let name = report.pool.name.as_str();
-            write!(out, "{level:5}  {name:width$}  {about:11}  ")?;
-            if let Some(volume) = &finding.volume {
-                write!(out, "{}: ", volume.display())?;
-            }
-            write!(out, "{}", finding.what)?;
-            if let Some(remedy) = &finding.remedy {
-                write!(out, "; way out: {remedy}")?;
-            }
-            writeln!(out)?;
-        }
-    }
-    Ok(())
+    let findings = reports.iter().flat_map(|report| {
+        let findings = report.findings.iter();
+        findings.map(|finding| (report.pool.name.as_str(), finding))
+    });
+    let line = |(pool, finding): (&str, &Finding)| {
+        let Finding {
+            level, about, what, ..
+        } = finding;
+        let volume = finding.volume.as_ref();
+        let volume = volume.map_or(String::new(), |path| format!("{}: ", path.display()));
+        let remedy = finding.remedy.as_ref();
+        let remedy = remedy.map_or(String::new(), |remedy| format!("; way out: {remedy}"));
+        format!("{level:5}  {pool:width$}  {about:11}  {volume}{what}{remedy}")
+    };
+    findings.map(line).collect()
 }
 
 #[cfg(test)]
@@ -186,16 +163,12 @@ mod tests {
     /// Proves: T3.
     #[test]
     fn a_finding_is_a_line() {
-        let mut out = Vec::new();
-        print(&mut out, &[report()]).unwrap();
-        let expected = "\
-ok     fast  pool         it is so
-wrong  fast  limits       volumes/x: it is so; way out: mend
-";
-        assert_eq!(String::from_utf8(out).unwrap(), expected);
-        let mut out = Vec::new();
-        print(&mut out, &[]).unwrap();
-        assert!(String::from_utf8(out).unwrap().contains("ROOTCELLAR_POOLS"));
+        let expected = [
+            "ok     fast  pool         it is so",
+            "wrong  fast  limits       volumes/x: it is so; way out: mend",
+        ];
+        assert_eq!(lines(&[report()]), expected);
+        assert_eq!(lines(&[]), [NO_POOL]);
     }
 
     /// Proves: T3.

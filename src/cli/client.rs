@@ -1,10 +1,10 @@
-//! The way to a server: its socket.
+//! The connection to a server, by its socket.
 
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 
 use clap::Args;
+use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -12,63 +12,67 @@ use crate::admin::admin_client::AdminClient;
 use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
 use crate::error::{Error, Result};
+use crate::types::ObjectId;
 
 /// The flag of commands that need a server.
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
     /// Ask the server at this Unix socket
-    #[arg(
-        long,
-        env = "CSI_ENDPOINT",
-        value_name = "URL",
-        default_value = "unix:///csi/csi.sock"
-    )]
-    endpoint: String,
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "URL", default_value = "unix:///csi/csi.sock",
+          value_parser = parse_endpoint)]
+    endpoint: PathBuf,
 }
 
-impl ServerArgs {
-    /// The path of the socket.
-    pub(super) fn socket(&self) -> Result<PathBuf> {
-        parse_endpoint(&self.endpoint)
-    }
-}
-
-/// Says why a server refused.
-pub(super) fn refused(status: &Status) -> ExitCode {
-    eprintln!("rootcellar: {}", status.message());
-    ExitCode::FAILURE
-}
-
-/// The error of a text that is no id.
-pub(super) fn no_id(what: &str, id: &str) -> Error {
-    let problem = format!("{id:?} is not the id of a {what}; rootcellar {what} show tells it");
-    Error::invalid("ID", problem)
-}
-
-/// Clients of the services that commands use, over one connection.
-#[derive(Debug, Clone)]
-pub(super) struct Clients {
+/// A connection to a server.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// It runs the calls.
+    pub(super) runtime: Runtime,
     /// The controller service.
     pub(super) controller: ControllerClient<Channel>,
     /// The driver's own service.
     pub(super) admin: AdminClient<Channel>,
 }
 
-impl Clients {
-    /// Clients of a server that is there.
-    pub(super) fn of_server(socket: &Path) -> Result<Self> {
-        // A connection that is tried here tells the system's own reason, and by the path.
-        UnixStream::connect(socket).map_err(|source| Error::Io {
+impl ServerArgs {
+    /// Connects to the server. Fails if nobody serves the socket.
+    pub(super) fn connect(&self) -> Result<Server> {
+        // This attempt reports the error of the system, with the path.
+        UnixStream::connect(&self.endpoint).map_err(|source| Error::Io {
             what: "reach a server at the socket",
-            path: socket.to_owned(),
+            path: self.endpoint.clone(),
             source,
         })?;
-        let channel = Endpoint::try_from(format!("unix://{}", socket.display()))
-            .map_err(|error| Error::Internal(format!("cannot use {}: {error}", socket.display())))?
-            .connect_lazy();
-        Ok(Self {
+        let cannot = |error: &dyn std::fmt::Display| {
+            Error::Internal(format!("cannot use {}: {error}", self.endpoint.display()))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| cannot(&error))?;
+        let channel = {
+            let _context = runtime.enter();
+            let url = format!("unix://{}", self.endpoint.display());
+            Endpoint::try_from(url)
+                .map_err(|error| cannot(&error))?
+                .connect_lazy()
+        };
+        Ok(Server {
+            runtime,
             controller: ControllerClient::new(channel.clone()),
             admin: AdminClient::new(channel),
         })
     }
+}
+
+/// Prints the error of a server.
+pub(super) fn print_refusal(status: &Status) {
+    eprintln!("rootcellar: {}", status.message());
+}
+
+/// Parses an id. A name is an error.
+pub(super) fn parse_id<I: ObjectId>(text: &str) -> Result<I, String> {
+    let object = I::OBJECT;
+    let problem = || format!("it is not the id of a {object}; rootcellar {object} show prints it");
+    I::parse(text).ok_or_else(problem)
 }

@@ -1,24 +1,23 @@
-//! `rootcellar volume enforce`: by the server, which alone knows which volumes are published.
-
-use std::io::{self, Write};
-use std::process::ExitCode;
+//! `rootcellar volume enforce`. The server does it, because only the server knows the published
+//! volumes.
 
 use clap::Args;
 use tonic::Status;
 
-use super::client::{Clients, ServerArgs, no_id, refused};
-use super::{cannot_print, runtime};
+use super::client::{Server, ServerArgs, parse_id, print_refusal};
+use super::print;
 use crate::admin::EnforceVolumeRequest;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::csi;
 use crate::error::Result;
-use crate::types::{ObjectId, VolumeId};
+use crate::types::VolumeId;
 
 #[derive(Debug, Args)]
 pub(super) struct EnforceArgs {
-    /// Enforce the size of the volume with this id, as show tells it
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    id: Option<String>,
+    /// Enforce the size of the volume with this id, as printed by show
+    #[arg(required_unless_present = "all", conflicts_with = "all",
+          value_parser = parse_id::<VolumeId>)]
+    id: Option<VolumeId>,
 
     /// Enforce the sizes of all volumes that have a size and are not enforced
     #[arg(long)]
@@ -29,93 +28,68 @@ pub(super) struct EnforceArgs {
 }
 
 /// Enforces the size of one volume, or of all.
-pub(super) fn run(args: &EnforceArgs) -> Result<ExitCode> {
-    let socket = args.server.socket()?;
-    if let Some(id) = args.id.as_ref().filter(|id| VolumeId::parse(id).is_none()) {
-        return Err(no_id("volume", id));
-    }
-    runtime()?.block_on(async {
-        let mut clients = Clients::of_server(&socket)?;
-        match &args.id {
-            Some(id) => one(&mut clients, id).await,
-            None => all(&mut clients).await,
-        }
+pub(super) fn run(args: &EnforceArgs) -> Result<bool> {
+    let mut server = args.server.connect()?;
+    let done = match args.id {
+        Some(id) => enforce(&mut server, id.to_string()).map(|outcome| one(id, outcome)),
+        None => sized_volumes(&mut server).map(|ids| all(&mut server, ids)),
+    };
+    done.unwrap_or_else(|status| {
+        print_refusal(&status);
+        Ok(false)
     })
 }
 
-async fn one(clients: &mut Clients, id: &str) -> Result<ExitCode> {
-    let (line, code) = match enforce(clients, id).await {
-        Ok(Outcome::Now | Outcome::Unknown) => ("is enforced now", ExitCode::SUCCESS),
-        Ok(Outcome::Before) => ("was enforced already", ExitCode::SUCCESS),
-        Ok(Outcome::Declined) => (
+fn one(id: VolumeId, outcome: Outcome) -> Result<bool> {
+    let said = match outcome {
+        Outcome::Now | Outcome::Unknown => "is enforced now",
+        Outcome::Before => "was enforced already",
+        Outcome::Declined => {
             "is not enforced, because its class asked for that; copy the data to a claim of another \
-             class",
-            ExitCode::FAILURE,
-        ),
-        Err(status) => return Ok(refused(&status)),
+             class"
+        }
     };
-    say(&format!("the size of volume {id} {line}"))?;
-    Ok(code)
+    print(format_args!("the size of volume {id} {said}"))?;
+    Ok(outcome != Outcome::Declined)
 }
 
-async fn all(clients: &mut Clients) -> Result<ExitCode> {
-    let ids = match with_sizes(clients).await {
-        Ok(ids) => ids,
-        Err(status) => return Ok(refused(&status)),
-    };
-    let (mut now, mut before, mut declined, mut left) = (0, 0, 0, 0);
-    for id in &ids {
-        match enforce(clients, id).await {
+fn all(server: &mut Server, ids: Vec<String>) -> Result<bool> {
+    let (mut now, mut before, mut declined, mut refused) = (0, 0, 0, 0);
+    for id in ids {
+        match enforce(server, id.clone()) {
             Ok(Outcome::Now | Outcome::Unknown) => {
-                say(&format!("the size of volume {id} is enforced now"))?;
+                print(format_args!("the size of volume {id} is enforced now"))?;
                 now += 1;
             }
             Ok(Outcome::Before) => before += 1,
             Ok(Outcome::Declined) => declined += 1,
             Err(status) => {
-                refused(&status);
-                left += 1;
+                print_refusal(&status);
+                refused += 1;
             }
         }
     }
-    say(&format!(
+    print(format_args!(
         "{now} enforced now, {before} enforced before, {declined} not enforced because their class \
-         asked for that, {left} refused"
+         asked for that, {refused} refused"
     ))?;
-    Ok(if left == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(refused == 0)
 }
 
-async fn enforce(clients: &mut Clients, id: &str) -> std::result::Result<Outcome, Status> {
-    let volume_id = id.to_owned();
-    let request = EnforceVolumeRequest { volume_id };
-    let answer = clients.admin.enforce_volume(request).await?;
-    Ok(answer.into_inner().outcome())
+fn enforce(server: &mut Server, volume_id: String) -> Result<Outcome, Status> {
+    let call = server
+        .admin
+        .enforce_volume(EnforceVolumeRequest { volume_id });
+    Ok(server.runtime.block_on(call)?.into_inner().outcome())
 }
 
 /// The ids of the volumes that have a size.
-async fn with_sizes(clients: &mut Clients) -> std::result::Result<Vec<String>, Status> {
-    let mut ids = Vec::new();
-    let mut starting_token = String::new();
-    loop {
-        let request = csi::ListVolumesRequest {
-            starting_token,
-            ..Default::default()
-        };
-        let page = clients.controller.list_volumes(request).await?.into_inner();
-        let volumes = page.entries.into_iter().filter_map(|entry| entry.volume);
-        let sized = volumes.filter(|volume| volume.capacity_bytes > 0);
-        ids.extend(sized.map(|volume| volume.volume_id));
-        if page.next_token.is_empty() {
-            return Ok(ids);
-        }
-        starting_token = page.next_token;
-    }
-}
-
-fn say(line: &str) -> Result<()> {
-    writeln!(io::stdout().lock(), "{line}").map_err(cannot_print)
+fn sized_volumes(server: &mut Server) -> Result<Vec<String>, Status> {
+    let call = server
+        .controller
+        .list_volumes(csi::ListVolumesRequest::default());
+    let list = server.runtime.block_on(call)?.into_inner();
+    let volumes = list.entries.into_iter().filter_map(|entry| entry.volume);
+    let sized = volumes.filter(|volume| volume.capacity_bytes > 0);
+    Ok(sized.map(|volume| volume.volume_id).collect())
 }

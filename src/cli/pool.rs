@@ -1,289 +1,216 @@
-//! `rootcellar pool`: pools made, listed, taken over and declared gone, without a server.
+//! `rootcellar pool`: creates, lists, adopts and retires pools, without a server.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::look::{NO_POOL, print_quarantined};
-use super::{cannot_print, environment, table};
+use super::inspect::{InspectArgs, NO_POOL, or_dash, quarantined_line};
+use super::{print, table};
 use crate::check::{self, Inspection};
-use crate::config::{POOLS_ENV, parse_dir, parse_node, parse_pools};
+use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::{Error, Result};
 use crate::os::Os;
-use crate::pool::{self, Adopted, Memory, Unavailable, Unenforced, Wanted};
-use crate::quota::AtInit;
+use crate::pool::{self, Adopted, Memory, PoolOptions, Unavailable, Unenforced, Wanted};
+use crate::quota::{AtInit, Enforcement};
 use crate::types::{NodeName, ObjectId, PoolId, VolumeId};
 
-/// How long the disks of pools may take to be listed.
+/// The time that the disks of pools have to answer for a list.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What to do with pools.
+/// The commands for pools.
 #[derive(Debug, Subcommand)]
 pub(super) enum PoolCommand {
     /// Make an empty directory a pool
-    Init(InitArgs),
-    /// Switch on simple quota on the btrfs of a pool, so that volumes made from then on are held to their sizes
-    EnableQuota(EnableQuotaArgs),
+    Init(PlaceArgs),
+    /// Switch on simple quota on the btrfs of a pool, so that the sizes of later volumes are enforced
+    EnableQuota {
+        /// Switch it on for the btrfs of this directory
+        #[arg(value_parser = PoolOptions::absolute_path)]
+        path: PathBuf,
+    },
     /// List the configured pools, without disturbing a server
-    List(ListArgs),
-    /// Take over the pool at a path: another node's, another one than the path held, or one that was retired
-    Adopt(AdoptArgs),
-    /// Declare a pool gone for good, so that its volumes can be deleted and its path may hold another
-    Retire(RetireArgs),
+    List {
+        #[command(flatten)]
+        inspect: InspectArgs,
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Adopt the pool at a path: another node's, another one than the path had, or a retired one
+    Adopt {
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Retire a pool that is lost for good, so that its volumes can be deleted and its path reused
+    Retire {
+        /// Retire the pool with this id, or the pool of the volume with this id
+        #[arg(value_parser = parse_pool_id)]
+        id: PoolId,
+        #[command(flatten)]
+        state: StateArgs,
+    },
 }
 
+/// A directory and the node of its pool.
 #[derive(Debug, Args)]
-pub(super) struct InitArgs {
-    #[command(flatten)]
-    place: PlaceArgs,
-}
-
-/// A directory and the node it is to belong to.
-#[derive(Debug, Args)]
-struct PlaceArgs {
-    /// Make the pool in, or take over the pool at, this directory, which must be a mount point if it is a configured
-    /// pool with require-mount; a new pool is made only where nothing is but lost+found
-    path: String,
+pub(super) struct PlaceArgs {
+    /// Use this directory; it must be empty for a new pool, except for lost+found, and a mount point if
+    /// a configured pool with require-mount has this path
+    #[arg(value_parser = PoolOptions::absolute_path)]
+    path: PathBuf,
 
     /// Make it a pool of this Kubernetes node
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    node: String,
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = parse_node)]
+    node: NodeName,
+
+    #[command(flatten)]
+    pools: PoolArgs,
 
     /// Allow any filesystem
     #[arg(long, hide = true)]
     any_filesystem: bool,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct EnableQuotaArgs {
-    /// Switch it on for the btrfs that this directory is on
-    path: String,
-}
-
-#[derive(Debug, Args)]
-struct StateArgs {
-    /// The directory in which the server of this node remembers which pool each path held
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/rootcellar/state")]
-    state_dir: String,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct AdoptArgs {
-    #[command(flatten)]
-    place: PlaceArgs,
-
-    #[command(flatten)]
-    state: StateArgs,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct RetireArgs {
-    /// Retire the pool with this id; the id of one of its volumes names it too
-    id: String,
-
-    #[command(flatten)]
-    state: StateArgs,
-}
-
-#[derive(Debug, Args)]
-#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
-pub(super) struct ListArgs {
-    /// List this pool, in the form that serve takes; repeat for more [env: ROOTCELLAR_POOLS=]
-    #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]")]
-    pools: Vec<String>,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    state: StateArgs,
-}
-
 /// Runs one of the commands.
-pub(super) fn run(command: PoolCommand) -> Result<ExitCode> {
+pub(super) fn run(command: &PoolCommand) -> Result<bool> {
     match command {
-        PoolCommand::Init(args) => init(&args),
-        PoolCommand::EnableQuota(args) => enable_quota(&args),
-        PoolCommand::List(args) => list(&args),
-        PoolCommand::Adopt(args) => adopt(&args),
-        PoolCommand::Retire(args) => retire(&args),
+        PoolCommand::Init(place) => init(place),
+        PoolCommand::EnableQuota { path } => enable_quota(path),
+        PoolCommand::List { inspect, state } => list(inspect, &state.state_dir),
+        PoolCommand::Adopt { place, state } => adopt(place, &state.state_dir),
+        PoolCommand::Retire { id, state } => retire(*id, &state.state_dir),
     }
 }
 
 impl PlaceArgs {
-    fn parse(&self) -> Result<(PathBuf, NodeName, Wanted)> {
-        let path = parse_dir("PATH", &self.path)?;
-        let node = parse_node("--node (or NODE_NAME)", &self.node)?;
-        let configured = parse_pools(&[], environment(POOLS_ENV)?.as_deref())?;
-        let wanted = Wanted {
-            require_mount: configured
-                .iter()
-                .any(|pool| pool.path == path && pool.require_mount),
+    fn wanted(&self) -> Result<Wanted> {
+        let configured = self.pools.all()?;
+        let mut configured = configured.iter();
+        Ok(Wanted {
+            require_mount: configured.any(|pool| pool.path == self.path && pool.require_mount),
             any_filesystem: self.any_filesystem,
-        };
-        Ok((path, node, wanted))
+        })
     }
 }
 
-impl StateArgs {
-    fn parse(&self) -> Result<PathBuf> {
-        parse_dir("--state-dir", &self.state_dir)
-    }
+fn init(place: &PlaceArgs) -> Result<bool> {
+    let PlaceArgs { path, node, .. } = place;
+    let pool = pool::init(&Os::default(), path, node, place.wanted()?)?;
+    let enforcement = enforcement_lines(pool.quota, check::why_unenforced(path));
+    print(made(path, node, pool.id) + &enforcement)?;
+    Ok(true)
 }
 
-fn init(args: &InitArgs) -> Result<ExitCode> {
-    let (path, node, wanted) = args.place.parse()?;
-    let made = pool::init(&Os::default(), &path, &node, wanted)?;
-    let mut out = io::stdout().lock();
-    print_made(&mut out, &path, node.as_str(), made.id)
-        .and_then(|()| print_enforcement(&mut out, made.quota, check::why_unenforced(&path)))
-        .map_err(cannot_print)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn enable_quota(args: &EnableQuotaArgs) -> Result<ExitCode> {
-    let path = parse_dir("PATH", &args.path)?;
-    let shown = path.display();
-    let said = if pool::enable_quota(&path)? {
-        format!(
-            "simple quota is on for the btrfs of {shown}; a driver that serves it sees that in seconds"
-        )
-    } else {
-        format!("simple quota was on already for the btrfs of {shown}")
-    };
-    writeln!(io::stdout().lock(), "{said}").map_err(cannot_print)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn adopt(args: &AdoptArgs) -> Result<ExitCode> {
-    let (path, node, wanted) = args.place.parse()?;
-    let memory = Memory::open(Os::default(), &args.state.parse()?)?;
-    let adopted = pool::adopt(&memory, &path, &node, wanted)?;
-    print_adopted(&mut io::stdout().lock(), &path, &node, &adopted).map_err(cannot_print)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_adopted(
-    out: &mut impl Write,
-    path: &Path,
-    node: &NodeName,
-    adopted: &Adopted,
-) -> io::Result<()> {
-    let Adopted { id, from, volumes } = adopted;
-    writeln!(out, "{id}")?;
-    writeln!(
-        out,
-        "{} is now this pool of node {node}, with {volumes} volumes",
-        path.display()
-    )?;
-    if from == node {
-        return Ok(());
-    }
-    writeln!(
-        out,
-        "it was of node {from}: write its PersistentVolumes anew for this node before that node \
-         retires the pool"
+fn made(path: &Path, node: &NodeName, id: PoolId) -> String {
+    let path = path.display();
+    format!(
+        "{id}\n{path} is now this pool of node {node}\n\
+         serve it under a name of your choice: --pool NAME={path}"
     )
 }
 
-fn retire(args: &RetireArgs) -> Result<ExitCode> {
-    let id = parse_pool_id(&args.id)?;
-    let state_dir = args.state.parse()?;
-    // A new one would be nobody's, and the pool be retired for nobody.
+/// Whether sizes will be enforced, which is best known before any data is written. Each line begins
+/// with a newline.
+fn enforcement_lines(quota: AtInit, unenforced: Result<Option<Unenforced>, Unavailable>) -> String {
+    let quota = pool::said_at_init(quota);
+    let quota = quota.map_or(String::new(), |said| format!("\n{said}"));
+    let enforced = match unenforced {
+        Ok(Some(Unenforced { reason, remedy })) => {
+            format!("sizes are NOT enforced: {reason}; {remedy}")
+        }
+        Ok(None) => "sizes are enforced".to_owned(),
+        Err(unavailable) => format!("it is unknown whether sizes are enforced: {unavailable}"),
+    };
+    format!("{quota}\n{enforced}")
+}
+
+fn enable_quota(path: &Path) -> Result<bool> {
+    let shown = path.display();
+    if pool::enable_quota(path)? {
+        print(format_args!(
+            "simple quota is on for the btrfs of {shown}; a running server uses it within seconds"
+        ))?;
+    } else {
+        print(format_args!(
+            "simple quota was on already for the btrfs of {shown}"
+        ))?;
+    }
+    Ok(true)
+}
+
+fn adopt(place: &PlaceArgs, state_dir: &Path) -> Result<bool> {
+    let PlaceArgs { path, node, .. } = place;
+    let wanted = place.wanted()?;
+    let memory = Memory::open(Os::default(), state_dir)?;
+    let adopted = pool::adopt(&memory, path, node, wanted)?;
+    print(adopted_lines(path, node, &adopted))?;
+    Ok(true)
+}
+
+fn adopted_lines(path: &Path, node: &NodeName, adopted: &Adopted) -> String {
+    let Adopted { id, from, volumes } = adopted;
+    let path = path.display();
+    let done = format!("{id}\n{path} is now this pool of node {node}, with {volumes} volumes");
+    if from == node {
+        return done;
+    }
+    format!(
+        "{done}\nit was of node {from}: write its PersistentVolumes anew for this node before that \
+         node retires the pool"
+    )
+}
+
+fn retire(id: PoolId, state_dir: &Path) -> Result<bool> {
+    // A new directory would be unknown to the server.
     if !state_dir.is_dir() {
         let shown = state_dir.display();
-        let problem = format!("{shown} is not there; give the one that the server uses");
+        let problem = format!("{shown} does not exist; give the directory of the server");
         return Err(Error::invalid("--state-dir", problem));
     }
-    let held = pool::retire(&Memory::open(Os::default(), &state_dir)?, id)?;
-    print_retired(&mut io::stdout().lock(), id, &held).map_err(cannot_print)?;
-    Ok(ExitCode::SUCCESS)
+    let paths = pool::retire(&Memory::open(Os::default(), state_dir)?, id)?;
+    print(retired_lines(id, &paths).join("\n"))?;
+    Ok(true)
 }
 
-fn parse_pool_id(text: &str) -> Result<PoolId> {
-    let problem = || {
-        let problem = format!("{text:?} is the id of neither a pool nor a volume");
-        Error::invalid("ID", problem)
-    };
+fn parse_pool_id(text: &str) -> Result<PoolId, String> {
     let of_volume = || VolumeId::parse(text).map(|volume| volume.pool());
-    PoolId::parse(text).or_else(of_volume).ok_or_else(problem)
+    let id = PoolId::parse(text).or_else(of_volume);
+    id.ok_or_else(|| "it is the id of neither a pool nor a volume".to_owned())
 }
 
-fn print_retired(out: &mut impl Write, id: PoolId, held: &[PathBuf]) -> io::Result<()> {
-    writeln!(out, "{id} is retired: its volumes can be deleted")?;
-    for path in held {
-        writeln!(out, "{} may hold another pool now", path.display())?;
+fn retired_lines(id: PoolId, paths: &[PathBuf]) -> Vec<String> {
+    let mut lines = vec![format!("{id} is retired: its volumes can be deleted")];
+    let reusable = |path: &PathBuf| format!("{} may hold another pool now", path.display());
+    lines.extend(paths.iter().map(reusable));
+    if paths.is_empty() {
+        let hint = "if you did not expect that, check the id and the node";
+        lines.push(format!("no path of this node had it; {hint}"));
     }
-    if held.is_empty() {
-        writeln!(
-            out,
-            "no path of this node held it when it was last seen; if that is news, check the id and \
-             the node"
-        )?;
-    }
-    Ok(())
+    lines
 }
 
-fn print_made(out: &mut impl Write, path: &Path, node: &str, id: PoolId) -> io::Result<()> {
-    let path = path.display();
-    writeln!(out, "{id}")?;
-    writeln!(out, "{path} is now this pool of node {node}")?;
-    writeln!(
-        out,
-        "serve it under a name of your choice: --pool NAME={path}"
-    )
-}
-
-/// Says before any data is written whether sizes will be enforced.
-fn print_enforcement(
-    out: &mut impl Write,
-    quota: AtInit,
-    unenforced: Result<Option<Unenforced>, Unavailable>,
-) -> io::Result<()> {
-    if let Some(said) = pool::said_at_init(quota) {
-        writeln!(out, "{said}")?;
-    }
-    match unenforced {
-        Ok(Some(Unenforced { reason, remedy })) => {
-            writeln!(out, "sizes are NOT enforced: {reason}; {remedy}")
-        }
-        Ok(None) => writeln!(out, "sizes are enforced"),
-        Err(unavailable) => writeln!(
-            out,
-            "it is not known whether sizes are enforced: {unavailable}"
-        ),
-    }
-}
-
-fn list(args: &ListArgs) -> Result<ExitCode> {
-    let options = parse_pools(&args.pools, environment(POOLS_ENV)?.as_deref())?;
-    let mut pools = check::inspect_all(&options, PATIENCE).map_err(|source| Error::Io {
-        what: "start a thread for",
-        path: "pool list".into(),
-        source,
-    })?;
-    recall(&mut pools, &args.state.parse()?)?;
-    let mut out = io::stdout().lock();
+fn list(args: &InspectArgs, state_dir: &Path) -> Result<bool> {
+    let mut pools =
+        check::inspect_all(&args.pools.all()?, PATIENCE).map_err(|source| Error::Io {
+            what: "start a thread for",
+            path: "pool list".into(),
+            source,
+        })?;
+    recall(&mut pools, state_dir)?;
     if args.json {
         let pools: Vec<Value> = pools.iter().map(to_json).collect();
-        writeln!(out, "{:#}", Value::from(pools)).map_err(cannot_print)?;
+        print(format_args!("{:#}", Value::from(pools)))?;
     } else {
-        print_table(&mut out, &pools).map_err(cannot_print)?;
+        print(lines(&pools).join("\n"))?;
     }
-    let healthy = |pool: &Inspection| pool.problem.is_none() && pool.quarantined.is_empty();
-    Ok(if pools.iter().all(healthy) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let is_healthy = |pool: &Inspection| pool.problem.is_none() && pool.quarantined.is_empty();
+    Ok(pools.iter().all(is_healthy))
 }
 
-/// Tells of a pool that is not to be seen which one it was.
+/// Adds the remembered ids of unavailable pools.
 fn recall(pools: &mut [Inspection], state_dir: &Path) -> Result<()> {
     if state_dir.is_dir() {
         let memory = Memory::open(Os::default(), state_dir)?;
@@ -294,12 +221,8 @@ fn recall(pools: &mut [Inspection], state_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn to_json(pool: &Inspection) -> Value {
-    let quarantined: Vec<Value> = pool
-        .quarantined
-        .iter()
-        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
-        .collect();
+/// The keys that a list and a check have in common.
+pub(super) fn pool_json(pool: &Inspection) -> Value {
     json!({
         "name": pool.name,
         "path": pool.path.to_string_lossy(),
@@ -309,10 +232,19 @@ fn to_json(pool: &Inspection) -> Value {
         "enforcement": pool.enforcement,
         "volumes": pool.volumes,
         "snapshots": pool.snapshots,
-        "reserved_bytes": pool.reserved,
-        "quarantined": quarantined,
-        "problem": pool.problem.as_ref().map(ToString::to_string),
     })
+}
+
+fn to_json(pool: &Inspection) -> Value {
+    let quarantined = pool.quarantined.iter();
+    let quarantined: Vec<Value> = quarantined
+        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
+        .collect();
+    let mut json = pool_json(pool);
+    json["reserved_bytes"] = json!(pool.reserved);
+    json["quarantined"] = Value::from(quarantined);
+    json["problem"] = json!(pool.problem.as_ref().map(ToString::to_string));
+    json
 }
 
 const HEADS: [&str; 10] = [
@@ -328,29 +260,28 @@ const HEADS: [&str; 10] = [
     "PATH",
 ];
 
-fn print_table(out: &mut impl Write, pools: &[Inspection]) -> io::Result<()> {
+fn lines(pools: &[Inspection]) -> Vec<String> {
     if pools.is_empty() {
-        return writeln!(out, "{NO_POOL}");
+        return vec![NO_POOL.to_owned()];
     }
     let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
     rows.extend(pools.iter().map(row));
-    table::print(out, &rows)?;
+    let mut lines = table::lines(&rows);
     for pool in pools {
-        if let Some(problem) = &pool.problem {
-            writeln!(out, "pool {}: {problem}", pool.name)?;
-        }
-        if let Some(Unenforced { reason, remedy }) = &pool.unenforced {
-            writeln!(
-                out,
-                "pool {}: sizes are not enforced: {reason}; {remedy}",
-                pool.name
-            )?;
-        }
-        for quarantined in &pool.quarantined {
-            print_quarantined(out, pool, quarantined)?;
-        }
+        let name = &pool.name;
+        let problem = pool.problem.as_ref();
+        lines.extend(problem.map(|problem| format!("pool {name}: {problem}")));
+        lines.extend(
+            pool.unenforced
+                .as_ref()
+                .map(|Unenforced { reason, remedy }| {
+                    format!("pool {name}: sizes are not enforced: {reason}; {remedy}")
+                }),
+        );
+        let quarantined = pool.quarantined.iter();
+        lines.extend(quarantined.map(|quarantined| quarantined_line(pool, quarantined)));
     }
-    Ok(())
+    lines
 }
 
 fn row(pool: &Inspection) -> Vec<String> {
@@ -360,17 +291,16 @@ fn row(pool: &Inspection) -> Vec<String> {
         (None, 0) => "ok".to_owned(),
         (None, quarantined) => format!("{quarantined} quarantined"),
     };
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     vec![
         pool.name.to_string(),
         state,
         pool.volumes.to_string(),
         pool.snapshots.to_string(),
         pool.reserved.rounded(),
-        or_dash(Some(pool.filesystem.clone()).filter(|text| !text.is_empty())),
-        or_dash(pool.enforcement.map(|by| by.as_str().to_owned())),
-        or_dash(pool.node.as_ref().map(ToString::to_string)),
-        or_dash(pool.id.map(|id| id.to_string())),
+        or_dash(Some(&pool.filesystem).filter(|text| !text.is_empty())),
+        or_dash(pool.enforcement.map(Enforcement::as_str)),
+        or_dash(pool.node.as_ref()),
+        or_dash(pool.id),
         pool.path.display().to_string(),
     ]
 }

@@ -1,24 +1,19 @@
 //! `rootcellar serve`.
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::environment;
-use crate::config::{Config, LogFormat, POOLS_ENV, ServeArgs};
+use crate::config::{Config, LogFormat};
 use crate::error::{Error, Result};
 
-/// The oldest kernel with everything used: `mount_setattr` came in 5.12, its `nosymfollow` in 5.14.
+/// The oldest kernel with every system call in use: `nosymfollow` of `mount_setattr` came in 5.14.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);
 
-/// The environment variable that says what is logged.
-const LOG_ENV: &str = "RUST_LOG";
-
-/// Serves until told to stop.
-pub(super) fn run(args: ServeArgs) -> Result<ExitCode> {
-    let config = Config::from_args(args, environment(POOLS_ENV)?.as_deref())?;
+/// Serves until a signal.
+pub(super) fn run(config: Config) -> Result<bool> {
+    let pools = config.pools()?;
     kernel_at_least(&rustix::system::uname().release().to_string_lossy())?;
     start_log(config.log_format)?;
     allow_descriptors();
@@ -26,22 +21,21 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode> {
         version = env!("CARGO_PKG_VERSION"),
         node = %config.node,
         driver = config.driver_name,
-        pools = config.pools.len(),
+        pools = pools.len(),
         "rootcellar starts"
     );
-    crate::server::run(config)?;
-    Ok(ExitCode::SUCCESS)
+    crate::server::run(config, pools)?;
+    Ok(true)
 }
 
-/// Refuses a kernel release, as uname(2) gives it, that is too old or is not understood.
+/// Fails if a kernel release of uname(2) is too old or has another form.
 fn kernel_at_least(release: &str) -> Result<()> {
     let (major, minor) = OLDEST_KERNEL;
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
         .map(str::parse::<u32>);
     let (Some(Ok(has_major)), Some(Ok(has_minor))) = (numbers.next(), numbers.next()) else {
-        let problem =
-            format!("cannot tell the version from {release:?}; {major}.{minor} is needed");
+        let problem = format!("{release:?} is not a version; rootcellar needs {major}.{minor}");
         return Err(Error::invalid("kernel", problem));
     };
     if (has_major, has_minor) < OLDEST_KERNEL {
@@ -53,7 +47,7 @@ fn kernel_at_least(release: &str) -> Result<()> {
     Ok(())
 }
 
-/// Allows as many descriptors as the process may have: a deep tree that is copied holds hundreds.
+/// Raises the limit of file descriptors, because the copy of a deep tree needs hundreds.
 fn allow_descriptors() {
     let resource = rustix::process::Resource::Nofile;
     let mut limit = rustix::process::getrlimit(resource);
@@ -64,9 +58,8 @@ fn allow_descriptors() {
 }
 
 fn start_log(format: LogFormat) -> Result<()> {
-    let filter = log_filter(&environment(LOG_ENV)?.unwrap_or_default())?;
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(log_filter(&std::env::var("RUST_LOG").unwrap_or_default())?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match format {
@@ -80,7 +73,7 @@ fn log_filter(directives: &str) -> Result<EnvFilter> {
     EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .parse(directives)
-        .map_err(|error| Error::invalid(LOG_ENV, format!("{directives:?}: {error}")))
+        .map_err(|error| Error::invalid("RUST_LOG", format!("{directives:?}: {error}")))
 }
 
 #[cfg(test)]
@@ -100,12 +93,12 @@ mod tests {
             ("5.10.0-28-amd64", Some("too old")),
             ("5.2.14", Some("too old")),
             ("4.19.0", Some("too old")),
-            ("", Some("cannot tell")),
-            ("6", Some("cannot tell")),
-            ("six.one", Some("cannot tell")),
-            ("v6.1", Some("cannot tell")),
-            ("-5.14", Some("cannot tell")),
-            ("99999999999.1", Some("cannot tell")),
+            ("", Some("not a version")),
+            ("6", Some("not a version")),
+            ("six.one", Some("not a version")),
+            ("v6.1", Some("not a version")),
+            ("-5.14", Some("not a version")),
+            ("99999999999.1", Some("not a version")),
         ];
         for (release, problem) in cases {
             match (kernel_at_least(release), problem) {

@@ -1,37 +1,37 @@
 //! `rootcellar snapshot`: the snapshots of the configured pools.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
-use super::look::{self, Fields, Kind, LookArgs, ShowArgs, name_or_id, object, or_dash, when};
+use super::inspect::{
+    self, Fields, InspectArgs, Kind, ShowArgs, name_or_id, object, or_dash, when,
+};
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, SnapshotRecord, Source};
-use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, SnapshotName};
+use crate::types::{Bytes, SnapshotId};
 
-/// What to do with snapshots.
+/// The commands for snapshots.
 #[derive(Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
-    /// List the snapshots of the configured pools, and those being made, without disturbing a server
-    List(LookArgs),
-    /// Show all that is known of one snapshot, without disturbing a server
+    /// List the snapshots of the configured pools, also unfinished ones, without disturbing a server
+    List(InspectArgs),
+    /// Show all details of one snapshot, without disturbing a server
     Show(ShowArgs),
-    /// Delete a snapshot that is left, through the server
+    /// Delete a retained snapshot, through the server
     ///
-    /// It is the way to give back what the policy Retain kept. Delete the VolumeSnapshotContent
-    /// before, or Kubernetes keeps an object without data. Volumes that were made of it stay.
+    /// It frees the space of a snapshot that the policy Retain left. Delete the VolumeSnapshotContent
+    /// before, or Kubernetes keeps an object without data. Volumes that were restored from it stay.
     #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
-    Delete(DeleteArgs),
+    Delete(DeleteArgs<SnapshotId>),
 }
 
 /// Runs one of the commands.
-pub(super) fn run(command: &SnapshotCommand) -> Result<ExitCode> {
+pub(super) fn run(command: &SnapshotCommand) -> Result<bool> {
     match command {
-        SnapshotCommand::List(args) => look::list::<SnapshotRecord>(args),
-        SnapshotCommand::Show(args) => look::show::<SnapshotRecord>(args),
+        SnapshotCommand::List(args) => inspect::list::<SnapshotRecord>(args),
+        SnapshotCommand::Show(args) => inspect::show::<SnapshotRecord>(args),
         SnapshotCommand::Delete(args) => delete::snapshot(args),
     }
 }
@@ -47,25 +47,19 @@ fn source_claim(record: &SnapshotRecord) -> Option<String> {
 }
 
 impl Kind for SnapshotRecord {
-    const WHAT: &'static str = "snapshot";
     const HEADS: &'static [&'static str] = &[
         "NAME", "SNAPSHOT", "POOL", "SIZE", "HOLDS", "METHOD", "IN USE", "CREATED", "OF",
     ];
 
-    fn all(holdings: &PoolContents) -> &[Held<Self>] {
-        &holdings.snapshots
-    }
-
-    fn id_in(pool: PoolId, text: &str) -> Option<SnapshotId> {
-        let named = || text.parse::<SnapshotName>().ok();
-        SnapshotId::parse(text).or_else(|| Some(SnapshotId::new(pool, &named()?)))
+    fn all(contents: &PoolContents) -> &[Held<Self>] {
+        &contents.snapshots
     }
 
     fn is(source: Source) -> bool {
         matches!(source, Source::Snapshot(_))
     }
 
-    fn row(holdings: &PoolContents, held: &Held<Self>) -> Vec<String> {
+    fn row(contents: &PoolContents, held: &Held<Self>) -> Vec<String> {
         let record = &held.entry.record;
         let volume = Source::Volume(record.source_volume_id);
         let of = source_claim(record).map(|claim| format!("claim {claim}"));
@@ -73,60 +67,56 @@ impl Kind for SnapshotRecord {
         vec![
             record.name.to_string(),
             own_object(record),
-            holdings.pool.name.to_string(),
+            contents.pool.name.to_string(),
             or_dash(size.map(Bytes::rounded)),
             record.held_bytes.rounded(),
             record.method.to_string(),
             if record.in_use { "yes" } else { "no" }.to_owned(),
             when(record.created_at),
-            of.unwrap_or_else(|| name_or_id(holdings, volume)),
+            of.unwrap_or_else(|| name_or_id(contents, volume)),
         ]
     }
 
-    fn fields(holdings: &PoolContents, held: &Held<Self>) -> Fields {
-        let entry = &held.entry;
-        let record = &entry.record;
+    fn fields(contents: &PoolContents, held: &Held<Self>) -> Fields {
+        let record = &held.entry.record;
         let mut fields = Fields::default();
         fields.add("snapshot", &record.name);
-        fields.add("id", &record.id);
-        fields.add("object", &own_object(record));
+        fields.add("id", record.id);
+        fields.add("object", own_object(record));
         fields.add_if("content", record.label.content.as_ref());
-        fields.add_place(holdings, entry);
+        fields.add_place(contents, &held.entry);
         let volume = record.source_volume_id;
-        let gone = match holdings.volume(volume) {
+        let state = match contents.volume(volume) {
             Some(_) => "",
-            None => ", which is gone",
+            None => ", which was deleted",
         };
-        fields.add("of", &format!("volume {volume}{gone}"));
-        fields.add_if("of claim", source_claim(record).as_ref());
+        fields.add("of", format_args!("volume {volume}{state}"));
+        fields.add_if("of claim", source_claim(record));
         fields.add_if("of persistent volume", record.source_claim.volume.as_ref());
-        fields.add("size of that", &look::size(record.size_bytes));
-        fields.add("created", &when(record.created_at));
+        fields.add("size of that", inspect::size(record.size_bytes));
+        fields.add("created", when(record.created_at));
         let method = record.method;
-        fields.add("method", &format!("{method}: {}", method.consistency()));
+        fields.add("method", format_args!("{method}: {}", method.consistency()));
         let in_use = if record.in_use {
             "yes: the volume was published meanwhile, so it may have been written to"
         } else {
             "no: the volume was published nowhere meanwhile"
         };
-        fields.add("in use", &in_use);
-        fields.add("holds", &format!("up to {}", record.held_bytes));
-        let least = match record.least_size() {
-            Bytes::ZERO => "volumes of any size".to_owned(),
-            least => format!("volumes of at least {least}"),
-        };
-        fields.add("restores to", &least);
-        let holder = look::enforced_by(record.enforcement, record.quota_id());
-        fields.add("charged by", &holder);
+        fields.add("in use", in_use);
+        fields.add("holds", format_args!("up to {}", record.held_bytes));
+        match record.least_size() {
+            Bytes::ZERO => fields.add("restores to", "volumes of any size"),
+            least => fields.add("restores to", format_args!("volumes of at least {least}")),
+        }
+        let charged_by = inspect::enforced_by(record.enforcement, record.quota_id());
+        fields.add("charged by", charged_by);
         fields.add_charge(held);
-        fields.add_retained(&record.retains);
-        let copies = holdings.made_of(Source::Snapshot(record.id));
-        fields.add_all("copy", copies, |copy| copy.name.as_str());
-        fields.add("format", &record.format);
+        fields.add_all("copy", contents.made_of(Source::Snapshot(record.id)));
+        fields.add("format", record.format);
         fields
     }
 
-    fn known(_holdings: &PoolContents, held: &Held<Self>) -> Value {
+    fn known(_contents: &PoolContents, held: &Held<Self>) -> Value {
         let record = &held.entry.record;
         json!({
             "restore_bytes": record.least_size(),
@@ -134,8 +124,8 @@ impl Kind for SnapshotRecord {
         })
     }
 
-    fn copies(holdings: &PoolContents, held: &Held<Self>) -> Value {
-        let copies = holdings.made_of(Source::Snapshot(held.entry.record.id));
+    fn copies(contents: &PoolContents, held: &Held<Self>) -> Value {
+        let copies = contents.made_of(Source::Snapshot(held.entry.record.id));
         json!({ "copies": copies.map(|held| held.entry.record.id).collect::<Vec<_>>() })
     }
 }

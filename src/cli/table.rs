@@ -1,9 +1,7 @@
 //! Text in aligned columns.
 
-use std::io::{self, Write};
-
-/// Prints rows, each column as wide as its widest cell.
-pub(super) fn print(out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()> {
+/// The rows as lines, each column as wide as its widest cell.
+pub(super) fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| plain(row)).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -11,15 +9,15 @@ pub(super) fn print(out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()
         cells.map(|cell| cell.chars().count()).max()
     };
     let widths: Vec<usize> = (0..columns).filter_map(width).collect();
-    for row in &rows {
+    let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths);
         let cells = cells.map(|(cell, width)| format!("{cell:width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
-/// The cells of a row, in one line: names and labels hold whatever the CO put there.
+/// The cells of a row without control characters, which names and labels of the CO may contain.
 fn plain(row: &[String]) -> Vec<String> {
     let shown = |c: char| -> String {
         if c.is_control() {
@@ -46,13 +44,11 @@ mod tests {
             vec!["пвх", "10 GiB", "x"],
         ];
         let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
-        let mut out = Vec::new();
-        print(&mut out, &rows).unwrap();
-        let expected = "\
-NAME        SIZE    OF
-a\\nb\\u{1b}  1
-пвх         10 GiB  x
-";
-        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        let expected = [
+            "NAME        SIZE    OF",
+            "a\\nb\\u{1b}  1",
+            "пвх         10 GiB  x",
+        ];
+        assert_eq!(lines(&rows), expected);
     }
 }

@@ -4,60 +4,49 @@ use clap::Parser;
 
 use super::*;
 
-#[derive(Parser)]
+#[derive(Debug, Parser)]
 struct Command {
     #[command(flatten)]
-    args: ServeArgs,
+    config: Config,
 }
 
-/// Flags that are all good, on a kubelet directory that exists.
-fn good(kubelet: &Path) -> ServeArgs {
+/// The configuration of good flags, on a kubelet directory that exists, replaced by those in `line`.
+fn configured(kubelet: &Path, line: &str) -> Result<(Config, PoolList), String> {
     let kubelet = format!("--kubelet-dir={}", kubelet.display());
-    let line = [
-        "rootcellar",
-        "--endpoint=unix:///csi/csi.sock",
-        "--node=node1",
-        &kubelet,
-    ];
-    Command::parse_from(line).args
-}
-
-/// The configuration of good flags but for those in `line`.
-fn configured(kubelet: &Path, line: &str) -> Result<Config> {
-    let mut args = good(kubelet);
-    for word in line.split(' ') {
-        let (flag, value) = word.split_once('=').unwrap();
-        let value = value.to_owned();
-        match flag {
-            "--endpoint" => args.endpoint = value,
-            "--node" => args.node = value,
-            "--pool" => args.pools.push(value),
-            "--state-dir" => args.state_dir = value,
-            "--kubelet-dir" => args.kubelet_dir = value,
-            "--driver-name" => args.driver_name = value,
-            "--topology-key" => args.topology_key = value,
-            "--http" => args.http = Some(value),
-            _ => panic!("no flag {flag}"),
-        }
-    }
-    Config::from_args(args, None)
+    let good = ["--endpoint=unix:///csi/csi.sock", "--node=node1", &kubelet];
+    let given: Vec<&str> = line.split_whitespace().collect();
+    let is_replaced = |good: &&str| {
+        let (flag, _) = good.split_once('=').unwrap();
+        given
+            .iter()
+            .any(|given| given.split_once('=').unwrap().0 == flag)
+    };
+    let kept = good.into_iter().filter(|good| !is_replaced(good));
+    let words = ["rootcellar"].into_iter().chain(kept);
+    let config = Command::try_parse_from(words.chain(given.iter().copied()));
+    let config = config.map_err(|error| error.to_string())?.config;
+    let pools = config.pools().map_err(|error| error.to_string())?;
+    Ok((config, pools))
 }
 
 #[test]
 fn the_defaults_are_as_documented() {
     let kubelet = tempfile::tempdir().unwrap();
-    let config = Config::from_args(good(kubelet.path()), None).unwrap();
+    let (config, pools) = configured(kubelet.path(), "").unwrap();
+    assert_eq!(pools, []);
     let expected = Config {
         endpoint: "/csi/csi.sock".into(),
         node: "node1".parse().unwrap(),
         driver_name: "csi.rootcellar.dev".into(),
         topology_key: "topology.rootcellar.dev/node".into(),
         kubelet_dir: kubelet.path().into(),
-        state_dir: "/var/lib/rootcellar/state".into(),
-        pools: Vec::new(),
+        state: StateArgs {
+            state_dir: "/var/lib/rootcellar/state".into(),
+        },
+        pools: PoolArgs { pools: Vec::new() },
         http: None,
         log_format: LogFormat::Text,
-        lock_wait: Duration::from_secs(30),
+        lock_wait: 30,
     };
     assert_eq!(config, expected);
 }
@@ -93,16 +82,12 @@ fn good_values_are_accepted() {
     }
 }
 
-const ENDPOINT: &str = "--endpoint (or CSI_ENDPOINT)";
-const NODE: &str = "--node (or NODE_NAME)";
+const ENDPOINT: &str = "--endpoint";
+const NODE: &str = "--node";
 
-/// Flags, the flag that is named, and a part of what is said of it.
+/// Flags, the flag that the error names, and a part of its message.
 const MISTAKES: &[(&str, &str, &str)] = &[
-    (
-        "--endpoint=",
-        ENDPOINT,
-        "\"\" is not a Unix socket; write unix:///",
-    ),
+    ("--endpoint=", ENDPOINT, "not a Unix socket; write unix:///"),
     ("--endpoint=/csi/csi.sock", ENDPOINT, "not a Unix socket"),
     (
         "--endpoint=tcp://127.0.0.1:1",
@@ -130,11 +115,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         ENDPOINT,
         "does not end in .sock",
     ),
-    (
-        "--endpoint=unix:///csi/../csi.sock",
-        ENDPOINT,
-        "holds \"..\"",
-    ),
+    ("--endpoint=unix:///csi/../csi.sock", ENDPOINT, "has \"..\""),
     ("--endpoint=unix:///", ENDPOINT, "root directory"),
     ("--node=", NODE, "1 to 253 characters"),
     ("--node=a/b", NODE, "node name \"a/b\""),
@@ -143,17 +124,17 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "--driver-name=CSI.example",
         "--driver-name",
-        "\"CSI.example\"",
+        "'CSI.example'",
     ),
     (
         "--driver-name=csi..example",
         "--driver-name",
-        "\"csi..example\"",
+        "'csi..example'",
     ),
     (
         "--driver-name=csi.-example",
         "--driver-name",
-        "\"csi.-example\"",
+        "'csi.-example'",
     ),
     (
         "--driver-name=csi.example1",
@@ -168,18 +149,18 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "--driver-name=csi_example",
         "--driver-name",
-        "\"csi_example\"",
+        "'csi_example'",
     ),
     ("--topology-key=", "--topology-key", "not a topology key"),
-    ("--topology-key=node", "--topology-key", "\"node\""),
-    ("--topology-key=/node", "--topology-key", "\"/node\""),
-    ("--topology-key=a.b/", "--topology-key", "\"a.b/\""),
-    ("--topology-key=a.b/c/d", "--topology-key", "\"a.b/c/d\""),
-    ("--topology-key=A.b/c", "--topology-key", "\"A.b/c\""),
-    ("--topology-key=a.b/-c", "--topology-key", "\"a.b/-c\""),
-    ("--topology-key=a.b/c.", "--topology-key", "\"a.b/c.\""),
+    ("--topology-key=node", "--topology-key", "'node'"),
+    ("--topology-key=/node", "--topology-key", "'/node'"),
+    ("--topology-key=a.b/", "--topology-key", "'a.b/'"),
+    ("--topology-key=a.b/c/d", "--topology-key", "'a.b/c/d'"),
+    ("--topology-key=A.b/c", "--topology-key", "'A.b/c'"),
+    ("--topology-key=a.b/-c", "--topology-key", "'a.b/-c'"),
+    ("--topology-key=a.b/c.", "--topology-key", "'a.b/c.'"),
     ("--state-dir=state", "--state-dir", "not absolute"),
-    ("--state-dir=/a/./b", "--state-dir", "holds \".\""),
+    ("--state-dir=/a/./b", "--state-dir", "has \".\""),
     ("--state-dir=/", "--state-dir", "root directory"),
     (
         "--state-dir=/csi/",
@@ -195,22 +176,22 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "--kubelet-dir=/no/such/directory",
         "--kubelet-dir",
-        "cannot be looked at",
+        "cannot be examined",
     ),
     (
         "--kubelet-dir=/dev/null",
         "--kubelet-dir",
         "/dev/null is not a directory",
     ),
-    ("--http=9808", "--http", "\"9808\" is not ADDR:PORT"),
-    ("--http=localhost:9808", "--http", "\"localhost:9808\""),
-    ("--http=", "--http", "write 127.0.0.1:9808"),
-    ("--pool=", "--pool", "no '='"),
+    ("--http=9808", "--http", "<ADDR:PORT>"),
+    ("--http=localhost:9808", "--http", "'localhost:9808'"),
+    ("--http=", "--http", "socket address"),
+    ("--pool=a", "--pool", "no '='"),
     ("--pool=a=/a,b", "--pool", "unknown option \"b\""),
     (
         "--pool=a=/a --pool=a=/b",
         "--pool",
-        "two pools are called a",
+        "two pools have the name a",
     ),
     (
         "--pool=a=/a --pool=b=/a/",
@@ -255,14 +236,14 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_a_sentence_that_names_its_flag() {
+fn every_mistake_names_its_flag() {
     let long = "n".repeat(MAX_NAME + 1);
     let sock = format!("unix:///{}.sock", "s".repeat(MAX_SOCKET_PATH - 5));
     let too_long = [
         (
             format!("--endpoint={sock}"),
             ENDPOINT,
-            "has 108 bytes, and at most 107",
+            "has 108 bytes, and a socket allows 107",
         ),
         (
             format!("--node={}", "n".repeat(254)),
@@ -294,19 +275,11 @@ fn every_mistake_is_a_sentence_that_names_its_flag() {
     }
 }
 
-fn assert_invalid(result: Result<Config>, expected: &str, fragment: &str) {
-    let Err(Error::Invalid(Invalid { field, problem })) = result else {
-        panic!("expected {fragment:?}, not {result:?}");
-    };
-    assert_eq!(field, expected, "{problem}");
-    assert!(
-        problem.contains(fragment),
-        "expected {fragment:?} in {problem:?}"
-    );
-    assert!(
-        !problem.ends_with('.') && !problem.contains('\n'),
-        "{problem:?}"
-    );
+fn assert_invalid(result: Result<(Config, PoolList), String>, flag: &str, fragment: &str) {
+    let message = result.expect_err(fragment);
+    for part in [flag, fragment] {
+        assert!(message.contains(part), "expected {part:?} in {message:?}");
+    }
 }
 
 #[test]
@@ -314,36 +287,27 @@ fn a_kubelet_directory_behind_a_link_and_with_a_slash_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink("/proc/self", &link).unwrap();
-    let mut args = good(dir.path());
-    args.kubelet_dir = format!("{}/", link.display());
-    assert_eq!(Config::from_args(args, None).unwrap().kubelet_dir, link);
+    let flag = format!("--kubelet-dir={}/", link.display());
+    let (config, _) = configured(dir.path(), &flag).unwrap();
+    assert_eq!(config.kubelet_dir, link);
 }
 
 #[test]
-fn pools_come_from_the_environment_only_without_the_flag() {
-    let names = |flags: &[&str], env| {
-        let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
-        let pools = parse_pools(&flags, env).unwrap();
-        pools
-            .iter()
-            .map(|pool| pool.name.to_string())
-            .collect::<Vec<_>>()
+fn a_semicolon_separates_pools() {
+    let names = |text| {
+        let pools = parse_pools(text).unwrap();
+        let names = pools.iter().map(|pool| pool.name.to_string());
+        names.collect::<Vec<_>>()
     };
-    assert_eq!(names(&[], None), [""; 0]);
-    assert_eq!(names(&[], Some("")), [""; 0]);
-    assert_eq!(names(&[], Some(" ; ")), [""; 0]);
-    assert_eq!(names(&[], Some("a=/a")), ["a"]);
-    assert_eq!(names(&[], Some("a=/a,init;\n b=/b;")), ["a", "b"]);
-    assert_eq!(names(&["c=/c"], Some("a=/a;bad")), ["c"]);
-
+    assert_eq!(names(""), [""; 0]);
+    assert_eq!(names(" ; "), [""; 0]);
+    assert_eq!(names("a=/a"), ["a"]);
+    assert_eq!(names("a=/a,init;\n b=/b;"), ["a", "b"]);
+    let problem = parse_pools("a=/a;b").unwrap_err();
+    assert!(problem.contains("\"b\": it has no '='"), "{problem}");
     let kubelet = tempfile::tempdir().unwrap();
-    for (env, fragment) in [
-        ("a=/a;b", "\"b\": it has no '='"),
-        ("a=/a;a=/b", "two pools"),
-    ] {
-        let result = Config::from_args(good(kubelet.path()), Some(env));
-        assert_invalid(result, "--pool (from ROOTCELLAR_POOLS)", fragment);
-    }
+    let twice = configured(kubelet.path(), "--pool=a=/a;a=/b");
+    assert_invalid(twice, "ROOTCELLAR_POOLS", "two pools");
 }
 
 #[test]

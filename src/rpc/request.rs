@@ -1,5 +1,5 @@
-//! Converts the messages of the specification to the checked types of the domain, without a look-up.
-//! A malformed request is therefore refused even if its volume does not exist.
+//! Converts the messages of the specification to the checked types of the domain. Nothing here reads
+//! a record, so a malformed request is refused even if its volume does not exist.
 
 mod capability;
 

@@ -1,4 +1,4 @@
-//! The Unix socket the CO connects to.
+//! The Unix socket of the CO.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,45 +11,39 @@ use tokio::net::{UnixListener, UnixSocket};
 
 use crate::error::{Error, Result};
 
-/// Who may connect: root alone.
+/// Only root may connect.
 const PRIVATE: u32 = 0o600;
 
-/// How many connections may wait to be accepted; the kubelet opens one for every call.
+/// The number of connections that may wait to be accepted; the kubelet opens one for every call.
 const BACKLOG: u32 = 1024;
 
-/// A bound socket's file.
+/// The file of a bound socket.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     path: PathBuf,
-    /// Held so that no other file gets its inode number, even when it is gone.
+    /// Open, so that no other file gets its inode number, even after its removal.
     file: OwnedFd,
 }
 
 impl Endpoint {
-    /// Binds and listens; what a dead server left at the path is replaced, nothing else is.
+    /// Binds and listens. Replaces a socket that nobody serves, and nothing else.
     pub(super) async fn bind(path: &Path) -> Result<(Self, UnixListener)> {
         clear(path).await?;
-        let cannot = |what| {
-            move |source| Error::Io {
-                what,
-                path: path.to_owned(),
-                source,
-            }
-        };
-        let socket = UnixSocket::new_stream().map_err(cannot("make a socket for"))?;
-        socket.bind(path).map_err(cannot("bind the socket"))?;
-        // Nobody can connect before listen(2), so nobody can before the mode is right.
+        let socket = UnixSocket::new_stream().map_err(cannot("make a socket for", path))?;
+        socket.bind(path).map_err(|error| {
+            Error::invalid(
+                "--endpoint",
+                format!("cannot bind {}: {error}", path.display()),
+            )
+        })?;
+        // Nobody can connect before listen(2), and by then the mode is right.
         fs::set_permissions(path, Permissions::from_mode(PRIVATE))
-            .map_err(cannot("make private the socket"))?;
-        let file = open(
-            path,
-            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| cannot("look at the socket")(errno.into()))?;
-        let listener = socket
-            .listen(BACKLOG)
-            .map_err(cannot("listen on the socket"))?;
+            .map_err(cannot("restrict access to the socket", path))?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::empty())
+            .map_err(|errno| cannot("examine the socket", path)(errno.into()))?;
+        let listener = socket.listen(BACKLOG);
+        let listener = listener.map_err(cannot("listen on the socket", path))?;
         let path = path.to_owned();
         Ok((Self { path, file }, listener))
     }
@@ -62,66 +56,49 @@ impl Endpoint {
     }
 
     fn try_remove(&self) -> io::Result<()> {
-        let (ours, now) = (fstat(&self.file)?, lstat(&self.path)?);
-        if (ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino) {
+        let (own, found) = (fstat(&self.file)?, lstat(&self.path)?);
+        if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino) {
             fs::remove_file(&self.path)?;
         }
         Ok(())
     }
 }
 
-/// Makes way for a socket at the path.
+/// Removes a socket that nobody serves; fails if the path has anything else.
 async fn clear(path: &Path) -> Result<()> {
     let refuse = |problem: &str| {
-        Err(Error::invalid(
-            "--endpoint",
-            format!("{} {problem}", path.display()),
-        ))
-    };
-    let cannot = |what| {
-        move |source| Error::Io {
-            what,
-            path: path.to_owned(),
-            source,
-        }
+        let problem = format!("{} {problem}", path.display());
+        Err(Error::invalid("--endpoint", problem))
     };
     match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            return refuse("is not a socket; remove it or give another path");
-        }
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return has_directory(path),
-        Err(error) => return Err(cannot("look at the socket")(error)),
+        Ok(found) if found.file_type().is_socket() => {}
+        Ok(_) => return refuse("is not a socket; remove it or give another path"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(cannot("examine the socket", path)(error)),
     }
-    // Not blocking: a running server that accepts nothing answers "again", not "refused".
-    let probe = UnixSocket::new_stream().map_err(cannot("make a socket for"))?;
-    match probe.connect(path).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(cannot("replace the stale socket"))
+    // Non-blocking, so that a running server with a full queue answers "again" and not "refused".
+    let probe = UnixSocket::new_stream().map_err(cannot("make a socket for", path))?;
+    match probe
+        .connect(path)
+        .await
+        .map_err(|error| (error.kind(), error))
+    {
+        Err((io::ErrorKind::ConnectionRefused, _)) => {
+            fs::remove_file(path).map_err(cannot("replace the stale socket", path))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            Err(cannot("find out who serves the socket")(error))
+        Err((io::ErrorKind::NotFound, _)) => Ok(()),
+        Ok(_) | Err((io::ErrorKind::WouldBlock, _)) => {
+            refuse("belongs to a running server; stop it or give another path")
         }
-        Ok(_) | Err(_) => refuse("belongs to a running server; stop it or give another path"),
+        Err((_, error)) => Err(cannot("find the server of the socket", path)(error)),
     }
 }
 
-fn has_directory(path: &Path) -> Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    match fs::metadata(directory) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Error::invalid(
-            "--endpoint",
-            format!("{} is not a directory", directory.display()),
-        )),
-        Err(error) => Err(Error::invalid(
-            "--endpoint",
-            format!(
-                "the socket's directory {} cannot be used: {error}",
-                directory.display()
-            ),
-        )),
+fn cannot(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io {
+        what,
+        path: path.to_owned(),
+        source,
     }
 }
 
@@ -160,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_stale_socket_is_refused_and_left_alone() {
+    async fn only_a_stale_socket_is_replaced() {
         type Prepare = fn(&Path) -> Option<StdListener>;
         let cases: &[(&str, Prepare, &str)] = &[
             (
@@ -195,7 +172,7 @@ mod tests {
         ];
         for (case, prepare, about) in cases {
             let (_dir, path) = place();
-            let _living = prepare(&path);
+            let _running = prepare(&path);
             let before = fs::symlink_metadata(&path).unwrap().ino();
             let error = Endpoint::bind(&path).await.expect_err(case).to_string();
             assert!(
@@ -207,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_whose_queue_is_full_is_living() {
+    async fn a_server_whose_queue_is_full_is_running() {
         let (_dir, path) = place();
         let socket = UnixSocket::new_stream().unwrap();
         socket.bind(&path).unwrap();
@@ -221,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_is_missing_is_said_in_a_sentence() {
+    async fn a_missing_directory_is_named() {
         let (dir, _) = place();
         fs::write(dir.path().join("file"), "").unwrap();
         for (path, about) in [

@@ -17,7 +17,6 @@ use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
 use crate::mount::FakeMounter;
 use crate::os::{Observer, Os, Step};
-use crate::pool::PoolOptions;
 use crate::volume::Seams;
 
 /// A server in this process.
@@ -43,8 +42,7 @@ impl Running {
             topology_key: "topology.example/node".into(),
         };
         let (_endpoint, listener) = Endpoint::bind(&socket_in(dir.path())).await.unwrap();
-        let address = Some("127.0.0.1:0".parse().unwrap());
-        let http = bind_http(address).await.unwrap().unwrap();
+        let http = bind_http("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = http.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap() };
@@ -132,7 +130,7 @@ fn create(name: String, pool: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// Makes volumes until the server refuses; returns the ids of those it acknowledged.
+/// Creates volumes until the server refuses; returns the ids of those it acknowledged.
 async fn create_until_stopped(channel: Channel, client: usize) -> Vec<String> {
     let mut controller = ControllerClient::new(channel);
     let mut acknowledged = Vec::new();
@@ -189,7 +187,7 @@ async fn a_server_serves_from_start_to_stop() {
 
 /// Proves: C1.
 #[tokio::test]
-async fn what_is_not_declared_is_unimplemented_without_details() {
+async fn undeclared_calls_are_unimplemented_without_details() {
     let server = Running::start().await;
     let channel = server.connect().await;
     let undeclared = [
@@ -216,7 +214,7 @@ async fn what_is_not_declared_is_unimplemented_without_details() {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_does_not_keep_the_server() {
+async fn a_silent_peer_does_not_delay_the_stop() {
     let server = Running::start().await;
     let _silent = tokio::net::UnixStream::connect(socket_in(server.dir.path()))
         .await
@@ -232,7 +230,7 @@ async fn a_peer_that_says_nothing_does_not_keep_the_server() {
 
 /// Proves: D10.
 #[tokio::test]
-async fn what_was_acknowledged_before_a_stop_is_there_after_it() {
+async fn acknowledged_volumes_survive_a_stop() {
     let dir = tempfile::tempdir().unwrap();
     let options = pool(dir.path(), "default");
     let first = volumes(dir.path(), vec![options.clone()]);
@@ -262,27 +260,27 @@ async fn what_was_acknowledged_before_a_stop_is_there_after_it() {
     second.stop();
 }
 
-/// A disk that hangs the next who makes a directory on it, until it is let go on.
+/// A disk that blocks the next mkdir until it is released.
 #[derive(Debug, Default)]
 struct Hang {
     armed: AtomicBool,
     hangs: Mutex<bool>,
-    goes_on: Condvar,
+    released: Condvar,
 }
 
 impl Hang {
-    fn let_go(&self) {
+    fn release(&self) {
         *self.hangs.lock().unwrap() = false;
-        self.goes_on.notify_all();
+        self.released.notify_all();
     }
 }
 
-/// Lets the disk go on, also when the test fails: its runtime waits for those who hang.
-struct LetGo(Arc<Hang>);
+/// Releases the disk, also when the test fails, because its runtime waits for blocked threads.
+struct Release(Arc<Hang>);
 
-impl Drop for LetGo {
+impl Drop for Release {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.release();
     }
 }
 
@@ -291,7 +289,7 @@ impl Observer for Hang {
         if step == Step::Mkdir && self.armed.swap(false, Ordering::Relaxed) {
             let mut hangs = self.hangs.lock().unwrap();
             *hangs = true;
-            drop(self.goes_on.wait_while(hangs, |hangs| *hangs).unwrap());
+            drop(self.released.wait_while(hangs, |hangs| *hangs).unwrap());
         }
         Ok(())
     }
@@ -299,8 +297,8 @@ impl Observer for Hang {
     fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
-/// Waits until a page has all these lines, each as it begins.
-async fn until_told(server: &Running, path: &str, lines: &[&str]) {
+/// Waits until a page has lines that begin with each of these.
+async fn until_reported(server: &Running, path: &str, lines: &[&str]) {
     let mut text = String::new();
     for _ in 0..3000 {
         text = server.get(path).await;
@@ -313,7 +311,7 @@ async fn until_told(server: &Running, path: &str, lines: &[&str]) {
     panic!("{lines:?} are never in {path}: {text}");
 }
 
-/// Waits until the capacity of a pool is nothing, or something.
+/// Waits until a pool has capacity, or none.
 async fn until_capacity(channel: &Channel, pool: &str, some: bool) {
     let mut controller = ControllerClient::new(channel.clone());
     for _ in 0..3000 {
@@ -340,7 +338,7 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
         ..settings(dir.path(), pools)
     };
     let disk = Arc::new(Hang::default());
-    let let_go = LetGo(Arc::clone(&disk));
+    let release = Release(Arc::clone(&disk));
     let seams = Seams {
         os: Os::observed(Arc::clone(&disk) as Arc<dyn Observer>),
         mounter: Arc::new(FakeMounter::default()),
@@ -358,20 +356,20 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
         let request = create("volume".into(), "hung");
         controller.create_volume(request).await
     });
-    let told = "pool hung: not answering: an operation on its disk has not returned for ";
-    until_told(&server, "/readyz", &[told]).await;
+    let reported = "pool hung: not answering: an operation on its disk has not returned for ";
+    until_reported(&server, "/readyz", &[reported]).await;
     let lines = [
         "rootcellar_pool_answering{pool=\"hung\"} 0",
         "rootcellar_pool_healthy{pool=\"hung\"} 0",
         "rootcellar_pool_available_bytes{pool=\"hung\"} 0",
     ];
-    until_told(&server, "/metrics", &lines).await;
+    until_reported(&server, "/metrics", &lines).await;
     until_capacity(&channel, "hung", false).await;
     assert!(!call.is_finished());
 
-    drop(let_go);
+    drop(release);
     call.await.unwrap().unwrap();
-    until_told(&server, "/readyz", &["pool hung: healthy"]).await;
+    until_reported(&server, "/readyz", &["pool hung: healthy"]).await;
     until_capacity(&channel, "hung", true).await;
     server.stop.send(()).unwrap();
     server.ended.await.unwrap().unwrap();

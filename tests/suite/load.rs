@@ -158,7 +158,7 @@ impl LoadFixture {
             server.signal(signal);
             let (code, log) = server.end();
             assert_eq!(code, Some(0), "{log}");
-            assert!(!log.contains("still at work"), "{log}");
+            assert!(!log.contains("still running"), "{log}");
             for disk in &self.disks {
                 assert!(names(&disk.path().join(".rootcellar/staging")).is_empty());
             }

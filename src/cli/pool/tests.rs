@@ -1,7 +1,6 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::quota::Enforcement;
 use crate::types::Bytes;
 
 fn pools() -> Vec<Inspection> {
@@ -37,12 +36,6 @@ fn pools() -> Vec<Inspection> {
     vec![healthy, damaged, unavailable]
 }
 
-fn text(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
-    let mut out = Vec::new();
-    print(&mut out).unwrap();
-    String::from_utf8(out).unwrap()
-}
-
 #[test]
 fn the_table_is_aligned_and_says_what_is_wrong() {
     let expected = "\
@@ -52,10 +45,9 @@ old   1 quarantined  12       3          10 GiB    xfs         none         node
 bulk  unavailable    0        0          0 B       -           -            -      -                                     /srv/b
 pool old: sizes are not enforced: it was not; do it
 pool old: quarantined, not touched: volumes/x: no volume.json
-pool bulk: nothing is at its path; make the directory or mount the disk
-";
-    assert_eq!(text(|out| print_table(out, &pools())), expected);
-    assert!(text(|out| print_table(out, &[])).contains("ROOTCELLAR_POOLS"));
+pool bulk: nothing is at its path; make the directory or mount the disk";
+    assert_eq!(lines(&pools()).join("\n"), expected);
+    assert_eq!(lines(&[]), [NO_POOL]);
 }
 
 #[test]
@@ -81,7 +73,7 @@ fn the_json_has_stable_keys() {
 }
 
 #[test]
-fn what_was_taken_over_or_given_up_is_told_with_what_follows() {
+fn adopt_and_retire_print_the_next_steps() {
     let id = PoolId(Uuid::nil());
     let node: NodeName = "n1".parse().unwrap();
     for (from, follows) in [("n1", false), ("n2", true)] {
@@ -90,16 +82,16 @@ fn what_was_taken_over_or_given_up_is_told_with_what_follows() {
             from: from.parse().unwrap(),
             volumes: 3,
         };
-        let told = text(|out| print_adopted(out, Path::new("/srv/a"), &node, &adopted));
-        assert!(told.contains("of node n1, with 3 volumes\n"), "{told}");
-        assert_eq!(told.contains("PersistentVolumes"), follows, "{told}");
+        let text = adopted_lines(Path::new("/srv/a"), &node, &adopted);
+        assert!(text.contains("of node n1, with 3 volumes"), "{text}");
+        assert_eq!(text.contains("PersistentVolumes"), follows, "{text}");
     }
-    let told = text(|out| print_retired(out, id, &["/srv/a".into()]));
-    assert!(told.contains("/srv/a may hold another pool now"), "{told}");
+    let text = retired_lines(id, &["/srv/a".into()]).join("\n");
+    assert!(text.contains("/srv/a may hold another pool now"), "{text}");
 }
 
 #[test]
-fn a_pool_is_named_by_its_id_or_by_a_volumes() {
+fn the_id_of_a_pool_or_of_a_volume_names_a_pool() {
     let id = PoolId(Uuid::from_u128(7));
     let simple = id.0.simple();
     let texts = [
@@ -116,39 +108,37 @@ fn a_pool_is_named_by_its_id_or_by_a_volumes() {
 }
 
 #[test]
-fn a_new_pool_is_told_with_the_next_step() {
+fn init_prints_the_id_and_the_next_step() {
     let id = PoolId(Uuid::nil());
-    let told = text(|out| print_made(out, Path::new("/srv/a"), "node1", id));
-    assert!(
-        told.starts_with("00000000-0000-0000-0000-000000000000\n"),
-        "{told}"
-    );
-    assert!(told.contains("--pool NAME=/srv/a\n"), "{told}");
+    let text = made(Path::new("/srv/a"), &"node1".parse().unwrap(), id);
+    let first = text.lines().next();
+    assert_eq!(first, Some("00000000-0000-0000-0000-000000000000"));
+    assert!(text.ends_with("--pool NAME=/srv/a"), "{text}");
 }
 
 /// Proves: S4.
 #[test]
-fn sizes_are_said_to_be_enforced_only_where_that_is_known() {
+fn init_reports_the_enforcement_of_sizes() {
     let unenforced = Unenforced {
         reason: "it was not".into(),
         remedy: "do it".into(),
     };
     let refused = AtInit::Refused(rustix::io::Errno::INVAL);
     for (quota, found, said) in [
-        (AtInit::Unchanged, Ok(None), "sizes are enforced\n"),
+        (AtInit::Unchanged, Ok(None), "\nsizes are enforced"),
         (
             AtInit::OtherData,
             Ok(Some(unenforced.clone())),
-            "sizes are NOT enforced: it was not; do it\n",
+            "sizes are NOT enforced: it was not; do it",
         ),
         (refused, Ok(Some(unenforced)), "NOT enforced: it was not"),
         (
             AtInit::Unchanged,
             Err(Unavailable::Absent),
-            "it is not known whether sizes are enforced: nothing is at its path",
+            "it is unknown whether sizes are enforced: nothing is at its path",
         ),
     ] {
-        let printed = text(|out| print_enforcement(out, quota, found));
+        let printed = enforcement_lines(quota, found);
         assert!(printed.contains(said), "{printed}");
         let is_about_quota = printed.contains("simple quota");
         assert_eq!(is_about_quota, quota != AtInit::Unchanged, "{printed}");

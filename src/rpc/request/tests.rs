@@ -39,7 +39,7 @@ fn empty() -> csi::VolumeCapability {
     csi::VolumeCapability::default()
 }
 
-/// A map of one pair that has so many bytes.
+/// A map of one pair that has this number of bytes.
 fn filler(bytes: usize) -> HashMap<String, String> {
     let key = "csi.storage.k8s.io/filler";
     map(&[(key, &"v".repeat(bytes - key.len()))])

@@ -410,7 +410,7 @@ fn pool_adopt_says_what_it_did() {
     assert_refused(&adopt("pool", "n2"), 64, "not absolute");
     assert_refused(&adopt("@/pool", "a/b"), 64, "--node");
     let _held = super::hold_lock(&node);
-    assert_refused(&adopt("@/pool", "n3"), 75, "holds its lock");
+    assert_refused(&adopt("@/pool", "n3"), 75, "has its lock");
     assert_eq!(picture(&node.path(""), &[]), before);
 }
 
@@ -437,7 +437,7 @@ fn pool_retire_says_what_it_did() {
     let before = picture(&node.path(""), &[]);
     assert_refused(&retire(&id, "@/state"), 1, "is not lost");
     assert_refused(&retire(&id, "@/none"), 64, "--state-dir: ");
-    assert_refused(&retire("default", "@/state"), 64, "ID: ");
+    assert_refused(&retire("default", "@/state"), 64, "<ID>");
     assert_eq!(picture(&node.path(""), &[]), before);
 
     fs::rename(node.pool(), node.path("away")).unwrap();

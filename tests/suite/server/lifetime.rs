@@ -78,7 +78,7 @@ async fn idle_connections_do_not_hold_up_the_stop() {
     server.signal(Signal::TERM);
     let (code, log) = server.end();
     assert_eq!(code, Some(0), "{log}");
-    assert!(!log.contains("still at work"), "{log}");
+    assert!(!log.contains("still running"), "{log}");
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
 }
 
@@ -139,7 +139,7 @@ async fn a_stop_waits_for_the_calls_at_work() {
     assert_eq!(begun.await.unwrap().unwrap().volume_id, id);
     let (code, log) = server.end();
     assert_eq!(code, Some(0), "{log}");
-    assert!(!log.contains("still at work"), "{log}");
+    assert!(!log.contains("still running"), "{log}");
     assert_eq!(names(&node.path("run")), Vec::<String>::new());
     let again = Server::start_with(&node, &[disk.option()]).await;
     again.clients().await.get(&id).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_stop_waits_for_calls_that_nobody_waits_for() {
     drop(frozen);
     let (code, log) = server.end();
     assert_eq!(code, Some(0), "{log}");
-    assert!(!log.contains("still at work"), "{log}");
+    assert!(!log.contains("still running"), "{log}");
     assert!(names(&disk.path().join(".rootcellar/staging")).is_empty());
     assert_eq!(names(&disk.path().join("volumes")).len(), 2);
 }

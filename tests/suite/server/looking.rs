@@ -294,7 +294,7 @@ fn a_copy_that_is_being_made_is_listed() {
         let told = &told["unfinished"][0];
         assert_eq!(told["copy"][what], *copy);
         assert_eq!(told["entries"], 4123);
-        assert!(told["told_at"].as_u64().unwrap() > 0);
+        assert!(told["reported_at"].as_u64().unwrap() > 0);
     }
 }
 

@@ -123,8 +123,8 @@ fn unfinished(copy: Source) -> Unfinished {
     }
 }
 
-/// A volume, its snapshot, a volume made of that, a copy that is being made, and what is
-/// quarantined; and a pool that is not there.
+/// A pool with a volume, its snapshot, a volume restored from that, unfinished copies and quarantined
+/// objects; and an absent pool.
 fn pools() -> Vec<PoolContents> {
     let of_snapshot = Source::Snapshot(snapshot_id("snapshot-1"));
     let mut plain = volume("pvc-3", Some(Source::Snapshot(snapshot_id("gone"))));
@@ -166,23 +166,19 @@ fn pools() -> Vec<PoolContents> {
 }
 
 fn listed<K: Kind>() -> String {
-    let mut out = Vec::new();
-    print_list::<K>(&mut out, &pools()).unwrap();
-    String::from_utf8(out).unwrap()
+    list_lines::<K>(&pools()).join("\n")
 }
 
 fn shown<K: Kind>(text: &str) -> String {
     let pools = pools();
-    let (holdings, held) = find::<K>(&pools, text).unwrap().unwrap();
-    let Fields(rows) = K::fields(holdings, held);
-    let mut out = Vec::new();
-    table::print(&mut out, &rows).unwrap();
-    String::from_utf8(out).unwrap()
+    let (contents, held) = find::<K>(&pools, text).unwrap().unwrap();
+    let Fields(rows) = K::fields(contents, held);
+    table::lines(&rows).join("\n")
 }
 
 /// Proves: T11.
 #[test]
-fn the_volumes_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
+fn the_volumes_are_a_table_with_unfinished_and_quarantined_ones_below() {
     let text = listed::<VolumeRecord>();
     let lines: Vec<&str> = text.lines().collect();
     let gone = format!("snapshot {}", snapshot_id("gone"));
@@ -206,15 +202,14 @@ fn the_volumes_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
 
 /// Proves: T11.
 #[test]
-fn the_snapshots_are_a_table_with_what_is_made_and_what_is_left_alone_below() {
+fn the_snapshots_are_a_table_with_unfinished_and_quarantined_ones_below() {
     let expected = format!(
         "\
 NAME        SNAPSHOT     POOL  SIZE    HOLDS   METHOD     IN USE  CREATED               OF
 snapshot-1  shop/before  fast  64 MiB  40 MiB  subvolume  yes     2026-10-12T14:00:00Z  claim shop/orders
 pool fast: being made: snapshot {}, of volume pvc-1, by reflink, since 2026-10-12T14:00:00Z: 4123 \
          files and directories, 3 MiB at 2026-10-12T14:00:07Z
-pool fast: quarantined, not touched: snapshots/y-{}: damaged
-",
+pool fast: quarantined, not touched: snapshots/y-{}: damaged",
         snapshot_id("snapshot-2"),
         snapshot_id("bad").hash()
     );
@@ -222,15 +217,13 @@ pool fast: quarantined, not touched: snapshots/y-{}: damaged
 }
 
 #[test]
-fn where_no_pool_is_configured_the_list_says_so() {
-    let mut out = Vec::new();
-    print_list::<VolumeRecord>(&mut out, &[]).unwrap();
-    assert_eq!(String::from_utf8(out).unwrap(), format!("{NO_POOL}\n"));
+fn without_pools_the_list_says_so() {
+    assert_eq!(list_lines::<VolumeRecord>(&[]), [NO_POOL]);
 }
 
 /// Proves: T11.
 #[test]
-fn a_volume_is_shown_with_all_that_is_known_of_it() {
+fn a_volume_is_shown_with_all_its_details() {
     let id = volume_id("pvc-1");
     let expected = format!(
         "\
@@ -247,10 +240,9 @@ used               1048576 bytes (1 MiB)
 charged            1048576 bytes (1 MiB), limited to 67108864 bytes (64 MiB)
 access modes       SINGLE_NODE_WRITER
 parameters         mode=0777 uid=0 gid=0 sharing=none
-retained           up to 41943040 bytes (40 MiB) of what it is charged for is kept by copies of it
+retained           up to 41943040 bytes (40 MiB) of its charge, by its copies
 snapshot           snapshot-1, {}
-format             1
-",
+format             1",
         id.hash(),
         snapshot_id("snapshot-1")
     );
@@ -267,7 +259,7 @@ format             1
 
 /// Proves: T11.
 #[test]
-fn a_snapshot_is_shown_with_what_it_is_an_instant_of() {
+fn a_snapshot_is_shown_with_all_its_details() {
     let (id, volume) = (snapshot_id("snapshot-1"), volume_id("pvc-1"));
     let expected = format!(
         "\
@@ -288,10 +280,9 @@ holds                 up to 41943040 bytes (40 MiB)
 restores to           volumes of at least 67108864 bytes (64 MiB)
 charged by            simple quota, quota id 1073741825
 charged               0 bytes, limited to 67108864 bytes (64 MiB)
-retains               up to 40 MiB that volume {volume} stays charged for, first kept by snapshot {id}
+retains               up to 40 MiB charged to volume {volume}, first retained by snapshot {id}
 copy                  pvc-2, {}
-format                1
-",
+format                1",
         id.hash(),
         volume_id("pvc-2")
     );
@@ -300,7 +291,7 @@ format                1
 
 /// Proves: T11.
 #[test]
-fn what_is_asked_for_is_found_by_id_or_name_and_told_apart() {
+fn an_object_is_found_by_its_id_or_its_unique_name() {
     let mut pools = pools();
     let (volume, snapshot) = (volume_id("pvc-1"), snapshot_id("snapshot-1"));
     for text in ["pvc-9", &snapshot.to_string(), "snapshot-1", ""] {
@@ -351,7 +342,7 @@ fn the_json_of_a_list_has_stable_keys() {
                 "started_at": 1_791_813_600,
                 "entries": 4123,
                 "bytes": 3 * MIB,
-                "told_at": 1_791_813_607,
+                "reported_at": 1_791_813_607,
             }],
             "quarantined": [{
                 "pool": "fast",
@@ -392,19 +383,19 @@ fn the_json_of_a_list_has_stable_keys() {
 
 /// Proves: T3.
 #[test]
-fn the_json_of_one_has_what_was_made_of_it() {
+fn the_json_of_one_has_its_copies() {
     let pools = pools();
-    let (holdings, volume) = find::<VolumeRecord>(&pools, "pvc-1").unwrap().unwrap();
-    let json = to_json(holdings, volume);
+    let (contents, volume) = find::<VolumeRecord>(&pools, "pvc-1").unwrap().unwrap();
+    let json = to_json(contents, volume);
     assert_eq!(json["used_bytes"], MIB);
     assert_eq!(json["retained_bytes"], 40 * MIB);
     assert_eq!(json["name"], "pvc-1");
-    let copies = VolumeRecord::copies(holdings, volume);
+    let copies = VolumeRecord::copies(contents, volume);
     let expected = json!({ "snapshots": [snapshot_id("snapshot-1")], "copies": [] });
     assert_eq!(copies, expected);
-    let (holdings, snapshot) = find::<SnapshotRecord>(&pools, "snapshot-1")
+    let (contents, snapshot) = find::<SnapshotRecord>(&pools, "snapshot-1")
         .unwrap()
         .unwrap();
-    let copies = SnapshotRecord::copies(holdings, snapshot);
+    let copies = SnapshotRecord::copies(contents, snapshot);
     assert_eq!(copies, json!({ "copies": [volume_id("pvc-2")] }));
 }

@@ -1,0 +1,356 @@
+//! The lists and details of volumes and snapshots. They come from the disks, with or without a server.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::{print, table};
+use crate::check::{self, Held, Inspection, PoolContents};
+use crate::config::PoolArgs;
+use crate::error::{Error, Result};
+use crate::pool::{self, Entry, Record, RetainedCharge, Source, Unfinished};
+use crate::quota::Enforcement;
+use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
+
+/// The message for a configuration without pools.
+pub(super) const NO_POOL: &str = "no pool is configured; give --pool or ROOTCELLAR_POOLS";
+
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    #[command(flatten)]
+    pub(super) pools: PoolArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// Show the one with this id or name, as printed by list
+    id: String,
+
+    #[command(flatten)]
+    inspect: InspectArgs,
+}
+
+impl InspectArgs {
+    fn contents(&self) -> Result<Vec<PoolContents>> {
+        Ok(self.pools.all()?.iter().map(check::contents).collect())
+    }
+}
+
+/// Volumes or snapshots, as they are printed.
+pub(super) trait Kind: Record<Id: ObjectId<Name: FromStr + Display>> + Sized {
+    /// The heads of their table.
+    const HEADS: &'static [&'static str];
+
+    /// Those of a pool.
+    fn all(contents: &PoolContents) -> &[Held<Self>];
+    /// Whether the source is of this kind.
+    fn is(source: Source) -> bool;
+    /// The row of the table.
+    fn row(contents: &PoolContents, held: &Held<Self>) -> Vec<String>;
+    /// All details.
+    fn fields(contents: &PoolContents, held: &Held<Self>) -> Fields;
+    /// The details that its record does not have, as JSON.
+    fn known(contents: &PoolContents, held: &Held<Self>) -> Value;
+    /// The ids of its copies, as JSON.
+    fn copies(contents: &PoolContents, held: &Held<Self>) -> Value;
+}
+
+/// The word for an object of a kind.
+fn object_of<K: Kind>() -> &'static str {
+    <K::Id as ObjectId>::OBJECT
+}
+
+/// The details of one volume or snapshot, line by line.
+#[derive(Debug, Default)]
+pub(super) struct Fields(Vec<Vec<String>>);
+
+impl Fields {
+    pub(super) fn add(&mut self, label: &str, value: impl Display) {
+        self.0.push(vec![label.to_owned(), value.to_string()]);
+    }
+
+    pub(super) fn add_if(&mut self, label: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.add(label, value);
+        }
+    }
+
+    pub(super) fn add_place<R: Record>(&mut self, contents: &PoolContents, entry: &Entry<R>) {
+        let Inspection { name, path, .. } = &contents.pool;
+        self.add("pool", format_args!("{name}, at {}", path.display()));
+        self.add("directory", path.join(entry.path()).display());
+    }
+
+    pub(super) fn add_charge<R: Record>(&mut self, held: &Held<R>) {
+        let charged = held.charge.map(|charge| match charge.byte_limit {
+            0 => format!("{}, not limited", Bytes(charge.bytes)),
+            limit => format!("{}, limited to {}", Bytes(charge.bytes), Bytes(limit)),
+        });
+        self.add("charged", charged.as_deref().unwrap_or("not counted"));
+        for retained in held.entry.record.retains() {
+            let RetainedCharge {
+                volume,
+                origin,
+                bytes,
+            } = retained;
+            let bytes = bytes.rounded();
+            self.add(
+                "retains",
+                format_args!(
+                    "up to {bytes} charged to volume {volume}, first retained by {origin}"
+                ),
+            );
+        }
+    }
+
+    pub(super) fn add_all<'a, K: Kind + 'a>(
+        &mut self,
+        label: &str,
+        all: impl Iterator<Item = &'a Held<K>>,
+    ) {
+        for held in all {
+            let record = &held.entry.record;
+            self.add(label, format_args!("{}, {}", record.name(), record.id()));
+        }
+    }
+}
+
+/// Lists the objects of all pools. False if a pool is unavailable or has quarantined objects.
+pub(super) fn list<K: Kind>(args: &InspectArgs) -> Result<bool> {
+    let pools = args.contents()?;
+    if args.json {
+        print(format_args!("{:#}", list_json::<K>(&pools)))?;
+    } else {
+        print(list_lines::<K>(&pools).join("\n"))?;
+    }
+    let is_quarantined = pools.iter().any(|pool| pool.quarantined::<K>().count() > 0);
+    Ok(!print_unavailable(&pools) && !is_quarantined)
+}
+
+/// Shows one object.
+pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<bool> {
+    let pools = args.inspect.contents()?;
+    let Some((contents, held)) = find::<K>(&pools, &args.id)? else {
+        if pools.is_empty() {
+            return Err(Error::invalid("--pool", NO_POOL));
+        }
+        let (what, id) = (object_of::<K>(), args.id.clone());
+        if print_unavailable(&pools) {
+            eprintln!("rootcellar: {what} {id:?} is in no pool that can be read");
+            return Ok(false);
+        }
+        return Err(Error::NotFound { what, id });
+    };
+    if args.inspect.json {
+        let mut json = to_json(contents, held);
+        add(&mut json, K::copies(contents, held));
+        print(format_args!("{json:#}"))?;
+    } else {
+        let Fields(rows) = K::fields(contents, held);
+        print(table::lines(&rows).join("\n"))?;
+    }
+    Ok(true)
+}
+
+/// The object with an id, or with a name that is unique among the pools.
+fn find<'a, K: Kind + 'a>(
+    pools: &'a [PoolContents],
+    text: &str,
+) -> Result<Option<(&'a PoolContents, &'a Held<K>)>> {
+    let mut found = Vec::new();
+    for contents in pools {
+        let id = contents.pool.id.and_then(|pool| id_in::<K>(pool, text));
+        let Some(id) = id else { continue };
+        if let Some((path, reason)) = contents.quarantined_as::<K>(id) {
+            return Err(pool::Error::Quarantined {
+                path: contents.pool.path.join(path),
+                reason: reason.clone(),
+            }
+            .into());
+        }
+        let held = K::all(contents).iter();
+        let mut held = held.filter(|held| held.entry.record.id() == id);
+        found.extend(held.next().map(|held| (contents, held)));
+    }
+    if let [_, _, ..] = found[..] {
+        let ids = found.iter().map(|(_, held)| held.entry.record.id());
+        let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+        let (object, ids) = (object_of::<K>(), ids.join(" or "));
+        let problem = format!("several pools have a {object} of that name; give {ids}");
+        return Err(Error::invalid("ID", problem));
+    }
+    Ok(found.pop())
+}
+
+/// The id that a text is, or that the object with this name has in a pool.
+fn id_in<K: Kind>(pool: PoolId, text: &str) -> Option<K::Id> {
+    let named = || Some(K::Id::new(pool, &text.parse().ok()?));
+    K::Id::parse(text).or_else(named)
+}
+
+/// Prints why pools cannot be read; false if all can.
+fn print_unavailable(pools: &[PoolContents]) -> bool {
+    let mut any = false;
+    for Inspection { name, problem, .. } in pools.iter().map(|contents| &contents.pool) {
+        if let Some(problem) = problem {
+            eprintln!("rootcellar: pool {name}: {problem}");
+            any = true;
+        }
+    }
+    any
+}
+
+fn list_lines<K: Kind>(pools: &[PoolContents]) -> Vec<String> {
+    if pools.is_empty() {
+        return vec![NO_POOL.to_owned()];
+    }
+    let heads = K::HEADS.iter().map(|head| (*head).to_owned());
+    let mut rows = vec![heads.collect()];
+    for contents in pools {
+        let all = K::all(contents).iter();
+        rows.extend(all.map(|held| K::row(contents, held)));
+    }
+    let mut lines = table::lines(&rows);
+    for contents in pools {
+        lines.extend(unfinished::<K>(contents).map(|copy| unfinished_line(contents, copy)));
+        let quarantined = contents.quarantined::<K>();
+        lines.extend(quarantined.map(|quarantined| quarantined_line(&contents.pool, quarantined)));
+    }
+    lines
+}
+
+fn unfinished<K: Kind>(contents: &PoolContents) -> impl Iterator<Item = &Unfinished> {
+    let unfinished = contents.unfinished.iter();
+    unfinished.filter(|unfinished| K::is(unfinished.status.copy))
+}
+
+fn unfinished_line(contents: &PoolContents, unfinished: &Unfinished) -> String {
+    let Unfinished { status, told_at } = unfinished;
+    format!(
+        "pool {}: being made: {}, of {}, by {}, since {}: {} files and directories, {} at {}",
+        contents.pool.name,
+        status.copy,
+        name_or_id(contents, status.of),
+        status.method,
+        when(status.started_at),
+        status.entries,
+        status.bytes.rounded(),
+        when(*told_at)
+    )
+}
+
+/// The line about a quarantined object of a pool, and why it is quarantined.
+pub(super) fn quarantined_line(pool: &Inspection, (path, reason): &(PathBuf, String)) -> String {
+    let (name, path) = (&pool.name, path.display());
+    format!("pool {name}: quarantined, not touched: {path}: {reason}")
+}
+
+fn list_json<K: Kind>(pools: &[PoolContents]) -> Value {
+    let (mut all, mut copies) = (Vec::new(), Vec::new());
+    let (mut quarantined, mut unavailable) = (Vec::new(), Vec::new());
+    for contents in pools {
+        let pool = &contents.pool.name;
+        all.extend(K::all(contents).iter().map(|held| to_json(contents, held)));
+        for Unfinished { status, told_at } in unfinished::<K>(contents) {
+            let mut copy = json!(status);
+            add(&mut copy, json!({ "pool": pool, "reported_at": told_at }));
+            copies.push(copy);
+        }
+        for (path, reason) in contents.quarantined::<K>() {
+            let path = path.to_string_lossy();
+            quarantined.push(json!({ "pool": pool, "path": path, "reason": reason }));
+        }
+        if let Some(problem) = &contents.pool.problem {
+            unavailable.push(json!({ "pool": pool, "problem": problem.to_string() }));
+        }
+    }
+    json!({ K::HOME: all, "unfinished": copies, "quarantined": quarantined, "unavailable": unavailable })
+}
+
+/// The record and the details beside it.
+fn to_json<K: Kind>(contents: &PoolContents, held: &Held<K>) -> Value {
+    let Inspection { name, path, .. } = &contents.pool;
+    let charge = held.charge;
+    let limit = charge.map(|charge| charge.byte_limit);
+    let mut json = json!(held.entry.record);
+    add(
+        &mut json,
+        json!({
+            "pool": name,
+            "directory": path.join(held.entry.path()).to_string_lossy(),
+            "charged_bytes": charge.map(|charge| charge.bytes),
+            "limit_bytes": limit.filter(|limit| *limit > 0),
+        }),
+    );
+    add(&mut json, K::known(contents, held));
+    json
+}
+
+fn add(json: &mut Value, more: Value) {
+    if let (Value::Object(json), Value::Object(more)) = (json, more) {
+        json.extend::<Map<String, Value>>(more);
+    }
+}
+
+/// The source of a copy, by its name if it still exists.
+pub(super) fn name_or_id(contents: &PoolContents, source: Source) -> String {
+    let object = match source {
+        Source::Volume(_) => VolumeId::OBJECT,
+        Source::Snapshot(_) => SnapshotId::OBJECT,
+    };
+    match contents.name_of(source) {
+        Some(name) => format!("{object} {name}"),
+        None => source.to_string(),
+    }
+}
+
+/// The name of a Kubernetes object with its namespace, if they are known.
+pub(super) fn object(namespace: Option<&String>, name: Option<&String>) -> Option<String> {
+    match (namespace, name) {
+        (Some(namespace), Some(name)) => Some(format!("{namespace}/{name}")),
+        (None, name) => name.cloned(),
+        (Some(_), None) => None,
+    }
+}
+
+/// A cell whose content may be unknown.
+pub(super) fn or_dash(text: Option<impl ToString>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| text.to_string())
+}
+
+/// A time in seconds since the Unix epoch, as UTC.
+pub(super) fn when(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    prost_types::Timestamp { seconds, nanos: 0 }.to_string()
+}
+
+/// The enforcement of a size, and its quota id.
+pub(super) fn enforced_by(enforcement: Enforcement, quota_id: Option<u32>) -> String {
+    let by = match enforcement {
+        Enforcement::Project => "project quota",
+        Enforcement::Squota => "simple quota",
+        Enforcement::None => "nothing",
+    };
+    match quota_id {
+        Some(quota_id) => format!("{by}, quota id {quota_id}"),
+        None => by.to_owned(),
+    }
+}
+
+/// The size of a volume; zero is no limit.
+pub(super) fn size(bytes: Bytes) -> String {
+    match bytes {
+        Bytes::ZERO => "no limit".to_owned(),
+        bytes => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;
