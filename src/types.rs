@@ -144,14 +144,14 @@ checked_string! {
 fn check_pool_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let rule = "a-z, 0-9 and '-', and neither begins nor ends with '-'";
-    check_label("pool", text, 63, (allowed, |c| c != '-'), rule)
+    check_label("pool", text, 63, allowed, |c| c != '-', rule)
 }
 
 fn check_node_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let at_ends = |c: char| c.is_ascii_alphanumeric();
     let rule = "letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
-    check_label("node", text, 253, (allowed, at_ends), rule)
+    check_label("node", text, 253, allowed, at_ends, rule)
 }
 
 /// Checks the length of a name, its characters, and those at its ends.
@@ -159,7 +159,8 @@ fn check_label(
     of: &str,
     text: &str,
     max: usize,
-    (allowed, at_ends): (fn(char) -> bool, fn(char) -> bool),
+    allowed: fn(char) -> bool,
+    at_ends: fn(char) -> bool,
     rule: &str,
 ) -> Result<(), String> {
     let length = text.len();

@@ -102,11 +102,9 @@ impl Volumes {
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
-        let is_here = self
-            .pools
-            .iter()
-            .any(|pool| pool.id() == Some(parsed.pool()));
-        if !is_here && self.memory.is_retired(parsed.pool())? {
+        let pool = parsed.pool();
+        let is_here = self.pools.iter().any(|known| known.id() == Some(pool));
+        if !is_here && self.memory.is_retired(pool)? {
             tracing::warn!(id, "was in a retired pool");
             return Ok(());
         }
