@@ -1,9 +1,9 @@
-//! Does one thing to a pool on a disk of the machine and takes the machine's power away as soon as
-//! the reply is there; or looks at what such a disk holds. Run by hack/uml-poweroff.sh.
+//! Runs one operation on a pool on a disk of the machine and cuts the machine's power as soon as
+//! the reply has arrived; or inspects such a disk afterwards. hack/uml-poweroff.sh runs it.
 //!
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
 #![allow(unreachable_pub, missing_debug_implementations)]
-// That is how a test fails.
+// A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -18,7 +18,7 @@ const MODE: u32 = 0o2770;
 const OWNER: u32 = 1007;
 const CLASS: &[(&str, &str)] = &[("mode", "2770"), ("uid", "1007")];
 
-/// What is done, and what must be there afterwards.
+/// The operation before the power-off; it determines the volumes that must exist afterwards.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Operation {
     Create,
@@ -38,7 +38,7 @@ impl Operation {
         }
     }
 
-    /// The volumes there are after the reply, and their sizes.
+    /// The volumes that exist after the reply, and their sizes.
     fn leaves(self) -> &'static [(&'static str, u64)] {
         match self {
             Self::Create => &[("kept", 8 * MIB), ("pvc", 4 * MIB)],
@@ -52,7 +52,7 @@ async fn make(served: &mut Served, volume: &str, size: u64) -> String {
     served.create(volume, size, CLASS).await.unwrap().volume_id
 }
 
-/// Makes what was there before, and does what is to be done.
+/// Prepares the pool, then runs the operation.
 async fn act(operation: Operation, node: &DiskNode) {
     let mut served = node.serve().await;
     make(&mut served, "kept", 8 * MIB).await;
@@ -80,18 +80,18 @@ async fn act(operation: Operation, node: &DiskNode) {
     lose_power();
 }
 
-/// What was done before is on the disk.
+/// Makes the preparation durable.
 fn sync() {
     rustix::fs::sync();
 }
 
-/// Nothing is written any more; the machine is gone before this returns.
+/// Powers the machine off: nothing more is written, and this does not return.
 fn lose_power() {
     fs::write("/proc/sysrq-trigger", "o").unwrap();
     std::thread::park();
 }
 
-/// Looks at what is there when a driver is started again.
+/// Inspects the disk with a driver started again.
 async fn check(operation: Operation, node: &DiskNode) {
     let mut served = node.serve().await;
     assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);

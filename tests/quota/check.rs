@@ -12,7 +12,7 @@ use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, for_each_se
 use support::loops::run;
 use support::{kernel, require};
 
-/// What is found of the pool at a path.
+/// Runs `rootcellar check` on the pool at a path and returns its report.
 pub fn look(pool: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))
         .args([
@@ -34,7 +34,7 @@ pub fn look(pool: &Path) -> Value {
     reports[0].clone()
 }
 
-/// Level, what it is about, volume, what was found, and the way out.
+/// A finding: level, subject, volume, description and remedy.
 pub type Found = (String, String, String, String, String);
 
 fn found(report: &Value) -> Vec<Found> {
@@ -49,7 +49,7 @@ fn found(report: &Value) -> Vec<Found> {
         .collect()
 }
 
-/// The findings of a level about something.
+/// The findings of a level about a subject.
 pub fn of(report: &Value, level: &str, about: &str) -> Vec<Found> {
     let mut found = found(report);
     found.retain(|found| found.0 == level && found.1 == about);
@@ -65,7 +65,7 @@ pub fn assert_well(report: &Value) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Every number that is limited, with its limits.
+/// Every quota id that has limits, with the limits.
 fn limits(node: &DiskNode) -> Vec<(u32, [u64; 2], [u64; 2])> {
     let quotas = kernel::quotas(node.at(), 1).into_iter();
     quotas
@@ -74,14 +74,14 @@ fn limits(node: &DiskNode) -> Vec<(u32, [u64; 2], [u64; 2])> {
         .collect()
 }
 
-/// Runs the commands a remedy begins with, as an operator would.
+/// Runs the commands at the start of a remedy, as an operator would.
 pub fn follow(remedy: &str, commands_end: &str) {
     let commands = remedy.split(commands_end).next().unwrap();
     run(Command::new("sh").args(["-ec", commands]));
 }
 
-/// Volumes whose limits are as recorded and whose trees are what is charged are well, whatever kinds
-/// of files are in them, and nothing is changed.
+/// `check` finds no fault in volumes whose limits match their records and whose usage matches their
+/// trees, for every kind of file. It changes nothing.
 ///
 /// Proves: T4.
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn a_pool_that_holds_sizes_is_well() {
         assert_eq!(report["enforcement"], "project");
         assert_eq!(limits(node), before);
 
-        // A file that is deleted and still open is charged, and is no fault.
+        // A deleted file that is still open stays charged, which is no fault.
         let open = File::open(target.join("file")).unwrap();
         for name in ["file", "again"] {
             fs::remove_file(target.join(name)).unwrap();
@@ -129,8 +129,8 @@ async fn a_pool_that_holds_sizes_is_well() {
     .await;
 }
 
-/// Limits that are not as recorded, and numbers that no volume has, are told of and left as they
-/// are; a start mends them.
+/// `check` reports limits that differ from the records, and limits of quota ids that no volume has.
+/// It changes none of them; a start restores the recorded ones.
 ///
 /// Proves: T4.
 #[tokio::test]
@@ -175,8 +175,8 @@ async fn limits_that_are_not_as_recorded_are_told() {
     .await;
 }
 
-/// A volume whose data carries another number is quarantined by a start; what `check` says ends
-/// that.
+/// A start quarantines a volume whose data has another quota id. The remedy that `check` prints
+/// repairs it.
 ///
 /// Proves: T4.
 #[tokio::test]
@@ -201,7 +201,8 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
     .await;
 }
 
-/// However a filesystem was made and mounted, the commands that `check` gives make it hold sizes.
+/// However a filesystem was made and mounted, the commands that `check` prints make it enforce
+/// sizes.
 ///
 /// Proves: T5.
 #[tokio::test]
@@ -212,7 +213,8 @@ async fn the_way_to_sizes_that_are_held_is_told_and_works() {
         let name = disk.name;
         let disk = node.make_disk(disk);
         let at = disk.path();
-        // Kept, or it would go with the mount.
+        // An open descriptor retains the loop device, which the kernel would otherwise remove at
+        // the unmount.
         let _device = File::open(disk.device()).unwrap();
         run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
             .args(["pool", "init", "--node=n"])

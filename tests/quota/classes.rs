@@ -11,8 +11,8 @@ const REQUIRED: &[(&str, &str)] = &[("enforcement", "required")];
 const NONE: &[(&str, &str)] = &[("enforcement", "none")];
 const AUTO: &[(&str, &str)] = &[("enforcement", "auto")];
 
-/// A class that requires it is served where sizes are held, and elsewhere has no capacity and is
-/// given back to the scheduler.
+/// A class with `enforcement: required` is served where sizes are enforced. Elsewhere it has no
+/// capacity, and a create is refused with a code that makes the scheduler choose another node.
 ///
 /// Proves: S7.
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_class_that_requires_it_goes_where_sizes_are_held() {
     }
 }
 
-/// A class that requires it must be asked for a size.
+/// A class with `enforcement: required` needs a requested size.
 ///
 /// Proves: S7.
 #[tokio::test]
@@ -47,8 +47,8 @@ async fn what_is_required_needs_a_size() {
     .await;
 }
 
-/// A volume of a class that wants none, or without a size, is not limited, and what it uses is
-/// counted all the same.
+/// A volume without a size, or of a class with `enforcement: none`, is not limited, but its usage
+/// is counted.
 ///
 /// Proves: S7.
 #[tokio::test]

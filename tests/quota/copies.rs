@@ -1,4 +1,5 @@
-//! Snapshots, restores and clones where project quota holds sizes: XFS shares blocks, ext4 copies.
+//! Snapshots, restores and clones where project quota enforces sizes. XFS shares blocks, ext4
+//! copies them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use support::kernel::{self, Quota};
 use support::messages::{copy, map, of_snapshot, of_volume, refused, snapshot};
 use support::names;
 
-/// A volume of a size with a file of so many MiB, and where it is published.
+/// Makes and publishes a volume with a file of `file` MiB; returns its id and its target.
 async fn make(node: &DiskNode, served: &mut Served, name: &str, size: u64, file: u64) -> Source {
     let id = served.make(name, size).await;
     let target = node.publish(served, &id, name).await;
@@ -39,7 +40,7 @@ async fn drop_snapshot(served: &mut Served, taken: &csi::Snapshot) {
     deleted.unwrap();
 }
 
-/// Makes a volume that is a copy and publishes it; where it is.
+/// Makes and publishes a volume that is a copy; returns its target.
 async fn make_copy(
     node: &DiskNode,
     served: &mut Served,
@@ -52,7 +53,7 @@ async fn make_copy(
     node.publish(served, &made.volume_id, name).await
 }
 
-/// The one snapshot's record and what the kernel says of its number.
+/// The record of the only snapshot, and the quota of its quota id.
 fn of_snapshots(node: &DiskNode) -> (serde_json::Value, Quota) {
     let home = node.at().join("snapshots");
     let [directory] = &names(&home)[..] else {
@@ -66,7 +67,7 @@ fn of_snapshots(node: &DiskNode) -> (serde_json::Value, Quota) {
     (record, kernel::quota(node.at(), project).unwrap())
 }
 
-/// Writes a file anew from its beginning, as a pod does.
+/// Overwrites a file from its beginning, as a pod does.
 fn rewrite(file: &std::path::Path, mib: u64) {
     use std::io::Write;
     as_pod(|| {
@@ -78,15 +79,15 @@ fn rewrite(file: &std::path::Path, mib: u64) {
     });
 }
 
-/// The volume `pvc`, whose size nothing holds.
+/// Makes the volume `pvc`, whose size is not enforced.
 async fn make_unheld(served: &mut Served) -> String {
     let class = [("enforcement", "none")];
     let volume = served.create("pvc", 8 * MIB, &class).await;
     volume.unwrap().volume_id
 }
 
-/// A copy is limited to its size, the same or larger, from the first byte, what it was made with
-/// counts, and it holds its size and no more.
+/// A copy is limited to its own size, the same or larger, from the first byte. The copied bytes
+/// count, and the pod can write the rest of the size and no more.
 ///
 /// Proves: SN20.
 #[tokio::test]
@@ -115,8 +116,8 @@ async fn a_copy_is_limited_to_its_own_size() {
     .await;
 }
 
-/// A snapshot is charged to a number of its own, its record says how much it is, and no less is
-/// promised; when it is reclaimed, nothing is left of that.
+/// A snapshot has a quota id of its own. Its record states the charged bytes, and the pool reserves
+/// at least these. A reclaim frees the quota id.
 ///
 /// Proves: SN20.
 #[tokio::test]
@@ -139,14 +140,14 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
     .await;
 }
 
-/// What does not fit into a volume that is to be limited is `OUT_OF_RANGE`, and nothing is left of
-/// the attempt.
+/// Data that exceeds the limit of the new volume is refused with `OUT_OF_RANGE`, and the attempt
+/// leaves nothing behind.
 ///
 /// Proves: SN4.
 #[tokio::test]
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
     for_each_served(async |node, served| {
-        // A size that nothing holds, and more in it.
+        // The size is not enforced, so the volume can contain more than its size.
         let source = make_unheld(served).await;
         let target = node.publish(served, &source, "pvc").await;
         assert_eq!(append(&target.join("file"), 12 * MIB), (12 * MIB, None));
@@ -173,8 +174,9 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
     .await;
 }
 
-/// Blocks that are shared are charged to each who shares them, and may all be written anew: a volume
-/// that is nearly full of them, its source and whatever was promised beside them.
+/// Shared blocks are charged to every volume and snapshot that shares them, and all of them may be
+/// overwritten. Here a volume nearly full of shared blocks, its source and a reservation beside
+/// them are all written in full.
 ///
 /// Proves: SN20.
 #[tokio::test]
@@ -184,7 +186,7 @@ async fn what_is_shared_may_all_be_written_anew() {
         let taken = take(served, "taken", &source.id).await;
         let content = of_snapshot(&taken.snapshot_id);
         let restored = make_copy(node, served, "restored", 32 * MIB, content).await;
-        // All that is left is promised to another, who takes it.
+        // The other volume reserves all that is left, and fills it.
         let rest = u64::try_from(served.clients.capacity(&[]).await).unwrap();
         let other = served.make("other", rest).await;
         let other = node.publish(served, &other, "other").await;
@@ -199,7 +201,7 @@ async fn what_is_shared_may_all_be_written_anew() {
     .await;
 }
 
-/// A snapshot of a volume that its pod fills meanwhile is promised all that it holds.
+/// A snapshot reserves all of its bytes, although a pod fills its source meanwhile.
 ///
 /// Proves: SN20.
 #[tokio::test(flavor = "multi_thread")]
@@ -224,7 +226,7 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
     .await;
 }
 
-/// A class that requires that sizes are held has copies that are.
+/// The size of a copy is enforced as the class of the copy demands, not as that of its source.
 ///
 /// Proves: SN20.
 #[tokio::test]

@@ -1,10 +1,10 @@
-//! Whether sizes are held is what the kernel says, whatever the mount options say.
+//! The kernel, not the mount options, determines whether sizes are enforced.
 
 use support::disk::{ENFORCING, OTHERS};
 use support::disk_node::{DiskNode, MIB, append};
 use support::{kernel, require};
 
-/// Every way to make and mount a filesystem has the state that the other tests take it to have.
+/// Every way to make and mount a filesystem has the quota state that the other tests assume.
 ///
 /// Proves: S1.
 #[test]
@@ -13,12 +13,13 @@ fn each_variant_is_what_it_is_taken_for() {
     for disk in ENFORCING.into_iter().chain(OTHERS) {
         let node = DiskNode::new(disk);
         let state = kernel::state(node.at());
-        // Beside project quota, ext4 tells of nothing, XFS of all kinds.
+        // Besides project quota, ext4 reports nothing, XFS all kinds.
         assert_eq!(state, disk.state, "{}", disk.name);
     }
 }
 
-/// A volume's context and record say that its size is held exactly where the kernel holds it.
+/// The context and the record of a volume say that its size is enforced exactly where the kernel
+/// enforces it.
 ///
 /// Proves: S1.
 #[tokio::test]

@@ -1,9 +1,9 @@
-//! The pages that say how a filesystem is made and mounted.
+//! The documents that show how to make and mount a filesystem.
 
 use support::manual::assert_enforced;
 use support::require;
 
-/// The documented blocks for XFS and ext4 make filesystems that enforce sizes, also after the node
+/// The documented blocks for XFS and ext4 make filesystems that enforce sizes, even after the node
 /// has mounted them again by /etc/fstab.
 ///
 /// Proves: S5.

@@ -1,4 +1,4 @@
-//! `rootcellar volume enforce`: volumes that were made before their pool could enforce sizes.
+//! `rootcellar volume enforce`, on volumes that were made before their pool could enforce sizes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use support::tree::{Extent, Walked, nasty};
 
 type Pair = (Disk, Disk);
 
-/// A filesystem mounted as it enforces nothing, and then as it does.
+/// Each filesystem, first mounted without enforcement, then with it.
 const PAIRS: [Pair; 2] = [(XFS_PLAIN, XFS), (EXT4_COUNTING, EXT4)];
 
 const SIZE: u64 = 64 * MIB;
@@ -46,7 +46,7 @@ fn fails(output: &Output, says: &[&str]) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A published volume that nothing enforces.
+/// Makes a volume whose size is not enforced, and fills it while it is published.
 async fn unenforced(node: &DiskNode, served: &mut Served, name: &str, fill: impl FnOnce(&Path)) {
     let id = served.make(name, SIZE).await;
     assert_eq!(served.enforcement(name, SIZE).await, "none");
@@ -59,7 +59,7 @@ async fn id_of(served: &mut Served, name: &str) -> String {
     served.make(name, SIZE).await
 }
 
-/// The volume `pvc`, which nothing enforced when it was filled, on a disk that enforces sizes now.
+/// The volume `pvc`, filled while its size was not enforced, on a disk that now enforces sizes.
 async fn moved((before, after): Pair, fill: impl FnOnce(&Path)) -> DiskNode {
     let (mut node, mut served) = DiskNode::served(before).await;
     unenforced(&node, &mut served, "pvc", fill).await;
@@ -188,7 +188,8 @@ async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_un
     }
 }
 
-/// More names than an inode may have, and more files than the size allows.
+/// The volumes have more names per inode than the filesystem allows, or more files than the size
+/// allows.
 ///
 /// Proves: S15.
 #[tokio::test]
@@ -205,7 +206,7 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
             }
         }
     };
-    // ext4 allows 65,000 names.
+    // ext4 allows 65,000 names per inode.
     let node = moved(pair, names(65_000)).await;
     let mut served = node.serve().await;
     let id = id_of(&mut served, "pvc").await;
@@ -229,7 +230,7 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
     served.stop();
 }
 
-/// A driver that was killed in between has left a record with a quota id and a tree without it.
+/// A driver killed in between leaves a record with a quota id and a tree without it.
 ///
 /// Proves: S15.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The ways around a size that docs/limits.md tells of, and what closes them.
+//! The escapes from a size limit that docs/limits.md lists, and their remedies.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use crate::check::{assert_well, follow, look, of};
 use support::disk_node::{MIB, append, for_each_served};
 
-/// The user of a pod, who has no right of root's.
+/// The user of a pod, without any capability.
 const USER: u32 = 1000;
 
-/// Runs a command in a directory as the user of a pod.
+/// Runs a command in a directory as the user of the pod.
 fn as_user(dir: &Path, command: &[&str]) -> Output {
     let user = USER.to_string();
     let mut setpriv = Command::new("setpriv");
@@ -22,7 +22,7 @@ fn as_user(dir: &Path, command: &[&str]) -> Output {
     setpriv.args(command).current_dir(dir).output().unwrap()
 }
 
-/// Makes a file of the user's in a directory of the volume.
+/// Makes a file that the user owns, in a directory of the volume.
 fn own_file(target: &Path, size: u64) {
     fs::create_dir(target.join("dir")).unwrap();
     let file = target.join("dir/own file");
@@ -30,9 +30,9 @@ fn own_file(target: &Path, size: u64) {
     chown(file, Some(USER), Some(USER)).unwrap();
 }
 
-/// The owner of a file gives it another number, its neighbour's or none, and it is charged there and
-/// fills the neighbour's limit; `check` tells whose files are charged where, and what it says
-/// charges them as they should be.
+/// The owner of a file can change its project ID to that of a neighbour or to none. The file is
+/// then charged there and fills the neighbour's limit. `check` reports the owners of such files and
+/// the quota they are charged to. Its remedy corrects the charge.
 ///
 /// Proves: S21, T4.
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
     }
 }
 
-/// From inside a user namespace, where `hostUsers: false` puts a pod, the kernel refuses.
+/// In a user namespace, as `hostUsers: false` gives a pod, the kernel refuses the change.
 ///
 /// Proves: S21.
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
     .await;
 }
 
-/// Who has CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, and is on XFS.
+/// A process with CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, but is on XFS.
 ///
 /// Proves: S21.
 #[tokio::test]

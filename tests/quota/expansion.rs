@@ -1,4 +1,4 @@
-//! Volumes that grow while they are used.
+//! Expansion of volumes in use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +11,8 @@ use support::disk_node::{
 };
 use support::messages::refused;
 
-/// A volume that is full grows without being unpublished, by exactly what was asked, and grows once
-/// when asked twice; a smaller size changes nothing.
+/// A full volume grows while it is published, by exactly the requested size. A repeated request
+/// changes nothing, and a smaller size changes nothing.
 ///
 /// Proves: S8.
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn a_published_volume_grows_and_never_shrinks() {
     .await;
 }
 
-/// A pod that tries again and again to write gets on when its volume grows.
+/// A pod that retries a write succeeds once its volume has grown.
 ///
 /// Proves: S8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,7 +70,7 @@ async fn a_volume_grows_under_its_writer() {
     .await;
 }
 
-/// A growth that the pool has no room for is refused with `OUT_OF_RANGE`, and nothing changes.
+/// An expansion beyond the free space of the pool is refused with `OUT_OF_RANGE`.
 ///
 /// Proves: S8.
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
     .await;
 }
 
-/// What was grown is so after a restart and another mount, and grows on.
+/// An expanded size survives a restart and another mount, and the volume can grow further.
 ///
 /// Proves: S8.
 #[tokio::test]
@@ -122,7 +122,8 @@ async fn a_grown_volume_stays_grown() {
     .await;
 }
 
-/// A volume whose size nothing holds grows too: in its record and in what the pool has promised.
+/// A volume whose size is not enforced grows too: in its record and in the bytes that the pool
+/// reserves.
 ///
 /// Proves: S8.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Limits that hold.
+//! Limits as a pod meets them.
 
 use std::fs::{self, File};
 
@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use support::disk_node::{MIB, append, as_pod, for_each_served, inodes_of, size_shown};
 
-/// A pod gets all of its volume's size and no more, with the errno of its filesystem, and writes on
-/// when it has made room; df shows the size.
+/// A pod can fill its volume to its size and no further, and then gets the errno of the filesystem.
+/// It can write again after it has freed space. df(1) shows the size.
 ///
 /// Proves: S2.
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_volume_holds_its_size_and_no_more() {
     .await;
 }
 
-/// A volume that is full takes nothing from its neighbour, who writes on.
+/// A full volume takes no space from its neighbour, which can still write.
 ///
 /// Proves: S2.
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_full_volume_hinders_no_neighbour() {
     .await;
 }
 
-/// What the pod of a volume makes in directories of its own is charged to the volume too.
+/// Files that a pod makes in its own directories are charged to the volume too.
 ///
 /// Proves: S2.
 #[tokio::test]
@@ -60,7 +60,8 @@ async fn directories_of_the_pod_are_held_too() {
     .await;
 }
 
-/// A pod makes as many files as the inode limit says, its root directory among them.
+/// A pod can make as many files as the inode limit allows; the root directory of the volume counts
+/// too.
 ///
 /// Proves: S2.
 #[tokio::test]

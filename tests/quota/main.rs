@@ -1,6 +1,6 @@
-//! The tests of sizes that project quota holds, on kernels that have it: those of hack/uml.sh.
+//! Tests of project quota. They need a kernel that has it, such as the one of hack/uml.sh.
 #![allow(unreachable_pub, missing_debug_implementations)]
-// That is how a test fails.
+// A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod check;

@@ -1,14 +1,14 @@
-//! Project numbers: those of volumes, those that were, and those of others.
+//! Quota ids: those of volumes, those of reclaimed volumes, and those of others.
 
 use std::fs;
 
 use support::disk_node::{MIB, OURS, append, for_each_filesystem, for_each_served};
 use support::{eventually, kernel, names};
 
-/// Quota ids that are not the driver's: the kubelet's own, and the first and last beside the range.
+/// Quota ids that are not the driver's: the kubelet's own, and the two next to the range.
 const OTHERS: [u32; 4] = [1, 1_048_577, (1 << 30) - 1, 1 << 31];
 
-/// Once a volume is reclaimed nothing is limited or charged under its number.
+/// A reclaim clears the limit and the charge of the volume's quota id.
 ///
 /// Proves: S18.
 #[tokio::test]
@@ -25,14 +25,14 @@ async fn a_reclaimed_volume_leaves_no_limit() {
     .await;
 }
 
-/// Limits of others are neither changed nor cleared by making, deleting and starting.
+/// Creating, deleting and starting neither change nor clear the limits of others.
 ///
 /// Proves: S18.
 #[tokio::test]
 async fn limits_of_others_are_not_touched() {
     for_each_filesystem(async |node| {
         node.serve().await.stop();
-        // One with a file, which is nobody's volume, and others that are limits alone.
+        // The first quota id has a file that is in no volume; the others have limits only.
         let file = node.at().join("file-of-others");
         fs::write(&file, [0x5a; 5000]).unwrap();
         kernel::set_project(&file, OTHERS[1]);
@@ -54,8 +54,8 @@ async fn limits_of_others_are_not_touched() {
     .await;
 }
 
-/// A limit near the start of the driver's range that no record names and nothing is charged to is
-/// cleared when the driver starts; one that something is charged to is left alone.
+/// A start clears a limit near the beginning of the driver's range that no record names and nothing
+/// is charged to. It leaves a limit with a charge alone.
 ///
 /// Proves: S18.
 #[tokio::test]
@@ -80,8 +80,8 @@ async fn leftovers_are_cleared_at_start() {
     .await;
 }
 
-/// Volumes that come and go use the same few quota ids, because XFS never gives the block of one
-/// back.
+/// A new volume takes the quota id of a deleted one, because XFS never frees the block of a quota
+/// id.
 ///
 /// Proves: S18.
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn quota_ids_are_used_again() {
             assert_eq!(node.project("pvc"), OURS.start);
             served.clients.delete(&id).await.unwrap();
             support::wait_for_trash(node.at());
-            // XFS gives space back in the background.
+            // XFS frees space in the background.
             node.wait_free(OURS.start);
         }
         served.stop();
@@ -101,8 +101,8 @@ async fn quota_ids_are_used_again() {
     .await;
 }
 
-/// A pod that charges its files to quota ids the driver would take next hinders nothing: those ids
-/// are passed over, also after a restart, and used once the files are gone.
+/// A pod that charges its files to the next free quota ids hinders nothing. The driver passes over
+/// these ids, even after a restart, and uses them once the files are removed.
 ///
 /// Proves: S18.
 #[tokio::test]
@@ -134,8 +134,8 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
     .await;
 }
 
-/// The directories of the pool itself are charged to nobody, so that what is moved to the trash
-/// stays charged to its volume, and what is made beside it is not.
+/// The pool's own directories have no quota id. An entry moved to the trash therefore stays charged
+/// to its volume, and an entry made beside it is charged to nobody.
 ///
 /// Proves: S18.
 #[tokio::test]

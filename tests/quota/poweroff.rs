@@ -1,5 +1,5 @@
-//! Power-off at every step, as tests/suite/poweroff.rs has it, on filesystems that hold sizes: what
-//! is there afterwards is limited as its record says, and nothing else is.
+//! The power-off tests of tests/suite/poweroff.rs on filesystems that enforce sizes. Afterwards
+//! each volume is limited as its record says, and no other limit exists.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use support::poweroff::operations::OPERATIONS;
 use support::poweroff::scene::Scene;
 use support::{eventually, kernel, names, require};
 
-/// The operations in which limits are set or freed.
+/// The operations that set or free limits.
 const ABOUT_LIMITS: [&str; 13] = [
     "create",
     "create what a killed driver left in staging",
@@ -27,8 +27,8 @@ const ABOUT_LIMITS: [&str; 13] = [
     "reclaim a snapshot",
 ];
 
-/// Asserts that exactly the volumes there are are limited, each as its record says, and that no
-/// more is charged than to them and to the snapshots.
+/// Asserts that every volume is limited as its record says, and that quota ids other than those of
+/// the volumes and snapshots have neither limits nor charges.
 fn limits_are_as_recorded(scene: &Scene) {
     let disk = scene.node.path("disk");
     let mut known = Vec::new();
@@ -42,7 +42,8 @@ fn limits_are_as_recorded(scene: &Scene) {
             assert_eq!(record["quota_id"], project, "{}", directory.display());
             assert!(inherits, "{}", directory.display());
             let quota = kernel::quota(&disk, project).unwrap();
-            // Nobody writes into a snapshot. Both filesystems give so small a volume the least.
+            // Nobody writes into a snapshot. Both filesystems give such small volumes the minimum
+            // number of inodes.
             let (size, inodes) = match file {
                 "snapshot.json" => (0, 0),
                 _ => {
@@ -78,8 +79,8 @@ fn lose_power_on(disk: Disk) {
     lose_power(kind, false, operations);
 }
 
-/// Whatever is done when the power fails, on XFS: a volume that is there is limited to the size in
-/// its record, and no limit is left of what is not.
+/// Wherever the power fails, each volume on XFS is limited to the size in its record, and no limit
+/// outlives its volume.
 ///
 /// Proves: D1.
 #[test]
@@ -88,7 +89,7 @@ fn limits_are_those_of_the_records_on_xfs() {
     lose_power_on(XFS);
 }
 
-/// As above, on ext4.
+/// The same on ext4.
 ///
 /// Proves: D1.
 #[test]

@@ -1,4 +1,4 @@
-//! Volumes whose project number cannot be trusted.
+//! Volumes whose quota id cannot be trusted.
 
 use tonic::Code;
 
@@ -6,8 +6,8 @@ use support::disk_node::{MIB, append, for_each_filesystem};
 use support::kernel;
 use support::messages::{publish, refused};
 
-/// A volume whose `data/` does not carry the number of its record is quarantined, and neither that
-/// number's limit nor the one it carries is changed.
+/// A volume whose `data/` has another quota id than its record is quarantined. The limits of both
+/// quota ids stay as they are.
 ///
 /// Proves: S18.
 #[tokio::test]
@@ -52,7 +52,8 @@ async fn a_volume_of_another_number_is_quarantined() {
     .await;
 }
 
-/// Two volumes whose records claim one number are both quarantined, and its limit is not changed.
+/// Two volumes whose records have the same quota id are both quarantined, and its limit stays as it
+/// is.
 ///
 /// Proves: S18.
 #[tokio::test]

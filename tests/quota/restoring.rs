@@ -1,4 +1,4 @@
-//! Limits that somebody changed, and a disk that is mounted without them for a while.
+//! Limits that somebody changed, and a disk that is mounted without enforcement for a while.
 
 use support::disk::{Disk, EXT4, EXT4_COUNTING, XFS, XFS_PLAIN};
 use support::disk_node::{DiskNode, MIB, Served, append, for_each_filesystem};
@@ -7,7 +7,7 @@ use support::require;
 
 const RESTORED: &str = "rootcellar_pool_limits_restored_total";
 
-/// Asserts what the driver tells of limits it has restored.
+/// Asserts the count of restored limits in the metrics, and the warning in the log.
 fn assert_told(served: &Served, restored: u64) {
     assert_eq!(served.metric(RESTORED), restored);
     let log = served.server.log();
@@ -17,8 +17,7 @@ fn assert_told(served: &Served, restored: u64) {
     assert!(has, "{log}");
 }
 
-/// A limit that is lower, higher or gone is as the record says after the next start, and that is
-/// told.
+/// A start restores a limit that was lowered, raised or cleared, and reports that.
 ///
 /// Proves: S10.
 #[tokio::test]
@@ -49,7 +48,7 @@ async fn a_changed_limit_is_restored_at_start() {
     .await;
 }
 
-/// A limit below what is used already is restored as well.
+/// A start restores a limit even below the bytes already used.
 ///
 /// Proves: S10.
 #[tokio::test]
@@ -68,8 +67,8 @@ async fn a_limit_is_restored_whatever_is_used() {
     .await;
 }
 
-/// A pool mounted without limits for a while serves its volumes all the same and says of new ones
-/// that nothing holds them; mounted as before, it holds what it held.
+/// A pool mounted without enforcement for a while still serves its volumes, and reports new ones as
+/// not enforced. Mounted as before, it enforces the sizes again.
 ///
 /// Proves: S10.
 #[tokio::test]

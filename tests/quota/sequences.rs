@@ -1,4 +1,4 @@
-//! Random work: after every step the kernel's limits are those of the volumes that are there.
+//! Random operations: after every step, the kernel's limits are those of the existing volumes.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use support::disk_node::{DiskNode, MIB, OURS, Served, append};
 use support::kernel;
 use support::require;
 
-/// Unless `PROPTEST_CASES` says otherwise.
+/// The number of cases unless `PROPTEST_CASES` is set.
 const CASES: u32 = 5;
 
 #[derive(Debug, Clone)]
 enum Work {
-    /// Makes a volume, or asks for one that is there.
+    /// Makes a volume, or requests an existing one again.
     Make(usize, u64),
-    /// Grows one.
+    /// Grows a volume.
     Grow(usize, u64),
-    /// Writes into one.
+    /// Writes into a volume.
     Write(usize, u64),
-    /// Deletes one, or asks for it once more.
+    /// Deletes a volume, and repeats the request.
     Delete(usize),
     /// Stops the driver and starts another.
     Restart,
@@ -39,7 +39,7 @@ fn work() -> impl Strategy<Value = Work> {
     ]
 }
 
-/// What there should be: the size and id of each volume.
+/// The expected volumes: the size and id of each.
 type Model = BTreeMap<usize, (u64, String)>;
 
 async fn step(node: &DiskNode, served: &mut Served, model: &mut Model, work: &Work) {
@@ -99,8 +99,8 @@ async fn play(node: &DiskNode, sequence: &[Work]) {
     served.stop();
 }
 
-/// Whatever is made, grown, written and deleted, and whenever the driver is started anew: the
-/// kernel limits exactly the volumes that are there, each to the size in its record.
+/// After any sequence of creates, expansions, writes, deletes and restarts, the kernel limits
+/// exactly the existing volumes, each to the size in its record.
 ///
 /// Proves: C2.
 #[test]
@@ -112,7 +112,7 @@ fn limits_are_those_of_the_volumes_after_any_sequence() {
     for disk in ENFORCING {
         let config = Config {
             cases,
-            // Each try takes seconds in the guest, and half a minute if it waits in vain.
+            // A shrink iteration takes seconds in the guest, and half a minute if it waits in vain.
             max_shrink_iters: 8,
             failure_persistence: None,
             ..Config::default()

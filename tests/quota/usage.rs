@@ -1,11 +1,12 @@
-//! What `NodeGetVolumeStats` says.
+//! The statistics of `NodeGetVolumeStats`.
 
 use rootcellar::csi::volume_usage::Unit;
 
 use support::disk::XFS_PLAIN;
 use support::disk_node::{MIB, append, for_each_served, inodes_of, serve_on};
 
-/// Statistics are of the volume: all is its limit, used is what is charged to it.
+/// In the statistics of a volume, the total is its limit, and the used bytes and inodes are those
+/// charged to it.
 ///
 /// Proves: S9.
 #[tokio::test]
@@ -29,7 +30,7 @@ async fn statistics_are_of_the_volume() {
     .await;
 }
 
-/// Where sizes are not held, they are the filesystem's.
+/// Where the size is not enforced, the statistics are those of the filesystem.
 ///
 /// Proves: S9.
 #[tokio::test]

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use crate::loops::{LoopMount, run};
 
-/// A disk to be made. A new one has a filesystem with the defaults, without quota, on 256 MiB, or on
-/// 320 MiB if it is an XFS.
+/// A disk to make. By default it has a filesystem made with the defaults of mkfs and without quota,
+/// on 256 MiB, or on 320 MiB for XFS.
 #[derive(Debug, Clone, Copy)]
 pub struct Disk {
     pub name: &'static str,
@@ -19,21 +19,21 @@ pub struct Disk {
     pub make: &'static [&'static str],
     /// Options of mount.
     pub mount: &'static [&'static str],
-    /// An option it is mounted again with while it is mounted.
+    /// An option to remount it with.
     remount: Option<&'static str>,
     size: u64,
     then: Then,
-    /// The state of project quota as the kernel tells it.
+    /// The state of project quota that the kernel reports.
     pub state: Result<u16, Errno>,
 }
 
-/// The last step of making a disk, once it is mounted.
+/// The last step of making a disk, after the mount.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     Nothing,
-    /// Simple quota is switched on.
+    /// Enables simple quota.
     SimpleQuota,
-    /// Other data is put there.
+    /// Writes a file that does not belong to a pool.
     OtherData,
 }
 
@@ -41,7 +41,7 @@ enum Then {
 const LIMITS: Result<u16, Errno> = Ok(0x30);
 
 impl Disk {
-    /// A filesystem.
+    /// A disk with the defaults of its filesystem.
     pub const fn new(filesystem: &'static str) -> Self {
         Self {
             name: filesystem,
@@ -58,27 +58,27 @@ impl Disk {
         }
     }
 
-    /// Its name in the messages of tests.
+    /// Sets the name in the messages of tests.
     const fn named(mut self, name: &'static str) -> Self {
         self.name = name;
         self
     }
 
-    /// Its size in bytes.
+    /// Sets the size in bytes.
     #[must_use]
     pub const fn sized(mut self, size: u64) -> Self {
         self.size = size;
         self
     }
 
-    /// Made with options of mkfs.
+    /// Sets options of mkfs.
     #[must_use]
     pub const fn made_with(mut self, options: &'static [&'static str]) -> Self {
         self.make = options;
         self
     }
 
-    /// Mounted with options.
+    /// Sets options of mount.
     #[must_use]
     pub const fn mounted_with(mut self, options: &'static [&'static str]) -> Self {
         self.mount = options;
@@ -90,27 +90,27 @@ impl Disk {
         self
     }
 
-    /// The state of project quota that the kernel then tells.
+    /// Sets the state of project quota that the kernel reports.
     const fn has_state(mut self, state: Result<u16, Errno>) -> Self {
         self.state = state;
         self
     }
 
-    /// A btrfs with simple quota.
+    /// Enables simple quota, on a btrfs.
     #[must_use]
     pub const fn with_simple_quota(mut self) -> Self {
         self.then = Then::SimpleQuota;
         self
     }
 
-    /// It holds other data, so that a btrfs stays without quota when a pool is made on it.
+    /// Adds other data, so that making a pool on a btrfs does not enable quota.
     #[must_use]
     pub const fn with_other_data(mut self) -> Self {
         self.then = Then::OtherData;
         self
     }
 
-    /// Whether project quota holds sizes.
+    /// Whether project quota enforces sizes.
     pub fn enforces(&self) -> bool {
         self.state == LIMITS
     }
@@ -123,7 +123,7 @@ impl Disk {
             mkfs.arg("-q").args(self.make).arg(image).output().unwrap()
         };
         let mut made = mkfs();
-        // It looks through all loop devices, and takes one that goes meanwhile for a failure.
+        // mkfs examines all loop devices, and fails if one disappears meanwhile.
         for _ in 0..10 {
             if !String::from_utf8_lossy(&made.stderr).contains("cannot check mount status") {
                 break;
@@ -135,7 +135,7 @@ impl Disk {
         LoopMount::new(image, at)
     }
 
-    /// Makes the image and the filesystem and mounts it at a directory that is made if missing.
+    /// Makes the image and the filesystem, and mounts it at a directory, which is made if missing.
     pub fn make(&self, image: &Path, at: &Path) -> LoopMount {
         let disk = self.format(image, at);
         std::fs::create_dir_all(at).unwrap();
@@ -151,7 +151,7 @@ impl Disk {
         disk
     }
 
-    /// Whether this kernel mounts an image of it.
+    /// Whether this kernel can mount an image of it.
     pub fn can_be_mounted(&self, disk: &LoopMount) -> bool {
         std::fs::create_dir_all(disk.path()).unwrap();
         let options = [&["loop"], self.mount].concat().join(",");
@@ -162,7 +162,7 @@ impl Disk {
         mount.output().unwrap().status.success()
     }
 
-    /// Mounts a disk of the machine that was made so.
+    /// Mounts a disk of the machine that has such a filesystem.
     pub fn mount_device(&self, device: &Path, at: &Path) {
         std::fs::create_dir_all(at).unwrap();
         run(Command::new("mount")
@@ -170,7 +170,7 @@ impl Disk {
             .args([device, at]));
     }
 
-    /// Mounts an image, made so or like it.
+    /// Mounts an image that has such a filesystem.
     pub fn mount(&self, disk: &LoopMount) {
         disk.mount(self.mount);
         if let Some(option) = self.remount {
@@ -181,10 +181,10 @@ impl Disk {
     }
 }
 
-/// The filesystems that pools are made on.
+/// The filesystems that a pool can be on.
 pub const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
-/// An ext4 that can count for project quota.
+/// An ext4 that can account project quota.
 const EXT4_PROJECT: Disk =
     Disk::new("ext4").made_with(&["-O", "quota,project", "-E", "quotatype=prjquota"]);
 
@@ -198,7 +198,7 @@ pub const EXT4: Disk = EXT4_PROJECT
     .mounted_with(&["prjquota"])
     .has_state(LIMITS);
 
-/// Those on which project quota holds sizes.
+/// The disks on which project quota enforces sizes.
 pub const ENFORCING: [Disk; 2] = [XFS, EXT4];
 
 pub const XFS_PLAIN: Disk = Disk::new("xfs").named("xfs plain");
@@ -208,7 +208,7 @@ pub const EXT4_COUNTING: Disk = EXT4_PROJECT
     .named("ext4 features without the option")
     .has_state(Ok(0x10));
 
-/// Those that hold none.
+/// The disks on which nothing enforces sizes.
 pub const OTHERS: [Disk; 7] = [
     XFS_PLAIN,
     Disk::new("xfs")

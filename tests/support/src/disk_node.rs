@@ -1,4 +1,4 @@
-//! A node whose one pool is on a disk of some kind, the server that serves it, and its pods.
+//! A node with one pool on a given kind of disk, its server and its pods.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,19 +20,19 @@ use crate::{Node, directory_of, eventually, require};
 
 pub const MIB: u64 = 1 << 20;
 
-/// The project numbers that are the driver's.
+/// The quota ids that belong to the driver.
 pub const OURS: std::ops::Range<u32> = 1 << 30..1 << 31;
 
 /// The node and its disk.
 pub struct DiskNode {
-    /// The image that is mounted, unless it is a disk of the machine.
+    /// The mounted image; `None` if the disk is one of the machine.
     mount: Option<LoopMount>,
     pub disk: Disk,
     node: Node,
     at: PathBuf,
 }
 
-/// The inodes a volume of a size may have.
+/// The inode limit of a volume of this size.
 pub fn inodes_of(filesystem: &str, size: u64) -> u64 {
     let bytes_of_one = if filesystem == "xfs" {
         4 << 10
@@ -43,7 +43,7 @@ pub fn inodes_of(filesystem: &str, size: u64) -> u64 {
 }
 
 impl DiskNode {
-    /// Makes and mounts the disk; there is no pool yet.
+    /// Makes and mounts the disk, without a pool.
     pub fn new(disk: Disk) -> Self {
         eprintln!("{}", disk.name);
         let node = Node::new();
@@ -76,7 +76,7 @@ impl DiskNode {
         }
     }
 
-    /// Where the disk is mounted, which is the pool.
+    /// The mount point of the disk, which is the pool.
     pub fn at(&self) -> &Path {
         &self.at
     }
@@ -96,21 +96,22 @@ impl DiskNode {
         }
     }
 
-    /// Makes the volumes `pvc` and `neighbour` of these sizes; where a pod has each.
+    /// Makes and publishes the volumes `pvc` and `neighbour` of these sizes; returns their targets.
     pub async fn make_neighbours(&self, served: &mut Served, sizes: [u64; 2]) -> [PathBuf; 2] {
         let (_, target) = self.make_published(served, sizes[0]).await;
         let neighbour = served.make("neighbour", sizes[1]).await;
         [target, self.publish(served, &neighbour, "beside").await]
     }
 
-    /// Makes the volume `pvc` of a size and publishes it to a pod: its id, and where the pod has it.
+    /// Makes the volume `pvc` of this size and publishes it to a pod; returns its id and its
+    /// target.
     pub async fn make_published(&self, served: &mut Served, size: u64) -> (String, PathBuf) {
         let id = served.make("pvc", size).await;
         let target = self.publish(served, &id, "pod").await;
         (id, target)
     }
 
-    /// Unmounts the disk and mounts it as another is.
+    /// Unmounts the disk and mounts it with the options of another.
     pub fn mount_as(&mut self, disk: Disk) {
         let mount = self.mount.as_ref().unwrap();
         mount.unmount_soon();
@@ -123,13 +124,13 @@ impl DiskNode {
         directory_of(&self.at().join("volumes"), volume)
     }
 
-    /// What is written down of a volume.
+    /// The record of a volume.
     pub fn record(&self, volume: &str) -> serde_json::Value {
         let record = fs::read(self.directory(volume).join("volume.json")).unwrap();
         serde_json::from_slice(&record).unwrap()
     }
 
-    /// Writes down something else of a volume, as no driver does.
+    /// Overwrites a field in the record of a volume, as no driver does.
     pub fn rewrite(&self, volume: &str, field: &str, value: impl Into<serde_json::Value>) {
         let mut record = self.record(volume);
         record[field] = value.into();
@@ -137,7 +138,7 @@ impl DiskNode {
         fs::write(self.directory(volume).join("volume.json"), text).unwrap();
     }
 
-    /// The project number of a volume, which its record says and its `data/` carries.
+    /// The quota id of a volume, which its record and its `data/` must agree on.
     pub fn project(&self, volume: &str) -> u32 {
         let (project, inherits) = kernel::project(&self.directory(volume).join("data"));
         let written = self.record(volume)["quota_id"].as_u64();
@@ -147,12 +148,13 @@ impl DiskNode {
         project
     }
 
-    /// What is limited and charged for a volume.
+    /// The limits and the charge of a volume.
     pub fn quota(&self, volume: &str) -> Quota {
         kernel::quota(self.at(), self.project(volume)).unwrap()
     }
 
-    /// Asserts that a volume is limited to a size as the rule says, and that its record agrees.
+    /// Asserts that a volume is limited to this size, with the inodes that the size allows, and
+    /// that its record agrees.
     #[track_caller]
     pub fn assert_limited(&self, volume: &str, size: u64) {
         let quota = self.quota(volume);
@@ -166,14 +168,14 @@ impl DiskNode {
         assert_eq!(self.record(volume)["enforcement"], "project", "{volume}");
     }
 
-    /// Waits until nothing is limited or charged under a number.
+    /// Waits until a quota id has neither a limit nor a charge.
     pub fn wait_free(&self, project: u32) {
         eventually("the number is free", || {
             kernel::quota(self.at(), project).is_none_or(|quota| !quota.is_in_use())
         });
     }
 
-    /// The errno of one who finds a volume full.
+    /// The errno of a write into a full volume.
     pub fn full(&self) -> Errno {
         match self.disk.filesystem {
             "xfs" => Errno::NOSPC,
@@ -181,7 +183,7 @@ impl DiskNode {
         }
     }
 
-    /// Publishes a volume to a pod of that name.
+    /// Publishes a volume to a pod of this name; returns the target.
     pub async fn publish(&self, served: &mut Served, id: &str, pod: &str) -> PathBuf {
         let target = self.node.target(pod);
         served.clients.publish(publish(id, &target)).await.unwrap();
@@ -191,7 +193,7 @@ impl DiskNode {
 
 crate::extends!(DiskNode, node: Node);
 
-/// Runs a test on a node of its own for each filesystem on which project quota holds sizes.
+/// Runs a test for each filesystem on which project quota enforces sizes, each time on a new node.
 pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
     require!(project_quota);
     for disk in ENFORCING {
@@ -199,7 +201,7 @@ pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
     }
 }
 
-/// As [`for_each_filesystem`], with a driver that serves the node and stops well afterwards.
+/// As [`for_each_filesystem`], with a driver that serves the node and must stop cleanly afterwards.
 pub async fn for_each_served(test: impl AsyncFn(&DiskNode, &mut Served)) {
     for_each_filesystem(async |node| serve(node, &test).await).await;
 }
@@ -216,7 +218,7 @@ async fn serve(node: DiskNode, test: &impl AsyncFn(&DiskNode, &mut Served)) {
     served.stop();
 }
 
-/// A serving driver.
+/// A running driver.
 pub struct Served {
     pub clients: Clients,
     pub server: Server,
@@ -229,7 +231,7 @@ impl Served {
         self.create(name, size, &[]).await.unwrap().volume_id
     }
 
-    /// Asks for a volume of a class.
+    /// Requests a volume of a class with these parameters.
     pub async fn create(
         &mut self,
         name: &str,
@@ -240,14 +242,14 @@ impl Served {
         self.clients.create(create_with(name, size, class)).await
     }
 
-    /// How the size of a volume is held, as its context says.
+    /// The enforcement of a volume, as its context states it.
     pub async fn enforcement(&mut self, name: &str, size: u64) -> String {
         let request = create(name, size.try_into().unwrap());
         let volume = self.clients.create(request).await.unwrap();
         volume.volume_context["enforcement"].clone()
     }
 
-    /// `NodeExpandVolume`: the size it then has.
+    /// `NodeExpandVolume`; returns the new size.
     pub async fn expand(&mut self, id: &str, at: &Path, size: u64) -> Answer<u64> {
         let request = csi::NodeExpandVolumeRequest {
             volume_id: id.to_owned(),
@@ -262,7 +264,7 @@ impl Served {
         Ok(answer.into_inner().capacity_bytes.try_into().unwrap())
     }
 
-    /// `NodeGetVolumeStats`: all, used and available of bytes or inodes.
+    /// `NodeGetVolumeStats`: total, used and available bytes or inodes.
     pub async fn usage(&mut self, id: &str, at: &Path, unit: Unit) -> [u64; 3] {
         let request = csi::NodeGetVolumeStatsRequest {
             volume_id: id.to_owned(),
@@ -293,7 +295,7 @@ impl Served {
     }
 }
 
-/// Does something as a pod does: without the capability that lets root pass any limit of ext4.
+/// Runs a function as a pod does: without the capability that exempts root from the limits of ext4.
 pub fn as_pod<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let pod = scope.spawn(|| {
@@ -306,8 +308,8 @@ pub fn as_pod<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Appends to a file as a pod does until an error, or until so many bytes are in it; returns how
-/// many were written, and the error.
+/// Appends to a file as a pod does, until an error or until at least `most` bytes are written.
+/// Returns the number of written bytes, and the error.
 pub fn append(file: &Path, most: u64) -> (u64, Option<Errno>) {
     const CHUNK: [u8; 16 << 10] = [0x5a; 16 << 10];
     as_pod(|| {
@@ -332,7 +334,7 @@ pub fn append(file: &Path, most: u64) -> (u64, Option<Errno>) {
     })
 }
 
-/// What df(1) says of a path: the size in bytes and the number of inodes.
+/// The size in bytes and the number of inodes that df(1) shows for a path.
 pub fn size_shown(at: &Path) -> (u64, u64) {
     let shown = rustix::fs::statvfs(at).unwrap();
     (shown.f_blocks * shown.f_frsize, shown.f_files)

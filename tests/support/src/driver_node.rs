@@ -1,4 +1,4 @@
-//! A node whose one pool is on a disk of its own, with a driver in the process of the test.
+//! A node with one pool on its own disk, and a driver in the process of the test.
 
 use std::process::Command;
 
@@ -79,7 +79,7 @@ impl DriverNode {
         text.lines().filter_map(row).collect()
     }
 
-    /// How many entries wait in the trash.
+    /// The number of entries in the trash.
     pub fn trash(&self) -> usize {
         names(&self.node.pool().join(".rootcellar/trash")).len()
     }

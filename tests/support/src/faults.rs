@@ -1,4 +1,4 @@
-//! Plans of faults: a plan is asked before every step of the driver.
+//! Fault plans: functions that the driver calls before every step.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::Fakes;
 
-/// Asks a plan before every step, which may hold the step or fail it.
+/// Calls a plan before every step; the plan may delay the step or fail it.
 struct FaultPlan<F>(F);
 
 impl<F> fmt::Debug for FaultPlan<F> {
@@ -27,7 +27,7 @@ impl<F: Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync> Observer for FaultP
 }
 
 impl Fakes {
-    /// No fakes but a plan that is asked before every step.
+    /// Fakes that differ from the default only by a plan.
     pub fn planned(
         plan: impl Fn(Step, &OsStr) -> Result<(), Errno> + Send + Sync + 'static,
     ) -> Self {
@@ -38,7 +38,7 @@ impl Fakes {
     }
 }
 
-/// Holds each thread that makes a step on an entry of a shut name.
+/// Blocks each thread whose step is on an entry of a shut name.
 #[derive(Default)]
 pub struct Gate {
     shut: Mutex<Vec<(&'static str, bool)>>,
@@ -78,7 +78,7 @@ impl Gate {
     }
 }
 
-/// Opens a gate at the end of a test, or a failed one would wait for the reclaimer for ever.
+/// Opens a gate at the end of a test. Otherwise a failed test would wait for the reclaimer forever.
 pub struct Opened<'a>(pub &'a Gate);
 
 impl Drop for Opened<'_> {

@@ -1,5 +1,5 @@
-//! A filesystem whose daemon never answers, or is dead: what an NFS server or a FUSE daemon of
-//! somebody else leaves behind.
+//! A filesystem whose daemon never answers or is dead, as a failed NFS server or FUSE daemon leaves
+//! it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 
-/// Mounts a filesystem that hangs whoever asks it anything; once the result is dropped it is dead,
-/// and answers everything with an error. Nothing where there is no FUSE.
+/// Mounts a filesystem that blocks every access. Once the returned file is dropped, the filesystem
+/// is dead and fails every access. Returns `None` where FUSE is missing.
 pub fn mount_hanging(at: &Path) -> Option<File> {
     let daemon = File::options()
         .read(true)

@@ -1,5 +1,5 @@
-//! What the kernel says of project quota, asked by other means than the driver's: the generic
-//! commands, where the driver uses those of XFS.
+//! Project quota as the kernel reports it. The tests use the generic commands and the driver those
+//! of XFS, so that each checks the other.
 #![allow(unsafe_code, reason = "no crate knows project quota")]
 
 use std::fs::File;
@@ -18,11 +18,11 @@ const Q_XGETQSTAT: i32 = 0x5805;
 /// The limits of `dqb_valid`.
 const QIF_LIMITS: u32 = 1 | 4;
 
-/// The kernel counts limits in these.
+/// The unit of the kernel's byte limits.
 const UNIT: u64 = 1024;
 
-/// What is limited and charged under one project number; as `struct if_nextdqblk`, of which
-/// `struct if_dqblk` is the beginning.
+/// The limits and the charge of one quota id; as `struct if_nextdqblk`, which begins with `struct
+/// if_dqblk`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 struct Dqblk {
@@ -38,7 +38,7 @@ struct Dqblk {
     id: u32,
 }
 
-/// What is limited and charged under one project number.
+/// The limits and the charge of one quota id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     pub id: u32,
@@ -60,12 +60,12 @@ impl Quota {
         }
     }
 
-    /// Whether anything is limited or charged.
+    /// Whether it has a limit or a charge.
     pub fn is_in_use(&self) -> bool {
         self.is_limited() || self.used != [0, 0]
     }
 
-    /// Whether anything is limited.
+    /// Whether it has a limit.
     pub fn is_limited(&self) -> bool {
         self.bytes != [0, 0] || self.inodes != [0, 0]
     }
@@ -92,8 +92,8 @@ fn quotactl<T>(at: &Path, command: i32, id: u32, argument: &mut T) -> Result<(),
     Err(Errno::from_io_error(&error).unwrap())
 }
 
-/// What project quota does on the filesystem at a path, in the bits of `Q_XGETQSTAT`: 0x10 counts,
-/// 0x20 limits.
+/// The state of project quota on the filesystem at a path, in the bits of `Q_XGETQSTAT`: 0x10 for
+/// accounting, 0x20 for enforcement.
 pub fn state(at: &Path) -> Result<u16, Errno> {
     // `struct fs_quota_stat` has 80 bytes; its flags follow a version, which must be right.
     let mut stat = [0_u16; 128];
@@ -102,7 +102,7 @@ pub fn state(at: &Path) -> Result<u16, Errno> {
     Ok(stat[1])
 }
 
-/// What is limited and charged under a number; nothing if the filesystem never saw it.
+/// The limits and the charge of a quota id; `None` if the filesystem never saw it.
 pub fn quota(at: &Path, id: u32) -> Option<Quota> {
     let mut found = Dqblk::default();
     match quotactl(at, Q_GETQUOTA, id, &mut found) {
@@ -112,7 +112,7 @@ pub fn quota(at: &Path, id: u32) -> Option<Quota> {
     }
 }
 
-/// Every number from one on under which anything is limited or charged.
+/// Every quota id from `first` on that has a limit or a charge.
 pub fn quotas(at: &Path, first: u32) -> Vec<Quota> {
     let mut all = Vec::new();
     let mut next = Some(first);
@@ -129,7 +129,7 @@ pub fn quotas(at: &Path, first: u32) -> Vec<Quota> {
     all
 }
 
-/// Limits what may be charged under a number, hard and soft alike; 0 is no limit.
+/// Sets the limits of a quota id, hard and soft alike; 0 is no limit.
 pub fn limit(at: &Path, id: u32, bytes: u64, inodes: u64) {
     let mut wanted = Dqblk {
         block_hard: bytes / UNIT,
@@ -169,13 +169,13 @@ fn attributes(file: &File) -> Attributes {
     attributes
 }
 
-/// The number a file or directory is charged to, and whether what is made in it inherits that.
+/// The quota id of a file or directory, and whether its new entries inherit it.
 pub fn project(path: &Path) -> (u32, bool) {
     let attributes = attributes(&File::open(path).unwrap());
     (attributes.project, attributes.flags & INHERITS != 0)
 }
 
-/// Charges a file or directory to a number, and what will be made in it.
+/// Charges a file, or a directory and its future entries, to a quota id.
 pub fn set_project(path: &Path, id: u32) {
     let file = File::open(path).unwrap();
     let mut attributes = attributes(&file);
