@@ -57,13 +57,13 @@ use crate::loops::LoopMount;
 /// The name of the node in every test.
 pub const NODE: &str = "test-node";
 
-/// The binary under test: Cargo puts it beside the directory of the test programs.
+/// The path of the binary under test; Cargo puts it beside the directory of the test programs.
 pub fn rootcellar() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(2).unwrap().join("rootcellar")
 }
 
-/// Ends the test, visibly skipped, with the reason; a failure where everything must run.
+/// Ends the test and prints the reason for the skip. Where every test must run, this is a failure.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{
@@ -78,8 +78,8 @@ macro_rules! skip {
     }};
 }
 
-/// Skips the test where the machine lacks something: `require!(loop_devices)`. A value may follow,
-/// which is made only then: `let node = require!(loop_devices, Node::new())`.
+/// Skips the test if the machine does not meet a need: `require!(loop_devices)`. An expression may
+/// follow, which is evaluated only otherwise: `let node = require!(loop_devices, Node::new())`.
 #[macro_export]
 macro_rules! require {
     ($what:ident) => {
@@ -93,7 +93,7 @@ macro_rules! require {
     }};
 }
 
-/// A fixture that has another in a field, and can do all that it can.
+/// Lets a fixture dereference to another one in a field.
 #[macro_export]
 macro_rules! extends {
     ($fixture:ident, $field:ident: $base:ty) => {
@@ -119,7 +119,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Makes them, the pool's empty.
+    /// Makes the directories, all empty.
     pub fn new() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("rootcellar-test-")
@@ -141,7 +141,7 @@ impl Node {
         self.path("pool")
     }
 
-    /// `--pool` for the directory `pool`, on whatever filesystem the machine has.
+    /// `--pool` for the directory `pool`, on the filesystem of the temporary directory.
     pub fn pool_option(&self) -> String {
         format!(
             "default={},init,any-filesystem,reserve=0",
@@ -149,7 +149,7 @@ impl Node {
         )
     }
 
-    /// `--pool` for the directory `pool`, which is a filesystem of its own.
+    /// `--pool` for the directory `pool`, which is a mount point.
     pub fn own_pool_option(&self) -> String {
         format!("default={},init,reserve=0", self.pool().display())
     }
@@ -173,18 +173,19 @@ impl Node {
             kubelet_dir: self.path("kubelet"),
             state_dir: self.path("state"),
             pools: pools.iter().map(parse).collect(),
-            // A child that another test has just forked holds what this one has closed.
+            // A child just forked by another test still has the lock file open that this test has
+            // closed.
             lock_wait: Duration::from_secs(2),
             patience: PATIENCE,
         }
     }
 
-    /// The one pool, loaded, with the fakes given.
+    /// A driver with the one pool, loaded, and these fakes.
     pub fn volumes(&self, fakes: &Fakes) -> Running {
         self.volumes_of(&[self.pool_option()], fakes)
     }
 
-    /// These pools, loaded, with the fakes given.
+    /// A driver with these pools, loaded, and these fakes.
     pub fn volumes_of(&self, pools: &[String], fakes: &Fakes) -> Running {
         let settings = Settings {
             patience: fakes.patience,
@@ -196,7 +197,7 @@ impl Node {
         Running(volumes)
     }
 
-    /// These pools, open, and nothing at work in the background.
+    /// A driver with these pools, open, without background work.
     pub fn opened(&self, pools: &[String], fakes: &Fakes) -> Running {
         let volumes = Volumes::with_seams(self.settings(pools), fakes.seams());
         let running = Running(Arc::new(volumes.unwrap()));
@@ -204,14 +205,14 @@ impl Node {
         running
     }
 
-    /// A target as the kubelet would choose it; its parent is made.
+    /// A target path as the kubelet chooses it; its parent is made.
     pub fn target(&self, pod: &str) -> PathBuf {
         let parent = self.path("kubelet/pods").join(pod);
         std::fs::create_dir_all(&parent).unwrap();
         parent.join("mount")
     }
 
-    /// Waits until all that was deleted from the pool is reclaimed.
+    /// Waits until the trash of the pool is empty.
     pub fn wait_for_trash(&self) {
         wait_for_trash(&self.pool());
     }
@@ -227,7 +228,7 @@ impl Drop for Node {
         if machine::mount_namespace().is_some() {
             return;
         }
-        // What a test leaves mounted would keep its directory from being removed.
+        // A mount that a test leaves behind prevents the removal of its directory.
         let table = rootcellar::mount::MountTable::read().unwrap_or_default();
         let mounts = table.entries.iter().rev().map(|entry| &entry.mount_point);
         for mount in mounts.filter(|mount| mount.starts_with(self.dir.path())) {
@@ -246,7 +247,7 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The directory of a volume or snapshot, by its name, in `volumes/` or `snapshots/` of a pool.
+/// The directory of a volume or snapshot with this name, in `volumes/` or `snapshots/` of a pool.
 pub fn directory_of(home: &Path, name: &str) -> PathBuf {
     let start = format!("{name}-");
     let all = names(home);
@@ -254,13 +255,13 @@ pub fn directory_of(home: &Path, name: &str) -> PathBuf {
     home.join(directory.unwrap_or_else(|| panic!("no {name} in {all:?}")))
 }
 
-/// The seams of a driver under test; they outlive it, as the kernel does.
+/// The seams of a driver under test. They outlive the driver, as the kernel does.
 #[derive(Debug, Clone)]
 pub struct Fakes {
     pub os: Os,
     pub mounter: Arc<dyn Mounter>,
     pub quotas: Arc<dyn Quotas>,
-    /// How long a disk may leave an operation without an answer.
+    /// How long an operation waits for a disk to answer.
     pub patience: Duration,
 }
 
@@ -290,7 +291,7 @@ impl Fakes {
 pub struct Running(pub Arc<Volumes>);
 
 impl Running {
-    /// Looks at every pool, as the server does every few seconds.
+    /// Checks every pool, as the server does every few seconds.
     pub fn check_pools(&self) {
         for pool in self.pools() {
             self.check_pool(pool);
@@ -312,7 +313,8 @@ impl Drop for Running {
     }
 }
 
-/// Waits for something the background brings about; the bound is generous, and never measured.
+/// Waits until a condition holds that background work brings about. The deadline of 30 seconds is
+/// generous and is not a measurement.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -321,13 +323,12 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until all that was deleted from a pool is reclaimed.
+/// Waits until the trash of a pool is empty.
 pub fn wait_for_trash(pool: &Path) {
     let trash = pool.join(".rootcellar/trash");
     eventually("the trash is empty", || names(&trash).is_empty());
 }
 
-/// A name.
 pub fn name(text: &str) -> VolumeName {
     text.parse().unwrap()
 }

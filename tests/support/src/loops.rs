@@ -1,5 +1,5 @@
-//! Filesystems of the tests' own, loop-mounted. They end with the mount namespace of the test
-//! process, so a test killed half-way leaves nothing mounted.
+//! The tests' own loop-mounted filesystems. They end with the mount namespace of the test process,
+//! so an aborted test leaves no mount behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// The filesystem in an image, which is mounted nowhere yet, and where it belongs.
+    /// The filesystem in an image, not mounted yet, and its mount point.
     pub(crate) fn new(image: &Path, at: &Path) -> Self {
         Self {
             at: at.to_owned(),
@@ -31,7 +31,7 @@ impl LoopMount {
 
     /// Mounts a copy of the image in its place, with options.
     pub fn mount_image(&self, image: &Path, options: &[&str]) {
-        // A copy of an XFS has the identity of the original, which may not be gone yet.
+        // A copy of an XFS has the UUID of the original, which may still be mounted.
         let output = Command::new("blkid")
             .args(["-o", "value", "-s", "TYPE"])
             .arg(image)
@@ -48,12 +48,12 @@ impl LoopMount {
             .arg(&self.at));
     }
 
-    /// Unmounts it as an operator would; fails if anything is held open on it.
+    /// Unmounts it as an operator would; fails if a file on it is open.
     pub fn unmount(&self) {
         run(Command::new("umount").arg(&self.at));
     }
 
-    /// Unmounts it once nobody looks at the path, as an operator would who is told that it is busy.
+    /// Unmounts it as an operator would, and retries while it is busy.
     pub fn unmount_soon(&self) {
         super::eventually("the disk can be unmounted", || {
             let output = Command::new("umount").arg(&self.at).output().unwrap();
@@ -66,13 +66,13 @@ impl LoopMount {
         });
     }
 
-    /// `--pool` for the whole disk.
+    /// `--pool` for the complete disk.
     pub fn option(&self) -> String {
         format!("default={},init", self.at.display())
     }
 
-    /// The loop device it is behind; empty once nothing holds the disk, for with its last user a
-    /// loop device goes.
+    /// The loop device of the image. It is empty once the disk has no user, because a loop device
+    /// disappears with its last user.
     pub fn device(&self) -> String {
         let output = Command::new("losetup")
             .args(["--noheadings", "--output", "NAME", "--associated"])
@@ -87,7 +87,7 @@ impl LoopMount {
         &self.image
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.at
     }
@@ -95,12 +95,12 @@ impl LoopMount {
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
-        // Not every test leaves it mounted, and what still is ends with the namespace.
+        // Some tests leave it unmounted, and the end of the namespace removes a mount that remains.
         let _ = Command::new("umount").arg("-l").arg(&self.at).output();
     }
 }
 
-/// A frozen filesystem, which is thawed at the latest when the test ends: those who wait for it
+/// A frozen filesystem, thawed at the latest when the test ends, because processes that wait for it
 /// cannot be killed.
 #[derive(Debug)]
 pub struct Frozen(PathBuf);
@@ -118,7 +118,7 @@ impl Drop for Frozen {
     }
 }
 
-/// Runs a command of the machine and insists on its success.
+/// Runs a command of the machine, which must succeed.
 pub fn run(command: &mut Command) {
     let output = command
         .output()

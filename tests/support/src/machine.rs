@@ -1,5 +1,5 @@
-//! The needs of a test. Each function answers with the reason why there is none, so
-//! that `require!(loop_devices)` can tell it.
+//! The requirements of tests on the machine. Each function returns the reason why the machine does
+//! not meet one, which `require!(loop_devices)` prints.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use crate::Node;
 use crate::disk::{Disk, ENFORCING};
 
-/// A mount namespace of the test's own, in which it may mount.
+/// A mount namespace of the test process, in which it may mount.
 pub fn mount_namespace() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounts need root".into());
     }
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    // Another user's namespace cannot be read, and is then not ours.
+    // The namespace of another user's process cannot be read, and therefore is not ours.
     match (namespace("self"), namespace("1")) {
         (Ok(own), Ok(first)) if own == first => {
             Some("not in a mount namespace of its own; run by `make test`".into())
@@ -23,7 +23,7 @@ pub fn mount_namespace() -> Option<String> {
     }
 }
 
-/// Loop devices, and somewhere to mount them.
+/// Loop devices, and a mount namespace for their mounts.
 pub fn loop_devices() -> Option<String> {
     mount_namespace().or_else(|| {
         let exists = Path::new("/dev/loop-control").try_exists();

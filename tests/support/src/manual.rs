@@ -1,4 +1,4 @@
-//! The blocks of commands in `docs/` that make the filesystem of a pool, run as they stand.
+//! Runs the blocks of commands in `docs/` that make the filesystem of a pool, unchanged.
 
 use std::fs::File;
 use std::path::Path;
@@ -56,8 +56,8 @@ fn blocks(page: &str, mark: &str) -> Vec<Block> {
     found
 }
 
-/// Follows every block for a filesystem on a disk of its own, makes a pool there, and returns which
-/// blocks they were, each with what `check` then says of enforcement.
+/// Runs every block for a filesystem on a disk of its own and makes a pool there. Returns the place
+/// of each block and the enforcement that `check` then reports.
 pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
     let follow_block = |page: &str, block: Block| {
         let node = Node::new();
@@ -68,7 +68,7 @@ pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
         let output = losetup.args(["--find", "--show"]).arg(&image).output();
         let device = String::from_utf8(output.unwrap().stdout).unwrap();
         let device = device.trim();
-        // It goes with its last user, however this process ends.
+        // The device disappears with its last user, however this process ends.
         let _user = File::open(device).unwrap();
         run(Command::new("losetup").args(["--detach", device]));
 
@@ -96,7 +96,7 @@ pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
         .collect()
 }
 
-/// Follows the blocks for a filesystem, which are those of every page that makes one.
+/// Runs the blocks for a filesystem, and asserts that they are those of every page that makes one.
 pub fn assert_enforced(filesystem: &str, by: &str) {
     let expected = [
         "install.md: kubeadm, bare metal",

@@ -1,5 +1,5 @@
-//! Pools on filesystems in memory: nothing but the test changes them, so a test knows to the byte
-//! what is on them, and no step waits for a disk.
+//! Pools on filesystems in memory. Only the test changes them, so it knows the used bytes exactly,
+//! and no step waits for a disk.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::{Node, machine};
 
-/// The size of each filesystem.
+/// The size of each filesystem in bytes.
 pub const SIZE: u64 = 256 << 20;
 
-/// A node with pools of these names, each on a filesystem of its own. Where the test has no mount
-/// namespace of its own they are plain directories of one filesystem.
+/// A node with pools of these names, each on a filesystem of its own. If the test has no mount
+/// namespace of its own, they are plain directories of one filesystem.
 pub struct MemoryNode {
     mounts: Vec<PathBuf>,
     pools: Vec<String>,
@@ -65,7 +65,8 @@ crate::extends!(MemoryNode, dir: Node);
 impl Drop for MemoryNode {
     fn drop(&mut self) {
         for at in &self.mounts {
-            // What a failed test holds open must not keep the directory from being removed.
+            // A lazy unmount, because files that a failed test has open must not prevent the
+            // removal of the directory.
             let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
         }
     }

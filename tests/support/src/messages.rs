@@ -1,4 +1,4 @@
-//! Messages as the provisioner and the kubelet send them, and what every answer must look like.
+//! Messages as the provisioner and the kubelet send them, and the form that every answer must have.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -13,10 +13,9 @@ use tonic::{Code, Status};
 
 use super::server::Clients;
 
-/// What a call answers.
+/// The answer to a call.
 pub type Answer<T = ()> = Result<T, Status>;
 
-/// A map of strings.
 pub fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs
         .iter()
@@ -36,7 +35,7 @@ pub fn capability(mode: Mode, flags: &[&str]) -> csi::VolumeCapability {
     }
 }
 
-/// As [`read_write_once`], on a filesystem that is asked for.
+/// As [`read_write_once`], with a filesystem type.
 pub fn with_fs_type(fs_type: &str) -> csi::VolumeCapability {
     csi::VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume {
@@ -52,7 +51,7 @@ pub fn read_write_once() -> csi::VolumeCapability {
     capability(Mode::SingleNodeMultiWriter, &[])
 }
 
-/// A request for a volume of at least so many bytes.
+/// A request for a volume of at least `bytes` bytes.
 pub fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         name: name.to_owned(),
@@ -87,7 +86,7 @@ pub fn snapshot(name: &str, source: &str) -> csi::CreateSnapshotRequest {
     }
 }
 
-/// What a volume is to be made of: a snapshot.
+/// A snapshot as the source of a volume.
 pub fn of_snapshot(id: &str) -> csi::VolumeContentSource {
     use csi::volume_content_source::{SnapshotSource, Type};
     csi::VolumeContentSource {
@@ -97,7 +96,7 @@ pub fn of_snapshot(id: &str) -> csi::VolumeContentSource {
     }
 }
 
-/// What a volume is to be made of: another volume.
+/// A volume as the source of another.
 pub fn of_volume(id: &str) -> csi::VolumeContentSource {
     use csi::volume_content_source::{Type, VolumeSource};
     csi::VolumeContentSource {
@@ -133,7 +132,7 @@ pub fn publish_with(id: &str, target: &Path, flags: &[&str]) -> csi::NodePublish
     }
 }
 
-/// Asserts that a call was refused with this code, and in words that hold `says`.
+/// Asserts that a call was refused with this code and a message that contains `says`.
 #[track_caller]
 pub fn refused<T: Debug>(case: &str, answer: Answer<T>, code: Code, says: &str) {
     let Err(status) = answer else {
@@ -148,14 +147,14 @@ pub fn refused<T: Debug>(case: &str, answer: Answer<T>, code: Code, says: &str) 
     );
 }
 
-/// Asserts what the specification demands of every error: words, and no details.
+/// Asserts the form that the specification demands of every error: a message, and no details.
 #[track_caller]
 pub fn assert_well_formed(case: &str, status: &Status) {
     assert!(!status.message().is_empty(), "{case}: {status:?}");
     assert!(status.details().is_empty(), "{case}: {status:?}");
 }
 
-/// As [`super::eventually`], where asking takes a call.
+/// As [`super::eventually`], for a condition that needs a call.
 pub async fn soon(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     for _ in 0..3000 {
         if is_so().await {
@@ -187,7 +186,7 @@ impl Clients {
         self.controller.delete_volume(request).await.map(drop)
     }
 
-    /// Asserts that a volume is in use: it is not deleted, in words that hold `says`.
+    /// Asserts that a volume cannot be deleted because it is in use; the message contains `says`.
     pub async fn assert_in_use(&mut self, case: &str, id: &str, says: &str) {
         refused(case, self.delete(id).await, Code::FailedPrecondition, says);
     }
@@ -201,7 +200,7 @@ impl Clients {
         Ok(answer.into_inner().volume.unwrap())
     }
 
-    /// `ValidateVolumeCapabilities`; nothing if they are confirmed, else the reason why not.
+    /// `ValidateVolumeCapabilities`; `None` if they are confirmed, otherwise the reason.
     pub async fn validate(
         &mut self,
         id: &str,
@@ -287,13 +286,13 @@ impl Clients {
         self.node.node_publish_volume(request).await.map(drop)
     }
 
-    /// As [`Clients::publish`] with mount options, which must succeed.
+    /// As [`Clients::publish`] with mount options; must succeed.
     pub async fn publish_as(&mut self, id: &str, target: &Path, flags: &[&str]) {
         let answer = self.publish(publish_with(id, target, flags)).await;
         answer.unwrap();
     }
 
-    /// Waits until the pool is unavailable, whose capacity then is 0.
+    /// Waits until the pool is unavailable and its capacity therefore 0.
     pub async fn wait_unavailable(&mut self) {
         soon("the pool is unavailable", async || {
             self.capacity(&[]).await == 0
@@ -301,7 +300,7 @@ impl Clients {
         .await;
     }
 
-    /// Waits until the pool of a volume is back.
+    /// Waits until the pool of a volume is available again.
     pub async fn wait_back(&mut self, id: &str) {
         soon("the pool is back", async || self.get(id).await.is_ok()).await;
     }
@@ -315,8 +314,8 @@ impl Clients {
         self.node.node_unpublish_volume(request).await.map(drop)
     }
 
-    /// As [`Clients::unpublish`], and again while the mount is busy, as the kubelet does: a process
-    /// that another test begins holds every open file for a moment.
+    /// As [`Clients::unpublish`], repeated while the mount is busy, as the kubelet does. A process
+    /// that another test starts has a copy of every open file for a moment.
     pub async fn unpublish_soon(&mut self, id: &str, target: &Path) {
         soon("the target is unpublished", async || {
             match self.unpublish(id, target).await {

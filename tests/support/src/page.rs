@@ -1,9 +1,9 @@
-//! The driver's page for health and metrics, as a probe reads it.
+//! The driver's HTTP server for health and metrics, as a probe reads it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// An address nobody listens on.
+/// An address without a listener.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -11,7 +11,7 @@ pub fn free_address() -> SocketAddr {
         .unwrap()
 }
 
-/// The code and body of a page, if anybody answers.
+/// The status code and the body of a page; `None` if nothing answers.
 pub fn page(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     write!(

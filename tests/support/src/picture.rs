@@ -1,14 +1,15 @@
-//! A picture of a directory tree, to be compared with a later one.
+//! A picture of a directory tree, for a comparison with a later one.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Everything in a tree: path, and what there is to see of it.
+/// Every path in a tree, with its attributes and content.
 pub type Picture = BTreeMap<PathBuf, String>;
 
-/// Looks at everything below a directory, links not followed, except below the paths left out.
+/// Takes a picture of everything below a directory, except the paths left out. Does not follow
+/// links.
 pub fn picture(dir: &Path, left_out: &[PathBuf]) -> Picture {
     let mut picture = Picture::new();
     let mut todo = vec![dir.to_owned()];
@@ -27,8 +28,8 @@ pub fn picture(dir: &Path, left_out: &[PathBuf]) -> Picture {
     picture
 }
 
-/// As [`picture`], of the directory itself too, with the time of every change: what was made and
-/// removed again has left its mark.
+/// As [`picture`], with the directory itself and the time of every change. An entry that was made
+/// and removed again therefore leaves a trace.
 pub fn with_times(dir: &Path) -> Picture {
     let mut picture = picture(dir, &[]);
     picture.insert(dir.to_owned(), describe(dir));

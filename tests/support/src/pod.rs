@@ -1,5 +1,6 @@
-//! A node whose driver sees its mounts as in the driver's pod: the test plays the host, and the
-//! server has a mount namespace of its own, shaped by what the `DaemonSet` says of each hostPath.
+//! A node whose driver sees its mounts as in the driver's pod. The test plays the host. The server
+//! has a mount namespace of its own, with the mount propagation that the `DaemonSet` sets for each
+//! hostPath.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,10 @@ use super::loops::{LoopMount, run};
 use super::picture::{self, Picture};
 use super::server::{Server, run_by};
 
-/// Runs a command in the pod of the node whose pools are in `$1`: the directory above the pools follows the host
-/// (`HostToContainer`), the kubelet's directory is the host's own (`Bidirectional`), and of the
-/// mounts of other tests, which a container would not have, nothing is left to keep a disk busy.
+/// Runs a command in the pod of the node whose pools are in `$1`. The directory above the pools
+/// follows the host (`HostToContainer`), and the kubelet's directory is the host's own
+/// (`Bidirectional`). The mounts of other tests, which a container would not have, are removed so
+/// that they keep no disk busy.
 const ENTER: &str = r#"
 set -eu
 node=${1%/*} pools=$1
@@ -38,8 +40,8 @@ pub struct PodNode {
 }
 
 impl PodNode {
-    /// Makes the directories; those that the pod has by a hostPath are on shared mounts, as
-    /// everything is where systemd runs.
+    /// Makes the directories. Those that are hostPath volumes of the pod are on shared mounts, as
+    /// all directories are where systemd runs.
     pub fn new() -> Self {
         let node = Self { dir: Node::new() };
         for name in ["pools", "beneath"] {
@@ -57,7 +59,7 @@ impl PodNode {
         node
     }
 
-    /// Where a pool's disk is mounted.
+    /// The mount point of a pool's disk.
     pub fn place(&self, pool: &str) -> PathBuf {
         self.dir.path("pools").join(pool)
     }
@@ -67,18 +69,19 @@ impl PodNode {
         format!("{pool}={}{options}", self.place(pool).display())
     }
 
-    /// A disk with an empty filesystem, mounted nowhere yet, that belongs at a pool's place.
+    /// A disk with an empty filesystem, not mounted yet, for a pool's mount point.
     pub fn disk(&self, pool: &str, filesystem: &'static str) -> LoopMount {
         let image = self.dir.path(&format!("{pool}.image"));
         Disk::new(filesystem).format(&image, &self.place(pool))
     }
 
-    /// What lies under the disks, whether or not they are mounted, with the time of every change.
+    /// A picture of the directories under the disks, mounted or not, with the time of every change.
     pub fn beneath(&self) -> Picture {
         picture::with_times(&self.dir.path("beneath"))
     }
 
-    /// Starts serving in the pod, with the page at an address, and waits until it is ready.
+    /// Starts the server in the pod, with the HTTP server at an address, and waits until it is
+    /// ready.
     pub async fn serve(&self, pools: &[String], page: SocketAddr) -> Server {
         let mut serve = Server::command(&self.dir, pools);
         serve.arg("--http").arg(page.to_string());
@@ -99,8 +102,8 @@ impl PodNode {
 
 crate::extends!(PodNode, dir: Node);
 
-/// How a mount of another process is tied to its peers, as its mount table shows it: `shared`,
-/// `master` or nothing.
+/// The propagation of a mount of another process, as its mount table shows it: `shared`, `master`
+/// or nothing.
 pub fn propagation(process: u32, at: &Path) -> Vec<String> {
     let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap();
     let mut fields = table
