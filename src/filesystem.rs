@@ -27,18 +27,18 @@ pub enum Filesystem {
 
 /// How the trees of a filesystem are best removed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RemovalPolicy {
+pub struct RemovalPolicy {
     /// The threads that remove one tree.
-    pub(crate) threads: usize,
+    pub threads: usize,
     /// Whether the last entries of a directory are removed first.
-    pub(crate) backwards: bool,
+    pub backwards: bool,
     /// Whether a pod can make subvolumes.
-    pub(crate) has_subvolumes: bool,
+    pub has_subvolumes: bool,
 }
 
 impl RemovalPolicy {
     /// One entry after the other.
-    pub(crate) const PLAIN: Self = Self {
+    pub const PLAIN: Self = Self {
         threads: 1,
         backwards: false,
         has_subvolumes: false,
@@ -91,9 +91,13 @@ impl Filesystem {
         !matches!(self, Self::Ext4 | Self::Xfs)
     }
 
-    /// The threads that copy one tree. On btrfs several threads wait for the same nodes of its tree.
+    /// The threads that copy one tree. On btrfs and XFS they only wait for the same locks. Elsewhere
+    /// one reads from the disk while the other writes.
     pub(crate) fn copying_threads(self) -> usize {
-        if self == Self::Btrfs { 1 } else { 2 }
+        match self {
+            Self::Btrfs | Self::Xfs => 1,
+            _ => 2,
+        }
     }
 
     /// How its trees are best removed.

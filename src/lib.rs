@@ -33,6 +33,6 @@ pub mod quota;
 pub mod rpc;
 pub mod server;
 pub mod sys;
-mod tree;
+pub mod tree;
 pub mod types;
 pub mod volume;

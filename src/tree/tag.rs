@@ -1,96 +1,84 @@
-//! Has the kernel charge an existing tree to a quota id.
+//! Charges an existing tree to a quota id.
 //!
 //! The id is an attribute of each file and directory. Symbolic links, FIFOs, sockets and devices
-//! cannot be given one, and the kernel refuses to rename or link them in a tagged directory, so they
-//! are made anew in a scratch directory that has the id.
+//! cannot be given one, and the kernel refuses to rename or link them in a tagged directory. So they
+//! are replaced by new ones from a scratch directory that has the id.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{FileType, Statx};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Inode, Os};
 use crate::quota::Quota;
 
-use super::copy::attributes;
 use super::copy::inode::make_node;
-use super::queue::next_entries;
-use super::weigh::MAX_LEVELS;
+use super::copy::{Source, attributes};
+use super::entries::next_entries;
+use super::walk::walk;
 
-/// The name of a node under construction, in the scratch directory.
+/// The name of a new node in the scratch directory.
 const NODE: &str = "node";
 
-/// A tree that is being tagged, while nobody else uses it.
+/// The messages of failed steps.
+const OPEN: &str = "open a directory to tag";
+const STATUS: &str = "read the status of an entry to tag";
+const CONTINUE: &str = "go on tagging";
+
+/// A tree to tag, while nothing else uses it.
 pub(crate) struct Tagging<'a> {
     pub(crate) os: &'a Os,
     pub(crate) quota: &'a dyn Quota,
-    /// The quota id; none: the tree is charged to nothing again.
+    /// The quota id; `None` removes the id of the tree.
     pub(crate) id: Option<u32>,
-    /// An empty directory that has the id. Without one, links and nodes stay as they are.
+    /// An empty directory that has the id. Without it, links and special files stay unchanged.
     pub(crate) scratch: Option<&'a OwnedFd>,
     /// Called for each entry; an error ends the work.
     pub(crate) watch: &'a dyn Fn() -> Result<(), Errno>,
 }
 
-/// A directory whose entries are being tagged.
-struct Level {
-    dir: OwnedFd,
-    below: Vec<OsString>,
-}
-
-/// The links and nodes of several names that were made anew, by their old inode number, with the
-/// names under which the scratch directory keeps them.
+/// The nodes with several names that were replaced: the old inode number, and the name in the scratch
+/// directory.
 type Linked = BTreeMap<u64, String>;
 
 impl Tagging<'_> {
     /// Tags everything below a directory, and then the directory. It may be repeated.
     pub(crate) fn tag(&self, top: &OwnedFd) -> Result<(), Fault> {
         let mut linked = Linked::new();
-        let top = os::open_source_dir(top, ".").context("open a directory to tag")?;
+        let top = os::open_source_dir(top, ".").context(OPEN)?;
         let mut nodes_of_top = Vec::new();
-        let below = self.enter(&top, &mut nodes_of_top)?;
-        let mut levels = vec![Level { dir: top, below }];
-        loop {
-            let depth = levels.len();
-            let Some(level) = levels.last_mut() else {
-                return Ok(());
-            };
-            let Some(name) = level.below.pop() else {
-                // The top is tagged last: until then any start finds that its charge is not as
-                // recorded.
-                if depth == 1 {
-                    self.renew_all(&level.dir, &nodes_of_top, &mut linked)?;
-                    self.set(&level.dir, true)?;
-                }
-                levels.pop();
-                continue;
-            };
-            if depth >= MAX_LEVELS {
-                return Err(Fault::new("tag so deep a tree", Errno::NAMETOOLONG));
+        let listed = os::open_source_dir(&top, ".").context(OPEN)?;
+        walk(listed, |dir, path| {
+            let dir = dir.map_err(|errno| match errno {
+                Errno::NAMETOOLONG => Fault::new("tag so deep a tree", errno),
+                errno => Fault::new(OPEN, errno),
+            })?;
+            if path.as_os_str().is_empty() {
+                return self.enter(dir, &mut nodes_of_top);
             }
-            let dir = os::open_source_dir(&level.dir, &name).context("open a directory to tag")?;
-            self.set(&dir, true)?;
+            self.set(dir, true)?;
             let mut nodes = Vec::new();
-            let below = self.enter(&dir, &mut nodes)?;
-            self.renew_all(&dir, &nodes, &mut linked)?;
-            levels.push(Level { dir, below });
-        }
+            let below = self.enter(dir, &mut nodes)?;
+            self.renew_all(dir, &nodes, &mut linked)?;
+            Ok(below)
+        })?;
+        // The top is tagged last. Until then a start finds a charge that differs from the record.
+        self.renew_all(&top, &nodes_of_top, &mut linked)?;
+        self.set(&top, true)
     }
 
-    /// Tags the files in a directory; returns the names of its directories, and adds those of its
-    /// links and nodes.
+    /// Tags the files in a directory, adds the names of its links and special files to `nodes`, and
+    /// returns the names of its directories.
     fn enter(&self, dir: &OwnedFd, nodes: &mut Vec<OsString>) -> Result<Vec<OsString>, Fault> {
         let mut below = Vec::new();
         while let Some(entries) = next_entries(dir.as_fd()).context("list a directory to tag")? {
             for entry in entries {
-                (self.watch)().context("go on tagging")?;
-                let name = OsStr::from_bytes(entry.name.to_bytes());
-                let status = os::status_at(dir, name).context("look at an entry to tag")?;
-                match status.file_type {
+                (self.watch)().context(CONTINUE)?;
+                let name = entry.name();
+                match os::status_at(dir, name).context(STATUS)?.file_type {
                     FileType::Directory => below.push(name.to_owned()),
                     FileType::RegularFile => {
                         let file = os::open_protected(dir, name).context("open a file to tag")?;
@@ -112,19 +100,19 @@ impl Tagging<'_> {
                 .context("tag a file")
         };
         match set() {
-            // Of a file that is immutable or append-only: ext4 keeps its attributes as they are.
+            // ext4 refuses this for an immutable or append-only file.
             Err(fault) if fault.errno == Errno::PERM => self.unprotected(file, set),
             tagged => tagged,
         }
     }
 
-    /// Changes a file or directory without the flags that protect it.
+    /// Changes a file or directory while the flags that protect it are cleared.
     fn unprotected(
         &self,
         file: &OwnedFd,
         change: impl FnOnce() -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let before = os::statx(file).context("look at a file to tag")?;
+        let before = os::statx(file).context(STATUS)?;
         let cleared = self.os.clear_flags(file);
         cleared.context("clear the flags of a file")?;
         let changed = change();
@@ -142,18 +130,18 @@ impl Tagging<'_> {
             return Ok(());
         };
         self.unprotected(dir, || {
-            let before = os::statx(dir).context("look at a directory to tag")?;
+            let before = os::statx(dir).context(STATUS)?;
             for name in nodes {
-                (self.watch)().context("go on tagging")?;
+                (self.watch)().context(CONTINUE)?;
                 self.renew(scratch, dir, name, linked)?;
             }
-            let dir = os::open_source_dir(dir, ".").context("open a directory to tag")?;
+            let dir = os::open_source_dir(dir, ".").context(OPEN)?;
             let times = self.os.set_times(&Inode::open(dir), &before);
             times.context("set the times of a directory")
         })
     }
 
-    /// Replaces a link or node by one that has the id.
+    /// Replaces a link or special file by one that has the id.
     fn renew(
         &self,
         scratch: &OwnedFd,
@@ -161,36 +149,35 @@ impl Tagging<'_> {
         name: &OsStr,
         linked: &mut Linked,
     ) -> Result<(), Fault> {
-        let source = Inode::place(dir, name).context("look at an entry to tag")?;
-        let original = os::statx(&source).context("look at an entry to tag")?;
-        let kept = linked.get(&original.stx_ino);
-        let link = kept.map(|kept| self.os.link((scratch, kept.as_str()), (scratch, NODE)));
+        const LINK: &str = "link a node";
+        let source = Inode::place(dir, name).and_then(Source::new);
+        let source = source.context(STATUS)?;
+        let inode = source.status.stx_ino;
+        let retained = linked.get(&inode);
+        let link = retained.map(|name| self.os.link((scratch, name), (scratch, NODE)));
         match link {
-            // An inode can have as many names as its file system allows, and this is one more.
-            None | Some(Err(Errno::MLINK)) => self.make(scratch, &source, &original)?,
-            Some(link) => link.context("link a node")?,
+            // The new node may already have as many names as the filesystem allows.
+            None | Some(Err(Errno::MLINK)) => self.make(scratch, &source)?,
+            Some(link) => link.context(LINK)?,
         }
-        if original.stx_nlink > 1 && kept.is_none() {
-            let kept = format!("linked-{}", original.stx_ino);
-            let link = self.os.link((scratch, NODE), (scratch, kept.as_str()));
-            link.context("link a node")?;
-            linked.insert(original.stx_ino, kept);
+        if source.status.stx_nlink > 1 && retained.is_none() {
+            let name = format!("linked-{inode}");
+            let link = self.os.link((scratch, NODE), (scratch, &name));
+            link.context(LINK)?;
+            linked.insert(inode, name);
         }
         let replaced = self.os.replace((scratch, NODE), (dir, name));
         replaced.context("replace a node")?;
-        // To rename one name of an inode over another does nothing.
+        // A rename between two names of one inode does nothing.
         match self.os.unlink(scratch, NODE) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(Fault::new("remove a node", errno)),
         }
     }
 
-    fn make(&self, scratch: &OwnedFd, source: &Inode, original: &Statx) -> Result<(), Fault> {
-        let made = make_node(self.os, scratch, OsStr::new(NODE), (source, original))?;
-        let Some(target) = made else {
-            return Err(Fault::new("make an entry", Errno::EXIST));
-        };
-        attributes::give(self.os, source, original, &target)?;
-        Ok(())
+    fn make(&self, scratch: &OwnedFd, source: &Source) -> Result<(), Fault> {
+        let made = make_node(self.os, scratch, OsStr::new(NODE), source)?;
+        let target = made.ok_or(Fault::new("make an entry", Errno::EXIST))?;
+        attributes::give(self.os, source, &target).map(|_| ())
     }
 }

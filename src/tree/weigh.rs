@@ -1,11 +1,10 @@
-//! What a tree occupies, each file once however many names it has.
+//! Measures the space and the inodes that a tree occupies.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -13,117 +12,123 @@ use rustix::io::Errno;
 use crate::os::{self, FileId, Status};
 use crate::types::Bytes;
 
-/// How many levels are looked into: each holds a descriptor open.
-pub(super) const MAX_LEVELS: usize = 200;
+use super::entries::next_entries;
+use super::walk::walk;
 
-/// What a tree occupies.
+/// The space and the inodes that a tree occupies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
-    /// In bytes.
     pub(crate) bytes: u64,
-    /// In files and directories.
+    /// The files and directories.
     pub(crate) inodes: u64,
-    /// What could not be looked into: the first error, or that it is too deep.
+    /// The first error that hid a part of the tree; `NAMETOOLONG` if the tree is too deep.
     pub(crate) unseen: Option<Errno>,
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
-    /// The directory it is in.
+    /// The directory of the entry.
     pub(crate) dir: BorrowedFd<'a>,
     pub(crate) name: &'a OsStr,
     pub(crate) status: Status,
-    /// The names of the directories above it.
-    above: &'a [Level],
+    /// The path of the directory below the top.
+    above: &'a Path,
 }
 
 impl Seen<'_> {
-    /// Its path below the top.
+    /// The path of the entry below the top.
     pub(crate) fn path(&self) -> PathBuf {
-        let above = self
-            .above
-            .iter()
-            .skip(1)
-            .map(|level| level.name.as_os_str());
-        above.chain([self.name]).collect()
+        self.above.join(self.name)
     }
 }
 
-/// A directory that is being looked into.
-#[derive(Debug)]
-struct Level {
-    name: OsString,
-    dir: OwnedFd,
-    below: Vec<OsString>,
-}
-
-/// The way to count files of several names.
+/// How files with several names are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkCount {
-    /// Each file once, which takes memory for each.
+    /// Each file once. This takes memory for each.
     Once,
-    /// Each name as its part of the file, which is right if no name is elsewhere.
+    /// Each name as its share of the file. This is exact if no name is outside the tree.
     InParts,
 }
 
-/// Inodes are counted in parts of so many.
-const PARTS: u64 = 1 << 20;
+/// The shares of one inode, so that sums of shares stay exact enough.
+const SHARES: u64 = 1 << 20;
 
-/// A tree that is being weighed.
-struct Walk<'v> {
-    /// From the top to where it is.
-    levels: Vec<Level>,
-    tally: Tally,
-    visit: Visit<'v>,
-}
-
-/// The files that were met.
+/// The entries counted so far.
 struct Tally {
     weight: Weight,
-    /// The files of several names that were met, if each is to count once.
+    /// The files with several names that were counted, if each counts once.
     linked: Option<HashSet<FileId>>,
-    /// The inodes, in [`PARTS`].
-    parts: u64,
+    /// The inodes, in [`SHARES`].
+    shares: u64,
 }
 
-/// Sees an entry; an error ends the walk.
+/// Called for an entry; an error ends the walk.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Seen<'_>) -> Result<(), Errno>;
 
-/// Weighs the tree below a directory, the directory included, and shows everything below it to
-/// `visit`. What changes meanwhile may be seen or not.
+/// Measures the tree of a directory, which is included, and calls `visit` for every entry below it.
+/// Entries that change meanwhile may be missed.
 pub(crate) fn weigh(top: OwnedFd, links: LinkCount, visit: Visit<'_>) -> Result<Weight, Errno> {
-    let mut walk = Walk {
-        levels: Vec::new(),
-        tally: Tally {
-            weight: Weight::default(),
-            linked: (links == LinkCount::Once).then(HashSet::new),
-            parts: 0,
-        },
-        visit,
+    let mut tally = Tally {
+        weight: Weight::default(),
+        linked: (links == LinkCount::Once).then(HashSet::new),
+        shares: 0,
     };
-    walk.tally.add(&os::status(&top)?);
-    walk.enter(top, OsString::new())?;
-    while let Some(level) = walk.levels.last_mut() {
-        let Some(name) = level.below.pop() else {
-            walk.levels.pop();
-            continue;
-        };
-        match os::open_source_dir(&level.dir, &name) {
-            Ok(dir) if walk.levels.len() < MAX_LEVELS => walk.enter(dir, name)?,
-            Ok(_) => walk.tally.weight.miss(Errno::NAMETOOLONG),
-            Err(errno) => walk.tally.weight.miss(errno),
+    tally.add(&os::status(&top)?);
+    walk(top, |dir, path| match dir {
+        Ok(dir) => tally.enter(dir, path, visit),
+        Err(errno) => {
+            tally.miss(errno);
+            Ok(Vec::new())
         }
-    }
-    let inodes = walk.tally.parts.div_ceil(PARTS);
+    })?;
     Ok(Weight {
-        inodes,
-        ..walk.tally.weight
+        inodes: tally.shares.div_ceil(SHARES),
+        ..tally.weight
     })
 }
 
 impl Tally {
-    /// Adds a file; false if it was met before under another name.
+    /// Counts the entries of a directory; the names of the directories among them.
+    fn enter(
+        &mut self,
+        dir: &OwnedFd,
+        above: &Path,
+        visit: Visit<'_>,
+    ) -> Result<Vec<OsString>, Errno> {
+        let dir = dir.as_fd();
+        let mut below = Vec::new();
+        while let Some(entries) = next_entries(dir).unwrap_or_else(|errno| {
+            self.miss(errno);
+            None
+        }) {
+            for entry in entries {
+                let name = entry.name();
+                let status = match os::status_at(dir, name) {
+                    Ok(status) => status,
+                    Err(errno) => {
+                        self.miss(errno);
+                        continue;
+                    }
+                };
+                if self.add(&status) {
+                    visit(&Seen {
+                        dir,
+                        name,
+                        status,
+                        above,
+                    })?;
+                }
+                if status.file_type == FileType::Directory {
+                    below.push(name.to_owned());
+                }
+            }
+        }
+        Ok(below)
+    }
+
+    /// Counts a file; false if it was counted under another name.
     fn add(&mut self, status: &Status) -> bool {
         let mut names: u64 = 1;
         if status.file_type != FileType::Directory && status.links > 1 {
@@ -138,58 +143,15 @@ impl Tally {
         }
         let bytes = &mut self.weight.bytes;
         *bytes = bytes.saturating_add(status.allocated / names);
-        self.parts = self.parts.saturating_add(PARTS / names);
+        self.shares = self.shares.saturating_add(SHARES / names);
         true
     }
-}
 
-impl Walk<'_> {
-    /// Counts what is in a directory, and notes which directories are to be entered.
-    fn enter(&mut self, dir: OwnedFd, name: OsString) -> Result<(), Errno> {
-        let below = Vec::new();
-        self.levels.push(Level { name, dir, below });
-        let Self {
-            levels,
-            tally,
-            visit,
-        } = self;
-        let Some(level) = levels.last() else {
-            return Ok(());
-        };
-        let dir = level.dir.as_fd();
-        let mut below = Vec::new();
-        let mut ended = Ok(());
-        let listed = os::for_each_entry(dir, |name, _| {
-            let name = OsStr::from_bytes(name.to_bytes());
-            let status = match os::status_at(dir, name) {
-                Ok(status) => status,
-                Err(errno) => {
-                    tally.weight.miss(errno);
-                    return Ok(());
-                }
-            };
-            if tally.add(&status) {
-                ended = visit(&Seen {
-                    dir,
-                    name,
-                    status,
-                    above: levels,
-                });
-                ended?;
-            }
-            if status.file_type == FileType::Directory {
-                below.push(name.to_owned());
-            }
-            Ok(())
-        });
-        ended?;
-        if let Err(errno) = listed {
-            tally.weight.miss(errno);
+    /// Notes an error, unless the entry was removed or replaced meanwhile.
+    fn miss(&mut self, errno: Errno) {
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
+            self.weight.unseen.get_or_insert(errno);
         }
-        if let Some(level) = levels.last_mut() {
-            level.below = below;
-        }
-        Ok(())
     }
 }
 
@@ -203,21 +165,13 @@ impl fmt::Display for Weight {
     }
 }
 
-impl Weight {
-    /// What was removed or replaced meanwhile is not missed.
-    fn miss(&mut self, errno: Errno) {
-        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
-            self.unseen.get_or_insert(errno);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::tree::walk::MAX_LEVELS;
 
     fn weighed(top: &std::path::Path) -> (Weight, Vec<PathBuf>) {
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! What an inode has besides its content.
+//! Copies the attributes of an inode: owner, mode, times, extended attributes and flags.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -9,50 +9,48 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Inode, Os};
 
-/// What came of giving attributes.
+use super::{Source, occupied};
+
+/// The result of [`give`].
 #[derive(Debug, Clone, Copy)]
 pub(in crate::tree) struct Given {
-    /// What the copy occupies, in bytes.
+    /// The bytes that the copy occupies.
     pub(in crate::tree) occupied: u64,
-    /// How many attributes it would not take.
+    /// The attributes that the copy does not accept.
     pub(in crate::tree) lost: u64,
 }
 
-/// Gives an inode that has its content all attributes of another, but not its flags, which would
-/// keep the rest from being changed. Most inodes have few, so what is right already is left.
-pub(in crate::tree) fn give(
-    os: &Os,
-    source: &Inode,
-    original: &Statx,
-    target: &Inode,
-) -> Result<Given, Fault> {
-    let before = os::statx(target).context("look at a copy")?;
-    if (before.stx_uid, before.stx_gid) != (original.stx_uid, original.stx_gid) {
-        os.chown(target, original.stx_uid, original.stx_gid)
+/// Gives a copy that has its content all attributes of its source, except the flags, which would
+/// prevent other changes. Most attributes are correct already, and those are not set again.
+pub(in crate::tree) fn give(os: &Os, source: &Source, target: &Inode) -> Result<Given, Fault> {
+    const STATUS: &str = "read the status of a copy";
+    let wanted = &source.status;
+    let before = os::statx(target).context(STATUS)?;
+    if (before.stx_uid, before.stx_gid) != (wanted.stx_uid, wanted.stx_gid) {
+        os.chown(target, wanted.stx_uid, wanted.stx_gid)
             .context("change an owner")?;
     }
-    // After the owner, whose change takes set-user-ID away.
-    let is_link = super::kind_of(original) == FileType::Symlink;
-    if before.stx_mode != original.stx_mode && !is_link {
-        let mode = u32::from(original.stx_mode) & 0o7777;
+    // After the owner, because chown(2) clears set-user-ID.
+    if before.stx_mode != wanted.stx_mode && source.kind() != FileType::Symlink {
+        let mode = u32::from(wanted.stx_mode) & 0o7777;
         os.set_mode(target, mode).context("change a mode")?;
     }
-    let names = source.attributes();
+    let names = source.inode.attributes();
     let names = names.context("list the attributes of an entry")?;
     let mut given = Given {
-        occupied: super::occupied(&before),
+        occupied: occupied(&before),
         lost: 0,
     };
     if !names.is_empty() {
-        given.lost = give_extended(os, source, &names, target)?;
-        // They may have taken blocks.
-        given.occupied = super::occupied(&os::statx(target).context("look at a copy")?);
+        given.lost = give_extended(os, &source.inode, &names, target)?;
+        // Extended attributes may occupy blocks.
+        given.occupied = occupied(&os::statx(target).context(STATUS)?);
     }
-    os.set_times(target, original).context("set times")?;
+    os.set_times(target, wanted).context("set times")?;
     Ok(given)
 }
 
-/// Copies the extended attributes, ACLs and capabilities among them; how many were lost.
+/// Copies the extended attributes, among them ACLs and capabilities; the number of those lost.
 fn give_extended(os: &Os, source: &Inode, names: &[u8], target: &Inode) -> Result<u64, Fault> {
     let mut lost = 0;
     for name in names.split_inclusive(|byte| *byte == 0) {
@@ -64,42 +62,42 @@ fn give_extended(os: &Os, source: &Inode, names: &[u8], target: &Inode) -> Resul
             value => value.context("read an attribute of an entry")?,
         };
         match os.set_attribute(target, name, &value) {
-            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_kept(name) => lost += 1,
+            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_required(name) => lost += 1,
             set => set.context("set an attribute of a copy")?,
         }
     }
     Ok(lost)
 }
 
-/// Whether a copy without this attribute is none. Others belong to the system: a security module may
-/// have its own mind about what a new file is labelled.
-fn is_kept(name: &CStr) -> bool {
-    let kept: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
-    kept.iter().any(|start| name.to_bytes().starts_with(start))
+/// Whether a copy must have this attribute. The others belong to the system: a security module may
+/// label new files by its own rules.
+fn is_required(name: &CStr) -> bool {
+    let required: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
+    let name = name.to_bytes();
+    required.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The inode flags that are kept, as statx(2) tells them without the inode being opened.
-pub(in crate::tree) fn flags(original: &Statx) -> IFlags {
-    let kept = [
+/// The inode flags that are copied, from statx(2), which does not open the inode.
+pub(in crate::tree) fn flags(status: &Statx) -> IFlags {
+    let copied = [
         (StatxAttributes::IMMUTABLE, IFlags::IMMUTABLE),
         (StatxAttributes::APPEND, IFlags::APPEND),
         (StatxAttributes::NODUMP, IFlags::NODUMP),
     ];
     let mut flags = IFlags::empty();
-    // Nothing else can be opened for them.
-    if !matches!(
-        super::kind_of(original),
+    // Flags are set on an open inode, and nothing else is opened.
+    if matches!(
+        FileType::from_raw_mode(status.stx_mode.into()),
         FileType::RegularFile | FileType::Directory
     ) {
-        return flags;
-    }
-    for (attribute, flag) in kept {
-        flags.set(flag, original.stx_attributes.contains(attribute));
+        for (attribute, flag) in copied {
+            flags.set(flag, status.stx_attributes.contains(attribute));
+        }
     }
     flags
 }
 
-/// Sets flags beside those an inode got when it was made; how many were lost.
+/// Sets flags in addition to those that the inode has; the number of flags lost.
 pub(in crate::tree) fn protect(os: &Os, target: impl AsFd, flags: IFlags) -> Result<u64, Fault> {
     if flags.is_empty() {
         return Ok(0);

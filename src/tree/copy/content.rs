@@ -1,4 +1,4 @@
-//! The content of a file.
+//! Copies the content of a file.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::sys;
 use super::fault::{Reason, stopped};
 use super::{Copying, Transfer};
 
-/// How long XFS may hold the lock of a file for each extent whose blocks are to be shared: the
-/// longest that was measured, a tenth of it being usual.
+/// The longest time for which XFS locks a file for each extent that it shares. It is the longest
+/// that was measured; a tenth of it is usual.
 pub(super) const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
 
-/// Smaller files have too few extents to ask for their number.
+/// Files of at most so many bytes have too few extents to count them.
 const WORTH_COUNTING: u64 = 1 << 20;
 
-/// So many bytes are copied before it is asked whether to stop.
+/// The bytes that are copied between two checks whether to stop.
 const PIECE: u64 = 16 << 20;
 
 impl Copying<'_> {
     /// Refuses a file whose writers would have to wait for too long.
     pub(super) fn check_stall(&self, source: &Inode, size: u64) -> Result<(), Reason> {
-        let Some(most) = self.max_stall else {
+        let Some(max) = self.max_stall else {
             return Ok(());
         };
         if self.transfer == Transfer::Copy || size <= WORTH_COUNTING {
             return Ok(());
         }
         let extents = sys::extents(source.as_fd()).context("count the extents of a file")?;
-        if STALL_PER_EXTENT.saturating_mul(extents) > most {
+        if STALL_PER_EXTENT.saturating_mul(extents) > max {
             return Err(Reason::WouldStall { extents });
         }
         Ok(())
     }
 
-    /// Brings the content of a file of this size into an empty one.
+    /// Copies the content of a file of this size into an empty one.
     pub(super) fn transfer(&self, source: &Inode, target: &Inode, size: u64) -> Result<(), Reason> {
         match self.transfer {
             _ if size == 0 => Ok(()),
@@ -53,17 +53,17 @@ impl Copying<'_> {
         }
     }
 
-    /// Copies what is not holes. What a file grows by meanwhile is left, or whoever appends could
-    /// keep the copy from ending.
+    /// Copies the data and leaves the holes, up to this size. A process that appends to the file
+    /// cannot keep the copy from ending.
     fn copy_data(&self, source: &Inode, target: &Inode, size: u64) -> Result<(), Reason> {
         let mut at = 0;
         while at < size {
             let data = match seek(source, SeekFrom::Data(at)) {
-                // Nothing but a hole, or the file is shorter now.
+                // The rest is a hole, or the file is shorter now.
                 Err(Errno::NXIO) => break,
                 data => data.context("find data in a file")?,
             };
-            // What it grew by, after a hole.
+            // The file grew behind a hole.
             if data >= size {
                 break;
             }

@@ -1,6 +1,6 @@
-//! Why a copy was given up.
+//! The reasons why a copy fails.
 
-use std::ffi::CStr;
+use std::ffi::OsStr;
 use std::fmt;
 
 use rustix::io::Errno;
@@ -9,27 +9,27 @@ use crate::fault::Fault;
 
 use super::{Dir, MAX_LEVELS, content};
 
-/// The most characters of a path that are told.
+/// The most characters of a path in a message.
 const MAX_PATH: usize = 200;
 
-/// Why a copy was given up, and where.
+/// A copy that failed, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) struct CopyFault {
-    /// The path below the tree, or its beginning; empty for the tree itself.
+    /// The path below the top, or its beginning; empty for the top itself.
     pub(crate) path: String,
     pub(crate) reason: Reason,
 }
 
-/// Why a copy was given up.
+/// Why a copy failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A step failed; CANCELED when the copy was to stop.
+    /// A step failed; `CANCELED` if the copy was to stop.
     Step(Fault),
-    /// A directory has too many others above it.
+    /// A directory has too many directories above it.
     TooDeep,
-    /// Sharing the blocks of a file would hold up its writers for too long.
+    /// The writers of a file would wait for too long while its blocks are shared.
     WouldStall {
-        /// How many extents the file has.
+        /// The extents of the file.
         extents: u32,
     },
     /// The filesystem does not share the blocks of a file.
@@ -42,11 +42,12 @@ impl From<Fault> for Reason {
     }
 }
 
-impl From<Fault> for CopyFault {
-    fn from(fault: Fault) -> Self {
+/// A fault at the top.
+impl<T: Into<Reason>> From<T> for CopyFault {
+    fn from(reason: T) -> Self {
         Self {
             path: String::new(),
-            reason: fault.into(),
+            reason: reason.into(),
         }
     }
 }
@@ -63,41 +64,38 @@ impl fmt::Display for CopyFault {
             ),
             Reason::WouldStall { extents } => write!(
                 f,
-                "the file {path:?} has {extents} extents, and sharing its blocks may hold up whoever \
-                 writes to it for {:?}, longer than is allowed: rewrite it in one piece, or allow more",
+                "the file {path:?} has {extents} extents, and its writers may have to wait for {:?} \
+                 while its blocks are shared, longer than is allowed: rewrite it in one piece, or \
+                 allow more",
                 content::STALL_PER_EXTENT.saturating_mul(*extents)
             ),
             Reason::NotShareable(errno) => write!(
                 f,
                 "the blocks of the file {path:?} cannot be shared ({errno}): is it in use for swap, or \
-                 set to be kept apart? move it out of the volume"
+                 marked as not to be shared? move it out of the volume"
             ),
         }
     }
 }
 
-/// That the copy was to stop.
+/// The reason of a copy that was to stop.
 pub(super) fn stopped() -> Reason {
     Fault::new("go on: stopped", Errno::CANCELED).into()
 }
 
 /// The path of an entry below the top, or its beginning.
-pub(super) fn path(dir: &Dir, entry: &CStr) -> String {
-    let mut names = vec![entry];
-    let mut at = dir;
-    while let Some(above) = at.parent() {
-        names.push(&at.name);
-        at = above;
+pub(super) fn path(dir: &Dir<'_>, entry: &OsStr) -> String {
+    let mut names = vec![entry.to_string_lossy()];
+    let mut dir = dir;
+    while let Some(parent) = dir.parent {
+        names.push(dir.name.to_string_lossy());
+        dir = parent;
     }
-    let mut path = String::new();
-    for name in names.iter().rev() {
-        if !path.is_empty() {
-            path.push('/');
-        }
-        path.push_str(&name.to_string_lossy());
+    names.reverse();
+    let mut path = names.join("/");
+    if let Some((end, _)) = path.char_indices().nth(MAX_PATH) {
+        path.truncate(end);
+        path.push('…');
     }
-    match path.char_indices().nth(MAX_PATH) {
-        Some((end, _)) => format!("{}…", path.get(..end).unwrap_or_default()),
-        None => path,
-    }
+    path
 }

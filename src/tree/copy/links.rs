@@ -1,49 +1,45 @@
-//! Files of several names. The first copy of each is kept in a directory of its own until the end,
-//! from where the other names are linked, so memory does not grow with them.
+//! Files with several names. A directory retains the first copy of each until the end, and the other
+//! names are linked from there, so memory does not grow with their number.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{IFlags, SeekFrom, Statx, seek};
+use rustix::fs::{IFlags, SeekFrom, seek};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
-use super::super::queue::next_entries;
-use super::attributes;
+use super::super::entries::next_entries;
 use super::fault::{CopyFault, stopped};
-use super::{Copying, Totals};
+use super::{Source, Work, attributes};
 
-/// What tells a file from all others, also from one that got its number after it was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Identifies a file, also among files that had the same inode number at other times.
+#[derive(Debug)]
 pub(super) struct Key {
     device: (u32, u32),
     inode: u64,
     born: (i64, u32),
-    /// The copy gets them last: a protected file takes no other name and loses none.
+    /// The copy gets them last, because a protected file accepts no further name and loses none.
     flags: IFlags,
 }
 
 impl Key {
-    pub(super) fn of(file: &Statx) -> Self {
+    pub(super) fn of(source: &Source) -> Self {
+        let status = &source.status;
         Self {
-            device: (file.stx_dev_major, file.stx_dev_minor),
-            inode: file.stx_ino,
-            born: (file.stx_btime.tv_sec, file.stx_btime.tv_nsec),
-            flags: attributes::flags(file),
+            device: (status.stx_dev_major, status.stx_dev_minor),
+            inode: status.stx_ino,
+            born: (status.stx_btime.tv_sec, status.stx_btime.tv_nsec),
+            flags: source.flags(),
         }
     }
 
-    pub(super) fn flags(&self) -> IFlags {
-        self.flags
-    }
-
-    /// The flags that the name of a kept copy ends in.
+    /// The flags in the name of a retained copy.
     fn flags_in(name: &OsStr) -> IFlags {
         let last = name.as_bytes().rsplit(|byte| *byte == b'-').next();
         let bits = last.and_then(|last| u32::from_str_radix(str::from_utf8(last).ok()?, 16).ok());
@@ -51,16 +47,11 @@ impl Key {
     }
 }
 
-/// The name of the kept copy.
+/// The name of the retained copy.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            device: (major, minor),
-            inode,
-            born: (seconds, nanoseconds),
-            flags,
-        } = self;
-        let flags = flags.bits();
+        let ((major, minor), inode) = (self.device, self.inode);
+        let ((seconds, nanoseconds), flags) = (self.born, self.flags.bits());
         write!(
             f,
             "{major:x}-{minor:x}-{inode:x}-{seconds:x}-{nanoseconds:x}-{flags:x}"
@@ -68,140 +59,111 @@ impl fmt::Display for Key {
     }
 }
 
-/// Whether a name was linked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Linked {
-    /// To a kept copy.
-    Yes,
-    /// To a kept copy, which is kept no longer: it has as many names as a file can have.
-    Last,
-    /// There is no kept copy.
-    No,
-}
-
-/// The copies of files with several names.
+/// The retained copies of files with several names.
 #[derive(Debug)]
 pub(super) struct Links {
-    /// In the copy, so that the same limits hold there and a link can be made.
+    /// It is in the copy, where the same quota applies and a link can be made.
     dir: OwnedFd,
     name: String,
-    /// What is being copied: at most one file for each thread.
-    claimed: Mutex<Vec<Key>>,
-    released: Condvar,
+    /// Held while a file with several names is copied for the first time.
+    first: Mutex<()>,
 }
 
 impl Links {
-    pub(super) fn make(os: &Os, target: &OwnedFd) -> Result<Self, Fault> {
+    pub(super) fn new(os: &Os, target: &OwnedFd) -> Result<Self, Fault> {
         let name = format!(".rootcellar-links-{}", Uuid::new_v4().simple());
         os.mkdir(target, &name, 0o700)
             .context("make a directory for links")?;
         Ok(Self {
             dir: os::open_dir(target, &name).context("open the directory for links")?,
             name,
-            claimed: Mutex::new(Vec::new()),
-            released: Condvar::new(),
+            first: Mutex::new(()),
         })
     }
 
-    /// Waits until nobody else copies the file; nobody does as long as the result lives.
-    pub(super) fn claim(&self, key: Key) -> Claim<'_> {
-        let claimed = self.claimed.lock();
-        let claimed = claimed.unwrap_or_else(PoisonError::into_inner);
-        let mut claimed = self
-            .released
-            .wait_while(claimed, |claimed| claimed.contains(&key))
-            .unwrap_or_else(PoisonError::into_inner);
-        claimed.push(key);
-        Claim { links: self, key }
+    /// Waits until no other thread copies a file for the first time.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Links a name to the kept copy of a file.
+    /// Links a name to the retained copy of a file, and returns the number of flags lost; `None` if
+    /// there is no such copy.
     pub(super) fn link(
         &self,
         os: &Os,
         key: &Key,
         (dir, name): (BorrowedFd<'_>, &OsStr),
-    ) -> Result<Linked, Errno> {
-        let kept = key.to_string();
-        let linked = match os.link((&self.dir, &kept), (dir, name)) {
+    ) -> Result<Option<u64>, Fault> {
+        let retained = key.to_string();
+        let linked = match os.link((&self.dir, &retained), (dir, name)) {
+            // The copy has as many names as a file can have, so it gives up the one here.
             Err(Errno::MLINK) => {
-                let moved = os.rename((&self.dir, &kept), (dir, name));
-                moved.map(|()| Linked::Last)
+                let moved = os.rename((&self.dir, &retained), (dir, name));
+                moved.map(|()| key.flags)
             }
-            linked => linked.map(|()| Linked::Yes),
+            linked => linked.map(|()| IFlags::empty()),
         };
         match linked {
-            Err(Errno::NOENT) => Ok(Linked::No),
-            // A name that moved while its directory was read is met twice.
-            Err(Errno::EXIST) => Ok(Linked::Yes),
-            linked => linked,
+            Err(Errno::NOENT) => Ok(None),
+            // An entry that moved while its directory was read is listed twice.
+            Err(Errno::EXIST) => Ok(Some(0)),
+            linked => {
+                let flags = linked.context("link a file")?;
+                protect(os, (dir, name), flags, || Ok(())).map(Some)
+            }
         }
     }
 
-    /// Keeps a copy for the other names.
-    pub(super) fn keep(
+    /// Retains a copy for the other names.
+    pub(super) fn retain(
         &self,
         os: &Os,
         copy: (BorrowedFd<'_>, &OsStr),
         key: &Key,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Fault> {
         os.link(copy, (&self.dir, key.to_string()))
+            .context("retain a file for its other names")
     }
 
-    /// Sets the flags that were left for the end, and removes what was kept.
-    pub(super) fn dissolve(
-        &self,
-        target: &OwnedFd,
-        copying: &Copying<'_>,
-        totals: &Totals,
-    ) -> Result<(), CopyFault> {
-        let os = copying.os;
+    /// Removes the directory, and sets the flags of each retained copy.
+    pub(super) fn remove(&self, target: &OwnedFd, work: &Work<'_>) -> Result<(), CopyFault> {
+        const LIST: &str = "list the directory for links";
+        let os = work.copying.os;
         loop {
-            // From the beginning each time: a directory that shrinks may pass over entries.
-            seek(&self.dir, SeekFrom::Start(0)).context("list the directory for links")?;
-            let names = next_entries(self.dir.as_fd()).context("list the directory for links")?;
-            let names = names.unwrap_or_default();
-            if names.is_empty() {
+            // From the beginning each time, because reading may skip entries of a directory that
+            // shrinks.
+            seek(&self.dir, SeekFrom::Start(0)).context(LIST)?;
+            let entries = next_entries(self.dir.as_fd()).context(LIST)?;
+            let entries = entries.unwrap_or_default();
+            if entries.is_empty() {
                 break;
             }
-            if copying.watch.stopped() {
-                let path = String::new();
-                let reason = stopped();
-                return Err(CopyFault { path, reason });
+            if work.copying.watch.stopped() {
+                return Err(stopped().into());
             }
-            for name in names {
-                let name = OsStr::from_bytes(name.name.as_bytes());
-                totals.lose(self.release(os, name)?);
+            for entry in entries {
+                let name = entry.name();
+                let unlink = || os.unlink(&self.dir, name).context("remove a link");
+                let flags = Key::flags_in(name);
+                let lost = protect(os, (self.dir.as_fd(), name), flags, unlink)?;
+                work.copied().attributes_lost += lost;
             }
         }
         os.rmdir(target, &self.name)
             .context("remove the directory for links")?;
         Ok(())
     }
-
-    /// Removes one of what was kept, and sets its flags; how many were lost.
-    fn release(&self, os: &Os, name: &OsStr) -> Result<u64, Fault> {
-        let flags = Key::flags_in(name);
-        let file = (!flags.is_empty())
-            .then(|| os::open_source_file(&self.dir, name))
-            .transpose()
-            .context("open a copied file")?;
-        os.unlink(&self.dir, name).context("remove a link")?;
-        file.map_or(Ok(0), |file| attributes::protect(os, file, flags))
-    }
 }
 
-/// The right to copy a file that has several names.
-pub(super) struct Claim<'a> {
-    links: &'a Links,
-    key: Key,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let claimed = self.links.claimed.lock();
-        let mut claimed = claimed.unwrap_or_else(PoisonError::into_inner);
-        claimed.retain(|key| *key != self.key);
-        self.links.released.notify_all();
-    }
+/// Changes the names of a file, then sets its flags; the number of flags lost.
+fn protect(
+    os: &Os,
+    (dir, name): (BorrowedFd<'_>, &OsStr),
+    flags: IFlags,
+    change: impl FnOnce() -> Result<(), Fault>,
+) -> Result<u64, Fault> {
+    let file = (!flags.is_empty()).then(|| os::open_source_file(dir, name));
+    let file = file.transpose().context("open a copied file")?;
+    change()?;
+    file.map_or(Ok(0), |file| attributes::protect(os, file, flags))
 }

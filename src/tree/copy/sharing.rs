@@ -1,4 +1,4 @@
-//! Whether files can share blocks, found out by trying.
+//! Tests whether files can share blocks.
 
 use std::os::fd::OwnedFd;
 
@@ -7,13 +7,13 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
-/// Far more than a filesystem keeps beside a file's name.
+/// More bytes than any filesystem stores in an inode itself.
 const BYTES: usize = 64 << 10;
 
-/// Tries in an empty directory whether files can share blocks, and leaves it empty.
+/// Attempts to share blocks between two files in an empty directory, and removes both.
 pub(crate) fn can_share(os: &Os, dir: &OwnedFd) -> Result<bool, Fault> {
     let (one, other) = ("one", "other");
-    let tried = (|| {
+    let attempt = || {
         let file = os.create(dir, one)?;
         os.write_all(&file, &vec![1; BYTES])?;
         let (source, target) = (os::open_source_file(dir, one)?, os.create(dir, other)?);
@@ -24,12 +24,13 @@ pub(crate) fn can_share(os: &Os, dir: &OwnedFd) -> Result<bool, Fault> {
             }
             Err(errno) => Err(errno),
         }
-    })();
+    };
+    let shared = attempt();
     for name in [one, other] {
         match os.unlink(dir, name) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(Fault::new("remove what was tried", errno)),
+            Err(errno) => return Err(Fault::new("remove a test file", errno)),
         }
     }
-    tried.context("try whether files can share blocks")
+    shared.context("test whether files can share blocks")
 }

@@ -5,8 +5,8 @@ mod failing;
 
 use std::fs;
 use std::path::PathBuf;
-
-use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use support::disk::Disk;
 use support::loops::LoopMount;

@@ -200,39 +200,31 @@ fn what_changed_its_kind_is_left() {
     let (os, count) = (Os::default(), Count::default());
     let copying = copying(&os, Transfer::Copy, &count);
     let work = Work::new(&copying, &open("target")).unwrap();
-    let top = Dir::new(Pair::top(&open("source"), &open("target")).unwrap(), None);
-    std::thread::scope(|scope| {
-        let worker = Worker { work: &work, scope };
-        let names = [
-            "link",
-            "link to a directory",
-            "fifo",
-            "socket",
-            "device",
-            "disk",
-            "none",
-        ];
-        for name in names.iter().chain(&["directory"]) {
-            assert!(
-                worker.find_file(&top, OsStr::new(name)).unwrap().is_none(),
-                "{name}"
-            );
-        }
-        for name in names.iter().chain(&["file"]) {
-            let name = CString::new(*name).unwrap();
-            assert!(
-                worker.make_directory(&top, &name).unwrap().is_none(),
-                "{name:?}"
-            );
-        }
-        for name in ["file", "directory", "none"] {
-            assert!(
-                worker.find_node(&top, OsStr::new(name)).unwrap().is_none(),
-                "{name}"
-            );
-        }
-    });
-    assert_eq!(work.totals.copied().vanished, 8 + 8 + 3);
+    let top = Dir::top(&open("source"), &open("target")).unwrap();
+    let names = [
+        "link",
+        "link to a directory",
+        "fifo",
+        "socket",
+        "device",
+        "disk",
+        "none",
+    ];
+    let finds = |name: &str, is_file| {
+        let found = work.open(&top, OsStr::new(name), is_file);
+        found.unwrap().is_some()
+    };
+    for name in names.iter().chain(&["directory"]) {
+        assert!(!finds(name, true), "{name}");
+    }
+    for name in names.iter().chain(&["file"]) {
+        let made = work.make_directory(&top, OsStr::new(name)).unwrap();
+        assert!(made.is_none(), "{name}");
+    }
+    for name in ["file", "directory", "none"] {
+        assert!(!finds(name, false), "{name}");
+    }
+    assert_eq!(work.copied().vanished, 8 + 8 + 3);
     let left = os::entry_names(top.target.as_fd()).unwrap();
     assert_eq!(left.len(), 1, "the directory for links: {left:?}");
 }
