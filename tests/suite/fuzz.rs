@@ -52,11 +52,11 @@ pub struct Known {
     /// Volumes that no request deletes.
     kept: Vec<Named>,
     /// Volumes that requests may create and delete.
-    prey: Vec<Named>,
+    deletable: Vec<Named>,
     /// Snapshots that no request deletes.
     kept_snapshots: Vec<Named>,
     /// Snapshots that requests may create and delete.
-    prey_snapshots: Vec<Named>,
+    deletable_snapshots: Vec<Named>,
     targets: Vec<String>,
     elsewhere: Vec<String>,
 }
@@ -163,7 +163,7 @@ impl Scene {
             id: runtime.block_on(clients.make(name, 1000)),
         };
         let kept: Vec<Named> = ["kept-1", "kept-2"].map(&mut make).into();
-        let prey = ["prey-1", "prey-2", "prey-3"].map(&mut make).into();
+        let deletable = ["prey-1", "prey-2", "prey-3"].map(&mut make).into();
         for directory in kept_below(&node, "volumes") {
             fs::write(directory.join("data/file"), "kept").unwrap();
         }
@@ -177,9 +177,9 @@ impl Scene {
         };
         let known = Known {
             kept_snapshots: ["kept-1"].map(&mut take).into(),
-            prey_snapshots: ["prey-1", "prey-2"].map(&mut take).into(),
+            deletable_snapshots: ["prey-1", "prey-2"].map(&mut take).into(),
             kept,
-            prey,
+            deletable,
             targets: ["a", "b", "c"]
                 .map(|pod| path(&format!("kubelet/pods/pod/{pod}")))
                 .into(),
@@ -192,7 +192,7 @@ impl Scene {
             .map(path)
             .into(),
         };
-        let before = look(&node);
+        let before = picture_protected(&node);
         Self {
             runtime,
             channel,
@@ -243,7 +243,7 @@ impl Scene {
     fn give_back(&mut self, answer: &[u8]) {
         let made = csi::CreateVolumeResponse::decode(answer).unwrap();
         let id = made.volume.unwrap().volume_id;
-        let mut known = self.known.kept.iter().chain(&self.known.prey);
+        let mut known = self.known.kept.iter().chain(&self.known.deletable);
         if !known.any(|volume| volume.id == id) {
             self.runtime.block_on(self.clients.delete(&id)).unwrap();
         }
@@ -254,7 +254,10 @@ impl Scene {
         let made = csi::CreateSnapshotResponse::decode(answer).unwrap();
         let id = made.snapshot.unwrap().snapshot_id;
         let known = &self.known;
-        let mut known = known.kept_snapshots.iter().chain(&known.prey_snapshots);
+        let mut known = known
+            .kept_snapshots
+            .iter()
+            .chain(&known.deletable_snapshots);
         if !known.any(|snapshot| snapshot.id == id) {
             let deleted = self.clients.delete_snapshot(&id);
             self.runtime.block_on(deleted).unwrap();
@@ -269,7 +272,7 @@ impl Scene {
         let table = MountTable::read().unwrap().entries.into_iter();
         let mounts = table.map(|entry| entry.mount_point);
         let mounts: Vec<PathBuf> = mounts.filter(|path| path.starts_with(&kubelet)).collect();
-        let volumes: Vec<Named> = [&self.known.kept[..], &self.known.prey].concat();
+        let volumes: Vec<Named> = [&self.known.kept[..], &self.known.deletable].concat();
         for target in mounts {
             let mut unpublish = |volume: &Named| {
                 let call = self.clients.unpublish(&volume.id, &target);
@@ -285,7 +288,7 @@ impl Scene {
             let got = self.clients.get_snapshot(&snapshot.id);
             assert!(self.runtime.block_on(got).unwrap().ready_to_use);
         }
-        assert_eq!(look(&self.node), self.before);
+        assert_eq!(picture_protected(&self.node), self.before);
         let log = self.server.log();
         assert!(log.contains("Probe"), "it is the right log");
         assert!(!log.contains("panicked") && !log.contains(SECRET), "{log}");
@@ -302,7 +305,7 @@ fn kept_below(node: &Node, home: &str) -> Vec<PathBuf> {
 }
 
 /// Everything on the node that no request may change.
-fn look(node: &Node) -> Picture {
+fn picture_protected(node: &Node) -> Picture {
     let mut seen = picture(&node.path(""), &[node.pool(), node.path("server.log")]);
     for home in ["volumes", "snapshots"] {
         for directory in kept_below(node, home) {

@@ -30,7 +30,7 @@ impl Scene {
         prepare(&node);
         let server = Server::start(&node).await;
         let clients = server.clients().await;
-        let before = look(&node);
+        let before = picture_outside_pool(&node);
         Self {
             clients,
             server,
@@ -50,7 +50,7 @@ impl Scene {
     /// changed.
     #[track_caller]
     fn assert_untouched(&self, case: &str) {
-        assert_eq!(look(&self.node), self.before, "{case}");
+        assert_eq!(picture_outside_pool(&self.node), self.before, "{case}");
         let log = self.server.log();
         assert!(!log.contains("panicked"), "{case}: {log}");
     }
@@ -86,7 +86,7 @@ fn prepare(node: &Node) {
 }
 
 /// Everything on the node except the pool and the log.
-fn look(node: &Node) -> Picture {
+fn picture_outside_pool(node: &Node) -> Picture {
     picture(&node.path(""), &[node.pool(), node.path("server.log")])
 }
 

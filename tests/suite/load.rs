@@ -56,7 +56,7 @@ pub struct Random(u64);
 
 impl Random {
     /// Seeded from [`SEED`], else at random. The seed is printed, so that a run can be repeated.
-    fn told(test: &str) -> Self {
+    fn seeded(test: &str) -> Self {
         let given = std::env::var(SEED).ok();
         let seed = given.map_or_else(
             || uuid::Uuid::new_v4().as_u64_pair().0,
@@ -312,9 +312,9 @@ impl Report {
         }
     }
 
-    /// Whether a run has completed `at_least` turns and the requested duration.
-    fn is_over(&self, turns: usize, at_least: usize) -> bool {
-        turns >= at_least && soak().is_none_or(|soak| self.began.elapsed() >= soak)
+    /// Whether a run has completed `at_least` iterations and the requested duration.
+    fn is_over(&self, iterations: usize, at_least: usize) -> bool {
+        iterations >= at_least && soak().is_none_or(|soak| self.began.elapsed() >= soak)
     }
 }
 
@@ -338,7 +338,7 @@ async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
 /// Runs the load while the server is ended repeatedly. In the end exactly the acknowledged volumes
 /// exist, and nothing is left after they are deleted.
 async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
-    let mut random = Random::told(test);
+    let mut random = Random::seeded(test);
     let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
     let mut server = fixture.serve().await;
     let before = fixture.capacities(&server).await;
@@ -350,23 +350,23 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
         working.spawn(caller.work(Arc::clone(&stop)));
     }
     let mut report = Report::new(test);
-    let mut turns = 0;
+    let mut iterations = 0;
     // The first calls only create the volumes.
     let enough = 4 * volumes as u64;
-    while !report.is_over(turns, at_least) || tally.answered() < enough {
+    while !report.is_over(iterations, at_least) || tally.answered() < enough {
         moment(&mut random, &tally, &server).await;
         tokio::task::block_in_place(|| fixture.end(server, signal));
         server = fixture.spawn();
-        turns += 1;
+        iterations += 1;
         if let Some(Err(error)) = working.try_join_next() {
             std::panic::resume_unwind(error.into_panic());
         }
-        report.say(|| format!("ended {turns} times, {tally:?}"));
+        report.say(|| format!("ended {iterations} times, {tally:?}"));
     }
     server.wait_ready().await;
     stop.store(true, Ordering::Relaxed);
     let callers = all(working).await;
-    settle(test, &fixture, &server, callers, &tally).await;
+    resolve_and_clear(test, &fixture, &server, callers, &tally).await;
     fixture.assert_empty(&server, &before).await;
     eventually("the descriptors are closed", || {
         ProcessStats::least(server.pid()).descriptors <= fresh.descriptors
@@ -375,7 +375,7 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
 }
 
 /// Resolves every open call, asserts that exactly the known volumes exist, and deletes them.
-async fn settle(
+async fn resolve_and_clear(
     test: &str,
     fixture: &LoadFixture,
     server: &Server,
@@ -435,7 +435,7 @@ const GROWTH: u64 = 256;
 async fn a_server_keeps_nothing_of_a_load_that_is_past() {
     require!(loop_devices);
     let test = "rounds";
-    let mut random = Random::told(test);
+    let mut random = Random::seeded(test);
     let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
     let server = fixture.serve().await;
     let before = fixture.capacities(&server).await;

@@ -33,10 +33,10 @@ const POOLS: [&str; 2] = ["default", "second"];
 const NAMES: [&str; 5] = ["a", "../b", "ü\n", "d d", "a-"];
 const TARGETS: usize = 3;
 /// The bytes that a pool may reserve: all but the slack for the filesystem's own metadata.
-const HOLDS: u64 = SIZE - SIZE / 100;
+const RESERVABLE: u64 = SIZE - SIZE / 100;
 /// The upper bound of the space for records and the marker. Sizes are multiples of 4 MiB, and no
-/// sum of them comes this close below [`HOLDS`].
-const FUZZ: u64 = MIB;
+/// sum of them comes this close below [`RESERVABLE`].
+const TOLERANCE: u64 = MIB;
 
 /// The driver under test and its model.
 struct World {
@@ -206,17 +206,17 @@ impl World {
     /// Skips a pool without reservations. Its capacity depends on the free space, which the
     /// reclaimer changes meanwhile.
     fn probe(&mut self, pool: &str) {
-        if self.model.room(pool) == HOLDS {
+        if self.model.free_space(pool) == RESERVABLE {
             return;
         }
         let class = Class {
             pool: Some(pool.parse().unwrap()),
             ..Class::default()
         };
-        let room = self.driver().capacity(&class, &[]).unwrap().0;
+        let capacity = self.driver().capacity(&class, &[]).unwrap().0;
         let more = CreateRequest {
             class: class.clone(),
-            ..create("probe", room + 1)
+            ..create("probe", capacity + 1)
         };
         let refused = coded(self.driver().create(&more), Operation::CreateVolume);
         assert_eq!(
@@ -226,7 +226,7 @@ impl World {
         );
         let exact = CreateRequest {
             class: class.clone(),
-            ..create("probe", room)
+            ..create("probe", capacity)
         };
         let made = self.driver().create(&exact).expect("exactly the capacity");
         assert_eq!(self.driver().capacity(&class, &[]).unwrap(), Bytes::ZERO);
@@ -270,8 +270,8 @@ impl World {
     }
 
     fn check_capacity(&self, pool: &str, capacity: Bytes) {
-        let room = self.model.room(pool);
-        let within = room.saturating_sub(FUZZ)..=room;
+        let free = self.model.free_space(pool);
+        let within = free.saturating_sub(TOLERANCE)..=free;
         assert!(
             within.contains(&capacity.0),
             "{pool}: {capacity:?} is not in {within:?}"

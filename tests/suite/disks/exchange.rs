@@ -13,7 +13,7 @@ use support::pod::PodNode;
 use support::require;
 
 /// Every file of a disk with its times, read at a mount point outside all pools.
-fn look(image: &Path, aside: &Path) -> Picture {
+fn read_disk(image: &Path, aside: &Path) -> Picture {
     run(Command::new("mount")
         .args(["-o", "loop"])
         .args([image, aside]));
@@ -157,7 +157,7 @@ impl Exchange {
     fn look_at_wrong(&self) -> Vec<Picture> {
         let aside = self.rig.node.path("aside");
         let wrong = self.wrong.iter();
-        wrong.map(|wrong| look(&wrong.image, &aside)).collect()
+        wrong.map(|wrong| read_disk(&wrong.image, &aside)).collect()
     }
 
     /// Unmounts the wrong disks again.

@@ -13,7 +13,7 @@ use support::pod::PodNode;
 use support::require;
 
 /// Longer than any call takes that waits for no disk.
-const PATIENCE: Duration = Duration::from_mins(1);
+const CALLS_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Asserts that calls work that do not write to the hanging disks.
 async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
@@ -55,7 +55,7 @@ async fn a_disk_that_hangs_holds_up_nobody_else() {
     }
     // Without the timeout, a call that hangs with the disk would keep the test from ever thawing
     // it.
-    let others = tokio::time::timeout(PATIENCE, others_go_on(&mut rig, &kept));
+    let others = tokio::time::timeout(CALLS_TIMEOUT, others_go_on(&mut rig, &kept));
     others.await.expect("the other calls end");
     assert!(creates.iter().all(|call| !call.is_finished()));
     assert!(deletes.iter().all(|call| !call.is_finished()));
@@ -117,7 +117,7 @@ async fn calls_beyond_the_limit_of_a_pool_are_refused_at_once() {
         others_go_on(&mut rig, &kept).await;
         assert!(rig.text("/metrics").contains("pool=\"ext4\""));
     };
-    let others = tokio::time::timeout(PATIENCE, others).await;
+    let others = tokio::time::timeout(CALLS_TIMEOUT, others).await;
     others.expect("the other calls end");
     assert_eq!(creates.len(), AT_WORK, "the rest hangs with the disk");
 

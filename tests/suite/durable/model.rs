@@ -252,7 +252,7 @@ impl Model {
         for _ in 0..MOST_WORLDS {
             let mut view = View::default();
             for (path, root) in &self.roots {
-                self.look(*root, path, 0, &mut choices, &mut view);
+                self.visit(*root, path, 0, &mut choices, &mut view);
             }
             view.rename(&self.inodes);
             if complete {
@@ -267,7 +267,14 @@ impl Model {
         panic!("more than {MOST_WORLDS} worlds");
     }
 
-    fn look(&self, index: Index, path: &Path, since: Time, choices: &mut Choices, view: &mut View) {
+    fn visit(
+        &self,
+        index: Index,
+        path: &Path,
+        since: Time,
+        choices: &mut Choices,
+        view: &mut View,
+    ) {
         let inode = &self.inodes[index];
         let access = *choices.choose(&inode.access.possible(since));
         let content = inode.content.as_ref();
@@ -279,7 +286,7 @@ impl Model {
         for (name, history) in &inode.entries {
             if let Some(link) = *choices.choose(&history.possible(since)) {
                 let since = since.max(link.brings);
-                self.look(link.index, &path.join(name), since, choices, view);
+                self.visit(link.index, &path.join(name), since, choices, view);
             }
         }
     }
@@ -321,7 +328,7 @@ impl View {
             .filter(|(path, index)| is_old(path, *index))
             .map(|(path, _)| path.clone())
             .collect();
-        let stays = |path: &Path| !twice.iter().any(|gone| path.starts_with(gone));
+        let stays = |path: &Path| !twice.iter().any(|old| path.starts_with(old));
         self.world.retain(|path, _| stays(path));
         self.places.retain(|(path, _)| stays(path));
     }

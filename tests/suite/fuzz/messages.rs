@@ -53,21 +53,23 @@ fn of_both<T>(one: &[T], other: &[T], what: impl Fn(&T) -> String) -> Vec<String
 }
 
 fn name(known: &Known) -> BoxedStrategy<String> {
-    let ours = of_both(&known.kept, &known.prey, |v| v.name.clone());
+    let ours = of_both(&known.kept, &known.deletable, |v| v.name.clone());
     prop_oneof![4 => one_of(&ours), 2 => "[a-z]{1,8}", 2 => odd()].boxed()
 }
 
 fn id(known: &Known) -> BoxedStrategy<String> {
-    let ours = of_both(&known.kept, &known.prey, |v| v.id.clone());
+    let ours = of_both(&known.kept, &known.deletable, |v| v.id.clone());
     prop_oneof![5 => one_of(&ours), 2 => odd(), 1 => one_of(&ours).prop_map(|id| id.to_uppercase())]
         .boxed()
 }
 
 /// As [`id`], for snapshots.
 fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
-    let ours = of_both(&known.kept_snapshots, &known.prey_snapshots, |snapshot| {
-        snapshot.id.clone()
-    });
+    let ours = of_both(
+        &known.kept_snapshots,
+        &known.deletable_snapshots,
+        |snapshot| snapshot.id.clone(),
+    );
     let foreign = "s1-00000000000040008000000000000000-00000000000050008000000000000000";
     prop_oneof![
         5 => one_of(&ours),
@@ -79,8 +81,8 @@ fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
 }
 
 /// As [`id`], for volumes that may be deleted.
-fn prey(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known.prey.iter().map(|v| v.id.clone()).collect();
+fn deletable(known: &Known) -> BoxedStrategy<String> {
+    let ours: Vec<String> = known.deletable.iter().map(|v| v.id.clone()).collect();
     prop_oneof![5 => one_of(&ours), 2 => odd()].boxed()
 }
 
@@ -239,7 +241,7 @@ pub fn create(known: &Known) -> BoxedStrategy<Vec<u8>> {
 }
 
 pub fn delete(known: &Known) -> BoxedStrategy<Vec<u8>> {
-    let requests = (prey(known), secrets())
+    let requests = (deletable(known), secrets())
         .prop_map(|(volume_id, secrets)| csi::DeleteVolumeRequest { volume_id, secrets });
     bytes(requests)
 }
@@ -265,7 +267,11 @@ pub fn create_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
 }
 
 pub fn delete_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
-    let ours: Vec<String> = known.prey_snapshots.iter().map(|s| s.id.clone()).collect();
+    let ours: Vec<String> = known
+        .deletable_snapshots
+        .iter()
+        .map(|s| s.id.clone())
+        .collect();
     let id = prop_oneof![3 => one_of(&ours), 2 => odd(), 1 => id(known)];
     let requests = (id, secrets()).prop_map(|(snapshot_id, secrets)| csi::DeleteSnapshotRequest {
         snapshot_id,
@@ -406,7 +412,7 @@ pub fn expand(known: &Known) -> BoxedStrategy<Vec<u8>> {
     let range = prop::option::weighted(0.9, range());
     let capability = prop::option::of(capability());
     let requests = (
-        (prey(known), target(known), odd()),
+        (deletable(known), target(known), odd()),
         (range, capability, secrets()),
     )
         .prop_map(|(names, (capacity_range, volume_capability, secrets))| {

@@ -102,13 +102,13 @@ impl Scene {
         ];
         let outcome = TestRunner::new(config(CASES)).run(&contents, |content| {
             fs::write(file, &content).unwrap();
-            let look = || ["a", "b"].map(|pool| picture(&self.node.pool(pool), &[]));
-            let before = look();
+            let pictures = || ["a", "b"].map(|pool| picture(&self.node.pool(pool), &[]));
+            let before = pictures();
             let opened = self.open();
             let content = serde_json::from_slice(&content).unwrap_or_default();
             property(opened.as_deref(), &content);
             drop(opened);
-            assert_eq!(look(), before);
+            assert_eq!(pictures(), before);
             Ok(())
         });
         if let Err(TestError::Fail(reason, content)) = &outcome {

@@ -317,9 +317,10 @@ async fn nothing_is_opened_while_entries_are_swapped() {
         }
         place.clients.unpublish_soon(&id, &target).await;
         place.clients.delete(&id).await.unwrap();
-        let turns = swappers[0].turns();
+        let replacements = swappers[0].replacements();
         eventually("the reclaimer and the swapper meet", || {
-            swappers[0].turns() > turns + 2000 && place.metric("reclaimed_entries_total") != "0"
+            swappers[0].replacements() > replacements + 2000
+                && place.metric("reclaimed_entries_total") != "0"
         });
         drop(swappers);
         eventually("everything is reclaimed", || {

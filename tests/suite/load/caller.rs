@@ -28,7 +28,7 @@ const FILE: &str = "file";
 const SIZES: [i64; 3] = [16 << 10, 32 << 10, 48 << 10];
 
 /// Far longer than any call takes. A call that is never answered is a defect, not slowness.
-const FOR_EVER: Duration = Duration::from_mins(2);
+const CALL_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The pause before a call that cannot be answered now is repeated.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -68,7 +68,7 @@ pub fn clients(socket: &Path) -> Clients {
 
 /// Waits for an answer, and separates errors of the driver from errors of the connection.
 async fn ended<T>(answer: impl Future<Output = Result<T, Status>>) -> Outcome<T> {
-    let answer = tokio::time::timeout(FOR_EVER, answer).await;
+    let answer = tokio::time::timeout(CALL_TIMEOUT, answer).await;
     match answer.expect("a call is answered, or its connection ends") {
         Ok(done) => Outcome::Done(done),
         Err(status) if std::error::Error::source(&status).is_some() => Outcome::Unanswered,
@@ -107,7 +107,7 @@ impl Caller {
     /// Creates all volumes, then changes random ones until `stop` is set.
     pub async fn work(mut self, stop: Arc<AtomicBool>) -> Self {
         for index in 0..self.volumes.len() {
-            while self.volumes[index].may_be_gone() && !stop.load(Ordering::Relaxed) {
+            while self.volumes[index].may_be_absent() && !stop.load(Ordering::Relaxed) {
                 self.create(index).await;
             }
         }
@@ -164,7 +164,7 @@ impl Caller {
     }
 
     /// Counts an answer, and checks it against the expected state.
-    async fn settle<T: std::fmt::Debug>(
+    async fn check_answer<T: std::fmt::Debug>(
         &mut self,
         index: usize,
         call: String,
@@ -174,7 +174,7 @@ impl Caller {
         self.count(index, call, end).await;
         let volume = &mut self.volumes[index];
         let verdict = verdict(volume);
-        volume.hold(verdict);
+        volume.assert_verdict(verdict);
     }
 
     /// A range that may fit the existing volume or not, or that no volume can have.
@@ -200,7 +200,7 @@ impl Caller {
         let range = self.any_range();
         let request = self.create_request(index, range);
         let end = ended(self.clients.create(request)).await;
-        self.settle(index, format!("create {range:?}"), &end, |volume| {
+        self.check_answer(index, format!("create {range:?}"), &end, |volume| {
             volume.created(range, &end)
         })
         .await;
@@ -227,20 +227,20 @@ impl Caller {
             if !matches!(end, Outcome::Refused(Code::Aborted, _)) {
                 let volume = &mut self.volumes[index];
                 let verdict = volume.created(range, &end);
-                volume.hold(verdict);
+                volume.assert_verdict(verdict);
             }
         }
     }
 
     async fn delete(&mut self, index: usize) {
         let end = ended(self.clients.delete(&self.volumes[index].id)).await;
-        self.settle(index, "delete".into(), &end, |volume| volume.deleted(&end))
+        self.check_answer(index, "delete".into(), &end, |volume| volume.deleted(&end))
             .await;
     }
 
     async fn get(&mut self, index: usize) {
         let end = ended(self.clients.get(&self.volumes[index].id)).await;
-        self.settle(index, "get".into(), &end, |volume| volume.got(&end))
+        self.check_answer(index, "get".into(), &end, |volume| volume.got(&end))
             .await;
     }
 
@@ -251,7 +251,7 @@ impl Caller {
             ..publish(&volume.id, &volume.targets[target])
         };
         let end = ended(self.clients.publish(request)).await;
-        self.settle(index, format!("publish at {target}"), &end, |volume| {
+        self.check_answer(index, format!("publish at {target}"), &end, |volume| {
             volume.was_published(target, &end)
         })
         .await;
@@ -268,7 +268,7 @@ impl Caller {
     async fn unpublish(&mut self, index: usize, target: usize) {
         let volume = &self.volumes[index];
         let end = ended(self.clients.unpublish(&volume.id, &volume.targets[target])).await;
-        self.settle(index, format!("unpublish at {target}"), &end, |volume| {
+        self.check_answer(index, format!("unpublish at {target}"), &end, |volume| {
             volume.was_unpublished(target, &end)
         })
         .await;
@@ -286,7 +286,7 @@ impl Caller {
             answer.map(drop)
         })
         .await;
-        self.settle(index, format!("stats at {target}"), &end, |volume| {
+        self.check_answer(index, format!("stats at {target}"), &end, |volume| {
             volume.was_measured(target, &end)
         })
         .await;
@@ -318,7 +318,7 @@ impl Caller {
         }
         for volume in &mut self.volumes {
             let verdict = volume.listed(listed.contains(&volume.id));
-            volume.hold(verdict);
+            volume.assert_verdict(verdict);
         }
     }
 
@@ -349,7 +349,7 @@ impl Caller {
             }
             let volume = &self.volumes[index];
             let open = volume.published.iter().any(|target| !target.is_certain());
-            let is_open = volume.may_be_gone() && volume.may_be_there();
+            let is_open = volume.may_be_absent() && volume.may_exist();
             assert!(!open && !is_open, "still open: {volume:?}");
         }
         self
@@ -363,7 +363,7 @@ impl Caller {
             }
             self.delete(index).await;
             let volume = &self.volumes[index];
-            assert!(!volume.may_be_there(), "not deleted: {volume:?}");
+            assert!(!volume.may_exist(), "not deleted: {volume:?}");
         }
         self
     }
@@ -380,14 +380,14 @@ pub fn read(volume: &mut Volume, dir: &Path) {
     };
     volume.note(format!("read {content:?} at {}", dir.display()));
     let verdict = volume.was_read(&content);
-    volume.hold(verdict);
+    volume.assert_verdict(verdict);
 }
 
 /// All volumes that surely exist, by id.
 pub fn there(callers: &mut [Caller]) -> BTreeMap<String, &mut Volume> {
     let volumes = callers.iter_mut().flat_map(|caller| &mut caller.volumes);
     volumes
-        .filter(|volume| !volume.may_be_gone())
+        .filter(|volume| !volume.may_be_absent())
         .map(|volume| (volume.id.clone(), volume))
         .collect()
 }

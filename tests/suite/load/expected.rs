@@ -107,13 +107,13 @@ impl Volume {
 
     /// Ends the test with the complete history of the volume if a verdict is bad.
     #[track_caller]
-    pub fn hold(&self, verdict: Verdict) {
+    pub fn assert_verdict(&self, verdict: Verdict) {
         if let Err(problem) = verdict {
-            panic!("{problem}\n{}", self.story());
+            panic!("{problem}\n{}", self.description());
         }
     }
 
-    fn story(&self) -> String {
+    fn description(&self) -> String {
         let events: Vec<&str> = self.history.iter().map(String::as_str).collect();
         format!(
             "volume {} ({}) in pool {}: may be {:?}, published {:?}, after\n  {}",
@@ -126,11 +126,11 @@ impl Volume {
         )
     }
 
-    pub fn may_be_there(&self) -> bool {
+    pub fn may_exist(&self) -> bool {
         self.possible.iter().any(Option::is_some)
     }
 
-    pub fn may_be_gone(&self) -> bool {
+    pub fn may_be_absent(&self) -> bool {
         self.possible.contains(&None)
     }
 
@@ -152,7 +152,7 @@ impl Volume {
         if self.is_surely_published() {
             self.possible.remove(&None);
         }
-        if !self.may_be_there() {
+        if !self.may_exist() {
             for target in &mut self.published {
                 target.yes = false;
             }
@@ -164,7 +164,7 @@ impl Volume {
         Ok(())
     }
 
-    fn is_gone(&mut self, from: &str) -> Verdict {
+    fn is_absent(&mut self, from: &str) -> Verdict {
         self.possible.retain(Option::is_none);
         self.conclude(from)
     }
@@ -191,17 +191,17 @@ impl Volume {
             size: range.required_bytes,
             content: String::new(),
         };
-        let has_room = range.required_bytes < super::HUGE;
+        let satisfiable = range.required_bytes < super::HUGE;
         match outcome {
             Outcome::NotNow => Ok(()),
             Outcome::Unanswered => {
-                if self.may_be_gone() && has_room {
+                if self.may_be_absent() && satisfiable {
                     self.possible.insert(Some(fresh));
                 }
                 Ok(())
             }
             Outcome::Done(volume) if volume.volume_id == self.id => {
-                if self.may_be_gone() && has_room {
+                if self.may_be_absent() && satisfiable {
                     self.possible.insert(Some(fresh));
                 }
                 self.possible
@@ -213,7 +213,7 @@ impl Volume {
                     .retain(|state| state.as_ref().is_some_and(|made| !fits(made)));
                 self.conclude(&from)
             }
-            Outcome::Refused(Code::ResourceExhausted, _) if !has_room => self.is_gone(&from),
+            Outcome::Refused(Code::ResourceExhausted, _) if !satisfiable => self.is_absent(&from),
             Outcome::Done(_) | Outcome::Refused(..) => Err(format!("not allowed: {from}")),
         }
     }
@@ -251,7 +251,7 @@ impl Volume {
             Outcome::Done(volume) if volume.volume_id == self.id => {
                 self.has_size(volume.capacity_bytes, &from)
             }
-            Outcome::Refused(Code::NotFound, _) => self.is_gone(&from),
+            Outcome::Refused(Code::NotFound, _) => self.is_absent(&from),
             Outcome::Done(_) | Outcome::Refused(..) => Err(format!("not allowed: {from}")),
         }
     }
@@ -261,7 +261,7 @@ impl Volume {
         if is_listed {
             self.is_there(&from)
         } else {
-            self.is_gone(&from)
+            self.is_absent(&from)
         }
     }
 
@@ -270,7 +270,7 @@ impl Volume {
         match outcome {
             Outcome::NotNow => Ok(()),
             Outcome::Unanswered => {
-                self.published[target].yes |= self.may_be_there();
+                self.published[target].yes |= self.may_exist();
                 Ok(())
             }
             Outcome::Done(()) => {
@@ -278,7 +278,7 @@ impl Volume {
                 self.published[target] = Maybe::YES;
                 Ok(())
             }
-            Outcome::Refused(Code::NotFound, _) => self.is_gone(&from),
+            Outcome::Refused(Code::NotFound, _) => self.is_absent(&from),
             Outcome::Refused(..) => Err(format!("not allowed: {from}")),
         }
     }

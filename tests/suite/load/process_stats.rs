@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 /// The number of samples for one result, and the pause before each.
-const LOOKS: usize = 20;
+const SAMPLES: usize = 20;
 const BETWEEN: Duration = Duration::from_millis(10);
 
 /// `GLIBC_TUNABLES` for a process with all its memory in one heap, where freed memory is really
@@ -44,7 +44,7 @@ impl ProcessStats {
 
     /// The minimum of each value over several samples, because short-lived resources do not count.
     pub fn least(pid: u32) -> Self {
-        let look = |_| {
+        let sample = |_| {
             std::thread::sleep(BETWEEN);
             Self::of(pid)
         };
@@ -53,6 +53,6 @@ impl ProcessStats {
             threads: a.threads.min(b.threads),
             heap: a.heap.min(b.heap),
         };
-        (0..LOOKS).map(look).reduce(least).unwrap()
+        (0..SAMPLES).map(sample).reduce(least).unwrap()
     }
 }

@@ -220,7 +220,7 @@ impl World {
 
     /// Whether a copy retains bytes that are charged to a volume. The limit of the volume is raised
     /// in that case.
-    fn is_kept(&self, volume: &str) -> bool {
+    fn is_retained(&self, volume: &str) -> bool {
         let id = self.volume_id(volume);
         let records = [("volumes", "volume.json"), ("snapshots", "snapshot.json")];
         records.iter().any(|(home, file)| {
@@ -244,25 +244,25 @@ impl World {
         for (volume, (_, content)) in &self.model.volumes {
             let data = self.rig.volume_data(volume);
             let mut file = File::create(data.join("filler")).unwrap();
-            let mut held = content.len() as u64 * MIB;
-            while held < 2 * SIZE && file.write_all(&[1; 16 << 10]).is_ok() {
+            let mut written = content.len() as u64 * MIB;
+            while written < 2 * SIZE && file.write_all(&[1; 16 << 10]).is_ok() {
                 if file.sync_all().is_err() {
                     break;
                 }
-                held += 16 << 10;
+                written += 16 << 10;
             }
             let record = self.rig.volume_data(volume).with_file_name("volume.json");
             let record: serde_json::Value =
                 serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
             let inherited = record["inherited_bytes"].as_u64().unwrap_or_default();
             assert!(
-                held <= SIZE + inherited || self.is_kept(volume),
-                "{volume} holds {held}"
+                written <= SIZE + inherited || self.is_retained(volume),
+                "{volume} holds {written}"
             );
             let least = SIZE - 2 * MIB;
             assert!(
-                held >= least,
-                "{volume} holds no more than {held}, not {least}"
+                written >= least,
+                "{volume} holds no more than {written}, not {least}"
             );
         }
     }

@@ -9,7 +9,7 @@ use rootcellar::mount::{Atime, MountOptions};
 use rootcellar::pool::{AccessMode, Parameters, Sharing};
 use rootcellar::volume::{Capability, Class, CreateRequest};
 
-use super::{HOLDS, POOLS};
+use super::{POOLS, RESERVABLE};
 
 /// The expected state.
 #[derive(Debug, Default)]
@@ -44,9 +44,9 @@ fn other_filesystem(fs_type: Option<&String>) -> bool {
 }
 
 impl Model {
-    pub fn room(&self, pool: &str) -> u64 {
+    pub fn free_space(&self, pool: &str) -> u64 {
         let sizes = self.volumes.values().filter(|made| made.pool == pool);
-        HOLDS - sizes.map(|made| made.size).sum::<u64>()
+        RESERVABLE - sizes.map(|made| made.size).sum::<u64>()
     }
 
     /// The pool for a new volume of a class, if this node can have it.
@@ -99,7 +99,7 @@ impl Model {
         } else {
             limit.map_or(0, |limit| limit.0)
         };
-        if size > self.room(&pool) {
+        if size > self.free_space(&pool) {
             return Err(Code::ResourceExhausted);
         }
         let exclusive = capabilities.iter().all(|c| c.access_mode.is_exclusive());

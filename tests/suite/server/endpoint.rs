@@ -13,7 +13,7 @@ use support::server::{Server, with_umask};
 use support::{Node, eventually};
 
 /// The server's command in a shell with umask 0.
-fn careless(node: &Node) -> Command {
+fn without_umask(node: &Node) -> Command {
     with_umask("0", &Server::command(node, &[]))
 }
 
@@ -26,7 +26,7 @@ fn the_socket_is_private_whenever_it_can_be_reached() {
     for _ in 0..30 {
         let node = Node::new();
         let path = node.path("run/csi.sock");
-        let server = Server::spawn(&node, &mut careless(&node));
+        let server = Server::spawn(&node, &mut without_umask(&node));
         let mut mode = None;
         eventually("it can be reached", || {
             for _ in 0..100_000 {

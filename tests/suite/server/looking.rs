@@ -118,21 +118,21 @@ async fn the_lists_tell_what_pools_hold_and_change_nothing() {
     assert!(row.starts_with("snapshot-1  shop/before  default  3 MiB"));
     assert!(row.ends_with("  claim shop/orders"), "{snapshots}");
 
-    let told = json(&run(&node, &["volume", "list", "--json"]));
-    assert_eq!(told["volumes"].as_array().unwrap().len(), 2);
-    for told in told["volumes"].as_array().unwrap() {
-        let directory = told["directory"].as_str().unwrap();
+    let reported = json(&run(&node, &["volume", "list", "--json"]));
+    assert_eq!(reported["volumes"].as_array().unwrap().len(), 2);
+    for entry in reported["volumes"].as_array().unwrap() {
+        let directory = entry["directory"].as_str().unwrap();
         let record = fs::read(format!("{directory}/volume.json")).unwrap();
         let record: Value = serde_json::from_slice(&record).unwrap();
         for (key, value) in record.as_object().unwrap() {
-            assert_eq!(&told[key], value, "{key}");
+            assert_eq!(&entry[key], value, "{key}");
         }
-        assert_eq!(told["pool"], "default");
+        assert_eq!(entry["pool"], "default");
     }
-    let told = json(&run(&node, &["snapshot", "list", "--json"]));
-    assert_eq!(told["snapshots"][0]["id"], *snapshot);
-    assert_eq!(told["snapshots"][0]["source_volume_id"], *volume);
-    assert_eq!(told["unfinished"], Value::Array(vec![]));
+    let reported = json(&run(&node, &["snapshot", "list", "--json"]));
+    assert_eq!(reported["snapshots"][0]["id"], *snapshot);
+    assert_eq!(reported["snapshots"][0]["source_volume_id"], *volume);
+    assert_eq!(reported["unfinished"], Value::Array(vec![]));
 
     assert_eq!(with_times(&node.pool()), before);
     assert_eq!(server.stop(), Some(0));
@@ -181,11 +181,11 @@ async fn one_is_shown_by_id_or_name() {
         assert!(shown.contains(words), "{words} is not in {shown}");
     }
 
-    let gone = VolumeId::new(
+    let missing = VolumeId::new(
         VolumeId::parse(&volume).unwrap().pool(),
         &"x".parse().unwrap(),
     );
-    for id in ["pvc-3", &gone.to_string(), &snapshot, ""] {
+    for id in ["pvc-3", &missing.to_string(), &snapshot, ""] {
         assert_refused(&show("volume", id), 1, "does not exist");
     }
     assert_refused(&show("snapshot", &volume), 1, "does not exist");
@@ -206,25 +206,28 @@ fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
         running.create(&create(name, 1 << 20)).unwrap();
     }
     drop(running);
-    let gone = format!("--pool=gone={}", node.path("gone").display());
+    let missing = format!("--pool=gone={}", node.path("gone").display());
     let well = format!("--pool={}", node.pool_option());
-    let with_gone = |arguments: &[&str]| run(&node, &[arguments, &[&well, &gone]].concat());
+    let with_missing = |arguments: &[&str]| run(&node, &[arguments, &[&well, &missing]].concat());
 
-    let listed = with_gone(&["volume", "list"]);
+    let listed = with_missing(&["volume", "list"]);
     assert_eq!(listed.status.code(), Some(1));
     let text = String::from_utf8_lossy(&listed.stdout);
     assert_eq!(text.lines().count(), 3, "{text}");
-    let told = String::from_utf8_lossy(&listed.stderr);
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let reported = String::from_utf8_lossy(&listed.stderr);
+    assert_eq!(reported.lines().count(), 1, "{reported}");
     assert!(
-        told.starts_with("rootcellar: pool gone: nothing is at its path"),
-        "{told}"
+        reported.starts_with("rootcellar: pool gone: nothing is at its path"),
+        "{reported}"
     );
-    said(&with_gone(&["volume", "show", "pvc-1"]));
-    let missed = with_gone(&["volume", "show", "pvc-3"]);
+    said(&with_missing(&["volume", "show", "pvc-1"]));
+    let missed = with_missing(&["volume", "show", "pvc-3"]);
     assert_eq!(missed.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&missed.stderr);
-    assert!(told.contains("is in no pool that can be read"), "{told}");
+    let reported = String::from_utf8_lossy(&missed.stderr);
+    assert!(
+        reported.contains("is in no pool that can be read"),
+        "{reported}"
+    );
 
     let volumes = node.pool().join("volumes");
     let directory = node.names("volumes").remove(0);
@@ -232,9 +235,9 @@ fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
     let listed = run(&node, &["volume", "list"]);
     assert_eq!(listed.status.code(), Some(1), "{listed:?}");
     let text = String::from_utf8_lossy(&listed.stdout);
-    let told = format!("quarantined, not touched: volumes/{directory}: volume.json is damaged");
+    let reported = format!("quarantined, not touched: volumes/{directory}: volume.json is damaged");
     assert_eq!(text.lines().count(), 3, "{text}");
-    assert!(text.lines().last().unwrap().contains(&told), "{text}");
+    assert!(text.lines().last().unwrap().contains(&reported), "{text}");
     let name = &directory[..5];
     let shown = run(&node, &["volume", "show", name]);
     assert_refused(&shown, 1, "quarantined, not touched");
@@ -284,17 +287,20 @@ fn a_copy_that_is_being_made_is_listed() {
         ("volume", clone.to_string()),
     ] {
         let text = said(&run(&node, &[what, "list"]));
-        let told = format!(
+        let reported = format!(
             "pool default: being made: {what} {copy}, of volume pvc-1, by copy, since \
              1970-01-01T00:00:00Z: 4123 files and directories, 5 GiB at 20"
         );
-        assert!(text.lines().last().unwrap().starts_with(&told), "{text}");
+        assert!(
+            text.lines().last().unwrap().starts_with(&reported),
+            "{text}"
+        );
         assert_eq!(text.matches("being made").count(), 1, "{text}");
-        let told = json(&run(&node, &[what, "list", "--json"]));
-        let told = &told["unfinished"][0];
-        assert_eq!(told["copy"][what], *copy);
-        assert_eq!(told["entries"], 4123);
-        assert!(told["reported_at"].as_u64().unwrap() > 0);
+        let reported = json(&run(&node, &[what, "list", "--json"]));
+        let reported = &reported["unfinished"][0];
+        assert_eq!(reported["copy"][what], *copy);
+        assert_eq!(reported["entries"], 4123);
+        assert!(reported["reported_at"].as_u64().unwrap() > 0);
     }
 }
 

@@ -88,38 +88,38 @@ const SLOTS: usize = 24;
 /// files, protected files, directories, links to somewhere outside, and nodes that nobody may open.
 pub struct Swapper {
     stop: Arc<AtomicBool>,
-    turns: Arc<AtomicUsize>,
+    replacements: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Swapper {
     pub fn start(dir: &Path, nodes: &Nodes, outside: &Path) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let turns = Arc::new(AtomicUsize::new(0));
+        let replacements = Arc::new(AtomicUsize::new(0));
         let swap = Swap {
             dir: fs::File::open(dir).unwrap().into(),
             nodes: fs::File::open(&nodes.dir).unwrap().into(),
             outside: outside.to_owned(),
         };
-        let (stopped, counted) = (stop.clone(), turns.clone());
+        let (stopped, counted) = (stop.clone(), replacements.clone());
         let thread = std::thread::spawn(move || {
-            let mut turn = 0;
+            let mut count = 0;
             while !stopped.load(Ordering::Relaxed) {
-                swap.turn(turn);
-                turn += 1;
-                counted.store(turn, Ordering::Relaxed);
+                swap.replace(count);
+                count += 1;
+                counted.store(count, Ordering::Relaxed);
             }
         });
         Self {
             stop,
-            turns,
+            replacements,
             thread: Some(thread),
         }
     }
 
     /// The number of replacements so far.
-    pub fn turns(&self) -> usize {
-        self.turns.load(Ordering::Relaxed)
+    pub fn replacements(&self) -> usize {
+        self.replacements.load(Ordering::Relaxed)
     }
 }
 
@@ -140,13 +140,13 @@ struct Swap {
 impl Swap {
     /// Replaces an entry by the next kind. The reclaimer works in the same directory, so any step
     /// may find that it already removed the entry.
-    fn turn(&self, turn: usize) {
-        let slot = format!("slot-{}", turn % SLOTS);
+    fn replace(&self, count: usize) {
+        let slot = format!("slot-{}", count % SLOTS);
         // All kinds reach all slots, because the two counts have no common divisor.
         let kinds = NODES.len() + 3;
-        match turn % kinds {
+        match count % kinds {
             0 => self.make_directory(),
-            1 => self.make_protected((turn / kinds).is_multiple_of(2)),
+            1 => self.make_protected((count / kinds).is_multiple_of(2)),
             2 => {
                 let _ = rustix::fs::symlinkat(&self.outside, &self.dir, "next");
             }
