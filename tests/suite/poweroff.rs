@@ -20,8 +20,8 @@ fn lose_power(kind: Kind) {
     }
 }
 
-/// A power failure may interrupt any operation on ext4: every acknowledged change survives complete,
-/// and nothing else is left.
+/// A power failure may interrupt any operation on ext4: every acknowledged change survives
+/// complete, and nothing else is left.
 ///
 /// Proves: D1.
 #[test]
