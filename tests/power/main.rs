@@ -122,15 +122,15 @@ async fn check(operation: Operation, node: &DiskNode) {
 #[tokio::main]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [what, operation, filesystem, device] = &arguments[..] else {
+    let [action, operation, filesystem, device] = &arguments[..] else {
         panic!("usage: power act|check OPERATION FILESYSTEM DEVICE");
     };
     let operation = Operation::parse(operation);
     let disk = { ENFORCING.into_iter() }.find(|disk| disk.filesystem == filesystem);
     let node = DiskNode::of_device(disk.unwrap(), Path::new(device));
-    match what.as_str() {
+    match action.as_str() {
         "act" => act(operation, &node).await,
         "check" => check(operation, &node).await,
-        _ => panic!("neither act nor check: {what}"),
+        _ => panic!("neither act nor check: {action}"),
     }
 }

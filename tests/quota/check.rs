@@ -13,7 +13,7 @@ use support::loops::run;
 use support::{kernel, require};
 
 /// Runs `rootcellar check` on the pool at a path and returns its report.
-pub fn look(pool: &Path) -> Value {
+pub fn report_on(pool: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_rootcellar"))
         .args([
             "check",
@@ -101,7 +101,7 @@ async fn a_pool_that_holds_sizes_is_well() {
         }
         rustix::fs::syncfs(File::open(&target).unwrap()).unwrap();
         let before = limits(node);
-        let report = look(node.at());
+        let report = report_on(node.at());
         assert_well(&report);
         for about in ["enforcement", "limits", "usage", "space", "records"] {
             assert_eq!(
@@ -119,7 +119,7 @@ async fn a_pool_that_holds_sizes_is_well() {
         for name in ["file", "again"] {
             fs::remove_file(target.join(name)).unwrap();
         }
-        let report = look(node.at());
+        let report = report_on(node.at());
         assert_well(&report);
         let notes = of(&report, "note", "usage");
         assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
@@ -145,7 +145,7 @@ async fn limits_that_are_not_as_recorded_are_told() {
         kernel::limit(node.at(), node.project("lifted"), 0, 0);
         kernel::limit(node.at(), (1 << 30) + 7, MIB, 0);
         let before = limits(&node);
-        let report = look(node.at());
+        let report = report_on(node.at());
         let wrong = of(&report, "wrong", "limits");
         assert_eq!(wrong.len(), 2, "{}: {report:#}", node.disk.name);
         for (volume, words) in [
@@ -164,7 +164,7 @@ async fn limits_that_are_not_as_recorded_are_told() {
         assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
         assert_eq!(limits(&node), before);
         node.serve().await.stop();
-        let report = look(node.at());
+        let report = report_on(node.at());
         assert_eq!(
             of(&report, "ok", "limits").len(),
             1,
@@ -188,14 +188,14 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
         let data = node.directory("pvc").join("data");
         fs::write(data.join("file"), vec![1; 2 << 20]).unwrap();
         run(Command::new("chattr").args(["-R", "-p", "0"]).arg(&data));
-        let report = look(node.at());
+        let report = report_on(node.at());
         let wrong = of(&report, "wrong", "limits");
         assert_eq!(wrong.len(), 1, "{}: {report:#}", node.disk.name);
         follow(&wrong[0].4, ";");
         let served = node.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
         assert!(node.quota("pvc").used[0] >= 2 * MIB, "{}", node.disk.name);
-        assert_well(&look(node.at()));
+        assert_well(&report_on(node.at()));
         served.stop();
     })
     .await;
@@ -219,12 +219,12 @@ async fn the_way_to_sizes_that_are_held_is_told_and_works() {
         run(Command::new(env!("CARGO_BIN_EXE_rootcellar"))
             .args(["pool", "init", "--node=n"])
             .arg(at));
-        let report = look(at);
+        let report = report_on(at);
         assert_well(&report);
         let notes = of(&report, "note", "enforcement");
         assert_eq!(notes.len(), 1, "{name}: {report:#}");
         follow(&notes[0].4, ", and ");
-        let report = look(at);
+        let report = report_on(at);
         assert_eq!(
             of(&report, "ok", "enforcement").len(),
             1,

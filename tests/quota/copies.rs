@@ -80,7 +80,7 @@ fn rewrite(file: &std::path::Path, mib: u64) {
 }
 
 /// Makes the volume `pvc`, whose size is not enforced.
-async fn make_unheld(served: &mut Served) -> String {
+async fn make_unenforced(served: &mut Served) -> String {
     let class = [("enforcement", "none")];
     let volume = served.create("pvc", 8 * MIB, &class).await;
     volume.unwrap().volume_id
@@ -148,7 +148,7 @@ async fn a_snapshot_is_charged_and_its_number_is_freed() {
 async fn what_does_not_fit_into_a_copy_is_out_of_range() {
     for_each_served(async |node, served| {
         // The size is not enforced, so the volume can contain more than its size.
-        let source = make_unheld(served).await;
+        let source = make_unenforced(served).await;
         let target = node.publish(served, &source, "pvc").await;
         assert_eq!(append(&target.join("file"), 12 * MIB), (12 * MIB, None));
         let taken = take(served, "taken", &source).await;
@@ -201,7 +201,7 @@ async fn what_is_shared_may_all_be_written_anew() {
     .await;
 }
 
-/// A snapshot reserves all of its bytes, although a pod fills its source meanwhile.
+/// The pool reserves all bytes of a snapshot, although a pod fills the source meanwhile.
 ///
 /// Proves: SN20.
 #[tokio::test(flavor = "multi_thread")]
@@ -232,15 +232,17 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
 #[tokio::test]
 async fn a_copy_is_held_as_its_own_class_says() {
     for_each_served(async |node, served| {
-        let source = make_unheld(served).await;
-        for (name, enforcement, is_held) in [("held", "required", true), ("free", "none", false)] {
+        let source = make_unenforced(served).await;
+        for (name, enforcement, is_enforced) in
+            [("held", "required", true), ("free", "none", false)]
+        {
             let parameters = [("copy", "allowed"), ("enforcement", enforcement)];
             let request = csi::CreateVolumeRequest {
                 parameters: map(&parameters),
                 ..copy(name, 8 << 20, of_volume(&source))
             };
             served.clients.create(request).await.unwrap();
-            assert_eq!(node.quota(name).is_limited(), is_held, "{name}");
+            assert_eq!(node.quota(name).is_limited(), is_enforced, "{name}");
         }
     })
     .await;

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use rustix::io::Errno;
 
-use crate::check::{assert_well, follow, look, of};
+use crate::check::{assert_well, follow, of, report_on};
 use support::disk_node::{MIB, append, for_each_served};
 
 /// The user of a pod, without any capability.
@@ -52,7 +52,7 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
             assert!(done.status.success(), "{done:?}");
             assert!(node.quota("pvc").used[0] < MIB, "{}", node.disk.name);
 
-            let report = look(node.at());
+            let report = report_on(node.at());
             let wrong = of(&report, "wrong", "usage");
             assert_eq!(wrong.len(), 1, "{}: {report:#}", node.disk.name);
             let (_, _, volume, what, remedy) = &wrong[0];
@@ -74,7 +74,7 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
                 fs::remove_file(file).unwrap();
             }
             follow(remedy, ";");
-            assert_well(&look(node.at()));
+            assert_well(&report_on(node.at()));
             assert!(node.quota("pvc").used[0] >= 12 * MIB, "{}", node.disk.name);
             assert!(node.quota("neighbour").used[0] < MIB, "{}", node.disk.name);
         })
@@ -102,7 +102,7 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
             assert!(!refused.status.success(), "{}: {refused:?}", node.disk.name);
         }
         assert!(node.quota("pvc").used[0] >= 2 * MIB, "{}", node.disk.name);
-        assert_well(&look(node.at()));
+        assert_well(&report_on(node.at()));
     })
     .await;
 }

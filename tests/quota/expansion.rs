@@ -11,8 +11,8 @@ use support::disk_node::{
 };
 use support::messages::refused;
 
-/// A full volume grows while it is published, by exactly the requested size. A repeated request
-/// changes nothing, and a smaller size changes nothing.
+/// A full volume grows while it is published, by exactly the requested size. A repeated request or
+/// a smaller size changes nothing.
 ///
 /// Proves: S8.
 #[tokio::test]
@@ -77,8 +77,8 @@ async fn a_volume_grows_under_its_writer() {
 async fn a_growth_that_does_not_fit_changes_nothing() {
     for_each_served(async |node, served| {
         let (id, target) = node.make_published(served, 4 * MIB).await;
-        let room = u64::try_from(served.clients.capacity(&[]).await).unwrap();
-        let answer = served.expand(&id, &target, 4 * MIB + room + MIB).await;
+        let free = u64::try_from(served.clients.capacity(&[]).await).unwrap();
+        let answer = served.expand(&id, &target, 4 * MIB + free + MIB).await;
         refused(node.disk.name, answer, Code::OutOfRange, "free space");
         node.assert_limited("pvc", 4 * MIB);
         assert_eq!(
@@ -86,12 +86,12 @@ async fn a_growth_that_does_not_fit_changes_nothing() {
             4 << 20
         );
         let left = u64::try_from(served.clients.capacity(&[]).await).unwrap();
-        assert_eq!(left, room);
+        assert_eq!(left, free);
 
-        let grown = served.expand(&id, &target, 4 * MIB + room / 2).await;
-        assert_eq!(grown.unwrap(), 4 * MIB + room / 2);
+        let grown = served.expand(&id, &target, 4 * MIB + free / 2).await;
+        assert_eq!(grown.unwrap(), 4 * MIB + free / 2);
         let left = u64::try_from(served.clients.capacity(&[]).await).unwrap();
-        assert!(left.abs_diff(room - room / 2) < MIB, "{left} of {room}");
+        assert!(left.abs_diff(free - free / 2) < MIB, "{left} of {free}");
     })
     .await;
 }
@@ -130,10 +130,10 @@ async fn a_grown_volume_stays_grown() {
 async fn a_volume_that_is_not_held_grows_in_its_record() {
     serve_on(XFS_PLAIN, async |node, served| {
         let (id, target) = node.make_published(served, 4 * MIB).await;
-        let room = served.clients.capacity(&[]).await;
+        let free = served.clients.capacity(&[]).await;
         served.expand(&id, &target, 8 * MIB).await.unwrap();
         assert_eq!(node.record("pvc")["size_bytes"], 8 * MIB);
-        assert_eq!(served.clients.capacity(&[]).await, room - (4 << 20));
+        assert_eq!(served.clients.capacity(&[]).await, free - (4 << 20));
     })
     .await;
 }

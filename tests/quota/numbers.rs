@@ -32,24 +32,24 @@ async fn a_reclaimed_volume_leaves_no_limit() {
 async fn limits_of_others_are_not_touched() {
     for_each_filesystem(async |node| {
         node.serve().await.stop();
-        // The first quota id has a file that is in no volume; the others have limits only.
+        // One of the quota ids has a file, which is in no volume; the others have limits only.
         let file = node.at().join("file-of-others");
         fs::write(&file, [0x5a; 5000]).unwrap();
         kernel::set_project(&file, OTHERS[1]);
         for (at, id) in (1..).zip(OTHERS) {
             kernel::limit(node.at(), id, at * MIB, at * 10);
         }
-        let look = || OTHERS.map(|id| kernel::quota(node.at(), id).unwrap());
-        let before = look();
+        let read = || OTHERS.map(|id| kernel::quota(node.at(), id).unwrap());
+        let before = read();
         let mut served = node.serve().await;
-        assert_eq!(look(), before);
+        assert_eq!(read(), before);
         let id = served.make("pvc", 8 * MIB).await;
         let project = node.project("pvc");
         served.clients.delete(&id).await.unwrap();
         node.wait_free(project);
         served.stop();
         node.serve().await.stop();
-        assert_eq!(look(), before);
+        assert_eq!(read(), before);
     })
     .await;
 }

@@ -72,7 +72,7 @@ fn lose_power_on(disk: Disk) {
         make: disk.make,
         mount: disk.mount,
         simple_quota: false,
-        look: limits_are_as_recorded,
+        inspect: limits_are_as_recorded,
     };
     let operations = OPERATIONS.iter();
     let operations = { operations }.filter(|operation| ABOUT_LIMITS.contains(&operation.name));

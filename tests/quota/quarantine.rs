@@ -21,11 +21,11 @@ async fn a_volume_of_another_number_is_quarantined() {
         served.stop();
         let (project, other) = (node.project("pvc"), node.project("neighbour"));
         kernel::set_project(&node.directory("pvc").join("data"), other);
-        let look = || [project, other].map(|id| kernel::quota(node.at(), id));
-        let before = look();
+        let read = || [project, other].map(|id| kernel::quota(node.at(), id));
+        let before = read();
 
         let mut served = node.serve().await;
-        assert_eq!(look(), before);
+        assert_eq!(read(), before);
         assert_eq!(
             kernel::project(&node.directory("pvc").join("data")).0,
             other

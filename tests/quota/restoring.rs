@@ -8,7 +8,7 @@ use support::require;
 const RESTORED: &str = "rootcellar_pool_limits_restored_total";
 
 /// Asserts the count of restored limits in the metrics, and the warning in the log.
-fn assert_told(served: &Served, restored: u64) {
+fn assert_reported(served: &Served, restored: u64) {
     assert_eq!(served.metric(RESTORED), restored);
     let log = served.server.log();
     let has = log
@@ -42,7 +42,7 @@ async fn a_changed_limit_is_restored_at_start() {
         for name in ["lower", "higher", "gone", "inodes", "right"] {
             node.assert_limited(name, 8 * MIB);
         }
-        assert_told(&served, 4);
+        assert_reported(&served, 4);
         served.stop();
     })
     .await;
@@ -75,8 +75,8 @@ async fn a_limit_is_restored_whatever_is_used() {
 async fn a_pool_may_lose_its_limits_and_get_them_back() {
     require!(project_quota);
     let ways: [(Disk, Disk); 2] = [(XFS, XFS_PLAIN), (EXT4, EXT4_COUNTING)];
-    for (holding, other) in ways {
-        let (mut node, mut served) = DiskNode::served(holding).await;
+    for (enforcing, other) in ways {
+        let (mut node, mut served) = DiskNode::served(enforcing).await;
         let id = served.make("pvc", 4 * MIB).await;
         served.stop();
 
@@ -88,7 +88,7 @@ async fn a_pool_may_lose_its_limits_and_get_them_back() {
         served.clients.unpublish(&id, &target).await.unwrap();
         served.stop();
 
-        node.mount_as(holding);
+        node.mount_as(enforcing);
         let mut served = node.serve().await;
         node.assert_limited("pvc", 4 * MIB);
         let target = node.publish(&mut served, &id, "pod").await;

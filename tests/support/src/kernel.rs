@@ -1,5 +1,5 @@
-//! Project quota as the kernel reports it. The tests use the generic commands and the driver those
-//! of XFS, so that each checks the other.
+//! Project quota as the kernel reports it. The tests use the generic commands, independently of the
+//! driver, which uses those of XFS.
 #![allow(unsafe_code, reason = "no crate knows project quota")]
 
 use std::fs::File;

@@ -4,7 +4,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::missing_panics_doc,
-    reason = "that is how a test fails"
+    reason = "a test fails by a panic"
 )]
 #![allow(
     missing_debug_implementations,
@@ -13,7 +13,7 @@
 )]
 #![allow(
     clippy::new_without_default,
-    reason = "what is new is a directory on the disk"
+    reason = "a new one is a directory on the disk"
 )]
 
 pub mod disk;
@@ -79,7 +79,8 @@ macro_rules! skip {
 }
 
 /// Skips the test if the machine does not meet a need: `require!(loop_devices)`. An expression may
-/// follow, which is evaluated only otherwise: `let node = require!(loop_devices, Node::new())`.
+/// follow, which is evaluated only if the test runs:
+/// `let node = require!(loop_devices, Node::new())`.
 #[macro_export]
 macro_rules! require {
     ($what:ident) => {
@@ -149,7 +150,7 @@ impl Node {
         )
     }
 
-    /// `--pool` for the directory `pool`, which is a mount point.
+    /// `--pool` for the directory `pool`, which is the root of a filesystem of its own.
     pub fn own_pool_option(&self) -> String {
         format!("default={},init,reserve=0", self.pool().display())
     }

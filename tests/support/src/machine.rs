@@ -33,18 +33,19 @@ pub fn loop_devices() -> Option<String> {
 
 /// A kernel that mounts filesystems with project quota.
 pub fn project_quota() -> Option<String> {
-    static LACK: OnceLock<Option<String>> = OnceLock::new();
-    LACK.get_or_init(|| {
-        loop_devices().or_else(|| {
-            let node = Node::new();
-            let fails = |disk: &Disk| {
-                let name = disk.filesystem;
-                let image = node.path(&format!("{name}.image"));
-                !disk.can_be_mounted(&disk.format(&image, &node.path(name)))
-            };
-            let name = { ENFORCING.into_iter() }.find(fails)?.name;
-            Some(format!("this kernel mounts no {name}; run by hack/uml.sh"))
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    REASON
+        .get_or_init(|| {
+            loop_devices().or_else(|| {
+                let node = Node::new();
+                let fails = |disk: &Disk| {
+                    let name = disk.filesystem;
+                    let image = node.path(&format!("{name}.image"));
+                    !disk.can_be_mounted(&disk.format(&image, &node.path(name)))
+                };
+                let name = { ENFORCING.into_iter() }.find(fails)?.name;
+                Some(format!("this kernel mounts no {name}; run by hack/uml.sh"))
+            })
         })
-    })
-    .clone()
+        .clone()
 }

@@ -1,6 +1,6 @@
-//! Power-off: the images of two loop mounts, of the pool's disk and of the state directory's, are
-//! copied after each step that changes a disk and after each reply; the copies hold exactly what
-//! the disks would hold had the power failed there.
+//! Power-off tests. The pool and the state directory are on two loop mounts, whose images are
+//! copied after each step that changes a disk and after each reply. A copy holds exactly the data
+//! that the disks would hold after a power-off at that moment.
 
 pub mod image;
 pub mod loops;

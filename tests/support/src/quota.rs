@@ -11,7 +11,7 @@ use rootcellar::os::{self, FileId, Os};
 use rootcellar::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas};
 use rootcellar::types::Bytes;
 
-/// Limits that stay until they are released, for all drivers that share the fake.
+/// Limits that exist until they are released, for all drivers that share the fake.
 #[derive(Debug, Clone, Default)]
 pub struct FakeQuota {
     kernel: Arc<Mutex<Kernel>>,

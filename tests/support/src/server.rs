@@ -1,4 +1,4 @@
-//! The real server, as its own process, spoken to over its real socket.
+//! The real server, as its own process, called over its real socket.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -17,12 +17,12 @@ use super::disk::Disk;
 use super::loops::LoopMount;
 use super::{NODE, Node, rootcellar};
 
-/// A serving driver; killed when dropped.
+/// A running driver; killed when dropped.
 pub struct Server {
     child: Child,
-    /// Its socket.
+    /// The path of its socket.
     pub socket: PathBuf,
-    /// What it logs.
+    /// The path of its log.
     pub log: PathBuf,
 }
 
@@ -71,7 +71,7 @@ impl Server {
         server
     }
 
-    /// A node of its own, a driver that serves its one pool, and clients of that.
+    /// A new node, a driver that serves its one pool, and clients of that driver.
     pub async fn on_new_node() -> (Node, Self, Clients) {
         let node = Node::new();
         let server = Self::start(&node).await;
@@ -88,7 +88,7 @@ impl Server {
         (node, disk, server, clients)
     }
 
-    /// Stops it well, and starts another on the node with these pools.
+    /// Stops it, which must succeed, and starts another on the node with these pools.
     pub async fn restart(self, node: &Node, pools: &[String]) -> (Self, Clients) {
         assert_eq!(self.stop(), Some(0));
         let server = Self::start_with(node, pools).await;
@@ -133,12 +133,11 @@ impl Server {
         probe.is_ok_and(|answer| answer.into_inner().ready == Some(true))
     }
 
-    /// The process.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// All three services on one connection.
+    /// Clients of all three services on one connection.
     pub async fn clients(&self) -> Clients {
         let channel = connect(&self.socket).await.unwrap();
         Clients {
@@ -148,12 +147,11 @@ impl Server {
         }
     }
 
-    /// What it logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -171,7 +169,7 @@ impl Server {
         status.code()
     }
 
-    /// Waits until it ends by itself; returns its exit code and what it logged.
+    /// Waits until it ends by itself; returns its exit code and its log.
     pub fn end(mut self) -> (Option<i32>, String) {
         super::eventually("the server gives up", || {
             self.child.try_wait().unwrap().is_some()
@@ -187,14 +185,13 @@ impl Server {
         assert_eq!(status.signal(), killed, "{}", self.log());
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
-/// A command that another runs, such as env(1): its arguments come last, and its environment is its
-/// own.
+/// The outer command with the command as its last arguments, as for env(1), and with the changes
+/// that the command makes to the environment.
 pub fn run_by(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -206,7 +203,7 @@ pub fn run_by(mut outer: Command, command: &Command) -> Command {
     outer
 }
 
-/// A command in a shell that first sets the umask.
+/// The command in a shell that first sets the umask.
 pub fn with_umask(umask: &str, command: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]);

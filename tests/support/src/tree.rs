@@ -1,4 +1,4 @@
-//! A tree with everything in it that a pod can leave, and what tells two trees apart.
+//! A tree with every kind of entry that a pod can leave, and a comparison of two trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr};
@@ -13,14 +13,14 @@ use rustix::fs::{
     Timestamps, Uid, XattrFlags,
 };
 
-/// How large a tree to make.
+/// The size of the tree to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
-    /// How many files one of its directories holds.
+    /// The number of files in its widest directory.
     pub wide: usize,
-    /// How many directories are in one another.
+    /// The depth of its deepest directory.
     pub deep: usize,
-    /// How many pieces one of its files is in.
+    /// The number of pieces of its most fragmented file.
     pub pieces: u64,
 }
 
@@ -34,7 +34,7 @@ impl Default for Extent {
     }
 }
 
-/// Fills an empty directory of a filesystem that knows ACLs and inode flags.
+/// Fills an empty directory of a filesystem that supports ACLs and inode flags.
 pub fn nasty(at: &Path, extent: Extent) {
     files(&at.join("files"));
     names(&at.join("names"));
@@ -52,7 +52,7 @@ pub fn nasty(at: &Path, extent: Extent) {
     fs::create_dir_all(&deep).unwrap();
     fs::write(deep.join("file"), "down here").unwrap();
     own(&at.join("deep/d"), 1000, 0o2775);
-    // Last: what is made in a directory changes its times.
+    // Last, because a new entry changes the times of its directory.
     set_times(&at.join("deep/d"), (-1, 999_999_999), (1, 1));
     set_times(&at.join("wide"), (1_999_999_999, 1), (5, 0));
     own(at, 4000, 0o3770);
@@ -125,7 +125,7 @@ fn holes(at: &Path, pieces: u64) {
     file.sync_all().unwrap();
 }
 
-/// Makes a node that is no file.
+/// Makes a device node, a FIFO or a socket.
 pub fn make_node(path: &Path, kind: FileType, (major, minor): (u32, u32)) {
     let device = rustix::fs::makedev(major, minor);
     rustix::fs::mknodat(CWD, path, kind, Mode::RWXU, device).unwrap();
@@ -167,7 +167,7 @@ fn nodes(at: &Path) {
     }
 }
 
-/// `struct posix_acl_xattr_entry`s: the owner, a user, the group, the mask, others.
+/// The `struct posix_acl_xattr_entry`s: the owner, a user, the group, the mask, others.
 fn acl(user: u32) -> Vec<u8> {
     let unnamed = u32::MAX;
     let entries = [
@@ -191,7 +191,7 @@ fn attributes(at: &Path) {
     let file = at.join("file");
     fs::write(&file, "content").unwrap();
     own(&file, 1000, 0o4755);
-    // May bind low ports; `VFS_CAP_REVISION_2`, effective.
+    // The capability to bind low ports; `VFS_CAP_REVISION_2`, effective.
     let words = [0x0200_0001_u32, 1 << 10, 0, 0, 0];
     let capability: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     set_attribute(&file, "security.capability", &capability);
@@ -229,7 +229,7 @@ fn links(at: &Path, linked: usize) {
             fs::hard_link(dir.join(kind), dir.join(name)).unwrap();
         }
     }
-    // Enough that the threads meet them at the same time.
+    // Enough that several threads meet them at the same time.
     for count in 0..linked {
         let file = dir.join(format!("one/{count}"));
         fs::write(&file, format!("{count}")).unwrap();
@@ -290,8 +290,8 @@ fn add_flags(path: &Path, flags: IFlags) {
     rustix::fs::ioctl_setflags(&file, before | flags).unwrap();
 }
 
-/// What tells one tree from another, each difference in a line; the directories themselves are
-/// compared too. Reading leaves no trace in what is read.
+/// The differences between two trees, one in each line, including the top directories themselves.
+/// Reading the trees does not change them.
 pub fn compare(a: &Path, b: &Path) -> Vec<String> {
     let (before, after) = (Walked::new(a), Walked::new(b));
     let mut differences = before.differences(&after);
@@ -304,10 +304,10 @@ pub fn compare(a: &Path, b: &Path) -> Vec<String> {
     differences
 }
 
-/// What there is to see of an entry, by what it is.
+/// The attributes of an entry by their names.
 type Seen = BTreeMap<String, String>;
 
-/// A tree as it was at one time, without the content of its files.
+/// A tree at one moment, without the content of its files.
 #[derive(Default)]
 pub struct Walked {
     entries: BTreeMap<PathBuf, Seen>,
@@ -341,7 +341,7 @@ impl Walked {
         walked
     }
 
-    /// What tells one tree from another, each difference in a line.
+    /// The differences between two trees, one in each line.
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let mut differences = Vec::new();
         let paths: BTreeSet<&PathBuf> = self.entries.keys().chain(after.entries.keys()).collect();
@@ -389,7 +389,7 @@ fn describe(at: &Path, kind: FileType, statx: &Statx) -> Seen {
         see(what, format!("{}.{:09}", time.tv_sec, time.tv_nsec));
     };
     see_time("change", statx.stx_mtime);
-    // A link cannot be read without a trace.
+    // Reading a symbolic link changes its access time.
     if kind != FileType::Symlink {
         see_time("access", statx.stx_atime);
     }
@@ -422,7 +422,7 @@ fn describe(at: &Path, kind: FileType, statx: &Statx) -> Seen {
     seen
 }
 
-/// Where a file has data rather than holes.
+/// The ranges of a file that hold data rather than holes.
 fn data(file: &fs::File, size: u64) -> Vec<(u64, u64)> {
     use rustix::fs::{SeekFrom, seek};
     let mut ranges = Vec::new();

@@ -1,4 +1,4 @@
-//! The answers of every call while a pool is unavailable, and that a healthy pool does all it should.
+//! Assertions about every call while a pool is unavailable, and about a pool that works fully.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use super::messages::{create_with, publish, read_write_once, refused};
 use super::server::Clients;
 use super::{Node, names};
 
-/// Asserts the answer of each call while the pool of a volume, given by its name and id, is unavailable.
+/// Asserts the answer of each call while the pool of a volume is unavailable; the volume is given
+/// by its name and id.
 pub async fn assert_unavailable(
     case: &str,
     clients: &mut Clients,
@@ -48,7 +49,7 @@ pub async fn assert_unavailable(
     );
 }
 
-/// Asserts that a pool is at full function: a volume is made, used by a pod, and deleted.
+/// Asserts that a pool works fully: a volume is made, used by a pod, and deleted.
 pub async fn assert_works(case: &str, clients: &mut Clients, pool: &str, node: &Node) {
     let class = [("pool", pool)];
     let name = format!("works-{pool}");

@@ -1,4 +1,4 @@
-//! What a disk's image file holds: read, compared, and written elsewhere as another disk.
+//! The content of a disk's image file: read, compared, and written to another file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 const CHUNK: usize = 16 << 10;
 
-/// A disk as it is at one moment. What is zero takes no room.
+/// The content of a disk at one moment, without the chunks that are zero.
 #[derive(Debug, PartialEq)]
 pub struct Image {
     length: u64,
@@ -17,7 +17,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// What an image file holds now.
+    /// Reads an image file.
     pub fn read(path: &Path) -> Self {
         let file = File::open(path).unwrap();
         let length = file.metadata().unwrap().len();
@@ -42,8 +42,8 @@ impl Image {
         }
     }
 
-    /// Puts it into a file that is made anew: a loop device may not have let go of the old one yet,
-    /// and mount(8) would take that device for this file.
+    /// Writes the content to a new file in place of the old one. A loop device may still use the
+    /// old file, and mount(8) would reuse that device if the file were the same.
     pub fn write(&self, path: &Path) {
         std::fs::remove_file(path).unwrap();
         let file = File::create_new(path).unwrap();

@@ -15,13 +15,13 @@ use crate::disk::Disk;
 use crate::loops::LoopMount;
 use crate::{Node, eventually};
 
-/// Where the two disks are mounted.
+/// The mount points of the two disks.
 pub const PLACES: [&str; 2] = ["disk", "state"];
 
 /// Both disks at one moment.
 type Shot = [Arc<Image>; 2];
 
-/// Copies the images after every step while it is armed, if anything changed.
+/// While it is armed, copies the images after every step that changed them.
 #[derive(Debug)]
 struct Camera {
     images: [PathBuf; 2],
@@ -70,26 +70,26 @@ pub struct Kind {
     pub make: &'static [&'static str],
     /// Options of mount.
     pub mount: &'static [&'static str],
-    /// Whether simple quota is switched on where the pool is.
+    /// Whether simple quota is enabled on the pool's disk.
     pub simple_quota: bool,
-    /// Looks at what is served after a power-off, besides what every scene looks at.
-    pub look: fn(&Scene),
+    /// Inspects the served state after a power-off, in addition to the checks of every scene.
+    pub inspect: fn(&Scene),
 }
 
 impl Kind {
-    /// A filesystem as it is made and mounted without options.
+    /// A filesystem made and mounted without options.
     pub const fn plain(filesystem: &'static str) -> Self {
         Self {
             filesystem,
             make: &[],
             mount: &[],
             simple_quota: false,
-            look: |_| {},
+            inspect: |_| {},
         }
     }
 }
 
-/// Two filesystems in images, which are kept in memory.
+/// Two filesystems in images, which are stored in memory.
 struct Loops {
     kind: Kind,
     disks: [LoopMount; 2],
@@ -166,8 +166,8 @@ impl Disks for Loops {
         unmount_all(&self.node);
     }
 
-    fn look(&self, scene: &Scene) {
-        (self.kind.look)(scene);
+    fn inspect(&self, scene: &Scene) {
+        (self.kind.inspect)(scene);
     }
 
     fn mount(&mut self, shot: &Shot, pool_is_missing: bool) {
@@ -181,8 +181,8 @@ impl Disks for Loops {
     }
 }
 
-/// Unmounts both disks as an operator would. The thread that opened a pool may be the last to let
-/// go of it.
+/// Unmounts both disks as an operator would. It retries, because the thread that opened a pool may
+/// be the last to close it.
 pub fn unmount_all(node: &Node) {
     for place in PLACES {
         let at = node.path(place);
@@ -198,7 +198,7 @@ pub fn mount_empty(at: &Path) {
     rustix::mount::mount("rootcellar-test", at, "tmpfs", flags, None).unwrap();
 }
 
-/// Plays operations, and loses power at every moment of each; with `commits` of filesystems that
+/// Plays operations with a power-off at every moment of each. With `commits`, the filesystems
 /// commit by themselves after every step, as they may at any time.
 pub fn lose_power<'a>(
     kind: Kind,

@@ -1,5 +1,5 @@
-//! Everything that changes a pool's disk or the state directory's. One more operation is one more
-//! row.
+//! Every operation that changes the pool's disk or the disk of the state directory. A new operation
+//! is a new row.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,23 +11,23 @@ use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syn
 use super::scene::{Kill, SIZE, Scene};
 use crate::{NODE, eventually};
 
-/// What is done, and what a driver started after a power-off must then find.
+/// An operation, and the state that a driver started after a power-off must find.
 pub struct Operation {
     pub name: &'static str,
-    /// What went before; the power does not fail in it.
+    /// The steps before the operation; the power does not fail in them.
     pub prepare: fn(&mut Scene),
-    /// What is done, until its reply. The reclaimer is held unless it is let go.
+    /// The operation, until its reply. The reclaimer is blocked unless `act` starts it.
     pub act: fn(&mut Scene),
-    /// What may be found as long as there is no reply, as though nothing had been done.
+    /// The state before the operation, which is allowed as long as there is no reply.
     pub before: fn(&Scene) -> bool,
-    /// What must be found after the reply.
+    /// The state required after the reply.
     pub after: fn(&Scene) -> bool,
     /// Whether the pool's disk is missing when the driver is started again.
     pub disk_is_missing: bool,
-    /// Whether a limit may be left that every start makes what is recorded.
+    /// Whether a limit may differ from its record until a start corrects it.
     pub leaves_limits: bool,
-    /// A sync that is skipped: the first of this kind on a path that ends so, where `*` stands for
-    /// any characters. The path of the pool itself is `/`.
+    /// A sync that is skipped: the first of this kind on a path with this ending, where `*` stands
+    /// for any characters. The path of the pool itself is `/`.
     pub skips: Option<(Step, &'static str)>,
 }
 
@@ -44,13 +44,13 @@ impl Operation {
     };
 }
 
-const REVEALED: (Step, &str) = (Step::Rename, "pvc-");
+const IN_PLACE: (Step, &str) = (Step::Rename, "pvc-");
 const MARKED: (Step, &str) = (Step::Rename, ".rootcellar");
 const ANYWHERE: Wanted = Wanted {
     require_mount: false,
     any_filesystem: true,
 };
-/// Enough that the marker is written anew when it is gone.
+/// Large enough that the driver rewrites the marker once these bytes are freed.
 const FOREIGN_BYTES: u64 = 64 << 20;
 
 pub const OPERATIONS: &[Operation] = &[
@@ -75,7 +75,7 @@ pub const OPERATIONS: &[Operation] = &[
         name: "pool init",
         act: |scene| {
             let node = NODE.parse().unwrap();
-            // A pool that is there already is one that was made.
+            // An existing pool counts as made.
             let made = pool::init(scene.os(), &scene.pool(), &node, ANYWHERE);
             scene.id = made.ok().map(|made| made.id).or(scene.id);
             if scene.running.is_some() {
@@ -109,7 +109,7 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "create what a killed driver left in staging",
-        prepare: |scene| killed_creating(scene, Kill::Before(REVEALED.0, REVEALED.1)),
+        prepare: |scene| killed_creating(scene, Kill::Before(IN_PLACE.0, IN_PLACE.1)),
         act: |scene| {
             scene.start();
             scene.make("pvc");
@@ -120,7 +120,7 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "create what a killed driver left in sight",
-        prepare: |scene| killed_creating(scene, Kill::After(REVEALED.0, REVEALED.1)),
+        prepare: |scene| killed_creating(scene, Kill::After(IN_PLACE.0, IN_PLACE.1)),
         act: |scene| {
             scene.start();
             scene.make("pvc");
@@ -131,7 +131,7 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "start where a killed driver left something in staging",
-        prepare: |scene| killed_creating(scene, Kill::Before(REVEALED.0, REVEALED.1)),
+        prepare: |scene| killed_creating(scene, Kill::Before(IN_PLACE.0, IN_PLACE.1)),
         act: Scene::start,
         before: |scene| scene.holds(&["kept"]),
         after: |scene| scene.holds(&["kept"]),
@@ -158,7 +158,7 @@ pub const OPERATIONS: &[Operation] = &[
         prepare: |scene| {
             with_kept(scene);
             scene.fill("pvc");
-            scene.kill(Kill::After(REVEALED.0, REVEALED.1), |scene| {
+            scene.kill(Kill::After(IN_PLACE.0, IN_PLACE.1), |scene| {
                 assert!(!scene.remove("pvc"));
             });
         },
@@ -205,7 +205,7 @@ pub const OPERATIONS: &[Operation] = &[
         act: Scene::start,
         before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
         after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
-        // The source's was raised for the copy.
+        // The limit of the source was raised for the copy.
         leaves_limits: true,
         ..Operation::NOTHING
     },
@@ -310,7 +310,7 @@ pub const OPERATIONS: &[Operation] = &[
             let before = used(scene);
             fs::remove_file(scene.node.path("disk/foreign")).unwrap();
             drop(foreign);
-            // XFS frees in the background, btrfs when it commits.
+            // XFS frees space in the background, btrfs when it commits.
             eventually("the space is free", || {
                 syncfs(fs::File::open(scene.node.path("disk")).unwrap()).unwrap();
                 used(scene) + FOREIGN_BYTES / 2 < before
@@ -321,7 +321,7 @@ pub const OPERATIONS: &[Operation] = &[
             eventually("the marker is written anew", || {
                 other_bytes(scene) < FOREIGN_BYTES
             });
-            // There is no reply, and what is in sight need not be durable yet.
+            // There is no reply, and a visible change need not be durable yet.
             scene.end();
         },
         ..Operation::NOTHING
@@ -357,7 +357,7 @@ fn killed_creating(scene: &mut Scene, kill: Kill) {
     scene.kill(kill, |scene| assert!(!scene.create("pvc")));
 }
 
-/// Directories, files, and what a pod protects.
+/// Makes directories, files, and a file that a pod protects.
 fn grow_tree(scene: &Scene) {
     let data = scene.directory("pvc").join("data");
     let top = os::open_dir(os::open_path(&data).unwrap(), ".").unwrap();
@@ -371,7 +371,7 @@ fn grow_tree(scene: &Scene) {
     ioctl_setflags(protected.as_fd(), IFlags::IMMUTABLE).unwrap();
 }
 
-/// What the marker says is on the disk besides.
+/// The bytes of other data on the disk, as the marker records them.
 fn other_bytes(scene: &Scene) -> u64 {
     let marker = fs::read(scene.pool().join(".rootcellar/pool.json")).unwrap();
     let marker: serde_json::Value = serde_json::from_slice(&marker).unwrap();

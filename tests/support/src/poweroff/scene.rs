@@ -1,6 +1,6 @@
-//! A node whose pool and state directory are on two disks, played up to a power-off and looked at
-//! after it. What the disks are, and what is left on them, their maker says: real filesystems in
-//! images, or a model.
+//! A node with its pool and its state directory on two disks, played up to a power-off and
+//! inspected afterwards. An implementation of [`Disks`] provides the disks and their content after
+//! a power-off: real filesystems in images, or a model.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::{Fakes, Node, Running, create, eventually, name, names, publish};
 
 const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
-/// The size a volume is made with; 2 MiB hold what btrfs itself writes for it.
+/// The size of a new volume in bytes; 2 MiB also cover the metadata that btrfs writes for it.
 pub const SIZE: u64 = 2 << 20;
 
 /// A class that allows copies where they are needed.
@@ -34,26 +34,26 @@ const COPIES: CopyPolicy = CopyPolicy {
 
 /// Two disks that can lose power.
 pub trait Disks {
-    /// What they hold when the power is gone.
+    /// The content of both disks after a power-off.
     type Moment;
-    /// Puts empty disks in, mounted at `disk` and `state`.
+    /// Inserts empty disks, mounted at `disk` and `state`.
     fn format(&mut self);
-    /// Who is told of every change on them.
+    /// The observer of every change on the disks.
     fn witness(&self) -> Arc<dyn Observer>;
-    /// Notes from here on what every moment would leave.
+    /// Starts to record the content that a power-off would leave at every moment.
     fn watch(&mut self);
-    /// Notes what this moment would leave, and no more; returns what there could be during what
-    /// was watched, and now.
+    /// Records the present moment and stops. Returns the possible contents during the recording and
+    /// at its end.
     fn stop_watching(&mut self) -> Moments<Self::Moment>;
-    /// Takes the disks out.
+    /// Removes the disks.
     fn unmount(&mut self);
-    /// Looks at what is served now, besides what every scene looks at.
-    fn look(&self, _scene: &Scene) {}
-    /// Puts in what a moment left, the pool's disk only if it is not missing.
+    /// Inspects the served state, in addition to the checks of every scene.
+    fn inspect(&self, _scene: &Scene) {}
+    /// Inserts the disks of a moment, without the pool's disk if that is missing.
     fn mount(&mut self, moment: &Self::Moment, pool_is_missing: bool);
 }
 
-/// What a power-off would leave while something is done, and when it is done.
+/// The contents that a power-off may leave during an operation and after its reply.
 pub struct Moments<M> {
     pub during: Vec<M>,
     pub replied: Vec<M>,
@@ -62,9 +62,9 @@ pub struct Moments<M> {
 /// A step at which the driver is killed.
 #[derive(Debug, Clone, Copy)]
 pub enum Kill {
-    /// Before the step on an entry whose name begins so.
+    /// Before the step on an entry whose name has this prefix.
     Before(Step, &'static str),
-    /// After it.
+    /// After that step.
     After(Step, &'static str),
 }
 
@@ -76,7 +76,7 @@ struct Plan {
     skips: Option<(Step, &'static str)>,
 }
 
-/// Kills the driver, holds its reclaimer, and tells of its steps.
+/// Kills the driver, blocks its reclaimer, and reports its steps.
 #[derive(Debug)]
 struct Control {
     plan: Mutex<Plan>,
@@ -140,7 +140,7 @@ impl Observer for Control {
 pub struct Scene {
     pub node: Arc<Node>,
     pub running: Option<Running>,
-    /// The pool somebody was told of.
+    /// The pool whose id was returned by a reply.
     pub id: Option<PoolId>,
     control: Arc<Control>,
     fakes: Fakes,
@@ -159,7 +159,7 @@ impl Scene {
             id: None,
             fakes: Fakes {
                 os: Os::observed(control.clone()),
-                // What holds sizes is the kernel's, as the disks are.
+                // The quotas are the kernel's, as the disks are.
                 ..Fakes::default()
             },
             control,
@@ -171,12 +171,12 @@ impl Scene {
         self.node.path("disk/pool")
     }
 
-    /// The way to the disks.
+    /// The interface to the disks.
     pub fn os(&self) -> &Os {
         &self.fakes.os
     }
 
-    /// Starts the driver; the one before is gone by then.
+    /// Ends the driver if one runs, and starts another.
     pub fn start(&mut self) {
         self.stop();
         let pool = self.pool();
@@ -188,7 +188,7 @@ impl Scene {
         self.running = Some(running);
     }
 
-    /// Ends the driver where it is: nothing more is changed.
+    /// Ends the driver at once; it changes nothing more.
     pub fn stop(&mut self) {
         let mut reclaims = false;
         self.control.set(|plan| {
@@ -203,7 +203,7 @@ impl Scene {
         });
     }
 
-    /// Kills the driver at a step of what is done; the next one is not started yet.
+    /// Kills the driver at a step of `act`, and does not start the next one yet.
     pub fn kill(&mut self, kill: Kill, act: impl FnOnce(&mut Self)) {
         self.control.set(|plan| plan.kill = Some(kill));
         act(self);
@@ -211,7 +211,7 @@ impl Scene {
         self.stop();
     }
 
-    /// Ends the driver as an operator would: what it has begun it ends.
+    /// Ends the driver as an operator would: it completes the work that it has begun.
     pub fn end(&mut self) {
         self.running = None;
     }
@@ -226,7 +226,7 @@ impl Scene {
         });
     }
 
-    /// Lets the reclaimer go to work, from here on.
+    /// Lets the reclaimer work from here on.
     pub fn reclaim(&self) {
         self.control.set(|plan| plan.reclaims = true);
     }
@@ -242,7 +242,7 @@ impl Scene {
         self.running.as_ref().unwrap()
     }
 
-    /// Asks for a volume; whether it was made.
+    /// Requests a volume; returns whether it was made.
     pub fn create(&self, volume: &str) -> bool {
         self.driver().create(&request(volume)).is_ok()
     }
@@ -267,7 +267,7 @@ impl Scene {
         assert!(self.take(snapshot, of), "{snapshot} is not made");
     }
 
-    /// Asks for a snapshot; whether it was made.
+    /// Requests a snapshot; returns whether it was made.
     pub fn take(&self, snapshot: &str, of: &str) -> bool {
         let request = SnapshotRequest {
             name: snapshot.parse().unwrap(),
@@ -285,7 +285,7 @@ impl Scene {
         SnapshotId::new(self.id.unwrap(), &snapshot.parse().unwrap()).to_string()
     }
 
-    /// Deletes a snapshot, or finds it gone.
+    /// Deletes a snapshot, or finds it deleted.
     pub fn delete_snapshot(&self, snapshot: &str) {
         let deleted = self.driver().delete_snapshot(&self.snapshot_id(snapshot));
         let code = deleted.map_err(|error| error.code(Call::Delete));
@@ -299,12 +299,12 @@ impl Scene {
         self.driver().create(&request).unwrap();
     }
 
-    /// Makes a volume of a snapshot, or finds it.
+    /// Makes a volume from a snapshot, or finds it.
     pub fn restore(&self, volume: &str, of: &str) {
         self.copy(volume, SourceId::Snapshot(self.snapshot_id(of)));
     }
 
-    /// Makes a volume of another, or finds it.
+    /// Makes a volume from another, or finds it.
     pub fn clone_of(&self, volume: &str, of: &str) {
         self.copy(volume, SourceId::Volume(self.id_of(of)));
     }
@@ -322,7 +322,7 @@ impl Scene {
         VolumeId::new(self.id.unwrap(), &name(volume)).to_string()
     }
 
-    /// Asks for a volume's deletion; whether it is gone.
+    /// Requests the deletion of a volume; returns whether it is deleted.
     pub fn remove(&self, volume: &str) -> bool {
         let id = self.id_of(volume);
         match self.driver().delete(&id) {
@@ -331,12 +331,12 @@ impl Scene {
         }
     }
 
-    /// Deletes a volume, or finds it gone.
+    /// Deletes a volume, or finds it deleted.
     pub fn delete(&self, volume: &str) {
         assert!(self.remove(volume), "{volume} is not deleted");
     }
 
-    /// Publishes a volume, or finds it published, and doubles its size, or finds that done.
+    /// Publishes a volume and doubles its size; both may be done already.
     pub fn grow(&self, volume: &str) {
         let id = self.id_of(volume);
         let target = self.node.target(volume);
@@ -365,7 +365,9 @@ impl Scene {
         volumes.join(directory.unwrap())
     }
 
-    /// Whether the pool is one that somebody was told of and holds exactly these volumes.
+    /// Whether the pool is available, has the id that was reported (if one was), and holds exactly
+    /// these volumes.
+    /// volumes.
     pub fn holds(&self, volumes: &[&str]) -> bool {
         let pool = &self.driver().pools()[0];
         let found = self.driver().list(0, "").unwrap().objects;
@@ -375,14 +377,15 @@ impl Scene {
         pool.why_unavailable().is_none() && is_the_pool && found == volumes
     }
 
-    /// Whether the pool is unavailable, saying so.
+    /// Whether the pool is unavailable for a reason that contains `says`.
     pub fn is_unavailable(&self, says: &str) -> bool {
         let unavailable = self.driver().pools()[0].why_unavailable();
         unavailable.is_some_and(|unavailable| unavailable.to_string().contains(says))
     }
 
-    /// Whatever is to be seen is whole, and nothing half made or half deleted stays.
-    fn is_whole(&self) {
+    /// Asserts that all visible volumes and snapshots are complete, and that no partly made or
+    /// partly deleted one remains.
+    fn assert_complete(&self) {
         let pool = &self.driver().pools()[0];
         if pool.why_unavailable().is_some() {
             return;
@@ -435,7 +438,7 @@ fn request(volume: &str) -> CreateRequest {
     request
 }
 
-/// Plays an operation and loses power at every moment of it and after its reply.
+/// Plays an operation with a power-off at every moment of it and after its reply.
 pub fn play(disks: &mut impl Disks, node: &Arc<Node>, operation: &Operation) {
     disks.format();
     let mut scene = Scene::new(node, Some(disks.witness()));
@@ -480,21 +483,21 @@ fn check(
         let volumes = scene.driver().list(0, "").unwrap().objects;
         panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
     }
-    // Limit and record may differ only while nobody was told.
+    // Limit and record may differ only before the reply.
     let restored = scene.driver().pools()[0].status().limits_restored;
     assert!(
         !replied || operation.leaves_limits || restored == 0,
         "{restored} limits were not durable"
     );
-    scene.is_whole();
-    disks.look(&scene);
+    scene.assert_complete();
+    disks.inspect(&scene);
     if !operation.disk_is_missing {
         (operation.act)(&mut scene);
         if scene.running.is_none() {
             scene.start();
         }
         assert!((operation.after)(&scene), "not so when it is done again");
-        scene.is_whole();
-        disks.look(&scene);
+        scene.assert_complete();
+        disks.inspect(&scene);
     }
 }
