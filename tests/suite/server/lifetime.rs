@@ -335,8 +335,8 @@ async fn a_driver_without_pools_refuses_every_create() {
 
 /// After a restart the volumes are the same. A published volume is still not deleted, and a volume
 /// for one writer is still refused a second target.
-/// Proves: D10.
 ///
+/// Proves: D10.
 #[tokio::test]
 async fn a_restart_keeps_volumes_and_publications() {
     require!(loop_devices);
