@@ -35,7 +35,7 @@ pub enum Level {
     Ok,
     /// Worth knowing, but no fault.
     Note,
-    /// Not as promised or recorded.
+    /// Not as guaranteed or recorded.
     Wrong,
 }
 

@@ -41,7 +41,7 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     /// Attaches a prepared mount to an existing, empty target. This does not wait for a disk.
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()>;
 
-    /// What is at a target.
+    /// The mount or file at a target.
     fn inspect(&self, target: &Target) -> Result<Found> {
         target.inspect()
     }

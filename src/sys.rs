@@ -23,9 +23,9 @@ pub fn mount_setattr(
         propagation,
         userns_fd: 0,
     };
-    // SAFETY: the descriptor is open for as long as the borrow lives, the path is a
-    // NUL-terminated literal, and `attr` is a live, fully initialised struct whose exact size is
-    // passed; the kernel only reads from it.
+    // SAFETY: the descriptor is open for as long as the borrow lives, and the path is a
+    // NUL-terminated literal. `attr` is a live, fully initialised struct whose exact size is passed,
+    // and the kernel only reads from it.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

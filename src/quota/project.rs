@@ -22,7 +22,7 @@ const BLOCK: u64 = 512;
 const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
 const XFS_BYTES_PER_INODE: u64 = 4 << 10;
 
-/// The scan for leftovers ends after so many unused ids. Earlier versions took random ids, and on XFS
+/// The scan for leftovers ends after this many unused ids. Earlier versions took random ids, and on XFS
 /// each id that was ever used costs a system call.
 const GAP: u32 = 1024;
 

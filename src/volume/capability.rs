@@ -21,9 +21,9 @@ impl Capability {
         if self.access_mode.is_multi_node() && sharing == Sharing::None {
             return Err(Error::invalid(
                 "volume_capability",
-                "a volume is on one node, and the modes for many nodes (ReadWriteMany, \
-                 ReadOnlyMany) are refused; ask for ReadWriteOnce, or use a class with the \
-                 parameter sharing=node, which accepts them for many pods on the volume's node",
+                "a volume is on one node, so the modes for many nodes (ReadWriteMany, \
+                 ReadOnlyMany) are refused; request ReadWriteOnce, or use a class with \
+                 sharing=node, which accepts them for many pods on that node",
             ));
         }
         Ok(())

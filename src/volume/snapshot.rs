@@ -81,7 +81,7 @@ impl Volumes {
         let id = SnapshotId::new(source.pool(), &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;
-        // Nor may a publish begin now.
+        // A publish must not begin now.
         let _unused = refuses
             .then(|| self.in_flight.lock_id(&request.source))
             .transpose()?;

@@ -17,7 +17,7 @@ use super::{Copying, Transfer};
 /// that was measured; a tenth of it is usual.
 pub(super) const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
 
-/// Files of at most so many bytes have too few extents to count them.
+/// Files of at most this many bytes have too few extents to count them.
 const WORTH_COUNTING: u64 = 1 << 20;
 
 /// The bytes that are copied between two checks whether to stop.

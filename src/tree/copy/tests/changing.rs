@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, RenameFlags};
 
 use super::*;
 
-/// What is beside the tree, where links lead to.
+/// A directory beside the tree, as the target of links.
 const PRECIOUS: &str = "precious";
 
 /// Runs what changes the tree until the copies are made.
@@ -73,7 +73,7 @@ fn a_tree_may_change_while_it_is_copied() {
         }
         fs::write(source.join("kept"), PRECIOUS).unwrap();
         let path = |turn: usize| source.join(format!("{}/{}", turn % 8, turn % 40));
-        // What one thread does another may have made impossible.
+        // Another thread may have made a step impossible.
         let write = |turn: usize| {
             let _ = fs::write(path(turn), vec![2; turn % 100_000]);
             let _ = fs::File::options()
@@ -117,8 +117,8 @@ fn a_tree_may_change_while_it_is_copied() {
     }
 }
 
-/// Whatever takes the place of files and directories, nothing outside is copied, and nothing but
-/// files is read.
+/// If files and directories are replaced by anything else, nothing outside is copied, and only files
+/// are read.
 #[test]
 fn what_is_swapped_in_is_never_followed() {
     require!(loop_devices);
@@ -176,7 +176,7 @@ fn what_is_swapped_in_is_never_followed() {
     }
 }
 
-/// An entry that is something else when it is opened than when it was looked at is left, and counted.
+/// An entry whose type changes before it is opened is left out and counted.
 #[test]
 fn what_changed_its_kind_is_left() {
     require!(loop_devices);
@@ -229,7 +229,7 @@ fn what_changed_its_kind_is_left() {
     assert_eq!(left.len(), 1, "the directory for links: {left:?}");
 }
 
-/// Whoever appends to a file for ever does not keep the copy from ending.
+/// A copy ends although a process appends to a file without end.
 #[test]
 fn a_file_that_grows_is_copied_as_far_as_it_was() {
     require!(loop_devices);

@@ -24,7 +24,7 @@ impl Observer for Trouble {
     fn after(&self, _step: Step, _name: &OsStr) {}
 }
 
-/// Whichever step fails, the copy ends with that fault.
+/// The copy ends with the fault of any step that fails.
 #[test]
 fn every_step_that_fails_is_told() {
     require!(loop_devices);
