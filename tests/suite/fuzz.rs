@@ -66,8 +66,8 @@ pub struct Known {
 struct Call {
     path: &'static str,
     messages: fn(&Known) -> BoxedStrategy<Vec<u8>>,
-    /// Whether bytes decode as a message of its type.
-    reads: fn(&[u8]) -> bool,
+    /// The text of bytes that decode as a message of its type.
+    reads: fn(&[u8]) -> Option<String>,
     allowed: &'static [Code],
 }
 
@@ -76,7 +76,7 @@ macro_rules! calls {
         [$(Call {
             path: concat!("/csi.v1.", stringify!($service), "/", stringify!($call)),
             messages: messages::$messages,
-            reads: |bytes| csi::$type::decode(bytes).is_ok(),
+            reads: |bytes| Some(format!("{:?}", csi::$type::decode(bytes).ok()?)),
             allowed: &[$(Code::$code),*],
         }),*]
     };
@@ -207,6 +207,10 @@ impl Scene {
     /// Sends a message, and checks the answer against the codes that the call allows.
     fn check(&mut self, call: &Call, message: Vec<u8>) {
         let reads = (call.reads)(&message);
+        if reads.as_deref().is_some_and(moves_secret) {
+            return;
+        }
+        let reads = reads.is_some();
         let answer = self
             .runtime
             .block_on(wire::send(&self.channel, call.path, message));
@@ -294,6 +298,16 @@ impl Scene {
         assert!(!log.contains("panicked") && !log.contains(SECRET), "{log}");
         assert_eq!(self.server.stop(), Some(0));
     }
+}
+
+/// Whether a damaged length made the secret a part of another field, where it is no secret.
+fn moves_secret(message: &str) -> bool {
+    let in_place = [
+        format!("\"password\": \"{SECRET}\""),
+        format!("\"password={SECRET}\""),
+    ];
+    let in_place = in_place.map(|text| message.matches(&text).count());
+    message.matches(SECRET).count() > in_place.iter().sum()
 }
 
 /// The directories of the volumes or snapshots that no request deletes.

@@ -298,7 +298,7 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
                 fs::remove_dir(dir.join("data")).unwrap();
                 fs::write(dir.join("data"), "").unwrap();
             },
-            "data is no directory",
+            "data is not a directory",
         ),
     ];
     for (case, damage, reason) in cases {

@@ -68,7 +68,7 @@ async fn a_copy_without_a_field_is_told_which() {
     let requests = [
         ("name", snapshot("", &id)),
         ("source_volume_id", snapshot("s", "")),
-        ("source_volume_id", csi::CreateSnapshotRequest::default()),
+        ("name", csi::CreateSnapshotRequest::default()),
     ];
     for (field, request) in requests {
         let answer = scene.clients.snapshot(request).await;
