@@ -42,8 +42,12 @@ impl QuotaIds {
     /// Marks the lowest unused id from `from` on as used.
     fn reserve(&self, from: u32) -> Result<u32, Errno> {
         let mut used = self.lock();
-        let mut ids = from..OURS.end;
-        let id = ids.find(|id| !used.contains(id)).ok_or(Errno::BUSY)?;
+        let taken = used.range(from..).zip(from..);
+        let last = taken.take_while(|(taken, id)| *taken == id).last();
+        let id = last.map_or(from, |(_, id)| id + 1);
+        if !OURS.contains(&id) {
+            return Err(Errno::BUSY);
+        }
         used.insert(id);
         Ok(id)
     }
