@@ -181,7 +181,10 @@ fn choose<T: Copy>(key: &str, value: &str, choices: &[(&str, T)]) -> Result<T> {
     let choice = choices.iter().find(|(name, _)| *name == value);
     choice.map(|(_, choice)| *choice).ok_or_else(|| {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        parameter(key, &format!("{value:?} is not one of {}", names.join(", ")))
+        parameter(
+            key,
+            &format!("{value:?} is not one of {}", names.join(", ")),
+        )
     })
 }
 
