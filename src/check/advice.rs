@@ -69,7 +69,7 @@ pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path
         Enforcement::Project => format!("{}; then {RESTART}", tag(id, &data)),
         Enforcement::Squota | Enforcement::None => format!(
             "if it is a subvolume, btrfs qgroup assign 0/$(btrfs inspect-internal rootid {data}) \
-             1/{id} {0}, and then {RESTART}. If quota was disabled meanwhile, first \
+             1/{id} {0}; then {RESTART}. If quota was disabled meanwhile, first \
              btrfs qgroup create 1/{id} {0}. If it is no subvolume, copy it to a new volume",
             quoted(pool)
         ),
