@@ -1,9 +1,17 @@
 #!/bin/sh
-# Checks that modules import only as the picture at the top of src/lib.rs says.
+# Checks that modules import only as the picture at the top of src/lib.rs says, and that docs/architecture.md shows the
+# same picture.
 # shellcheck disable=SC2016 # the dollars are awk's
 # Last line: N passed, N failed, 0 skipped.
 set -eu
 cd "$(dirname "$0")/.."
+picture() { # FILE PREFIX
+    sed -n "s|^$2||; /^cli, server, http /,/^os, sys, types /p" "$1"
+}
+if [ "$(picture src/lib.rs '//! ')" != "$(picture docs/architecture.md '')" ]; then
+    echo "check-imports: docs/architecture.md has another picture than src/lib.rs" >&2
+    exit 1
+fi
 git ls-files 'src/*.rs' | grep -v -e '/tests' -e '^src/main.rs' -e '^src/lib.rs' | xargs awk '
     BEGIN {
         while ((getline line <"src/lib.rs") > 0) {
