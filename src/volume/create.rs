@@ -248,7 +248,7 @@ fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
     match origin {
         Some(origin) if size > Bytes::ZERO && size < origin.least_size() => {
             Err(Error::OutOfRange(format!(
-                "{} needs a volume of {}, and {size} was asked for; ask for more",
+                "{} needs a volume of {}, and the request is for {size}; request a larger size",
                 origin.source(),
                 origin.least_size()
             )))
