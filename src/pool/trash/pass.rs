@@ -33,8 +33,11 @@ const READ_TIME_EVERY: u64 = 64;
 /// The entries that passes have left in the trash.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
-    /// The entries that could not be removed.
-    resisting: BTreeMap<OsString, Resisting>,
+    /// The entries that could not be removed, with the time of the next attempt.
+    resisting: BTreeMap<OsString, Retry>,
+    /// The quota ids of entries whose removal ended early: their content may be removed, and with it the
+    /// only trace of the id. `None` for an id that was released, which may belong to a volume again.
+    interrupted: BTreeMap<OsString, Option<Emptied>>,
     /// The empty entries whose quota ids are still charged.
     emptied: BTreeMap<OsString, Emptied>,
     /// When the quota ids of the empty entries are released, if there are any.
@@ -49,14 +52,6 @@ struct Emptied {
     quota_id: u32,
     /// Its volume id, unless it was a snapshot or a discarded copy.
     volume: Option<VolumeId>,
-}
-
-/// An entry that could not be removed.
-#[derive(Debug, Clone, Copy)]
-struct Resisting {
-    retry: Retry,
-    /// Its quota id, which may be known nowhere else once the content is removed.
-    emptied: Option<Emptied>,
 }
 
 /// The time of the next attempt.
@@ -86,7 +81,7 @@ impl Retry {
 impl Leftovers {
     /// When the next attempt is due, if any entry is left.
     pub(super) fn next(&self) -> Option<Instant> {
-        let retries = self.resisting.values().map(|resisting| resisting.retry);
+        let retries = self.resisting.values().copied();
         retries.chain(self.release).map(|retry| retry.at).min()
     }
 
@@ -102,10 +97,11 @@ impl Leftovers {
         if news {
             self.all_referenced = None;
         }
-        if news || self.resisting.values().any(|it| it.retry.is_due()) {
+        if news || self.resisting.values().any(Retry::is_due) {
             let listed = os::entry_names(disk.trash().as_fd()).context("list the trash")?;
             names.extend(listed);
             self.resisting.retain(|name, _| names.contains(name));
+            self.interrupted.retain(|name, _| names.contains(name));
             self.emptied.retain(|name, _| names.contains(name));
         }
         let mut pass = Pass {
@@ -121,6 +117,13 @@ impl Leftovers {
         let trash = &work.pool().trash;
         trash.resisting.store(resisting, Ordering::Relaxed);
         Ok(reclaimed)
+    }
+
+    /// Keeps the quota id of an entry whose removal ended early.
+    fn interrupt(&mut self, name: &OsStr) {
+        if let Some(emptied) = self.emptied.remove(name) {
+            self.interrupted.insert(name.to_owned(), Some(emptied));
+        }
     }
 
     /// Has the quota ids released soon, because a change may have ended their charges.
@@ -153,7 +156,7 @@ impl Pass<'_> {
     fn all(&mut self, names: &BTreeSet<OsString>) {
         for name in names {
             let resisting = self.left.resisting.get(name);
-            let waits = resisting.is_some_and(|resisting| !resisting.retry.is_due());
+            let waits = resisting.is_some_and(|retry| !retry.is_due());
             if self.left.emptied.contains_key(name) || waits {
                 continue;
             }
@@ -181,6 +184,7 @@ impl Pass<'_> {
             Ok(true) => {
                 self.left.resisting.remove(name);
                 self.left.emptied.remove(name);
+                self.left.interrupted.remove(name);
                 let pool = self.pool();
                 pool.state.remove_from_trash(name);
                 tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
@@ -190,7 +194,7 @@ impl Pass<'_> {
                 self.left.resisting.remove(name);
             }
             Err(fault) if fault.errno == Errno::CANCELED => {
-                self.resist(name);
+                self.left.interrupt(name);
                 return false;
             }
             Err(fault) => self.postpone(name, fault),
@@ -199,7 +203,8 @@ impl Pass<'_> {
     }
 
     fn postpone(&mut self, name: &OsStr, fault: Fault) {
-        let retry = self.resist(name);
+        let before = self.left.resisting.get(name).copied();
+        let retry = Retry::after(before.as_ref());
         tracing::warn!(
             pool = %self.pool().options.name,
             entry = %name.display(),
@@ -207,17 +212,8 @@ impl Pass<'_> {
             retry_in = ?retry.delay,
             "something in the trash resists"
         );
-    }
-
-    /// Has an entry tried again later. It may not be empty, so its quota id does not wait alone.
-    fn resist(&mut self, name: &OsStr) -> Retry {
-        let before = self.left.resisting.get(name).copied();
-        let retry = Retry::after(before.as_ref().map(|before| &before.retry));
-        let emptied = self.left.emptied.remove(name);
-        let emptied = emptied.or(before.and_then(|before| before.emptied));
-        let resisting = Resisting { retry, emptied };
-        self.left.resisting.insert(name.to_owned(), resisting);
-        retry
+        self.left.interrupt(name);
+        self.left.resisting.insert(name.to_owned(), retry);
     }
 
     /// Releases the quota ids of empty entries, when that is due. The blocks of an entry that an
@@ -277,12 +273,13 @@ impl Pass<'_> {
         let progress = Progress::new(self.work, name);
         let entry = TrashEntry::read(&dir)?;
         // A discarded copy has no record; only its data shows the quota id.
-        let known = self.left.resisting.get(name);
-        let known = known.and_then(|resisting| resisting.emptied);
-        let quota_id = entry.quota_id.or_else(|| charged_to(disk, &dir));
-        let volume = entry.volume;
-        let emptied = quota_id.map(|quota_id| Emptied { quota_id, volume });
-        if let Some(emptied) = known.or(emptied) {
+        let emptied = self.left.interrupted.get(name).copied();
+        let emptied = emptied.unwrap_or_else(|| {
+            let quota_id = entry.quota_id.or_else(|| charged_to(disk, &dir))?;
+            let volume = entry.volume;
+            Some(Emptied { quota_id, volume })
+        });
+        if let Some(emptied) = emptied {
             self.left.emptied.insert(name.to_owned(), emptied);
             self.left.all_referenced = None;
         }
@@ -317,15 +314,19 @@ impl Pass<'_> {
     }
 
     /// Releases the quota id of an empty entry; false if it is still charged.
-    fn release_id(&self, name: &OsStr) -> Result<bool, Fault> {
+    fn release_id(&mut self, name: &OsStr) -> Result<bool, Fault> {
         let Some(Emptied { quota_id, .. }) = self.left.emptied.get(name) else {
             return Ok(true);
         };
         let os = &self.pool().context.os;
         match self.disk.quota.release(os, *quota_id) {
-            Err(Errno::BUSY) => Ok(false),
-            released => released.context("release a quota id").map(|()| true),
+            Err(Errno::BUSY) => return Ok(false),
+            released => released.context("release a quota id")?,
         }
+        // Never twice: a new volume may get the id before the entry is removed.
+        self.left.emptied.remove(name);
+        self.left.interrupted.insert(name.to_owned(), None);
+        Ok(true)
     }
 
     /// Removes an empty entry.
