@@ -230,8 +230,7 @@ impl<'a> Work<'a> {
             };
             let Some(mut entries) = read else { break };
             // Files last, so they are copied first, and directories are left for other threads. In
-            // the order of inodes, threads work in different allocation groups of an XFS, which has
-            // a lock for each.
+            // the order of inodes, because the disk has them in that order.
             entries.sort_unstable_by_key(|entry| (!entry.is_dir(), Reverse(entry.inode)));
             self.threads
                 .for_each(entries, &|entry| self.attempt(dir, entry));

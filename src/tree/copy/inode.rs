@@ -49,7 +49,7 @@ impl Work<'_> {
         name: &OsStr,
         source: &Source,
     ) -> Result<(), Reason> {
-        if source.status.stx_nlink == 1 {
+        if source.status.stx_nlink <= 1 {
             self.make_copy(dir, name, source, source.flags())?;
             return Ok(());
         }
