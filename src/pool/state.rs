@@ -9,6 +9,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::filesystem::Filesystem;
 use crate::quota::Enforcement;
 use crate::types::{Bytes, PoolId, VolumeId};
 
@@ -58,7 +59,9 @@ pub(super) enum Closing {
 /// The state of a pool at one moment, for its status.
 #[derive(Debug)]
 pub(super) struct Overview {
-    pub(super) disk: Result<Arc<Disk>, Unavailable>,
+    pub(super) unavailable: Option<Unavailable>,
+    pub(super) filesystem: Option<Filesystem>,
+    pub(super) enforcement: Enforcement,
     pub(super) id: Option<PoolId>,
     pub(super) reserved: Bytes,
     pub(super) volumes: usize,
@@ -153,7 +156,9 @@ impl PoolState {
         let disk = state.disk.as_ref();
         let enforcement = disk.map_or(Enforcement::None, |disk| disk.quota.enforcement());
         Overview {
-            disk: state.disk.clone(),
+            unavailable: state.why_unavailable(),
+            filesystem: disk.ok().map(|disk| disk.filesystem),
+            enforcement,
             id: state.id,
             reserved: Bytes(state.index.reserved()),
             volumes: state.index.volumes().len(),

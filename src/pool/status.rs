@@ -74,15 +74,16 @@ impl Pool {
 
     fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
         let overview = self.state.overview();
-        let disk = overview.disk.as_ref().ok();
         PoolStatus {
             name: self.options.name.clone(),
             path: self.options.path.clone(),
             id: overview.id,
-            unavailable: overview.disk.as_ref().err().cloned(),
+            unavailable: overview.unavailable,
             silence: self.silence(),
-            filesystem: disk.map_or_else(String::new, |disk| disk.filesystem.to_string()),
-            enforcement: disk.map_or(Enforcement::None, |disk| disk.quota.enforcement()),
+            filesystem: overview
+                .filesystem
+                .map_or_else(String::new, |it| it.to_string()),
+            enforcement: overview.enforcement,
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
             available: free.map_or(Bytes::ZERO, FreeSpace::available),
             reserved: overview.reserved,
