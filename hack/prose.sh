@@ -10,5 +10,5 @@ cd "$(dirname "$0")/.."
 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
 export VALE="$tools/vale"
 (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/prose" .)
-[ $# -gt 0 ] || (cd hack/prose && go test -trimpath .)
+[ $# -gt 0 ] || (cd hack/prose && go test -count=1 -trimpath .)
 exec "$tools/prose" "$@"

@@ -6,7 +6,7 @@
 # It removes no package. If another package conflicts, apt-get reports it and fails.
 #
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test and e2e, Go 1.26 or newer.
-# Env:   CARGO_TARGET_DIR  absolute; the tools are in tools/bin below it
+# Env:   CARGO_TARGET_DIR  absolute; the tools are in tools below it
 set -eu
 cd "$(dirname "$0")/.."
 fail() {

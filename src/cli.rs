@@ -98,6 +98,12 @@ fn sentence(error: &clap::Error) -> String {
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let text = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    if !matches!(
+        error.kind(),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation | ErrorKind::MissingRequiredArgument
+    ) {
+        return text;
+    }
     // It has the form "--flag <VALUE>".
     let flag = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let flag = flag.as_deref().and_then(|flag| flag.strip_prefix("--"));

@@ -13,6 +13,9 @@ const MAX_SOCKET_PATH: usize = 107;
 /// The longest driver name, topology prefix and topology name that CSI allows.
 const MAX_NAME: usize = 63;
 
+/// The environment variable of `--pool`.
+const POOLS_ENV: &str = "ROOTCELLAR_POOLS";
+
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
@@ -35,7 +38,7 @@ pub struct PoolArgs {
     /// server makes an empty directory a pool. With require-mount, the path must be a mount point.
     /// overcommit multiplies the space that volumes may reserve (default 1). reserve is the space that
     /// stays free (default 0, or 15% where the pool shares the root disk). A ';' separates pools.
-    #[arg(long = "pool", env = "ROOTCELLAR_POOLS", value_name = "NAME=PATH[,OPTION...]",
+    #[arg(long = "pool", env = POOLS_ENV, value_name = "NAME=PATH[,OPTION...]",
           value_parser = parse_pools)]
     pools: Vec<PoolList>,
 }
@@ -151,13 +154,16 @@ impl PoolArgs {
     }
 }
 
-/// Parses pools that are separated by ';'.
+/// Parses pools that are separated by ';'. Only the environment variable may be empty.
 fn parse_pools(text: &str) -> Result<PoolList, String> {
     let entries = text.split(';').map(str::trim);
     let entries = entries.filter(|entry| !entry.is_empty());
-    entries
-        .map(|entry| entry.parse().map_err(|error: Invalid| error.problem))
-        .collect()
+    let parse = |entry: &str| entry.parse().map_err(|error: Invalid| error.problem);
+    let pools: PoolList = entries.map(parse).collect::<Result<_, _>>()?;
+    if pools.is_empty() && std::env::var_os(POOLS_ENV).is_none_or(|value| value != text) {
+        return Err("it names no pool; write NAME=PATH[,OPTION...]".to_owned());
+    }
+    Ok(pools)
 }
 
 fn show(pool: &PoolOptions) -> String {

@@ -1,5 +1,6 @@
 //! `rootcellar serve`.
 
+use std::env::VarError;
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
@@ -58,8 +59,12 @@ fn allow_descriptors() {
 }
 
 fn start_log(format: LogFormat) -> Result<()> {
+    let directives = match std::env::var("RUST_LOG") {
+        Err(VarError::NotUnicode(_)) => return Err(Error::invalid("RUST_LOG", "it is not UTF-8")),
+        directives => directives.unwrap_or_default(),
+    };
     let log = tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&std::env::var("RUST_LOG").unwrap_or_default())?)
+        .with_env_filter(log_filter(&directives)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match format {

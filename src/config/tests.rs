@@ -186,6 +186,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("--http=9808", "--http", "<ADDR:PORT>"),
     ("--http=localhost:9808", "--http", "'localhost:9808'"),
     ("--http=", "--http", "socket address"),
+    ("--pool=", "--pool", "names no pool"),
     ("--pool=a", "--pool", "no '='"),
     ("--pool=a=/a,b", "--pool", "unknown option \"b\""),
     (
@@ -299,8 +300,10 @@ fn a_semicolon_separates_pools() {
         let names = pools.iter().map(|pool| pool.name.to_string());
         names.collect::<Vec<_>>()
     };
-    assert_eq!(names(""), [""; 0]);
-    assert_eq!(names(" ; "), [""; 0]);
+    for none in ["", " ; "] {
+        let problem = parse_pools(none).unwrap_err();
+        assert!(problem.contains("names no pool"), "{problem}");
+    }
     assert_eq!(names("a=/a"), ["a"]);
     assert_eq!(names("a=/a,init;\n b=/b;"), ["a", "b"]);
     let problem = parse_pools("a=/a;b").unwrap_err();

@@ -30,12 +30,7 @@ impl Endpoint {
     pub(super) async fn bind(path: &Path) -> Result<(Self, UnixListener)> {
         clear(path).await?;
         let socket = UnixSocket::new_stream().map_err(cannot("make a socket for", path))?;
-        socket.bind(path).map_err(|error| {
-            Error::invalid(
-                "--endpoint",
-                format!("cannot bind {}: {error}", path.display()),
-            )
-        })?;
+        socket.bind(path).map_err(cannot("bind the socket", path))?;
         // Nobody can connect before listen(2), and by then the mode is right.
         fs::set_permissions(path, Permissions::from_mode(PRIVATE))
             .map_err(cannot("restrict access to the socket", path))?;
