@@ -117,16 +117,10 @@ fn free_space(
     };
     // Quarantined trees have findings of their own, and only a server measures them.
     let reserved = opened.index.reserved_of(counted, 0);
-    let policy = Policy {
-        counted,
-        overcommit: options.overcommit,
-        reserve: options.reserve,
-        on_root_disk,
-    };
     Ok(FreeSpace {
         space,
         others,
         reserved,
-        policy,
+        policy: Policy::new(options, counted, on_root_disk),
     })
 }

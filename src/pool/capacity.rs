@@ -260,12 +260,7 @@ impl Pool {
     }
 
     fn policy(&self, disk: &Disk) -> Policy {
-        Policy {
-            counted: disk.accounts(),
-            overcommit: self.options.overcommit,
-            reserve: self.options.reserve,
-            on_root_disk: disk.is_on_root_disk(),
-        }
+        Policy::new(&self.options, disk.accounts(), disk.is_on_root_disk())
     }
 
     /// Measures the filesystem and the charges of all volumes that have a size. A pod may write or

@@ -297,13 +297,10 @@ impl PoolState {
 
     /// The free space by a new measurement.
     pub(super) fn free_space(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
-        let mut state = self.lock();
-        let State {
-            index,
-            reservations,
-            ..
-        } = &mut *state;
-        reservations.measured(index, policy, measurement)
+        let state = &mut *self.lock();
+        state
+            .reservations
+            .measured(&state.index, policy, measurement)
     }
 
     /// Reserves `size` if there is that much free space and `admit` accepts the index; otherwise the
@@ -315,17 +312,13 @@ impl PoolState {
         measurement: &Measurement,
         admit: &dyn Fn(&Index) -> super::Result<()>,
     ) -> Result<(), Refused> {
-        let mut state = self.lock();
+        let state = &mut *self.lock();
         if let Some(reason) = state.why_unavailable() {
             return Err(Refused::Unavailable(reason));
         }
         admit(&state.index).map_err(Refused::Error)?;
-        let State {
-            index,
-            reservations,
-            ..
-        } = &mut *state;
-        let granted = reservations.grant(index, policy, size, measurement);
+        let reservations = &mut state.reservations;
+        let granted = reservations.grant(&state.index, policy, size, measurement);
         granted.map_err(|available| Refused::NoSpace { available })
     }
 

@@ -2,7 +2,7 @@
 
 use rustix::fs::StatVfs;
 
-use crate::pool::{Overcommit, Reserve};
+use crate::pool::{Overcommit, PoolOptions, Reserve};
 use crate::types::Bytes;
 
 /// Left free for the filesystem's own metadata: 1 %, at most 64 MiB.
@@ -50,6 +50,17 @@ pub(crate) struct Policy {
     pub(crate) reserve: Option<Reserve>,
     /// Whether the node itself needs the filesystem.
     pub(crate) on_root_disk: bool,
+}
+
+impl Policy {
+    pub(crate) fn new(options: &PoolOptions, counted: bool, on_root_disk: bool) -> Self {
+        Self {
+            counted,
+            overcommit: options.overcommit,
+            reserve: options.reserve,
+            on_root_disk,
+        }
+    }
 }
 
 /// The values that the free space of a pool depends on.

@@ -183,7 +183,6 @@ impl Pass<'_> {
         match step(self, name) {
             Ok(true) => {
                 self.left.resisting.remove(name);
-                self.left.emptied.remove(name);
                 self.left.interrupted.remove(name);
                 let pool = self.pool();
                 pool.state.remove_from_trash(name);
