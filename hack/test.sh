@@ -43,7 +43,9 @@ step() { # NAME COMMAND [argument...]
     result=$(printf '%4d passed %3d failed %3d skipped  %s' "$p" "$f" "$s" "$(minutes "$start")")
     echo "$result"
     printf '  %-14s %s\n' "$name" "$result" >>"${STEPS:-/dev/null}"
-    [ "$status" -eq 0 ] || tail -n 60 "$log" | sed 's/^/    | /'
+    # The report of CI repeats the failed tests at its end, because its log may be cut.
+    awk -f hack/failures.awk "$log" | sed 's/^/    | /' | tee -a "${STEPS:-/dev/null}"
+    [ "$status" -eq 0 ] || tail -n 20 "$log" | sed 's/^/    | /'
     [ "$f" -eq 0 ] || verdict=1
 }
 finish() {
