@@ -14,7 +14,7 @@ mod snapshot;
 mod table;
 mod volume;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -98,31 +98,37 @@ fn sentence(error: &clap::Error) -> String {
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let text = first.split_whitespace().collect::<Vec<_>>().join(" ");
-    if !matches!(
-        error.kind(),
-        ErrorKind::InvalidValue | ErrorKind::ValueValidation | ErrorKind::MissingRequiredArgument
-    ) {
-        return text;
-    }
-    // It has the form "--flag <VALUE>".
+    // It has the form "--flag <VALUE>". The parser names no flag for bytes that are not UTF-8.
     let flag = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let flag = flag.as_deref().and_then(|flag| flag.strip_prefix("--"));
     let flag = flag.and_then(|flag| flag.split(' ').next());
-    match flag.and_then(|flag| variable(&Cli::command(), flag)) {
+    let is_meant = |argument: &clap::Arg| match error.kind() {
+        ErrorKind::InvalidValue
+        | ErrorKind::ValueValidation
+        | ErrorKind::MissingRequiredArgument => flag.is_some() && argument.get_long() == flag,
+        ErrorKind::InvalidUtf8 => argument.get_env().is_some_and(is_not_utf8),
+        _ => false,
+    };
+    match variable(&Cli::command(), &is_meant) {
         Some(variable) => format!("{text} (the value may come from {variable})"),
         None => text,
     }
 }
 
-/// The environment variable of a flag of a command or its subcommands.
-fn variable(command: &clap::Command, flag: &str) -> Option<String> {
+fn is_not_utf8(variable: &OsStr) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value.to_str().is_none())
+}
+
+/// The environment variable of the first argument for which `is_meant` holds, of a command or its
+/// subcommands.
+fn variable(command: &clap::Command, is_meant: &dyn Fn(&clap::Arg) -> bool) -> Option<String> {
     let mut arguments = command.get_arguments();
-    let argument = arguments.find(|argument| argument.get_long() == Some(flag));
+    let argument = arguments.find(|argument| is_meant(argument));
     if let Some(variable) = argument.and_then(clap::Arg::get_env) {
         return Some(variable.to_string_lossy().into_owned());
     }
     let mut commands = command.get_subcommands();
-    commands.find_map(|command| variable(command, flag))
+    commands.find_map(|command| variable(command, is_meant))
 }
 
 fn exit_code(error: &Error) -> u8 {

@@ -19,6 +19,10 @@ use crate::types::{NodeName, ObjectId, PoolId, VolumeId};
 /// The time that the disks of pools have to answer for a list.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The help of `--pool` where another argument is the path, and only require-mount is read.
+const PLACE_POOLS_HELP: &str =
+    "Read from these pools whether the path must be a mount point; this flag makes and adopts none";
+
 /// The commands for pools.
 #[derive(Debug, Subcommand)]
 pub(super) enum PoolCommand {
@@ -56,6 +60,7 @@ pub(super) enum PoolCommand {
 
 /// A directory and the node of its pool.
 #[derive(Debug, Args)]
+#[command(mut_arg("pools", |pools| pools.help(PLACE_POOLS_HELP).long_help(None::<&str>)))]
 pub(super) struct PlaceArgs {
     /// Use this directory; it must be empty for a new pool, except for lost+found, and a mount point if
     /// a configured pool with require-mount has this path

@@ -36,6 +36,26 @@ fn pools() -> Vec<Inspection> {
     vec![healthy, damaged, unavailable]
 }
 
+/// Only the path says which pool these commands change.
+#[test]
+fn the_help_of_the_pools_says_what_they_do_for_a_place() {
+    for name in ["init", "adopt", "list"] {
+        let mut command = PoolCommand::augment_subcommands(clap::Command::new("pool"));
+        let command = command.find_subcommand_mut(name).unwrap();
+        let long = command.render_long_help().to_string();
+        let short = command.render_help().to_string();
+        let is_of_a_place = name != "list";
+        assert_eq!(
+            long.contains("Use the pool at this path"),
+            !is_of_a_place,
+            "{long}"
+        );
+        assert_eq!(long.contains(PLACE_POOLS_HELP), is_of_a_place, "{long}");
+        assert_eq!(short.contains(PLACE_POOLS_HELP), is_of_a_place, "{short}");
+        assert!(long.contains("ROOTCELLAR_POOLS"), "{long}");
+    }
+}
+
 #[test]
 fn the_table_is_aligned_and_says_what_is_wrong() {
     let expected = "\

@@ -1,6 +1,8 @@
 //! Flags, environment, and the commands for pools.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 use support::require;
 
@@ -143,6 +145,20 @@ fn a_mistake_in_the_environment_names_the_variable() {
         let output = run_to_its_end(&node, &fill(&node, &kept), &[(variable, value)]);
         assert_mistake(variable, &output, variable);
         assert_eq!(picture(&node.path(""), &[]), before, "{variable}");
+    }
+}
+
+/// So does the error about a variable that is not UTF-8, which the parser of the flags does not name.
+///
+/// Proves: SV1.
+#[test]
+fn a_variable_that_is_not_utf8_is_named() {
+    for variable in ["NODE_NAME", "ROOTCELLAR_POOLS"] {
+        let mut command = rootcellar(&["pool", "adopt", "/nowhere"]);
+        command
+            .env("NODE_NAME", NODE)
+            .env(variable, OsStr::from_bytes(b"a=/srv/\xff"));
+        assert_mistake(variable, &command.output().unwrap(), variable);
     }
 }
 
