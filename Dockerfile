@@ -2,7 +2,7 @@
 #
 # hack/image.sh builds it for amd64 and arm64 and passes every argument. By hand:
 #   hack/musl.sh amd64
-#   docker build -t localhost/rootcellar:0.1.0 .        (or: podman build, buildah bud)
+#   docker build -t registry.example/rootcellar:0.1.0 .        (or: podman build, buildah bud)
 #
 # For another architecture, pass the platform and that binary:
 #   hack/musl.sh arm64

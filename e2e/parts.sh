@@ -40,17 +40,7 @@ if [ "${1:-}" = conformance ]; then
     build ginkgo build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
 fi
 
-# Copies the files that deploy/snapshot-controller names by address from the modules with the same files.
-from_module() { # MODULE DIRECTORY NAME
-    module=$(go -C snapshotter mod download -json "$1" | jq -er '.Dir // error(.Error)')
-    cp -R --no-preserve=mode "$module/$2" "$PARTS/snapshot-controller/$3"
-}
-rm -rf "$PARTS/snapshot-controller"
-mkdir "$PARTS/snapshot-controller"
-from_module $snapshotter/client/v8 config/crd crd
-from_module $snapshotter/v8 deploy/kubernetes/snapshot-controller controller
-sed -e 's#https:.*/client/config/crd?.*#crd#' -e 's#https:.*/kubernetes/snapshot-controller?.*#controller#' \
-    ../deploy/snapshot-controller/kustomization.yaml >"$PARTS/snapshot-controller/kustomization.yaml"
+../hack/snapshot-controller.sh "$PARTS/snapshot-controller"
 
 image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
     file=$1

@@ -1,10 +1,12 @@
 #!/bin/sh
 # Builds the image of each architecture from the Dockerfile, offline, as an archive for nodes without a registry (ctr -n
-# k8s.io images import FILE), and checks its contents. The same commit gives the same bytes.
+# k8s.io images import FILE), and checks its contents. Of several images it also writes an OCI layout, with one index, for
+# registries. The same commit gives the same bytes.
 #
 # Usage: image.sh [amd64|arm64]...   default: both
 # Needs: the needs of musl.sh; buildah, jq, git, unshare (util-linux); root or unprivileged user namespaces.
 # Env:   CARGO_TARGET_DIR  absolute
+#        REGISTRY          the registry, or a path in one, in the image's name; default: the one in the chart's values
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -12,6 +14,16 @@ labels=$(cargo metadata --no-deps --offline --format-version 1 |
     jq '.packages[] | select(.name == "rootcellar") | {title: .name, description, version, licenses: .license}')
 version=$(printf %s "$labels" | jq -r .version)
 revision=$(git describe --always --abbrev=40 --dirty --exclude='*') created=$(git log -1 --format=%ct)
+name=$(sed -n '/^image:/,/^$/s/^  repository: //p' deploy/chart/values.yaml)
+name=${REGISTRY:-${name%/*}}/${name##*/}:$version
+
+in_memory() { # COMMAND [argument...]   with the build directory at /mnt; Buildah's data is in /var/lib and ends with it
+    # shellcheck disable=SC2016 # for the inner shell
+    hack/private-ns.sh sh -euc 'mount --bind "$1" /mnt; mount -t tmpfs tmpfs /var/lib; shift
+        printf "[network]\nnetwork_config_dir = \"/var/lib/net\"\n" >/var/lib/containers.conf
+        buildah() { command buildah --storage-driver vfs --runroot /var/lib/run "$@"; }
+        export HOME=/var/lib TMPDIR=/var/lib CONTAINERS_CONF=/var/lib/containers.conf; "$@"' sh "$target" "$@"
+}
 
 [ $# -gt 0 ] || set -- amd64 arm64
 hack/musl.sh "$@"
@@ -19,16 +31,11 @@ mkdir -p "$target/image"
 for arch in "$@"; do
     musl=x86_64-unknown-linux-musl
     [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
-    archive=$target/image/rootcellar-$version-$arch.tar name=localhost/rootcellar:$version
+    archive=$target/image/rootcellar-$version-$arch.tar
     rm -f "$archive"
-    # All data of buildah is in memory over /var/lib and ends with the mount namespace; /mnt stays visible.
     # Every runtime loads a docker-archive. Unlike oci-archive it contains no time, and the history must contain none
     # either.
-    # shellcheck disable=SC2016 # for the inner shell
-    hack/private-ns.sh sh -euc 'mount --bind "$1" /mnt; mount -t tmpfs tmpfs /var/lib; shift
-        printf "[network]\nnetwork_config_dir = \"/var/lib/net\"\n" >/var/lib/containers.conf; exec "$@"' sh "$target" \
-        env HOME=/var/lib TMPDIR=/var/lib CONTAINERS_CONF=/var/lib/containers.conf \
-        buildah --storage-driver vfs --runroot /var/lib/run bud --quiet --isolation chroot --omit-history \
+    in_memory buildah bud --quiet --isolation chroot --omit-history \
         --platform "linux/$arch" --timestamp "$created" --identity-label=false --build-arg BINARY=rootcellar \
         --build-arg VERSION="$version" --build-arg REVISION="$revision" --file - \
         --tag "docker-archive:/mnt/image/${archive##*/}:$name" "/mnt/$musl/release" <Dockerfile >/dev/null
@@ -48,3 +55,11 @@ for arch in "$@"; do
     fi
     echo "$archive: $name, linux/$arch, $size bytes"
 done
+[ $# -gt 1 ] || exit 0
+layout=$target/image/oci
+rm -rf "$layout"
+# shellcheck disable=SC2016 # for the inner shell
+in_memory eval 'buildah manifest create index >/dev/null
+    for archive in /mnt/image/rootcellar-*-*.tar; do buildah manifest add index "docker-archive:$archive" >/dev/null; done
+    buildah manifest push --quiet --all --format oci index oci:/mnt/image/oci' </dev/null
+echo "$layout: $(jq -r '.manifests[0].digest' "$layout/index.json"), linux/$(echo "$*" | sed 's/ /, linux\//g')"

@@ -1,37 +1,38 @@
 #!/bin/sh
-# Renders deploy/chart with every preset into deploy/install, or checks that deploy/install is up to date.
+# Renders the chart with every preset into deploy/install or DIRECTORY, or checks that deploy/install is up to date.
 #
-# Usage: manifests.sh [write|check]   default: write
+# Usage: manifests.sh [write|check|render DIRECTORY]   default: write
 # Needs: go.
 # Env:   CARGO_TARGET_DIR  absolute
+#        CHART             the chart, default: deploy/chart
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
-helm=$target/tools/helm rendered=$target/manifests
-(cd hack/helm && go build -trimpath -buildvcs=false -o "$helm" helm.sh/helm/v3/cmd/helm)
+rendered=$target/manifests chart=${CHART:-deploy/chart}
+(cd hack/helm && go build -trimpath -buildvcs=false -o "$target/tools/helm" helm.sh/helm/v3/cmd/helm)
 rm -rf "$rendered"
 
-chart() { # COMMAND [argument...]   with the values of $values
+helm() { # COMMAND [argument...]   with the values of $values
     # Built from its module, helm assumes an old Kubernetes. This is the version of the tests.
-    "$helm" "$@" --kube-version 1.36.3 --namespace rootcellar-system --values "$values" --set namespace.create=true
+    "$target/tools/helm" "$@" --kube-version 1.36.3 --namespace rootcellar-system --values "$values" --set namespace.create=true
 }
 render() { # FILE HOW-TO-APPLY [argument of helm template...]
     file=$rendered/$preset/$1
     echo "# $2" >"$file"
-    echo "# Rendered by hack/manifests.sh from deploy/chart with the values of $values: do not edit." >>"$file"
+    echo "# Rendered by hack/manifests.sh from the chart with the values of the preset $preset: do not edit." >>"$file"
     shift 2
-    chart template rootcellar deploy/chart "$@" >>"$file"
+    helm template rootcellar "$chart" "$@" >>"$file"
 }
-for values in deploy/chart/values.yaml deploy/presets/*.yaml; do
+for values in "$chart/values.yaml" deploy/presets/*.yaml; do
     preset=${values##*/} preset=${preset%.yaml}
     [ "$preset" != values ] || preset=default
     mkdir -p "$rendered/$preset"
-    chart lint deploy/chart --strict --quiet
-    render rootcellar.yaml "kubectl apply -f deploy/install/$preset/rootcellar.yaml"
+    helm lint "$chart" --strict --quiet
+    render rootcellar.yaml "kubectl apply -f $preset/rootcellar.yaml"
     sed "s/PRESET/$preset/" hack/manifests/kustomization.yaml >"$rendered/$preset/kustomization.yaml"
     # A file of its own, because applying it restarts the nodes.
     [ "$preset" != openshift ] ||
-        render machineconfig.yaml "oc apply -f deploy/install/openshift/machineconfig.yaml; restarts the worker nodes" \
+        render machineconfig.yaml "oc apply -f openshift/machineconfig.yaml; restarts the worker nodes" \
             --set openshift.machineConfig.create=true --show-only templates/machineconfig.yaml
 done
 
@@ -43,5 +44,6 @@ check)
         exit 1
     }
     ;;
-*) echo "usage: manifests.sh [write|check]" >&2 && exit 64 ;;
+render) cp -R "$rendered" "$2" ;;
+*) echo "usage: manifests.sh [write|check|render DIRECTORY]" >&2 && exit 64 ;;
 esac

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the binary of the image, and checks that it is static and at most 8 MiB.
+# Builds the binary of the image with the list of its crates inside, and checks that it is static and at most 8 MiB.
 #
 # Usage: musl.sh [amd64|arm64]...   default: this machine's architecture
-# Needs: the Rust target of the architecture with musl; readelf (binutils), which reads every architecture.
+# Needs: the Rust target of the architecture with musl; readelf (binutils), which reads every architecture; cargo-auditable.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,10 +26,14 @@ for arch in "$@"; do
         ;;
     esac
     binary=$target/$musl/release/rootcellar
-    cargo build --release --locked --target "$musl"
+    "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl"
     headers=$(readelf --wide --file-header --segments --dynamic "$binary")
     if ! echo "$headers" | grep -q "Machine:.*$machine\$"; then
         echo "$binary is not for $arch" >&2
+        exit 1
+    fi
+    if ! readelf --wide --sections "$binary" | grep -q ' \.dep-v0 '; then
+        echo "$binary does not have the list of its crates" >&2
         exit 1
     fi
     if echo "$headers" | grep -E 'INTERP|\(NEEDED\)'; then

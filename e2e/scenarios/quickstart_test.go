@@ -64,7 +64,7 @@ func documentedClass(s *scenario) {
 func quickStart(s *scenario) {
 	for _, n := range nodes() {
 		// The image is removed first, to show that the block loads it.
-		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", "localhost/rootcellar:0.1.0")
+		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", "registry.example/rootcellar:0.1.0")
 		s.must(err)
 	}
 	var said strings.Builder

@@ -90,7 +90,7 @@ func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 			same(t, *security, sidecar)
 		}
 		same(t, images, []string{
-			"localhost/rootcellar:0.1.0",
+			"registry.example/rootcellar:0.1.0",
 			"registry.k8s.io/sig-storage/csi-provisioner:v6.3.0",
 			"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0",
 		})
@@ -203,7 +203,7 @@ func TestResizer(t *testing.T) {
 				mounts = append(mounts, strings.Join([]string{container.Name, mount.Name, mount.MountPath}, " "))
 			}
 		}
-		same(t, images, []string{"registry.k8s.io/sig-storage/csi-resizer:v2.3.0", "localhost/rootcellar:0.1.0"})
+		same(t, images, []string{"registry.k8s.io/sig-storage/csi-resizer:v2.3.0", "registry.example/rootcellar:0.1.0"})
 		same(t, mounts, []string{
 			"csi-resizer plugin /csi",
 			"csi-resizer token /var/run/secrets/kubernetes.io/serviceaccount",
