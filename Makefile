@@ -1,6 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup clean
+.PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
+    release publish bundle e2e-release clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -45,11 +46,24 @@ bench: ## compare the driver with the bare system calls, and write benches/resul
 	@benches/run.sh enforcement
 
 musl: ## build the static binary of the image, and check that it is static and small
+	@hack/setup.sh image
 	@hack/musl.sh
 
 image: ## build the static binaries and images, amd64 and arm64, as archives that nodes can load
 	@hack/setup.sh image
 	@hack/image.sh
+
+release: ## build dist/: binaries, images, chart, manifests, bill of materials, checksums, signatures
+	@hack/setup.sh release
+	@hack/release.sh
+
+publish: ## push the image and the chart of dist/ to REGISTRY, and sign them there
+	@hack/setup.sh release
+	@hack/publish.sh
+
+bundle: ## add an archive to dist/ that installs the driver with snapshots without a registry
+	@hack/setup.sh release
+	@hack/bundle.sh $(ARCHES)
 
 manifests: ## render the chart into deploy/install, which kubectl applies
 	@hack/manifests.sh write

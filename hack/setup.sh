@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the missing parts: Debian packages, the Rust toolchain and, for the tests, hack/tools.txt and Vale.
-# Checks for Rust and, for the tests, Go.
+# Installs the missing parts: Debian packages, the Rust toolchain, and the tools of the purpose. Checks for Rust and Go.
 #
-# Usage: setup.sh [build|image|test|e2e]   the parts for this purpose, default: test; e2e includes build and image
+# Usage: setup.sh [build|image|test|e2e|release]   the parts for this purpose, default: test; e2e and release include
+#                                                  build and image
 # It removes no package. If another package conflicts, apt-get reports it and fails.
 #
-# Needs: apt-get as root or with sudo, if a package is missing; rustup; for test and e2e, Go 1.26 or newer.
+# Needs: apt-get as root or with sudo, if a package is missing; rustup; for test, e2e and release, Go 1.26 or newer.
 # Env:   CARGO_TARGET_DIR  absolute; the tools are in tools below it
 set -eu
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ packages="gcc libc6-dev make util-linux ca-certificates"
 image="binutils buildah git jq"
 case $purpose in
 build) ;;
-image) packages="$packages $image" ;;
+image | release) packages="$packages $image" ;;
 test)
     packages="$packages binutils e2fsprogs xfsprogs btrfs-progs jq curl shellcheck git python3-pip g++"
     # For hack/uml.sh; Debian has it for this architecture alone.
@@ -59,10 +59,16 @@ for musl in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
     fi
 done
 
+tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+crate() { # NAME VERSION
+    ! cargo install --list --root "$tools/cargo" | grep -qxF "$1 v$2:" || return 0
+    echo "setup: building $1, which takes one to two minutes"
+    cargo install --quiet --locked --root "$tools/cargo" --version "$2" "$1"
+}
+[ "$purpose" = build ] || crate cargo-auditable 0.7.7
 case $purpose in build | image) exit ;; esac
 command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
 (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
-tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
 if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
     echo "setup: installing the tools of hack/tools.txt"
     python3 -m pip install --quiet --root-user-action=ignore --require-hashes --upgrade --target "$tools" -r hack/tools.txt
@@ -72,5 +78,13 @@ if [ "$purpose" = test ] && ! cmp -s hack/prose/go.sum "$tools/vale.sum"; then
     echo "setup: building vale, which takes one to two minutes"
     (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/vale" github.com/vale-cli/vale/v3/cmd/vale)
     cp hack/prose/go.sum "$tools/vale.sum"
+fi
+if [ "$purpose" = release ]; then
+    crate cargo-cyclonedx 0.5.9
+    if ! cmp -s hack/release/go.sum "$tools/release.sum"; then
+        echo "setup: building cosign, crane and yq, which takes four minutes"
+        (cd hack/release && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$tools/" tool)
+        cp hack/release/go.sum "$tools/release.sum"
+    fi
 fi
 echo "setup: everything is here: $(rustc --version), $(go version)"

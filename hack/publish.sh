@@ -1,0 +1,61 @@
+#!/bin/sh
+# Pushes the image and the chart of dist/ to the registry they were built for, signs both there, and verifies the
+# signatures. A version is published once: another image or chart under its name is an error.
+#
+# Usage: publish.sh
+# Needs: the parts of hack/setup.sh release; dist/, as release.sh writes it; a login to the registry, by `crane auth login`
+#        and `helm registry login`.
+# Env:   as release.sh
+set -eu
+cd "$(dirname "$0")/.."
+fail() {
+    echo "publish: $*" >&2
+    exit 1
+}
+target=${CARGO_TARGET_DIR:-$PWD/target}
+key=${COSIGN_KEY:-$target/release-key/cosign.key} parts=$target/publish
+export PATH="$target/tools:$PATH" COSIGN_PASSWORD="${COSIGN_PASSWORD:-}"
+[ -e dist/SHA256SUMS ] || fail "there is no release in dist/; make release builds it"
+(cd dist && sha256sum --quiet --check SHA256SUMS) || fail "dist/ is not as it was built; build it again with make release"
+read -r image digest <dist/images.txt
+version=${image##*:} name=${image%:*}
+registry=${name%/*}
+[ "$registry" = "${REGISTRY:-$registry}" ] || fail "dist/ is for $registry; for $REGISTRY run: make release REGISTRY=$REGISTRY"
+chart=$registry/charts/rootcellar
+
+there() { # IMAGE   its digest in the registry, or nothing
+    crane digest "$1" 2>/dev/null || true
+}
+rm -rf "$parts"
+mkdir -p "$parts/oci"
+tar -xf "dist/rootcellar-$version-oci.tar" -C "$parts/oci"
+before=$(there "$image")
+case $before in
+"$digest") echo "publish: $image is in the registry" ;;
+"")
+    echo "publish: pushing $image"
+    crane push "$parts/oci" "$image" >/dev/null
+    ;;
+*) fail "$image is in the registry with the digest $before, not $digest; a version is published once" ;;
+esac
+
+# Helm writes the time into the manifest of a chart, so the archive inside is compared.
+if [ -n "$(there "$chart:$version")" ]; then
+    published=$(crane manifest "$chart:$version" | jq -r '.layers[0].digest')
+    [ "$published" = "sha256:$(sha256sum <"dist/rootcellar-$version.tgz" | cut -d' ' -f1)" ] ||
+        fail "$chart:$version is another chart; a version is published once"
+    echo "publish: oci://$chart:$version is in the registry"
+else
+    echo "publish: pushing oci://$chart:$version"
+    helm push "dist/rootcellar-$version.tgz" "oci://${chart%/*}" 2>"$parts/helm.log" || fail "$(cat "$parts/helm.log")"
+fi
+
+for object in "$name@$digest" "$chart@$(crane digest "$chart:$version")"; do
+    if ! cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >"$parts/cosign.log" 2>&1; then
+        echo "publish: signing $object"
+        cosign sign --yes --key "$key" --use-signing-config=false --tlog-upload=false "$object" >"$parts/cosign.log" 2>&1 ||
+            fail "$(cat "$parts/cosign.log")"
+        cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >/dev/null
+    fi
+done
+echo "publish: $image and oci://$chart:$version are published and signed"

@@ -1,0 +1,78 @@
+#!/bin/sh
+# Builds a release of this commit in dist/, signs it and verifies the signature. The same commit and the same sidecars
+# give the same bytes, signatures excepted.
+#
+# Usage: release.sh
+# Needs: the parts of hack/setup.sh release; a checkout without changes; the registry of the sidecars, for their digests.
+# Env:   CARGO_TARGET_DIR  absolute
+#        REGISTRY          the registry, or a path in one, that publish.sh fills; default: the one in the chart's values
+#        SIDECARS          the place of the sidecars' images, such as a mirror; default: registry.k8s.io/sig-storage
+#        COSIGN_KEY        the private key of the signatures, for cosign; default: a pair that the first run generates
+#        COSIGN_PASSWORD   the password of the key; default: empty
+set -eu
+cd "$(dirname "$0")/.."
+. hack/archive.sh
+fail() {
+    echo "release: $*" >&2
+    exit 1
+}
+target=${CARGO_TARGET_DIR:-$PWD/target}
+parts=$target/release-parts dist=$PWD/dist
+export PATH="$target/tools:$target/tools/cargo/bin:$PATH" COSIGN_PASSWORD="${COSIGN_PASSWORD:-}"
+changes=$(git status --porcelain)
+[ -z "$changes" ] || fail "a release is built from a commit; commit or remove these changes first:
+$changes"
+version=$(yq .version deploy/chart/Chart.yaml)
+address=$(yq .image.repository deploy/chart/values.yaml)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) REGISTRY=${REGISTRY:-${address%/*}}
+export SOURCE_DATE_EPOCH REGISTRY
+rm -rf "$parts" "$dist"
+mkdir -p "$parts" "$dist"
+
+echo "release: binaries and images"
+hack/image.sh amd64 arm64
+for pair in amd64:x86_64 arm64:aarch64; do
+    arch=${pair%:*}
+    cp "$target/${pair#*:}-unknown-linux-musl/release/rootcellar" "$dist/rootcellar-$version-linux-$arch"
+    cp "$target/image/rootcellar-$version-$arch.tar" "$dist/"
+done
+
+archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci" .
+
+echo "release: bill of materials"
+cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "rootcellar-$version.cdx"
+mv "rootcellar-$version.cdx.json" "$dist/"
+
+echo "release: the digests of the images"
+image() { # NAME DIGEST PATH FILE [FIELD]   sets the name and digest of the image at PATH in FILE
+    echo "$1 $2" >>"$dist/images.txt"
+    name=${1%:*} digest=$2 yq --inplace "($3).${5:-repository} = strenv(name) | ($3).digest = strenv(digest)" "$4"
+}
+sidecar() { # NAME:TAG PATH FILE [FIELD]
+    name=${SIDECARS:-registry.k8s.io/sig-storage}/$1
+    digest=$(crane digest "$name") ||
+        fail "cannot read the digest of $name; set SIDECARS to a registry that has the images of registry.k8s.io/sig-storage"
+    shift
+    image "$name" "$digest" "$@"
+}
+cp -R deploy/chart "$parts/rootcellar"
+cp -R deploy/examples "$dist/"
+values=$parts/rootcellar/values.yaml controller=$dist/install/snapshot-controller
+image "$REGISTRY/rootcellar:$version" "$(jq -r '.manifests[0].digest' "$target/image/oci/index.json")" .image "$values"
+for part in provisioner registrar resizer snapshots; do
+    sidecar "$(yq ".$part.image | (.repository | sub(\".*/\", \"\")) + \":\" + .tag" "$values")" ".$part.image" "$values"
+done
+
+echo "release: chart and manifests"
+CHART="$parts/rootcellar" hack/manifests.sh render "$dist/install"
+hack/snapshot-controller.sh "$controller"
+sidecar "snapshot-controller:$(yq '.images[0].newTag' "$controller/kustomization.yaml")" '.images[0]' \
+    "$controller/kustomization.yaml" newName
+yq --inplace 'del(.images[0].newTag)' "$controller/kustomization.yaml"
+archive "$parts/chart.tar" "$parts" rootcellar
+gzip --no-name <"$parts/chart.tar" >"$dist/rootcellar-$version.tgz"
+sed "s#@REGISTRY@#$REGISTRY#g; s#@VERSION@#$version#g" hack/release/README.md >"$dist/README.md"
+
+echo "release: signatures"
+hack/sign.sh
+echo "release: dist/ is complete, for $REGISTRY"
