@@ -192,6 +192,14 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"kubelet at the socket", "kubeletDir: /csi/kubelet", "kubeletDir: /csi/kubelet is taken"},
 
 		{"two default classes", "storageClasses: [{name: a, default: true}, {name: b, default: true}]", "StorageClasses a and b are both the default"},
+		{"second default class", "{defaultClass: true, storageClasses: [{name: a}, {name: b, default: true}]}", "StorageClasses a and b are both the default"},
+		{"default class that is none", "{defaultClass: true, storageClasses: [{name: a, default: false}]}", "StorageClass a: default is false and defaultClass is true; change one of them"},
+		{"default of no class", "{defaultClass: true, storageClasses: []}", "defaultClass is true and storageClasses is empty; add a class, or set defaultClass to false"},
+		{"copy of no class", "{sharedClass: true, storageClasses: []}", "sharedClass is true and storageClasses is empty"},
+		{"shared class of a name in use", "{sharedClass: true, storageClasses: [{name: a}, {name: rootcellar-shared}]}",
+			"two StorageClasses are called rootcellar-shared; sharedClass adds one of this name, so rename yours"},
+		{"default class as a name", "defaultClass: rootcellar", "at '/defaultClass': got string, want boolean"},
+		{"shared class as a string", "sharedClass: \"true\"", "at '/sharedClass': got string, want boolean"},
 		{"two classes of one name", "storageClasses: [{name: a}, {name: a}]", "two StorageClasses are called a"},
 		{"class of no pool", "storageClasses: [{name: a, pool: b}]", "StorageClass a: no pool is called b; the pools are: default"},
 		{"class that cannot choose", "{pools: [{name: a}, {name: b}], storageClasses: [{name: c}]}", "StorageClass c: it names no pool, there are 2, and none is called default"},
@@ -399,6 +407,61 @@ storageClasses:
 	same(t, full.Labels["c"], "d")
 	same(t, full.AllowedTopologies, []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
 		{Key: "topology.rootcellar.dev/node", Values: []string{"n1"}}}}})
+}
+
+// The switches change the first class, or add a copy of it, and nothing else.
+func TestClassSwitches(t *testing.T) {
+	const annotation = "storageclass.kubernetes.io/is-default-class"
+	classes := func(arguments ...string) []*storagev1.StorageClass {
+		return all[*storagev1.StorageClass](objects(t, arguments...))
+	}
+	plain := classes()
+	same(t, classes("--set=defaultClass=false,sharedClass=false"), plain)
+
+	defaults := classes("--set=defaultClass=true")
+	same(t, defaults[0].Annotations, map[string]string{annotation: "true"})
+	defaults[0].Annotations = nil
+	same(t, defaults, plain)
+
+	both := classes("--set=defaultClass=true,sharedClass=true")
+	same(t, len(both), len(plain)+1)
+	same(t, both[0].Annotations, map[string]string{annotation: "true"})
+	both[0].Annotations = nil
+	same(t, both[:len(plain)], plain)
+	shared := both[len(plain)]
+	same(t, shared.Name, "rootcellar-shared")
+	same(t, shared.Parameters, map[string]string{"sharing": "node"})
+	shared.Name, shared.Parameters = plain[0].Name, nil
+	same(t, shared, plain[0])
+
+	// The copy has every field of the first class except `default`, its name and `sharing`.
+	first := `{name: a, default: true, pool: p, reclaimPolicy: Retain, allowVolumeExpansion: false, mountOptions: [noatime],
+  annotations: {b: c}, labels: {d: e}, parameters: {enforcement: required, sharing: none}}`
+	copied := classes(values(t, "{sharedClass: true, defaultClass: true, pools: [{name: p}, {name: q}], storageClasses: ["+first+"]}"))
+	same(t, copied[0].Parameters, map[string]string{"pool": "p", "enforcement": "required", "sharing": "none"})
+	same(t, copied[1].Parameters, map[string]string{"pool": "p", "enforcement": "required", "sharing": "node"})
+	same(t, copied[1].Annotations, map[string]string{"b": "c"})
+	same(t, *copied[1].AllowVolumeExpansion, false)
+	copied[1].Name, copied[1].Parameters, copied[1].Annotations = "a", copied[0].Parameters, copied[0].Annotations
+	same(t, copied[1], copied[0])
+}
+
+// The example of a shared volume uses the class that sharedClass adds, in a mode that only this class accepts.
+func TestSharedExample(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/examples/shared/shared.yaml")
+	found := decoded(t, text, err)
+	claim := one[*corev1.PersistentVolumeClaim](t, found)
+	deployment := one[*appsv1.Deployment](t, found)
+	same(t, claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany})
+	same(t, deployment.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, claim.Name)
+	same(t, *deployment.Spec.Replicas, 2)
+	var names []string
+	for _, class := range all[*storagev1.StorageClass](objects(t, "--set=sharedClass=true")) {
+		if class.Parameters["sharing"] == "node" {
+			names = append(names, class.Name)
+		}
+	}
+	same(t, names, []string{*claim.Spec.StorageClassName})
 }
 
 // The settings that an administrator may want for a DaemonSet reach it.

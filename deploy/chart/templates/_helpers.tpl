@@ -153,6 +153,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- join ";" $entries -}}
 {{- end -}}
 
+{{/* The StorageClasses as JSON: those of the values, changed by defaultClass and sharedClass. */}}
+{{- define "rootcellar.storageClasses" -}}
+{{- $classes := deepCopy (.Values.storageClasses | default list) -}}
+{{- range $switch := list "defaultClass" "sharedClass" -}}
+{{- if and (get $.Values $switch) (not $classes) -}}
+{{- fail (printf "%s is true and storageClasses is empty; add a class, or set %s to false" $switch $switch) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.sharedClass -}}
+{{- $shared := omit (first $classes | deepCopy) "default" -}}
+{{- $shared = mergeOverwrite $shared (dict "name" "rootcellar-shared" "parameters" (dict "sharing" "node")) -}}
+{{- $classes = append $classes $shared -}}
+{{- end -}}
+{{- if .Values.defaultClass -}}
+{{- $first := first $classes -}}
+{{- if and (hasKey $first "default") (not $first.default) -}}
+{{- fail (printf "StorageClass %s: default is false and defaultClass is true; change one of them" $first.name) -}}
+{{- end -}}
+{{- $_ := set $first "default" true -}}
+{{- end -}}
+{{- toJson $classes -}}
+{{- end -}}
+
 {{/* The systemd mount units for every directory of path below dir. Takes path and dir. */}}
 {{- define "rootcellar.mountUnits" -}}
 {{- $at := .dir -}}
