@@ -2,6 +2,9 @@ package scenarios
 
 import (
 	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +17,7 @@ var sets = []entry{
 	{"two claims of one pod meet on one node, each with its own data", twoClaims},
 	{"an ephemeral volume goes with its pod and the next one is empty", ephemeralGoes},
 	{"a claim of many pods is one node's, by a class that allows it", sharedOnOneNode},
+	{"two pods of the documented example write to one volume", sharedExample},
 }
 
 const fourReplicas = `
@@ -157,6 +161,35 @@ func ephemeralGoes(s *scenario) {
 	s.pod("worker", scratch, at(node1))
 	s.running("worker")
 	s.says("worker", "ls -A /scratch", "")
+}
+
+// The class is that of the chart with sharedClass.
+//
+// Proves: A1.
+func sharedExample(s *scenario) {
+	example := filepath.Join(root, "deploy/examples/shared")
+	s.kubectl("apply", "-f", example)
+	s.kubectl("rollout", "status", "deployment/shared", "--timeout", patience.String())
+	names := s.live("app=shared", 2)
+	home := s.home(s.volume("shared"))
+	for _, name := range names {
+		if got := s.runningOn(name); got != home {
+			s.Fatalf("%s is on %s, the volume on %s", name, got.name, home.name)
+		}
+	}
+	slices.Sort(names)
+	// A pod is ready before its first command has ended.
+	s.eventually("both pods have written", patience, func() string {
+		got, err := s.exec(names[0], "sort /data/pods")
+		s.must(err)
+		if got != strings.Join(names, "\n") {
+			return got
+		}
+		return ""
+	})
+	volume := s.volume("shared").Name
+	s.kubectl("delete", "-f", example)
+	s.volumeGone(volume)
 }
 
 // Proves: A1.
