@@ -21,6 +21,9 @@ pub use btrfs::{Mode, mode};
 pub use ids::OURS;
 pub use none::NoQuota;
 
+/// The result of a call of the kernel.
+pub type Result<T> = std::result::Result<T, Errno>;
+
 /// How a size is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -86,7 +89,7 @@ impl Charge {
 /// Finds the quota of a filesystem.
 pub trait Quotas: Send + Sync + fmt::Debug {
     /// The quota of the filesystem of `root`, which is of this type.
-    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno>;
+    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>>;
 
     /// Switches quota on for the new pool in `root`, if the filesystem has no other data and needs
     /// no mount option.
@@ -113,7 +116,7 @@ pub enum AtInit {
 pub struct KernelQuotas;
 
 impl Quotas for KernelQuotas {
-    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>> {
         match filesystem {
             Filesystem::Btrfs => Ok(Arc::new(btrfs::BtrfsQuota::find(root)?)),
             Filesystem::Xfs | Filesystem::Ext4 => project::find(filesystem, root),
@@ -167,10 +170,7 @@ impl MissingQuota {
 }
 
 /// Why the kernel enforces no sizes on the filesystem of `root`; `None` if it does.
-pub fn missing(
-    filesystem: Filesystem,
-    root: BorrowedFd<'_>,
-) -> Result<Option<MissingQuota>, Errno> {
+pub fn missing(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<MissingQuota>> {
     match filesystem {
         Filesystem::Btrfs => Ok(match mode(root)? {
             Mode::Off => Some(MissingQuota::Off),
@@ -193,10 +193,10 @@ pub trait Quota: Send + Sync + fmt::Debug {
 
     /// Creates a directory, limited to `size` (zero: not limited) from its first byte, and returns
     /// its quota id. A failure leaves neither.
-    fn create_dir(&self, os: &Os, at: NameIn<'_>, size: Bytes) -> Result<Option<u32>, Errno>;
+    fn create_dir(&self, os: &Os, at: NameIn<'_>, size: Bytes) -> Result<Option<u32>>;
 
     /// Whether [`Quota::copy_dir`] can copy a directory.
-    fn copies(&self, _source: BorrowedFd<'_>) -> Result<bool, Errno> {
+    fn copies(&self, _source: BorrowedFd<'_>) -> Result<bool> {
         Ok(false)
     }
 
@@ -209,22 +209,22 @@ pub trait Quota: Send + Sync + fmt::Debug {
         _target: NameIn<'_>,
         _size: Bytes,
         _read_only: bool,
-    ) -> Result<Option<u32>, Errno> {
+    ) -> Result<Option<u32>> {
         Err(Errno::OPNOTSUPP)
     }
 
     /// Sets the limit of a quota id to that of `size` (zero: none). Durable with the next syncfs.
-    fn limit(&self, _os: &Os, _id: u32, _size: Bytes) -> Result<(), Errno> {
+    fn limit(&self, _os: &Os, _id: u32, _size: Bytes) -> Result<()> {
         Ok(())
     }
 
     /// The charges and limits of a quota id.
-    fn charge(&self, _id: u32) -> Result<Charge, Errno> {
+    fn charge(&self, _id: u32) -> Result<Charge> {
         Ok(Charge::default())
     }
 
     /// The bytes charged to a quota id.
-    fn usage(&self, id: u32) -> Result<u64, Errno> {
+    fn usage(&self, id: u32) -> Result<u64> {
         Ok(self.charge(id)?.bytes)
     }
 
@@ -239,7 +239,7 @@ pub trait Quota: Send + Sync + fmt::Debug {
     }
 
     /// The quota ids of [`OURS`] that the kernel knows.
-    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+    fn charges(&self) -> Result<Vec<(u32, Charge)>> {
         Ok(Vec::new())
     }
 
@@ -248,24 +248,24 @@ pub trait Quota: Send + Sync + fmt::Debug {
     fn charges_nearby(
         &self,
         _recorded: &mut dyn Iterator<Item = u32>,
-    ) -> Result<Vec<(u32, Charge)>, Errno> {
+    ) -> Result<Vec<(u32, Charge)>> {
         self.charges()
     }
 
     /// The quota id of [`OURS`] to which the content of a directory of [`Quota::create_dir`] is
     /// charged.
-    fn charged_to(&self, _dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn charged_to(&self, _dir: BorrowedFd<'_>) -> Result<Option<u32>> {
         Ok(None)
     }
 
     /// The quota id of a file or directory in such a tree. `None`: it is charged as its parent is;
     /// 0: it is not charged.
-    fn tag(&self, _file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn tag(&self, _file: BorrowedFd<'_>) -> Result<Option<u32>> {
         Ok(None)
     }
 
     /// Takes a free quota id for a tree that exists already.
-    fn take(&self) -> Result<u32, Errno> {
+    fn take(&self) -> Result<u32> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -276,7 +276,7 @@ pub trait Quota: Send + Sync + fmt::Debug {
         _file: BorrowedFd<'_>,
         _id: Option<u32>,
         _is_dir: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -285,17 +285,17 @@ pub trait Quota: Send + Sync + fmt::Debug {
 
     /// Removes a directory of [`Quota::create_dir`] with its content, if the filesystem can; false if
     /// its entries must be removed one by one.
-    fn destroy_dir(&self, _os: &Os, _at: NameIn<'_>) -> Result<bool, Errno> {
+    fn destroy_dir(&self, _os: &Os, _at: NameIn<'_>) -> Result<bool> {
         Ok(false)
     }
 
     /// Makes the filesystem free the space and the quota ids of destroyed directories soon.
-    fn finish_destruction(&self, _os: &Os) -> Result<(), Errno> {
+    fn finish_destruction(&self, _os: &Os) -> Result<()> {
         Ok(())
     }
 
     /// Frees the quota id of a reclaimed directory. EBUSY: it still has charges.
-    fn release(&self, _os: &Os, _id: u32) -> Result<(), Errno> {
+    fn release(&self, _os: &Os, _id: u32) -> Result<()> {
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::sys;
 use crate::types::Bytes;
 
 use super::ids::QuotaIds;
-use super::{AtInit, Charge, Enforcement, NameIn, OURS, Quota};
+use super::{AtInit, Charge, Enforcement, NameIn, OURS, Quota, Result};
 
 const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;
@@ -56,13 +56,13 @@ pub enum Mode {
 }
 
 /// The quota mode of the btrfs of `root`.
-pub fn mode(root: BorrowedFd<'_>) -> Result<Mode, Errno> {
+pub fn mode(root: BorrowedFd<'_>) -> Result<Mode> {
     Ok(qgroups(root)?.map_or(Mode::Off, |(mode, _)| mode))
 }
 
 /// Switches simple quota on for a new pool in the top-level subvolume of a btrfs without other data.
 /// Every subvolume is below the top level, so that an empty one shows that there are no others.
-pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno> {
+pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit> {
     if mode(root)? != Mode::Off {
         return Ok(AtInit::Unchanged);
     }
@@ -78,7 +78,7 @@ pub(super) fn enable_for_new_pool(root: BorrowedFd<'_>) -> Result<AtInit, Errno>
 
 /// Whether a directory contains only empty directories, such as `lost+found` and those of an
 /// interrupted `pool init`.
-fn holds_only_directories(root: BorrowedFd<'_>) -> Result<bool, Errno> {
+fn holds_only_directories(root: BorrowedFd<'_>) -> Result<bool> {
     let dir = os::open_dir(root, ".")?;
     for name in os::entry_names(dir.as_fd())? {
         match os::open_dir(&dir, &name) {
@@ -91,7 +91,7 @@ fn holds_only_directories(root: BorrowedFd<'_>) -> Result<bool, Errno> {
 }
 
 /// The mode of a btrfs, and the directory in sysfs with its qgroups; `None` if it has none.
-fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
+fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>> {
     let id = Uuid::from_bytes(sys::btrfs_id(root)?);
     let path: PathBuf = [SYSFS, &id.to_string(), "qgroups"].iter().collect();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -110,7 +110,7 @@ fn qgroups(root: BorrowedFd<'_>) -> Result<Option<(Mode, OwnedFd)>, Errno> {
 }
 
 impl BtrfsQuota {
-    pub(super) fn find(root: BorrowedFd<'_>) -> Result<Self, Errno> {
+    pub(super) fn find(root: BorrowedFd<'_>) -> Result<Self> {
         let qgroups = match qgroups(root)? {
             Some((Mode::Simple, qgroups)) if may_search(root)? => Some(qgroups),
             _ => None,
@@ -127,8 +127,8 @@ impl BtrfsQuota {
         &self,
         os: &Os,
         size: Bytes,
-        make: impl FnOnce(Option<u64>) -> Result<(), Errno>,
-    ) -> Result<Option<u32>, Errno> {
+        make: impl FnOnce(Option<u64>) -> Result<()>,
+    ) -> Result<Option<u32>> {
         if self.qgroups.is_none() {
             make(None)?;
             return Ok(None);
@@ -154,7 +154,7 @@ impl BtrfsQuota {
     }
 
     /// A value of a qgroup in sysfs; 0 if the qgroup does not exist.
-    fn value(&self, id: u32, name: &str) -> Result<u64, Errno> {
+    fn value(&self, id: u32, name: &str) -> Result<u64> {
         let Some(qgroups) = &self.qgroups else {
             return Ok(0);
         };
@@ -166,7 +166,7 @@ impl BtrfsQuota {
 
     /// Removes the qgroups of destroyed subvolumes from a qgroup. Old kernels never do that, and new
     /// ones do not after a power-off at the wrong moment.
-    fn remove_stale(&self, os: &Os, id: u32) -> Result<(), Errno> {
+    fn remove_stale(&self, os: &Os, id: u32) -> Result<()> {
         let filesystem = self.filesystem.as_fd();
         let members = sys::search_tree(filesystem, QUOTA_TREE, qgroup(id), QGROUP_RELATION, 0)?;
         let subvolumes = members
@@ -186,7 +186,7 @@ impl BtrfsQuota {
 
     /// Destroys a subvolume and first those below it, because the kernel destroys only one without
     /// others.
-    fn destroy(&self, os: &Os, subvolume: u64) -> Result<(), Errno> {
+    fn destroy(&self, os: &Os, subvolume: u64) -> Result<()> {
         let filesystem = self.filesystem.as_fd();
         let mut waiting = vec![subvolume];
         while let Some(&last) = waiting.last() {
@@ -209,16 +209,11 @@ impl Quota for BtrfsQuota {
         }
     }
 
-    fn create_dir(
-        &self,
-        os: &Os,
-        (dir, name): NameIn<'_>,
-        size: Bytes,
-    ) -> Result<Option<u32>, Errno> {
+    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
         self.make_limited(os, size, |qgroup| os.create_subvolume(dir, name, qgroup))
     }
 
-    fn copies(&self, source: BorrowedFd<'_>) -> Result<bool, Errno> {
+    fn copies(&self, source: BorrowedFd<'_>) -> Result<bool> {
         os::is_subvolume(source)
     }
 
@@ -229,13 +224,13 @@ impl Quota for BtrfsQuota {
         target: NameIn<'_>,
         size: Bytes,
         read_only: bool,
-    ) -> Result<Option<u32>, Errno> {
+    ) -> Result<Option<u32>> {
         self.make_limited(os, size, |qgroup| {
             os.snapshot_subvolume(source, target, qgroup, read_only)
         })
     }
 
-    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<()> {
         os.limit_qgroup(&self.filesystem, qgroup(id), limit_for(size))?;
         if self.has_limit(&self.charge(id)?, size) {
             Ok(())
@@ -244,7 +239,7 @@ impl Quota for BtrfsQuota {
         }
     }
 
-    fn charge(&self, id: u32) -> Result<Charge, Errno> {
+    fn charge(&self, id: u32) -> Result<Charge> {
         let limit = self.value(id, "max_referenced")?;
         Ok(Charge {
             bytes: self.usage(id)?,
@@ -254,7 +249,7 @@ impl Quota for BtrfsQuota {
         })
     }
 
-    fn usage(&self, id: u32) -> Result<u64, Errno> {
+    fn usage(&self, id: u32) -> Result<u64> {
         self.value(id, "referenced")
     }
 
@@ -262,7 +257,7 @@ impl Quota for BtrfsQuota {
         charge.byte_limit == limit_for(size)
     }
 
-    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+    fn charges(&self) -> Result<Vec<(u32, Charge)>> {
         let Some(qgroups) = &self.qgroups else {
             return Ok(Vec::new());
         };
@@ -278,7 +273,7 @@ impl Quota for BtrfsQuota {
             .collect()
     }
 
-    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>> {
         if self.qgroups.is_none() || !os::is_subvolume(dir)? {
             return Ok(None);
         }
@@ -288,7 +283,7 @@ impl Quota for BtrfsQuota {
         Ok(parents.into_iter().find_map(quota_id))
     }
 
-    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>> {
         if self.qgroups.is_none() || !os::is_subvolume(file)? {
             return Ok(None);
         }
@@ -299,7 +294,7 @@ impl Quota for BtrfsQuota {
         self.ids.note(id);
     }
 
-    fn destroy_dir(&self, os: &Os, (dir, name): NameIn<'_>) -> Result<bool, Errno> {
+    fn destroy_dir(&self, os: &Os, (dir, name): NameIn<'_>) -> Result<bool> {
         let data = match os::open_dir(dir, name) {
             Ok(data) => data,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
@@ -324,11 +319,11 @@ impl Quota for BtrfsQuota {
 
     /// After a commit the kernel frees the space of destroyed subvolumes and lowers the charges of
     /// their qgroups.
-    fn finish_destruction(&self, os: &Os) -> Result<(), Errno> {
+    fn finish_destruction(&self, os: &Os) -> Result<()> {
         os.sync_btrfs(&self.filesystem)
     }
 
-    fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
+    fn release(&self, os: &Os, id: u32) -> Result<()> {
         // Linux 6.7 would remove a qgroup with charges.
         if self.usage(id)? > 0 {
             return Err(Errno::BUSY);
@@ -352,7 +347,7 @@ impl Quota for BtrfsQuota {
 }
 
 /// Whether this process may read the trees. A process that may not cannot set limits either.
-fn may_search(root: BorrowedFd<'_>) -> Result<bool, Errno> {
+fn may_search(root: BorrowedFd<'_>) -> Result<bool> {
     match sys::search_tree(root, QUOTA_TREE, 0, QGROUP_RELATION, 0) {
         Ok(_) => Ok(true),
         Err(Errno::PERM | Errno::ACCESS) => Ok(false),
@@ -380,7 +375,7 @@ fn quota_id(qgroup_id: u64) -> Option<u32> {
 }
 
 /// The line in a file of sysfs; `None` if the file does not exist.
-fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>, Errno> {
+fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>> {
     match os::read_file(dir, path, MAX_VALUE) {
         Ok(bytes) => {
             let text = str::from_utf8(&bytes).map_err(|_| Errno::IO)?;

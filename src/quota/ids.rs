@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::Result;
+
 /// The quota ids of the driver, which changes no others. People count up from 1, and the kubelet
 /// from 1048577.
 pub const OURS: Range<u32> = 1 << 30..1 << 31;
@@ -21,10 +23,7 @@ impl QuotaIds {
     ///
     /// An id to which other files are charged is skipped and stays free, because those files may be
     /// deleted.
-    pub(super) fn take(
-        &self,
-        mut take: impl FnMut(u32) -> Result<bool, Errno>,
-    ) -> Result<u32, Errno> {
+    pub(super) fn take(&self, mut take: impl FnMut(u32) -> Result<bool>) -> Result<u32> {
         let mut from = OURS.start;
         loop {
             let id = self.reserve(from)?;
@@ -40,7 +39,7 @@ impl QuotaIds {
     }
 
     /// Marks the lowest unused id from `from` on as used.
-    fn reserve(&self, from: u32) -> Result<u32, Errno> {
+    fn reserve(&self, from: u32) -> Result<u32> {
         let mut used = self.lock();
         let taken = used.range(from..).zip(from..);
         let last = taken.take_while(|(taken, id)| *taken == id).last();

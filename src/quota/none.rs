@@ -3,24 +3,18 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::types::Bytes;
 
-use super::{Enforcement, NameIn, Quota, Quotas};
+use super::{Enforcement, NameIn, Quota, Quotas, Result};
 
 /// Enforces no size.
 #[derive(Debug, Default)]
 pub struct NoQuota;
 
 impl Quotas for NoQuota {
-    fn find(
-        &self,
-        _filesystem: Filesystem,
-        _root: BorrowedFd<'_>,
-    ) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>> {
         Ok(Arc::new(Self))
     }
 }
@@ -30,12 +24,7 @@ impl Quota for NoQuota {
         Enforcement::None
     }
 
-    fn create_dir(
-        &self,
-        os: &Os,
-        (dir, name): NameIn<'_>,
-        _size: Bytes,
-    ) -> Result<Option<u32>, Errno> {
+    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, _size: Bytes) -> Result<Option<u32>> {
         os.mkdir(dir, name, 0o700)?;
         Ok(None)
     }

@@ -12,7 +12,7 @@ use crate::sys;
 use crate::types::Bytes;
 
 use super::ids::QuotaIds;
-use super::{Charge, Enforcement, MissingQuota, NameIn, NoQuota, OURS, Quota};
+use super::{Charge, Enforcement, MissingQuota, NameIn, NoQuota, OURS, Quota, Result};
 
 /// The unit of the system calls, in bytes.
 const BLOCK: u64 = 512;
@@ -41,7 +41,7 @@ pub(super) struct ProjectQuota {
 
 /// The project quota of a filesystem, if the kernel reports that it counts and enforces. Mount
 /// options do not show that.
-pub(super) fn find(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
+pub(super) fn find(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>> {
     let usable = missing(filesystem, root).and_then(|missing| match missing {
         None => sys::project_quota(root, OURS.start).map(|_| true),
         Some(_) => Ok(false),
@@ -65,7 +65,7 @@ pub(super) fn find(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<d
 
 impl ProjectQuota {
     /// The charges of the ids of [`OURS`], up to the first gap of this length.
-    fn charges_until(&self, gap: u32) -> Result<Vec<(u32, Charge)>, Errno> {
+    fn charges_until(&self, gap: u32) -> Result<Vec<(u32, Charge)>> {
         let mut charges = Vec::new();
         let mut next = OURS.start;
         loop {
@@ -95,7 +95,7 @@ impl ProjectQuota {
 pub(super) fn missing(
     filesystem: Filesystem,
     root: BorrowedFd<'_>,
-) -> Result<Option<MissingQuota>, Errno> {
+) -> Result<Option<MissingQuota>> {
     let state = match sys::project_quota_state(root) {
         Ok(state) => state,
         // The filesystem or the kernel has no quota, or no such call.
@@ -118,12 +118,7 @@ impl Quota for ProjectQuota {
     }
 
     /// Sets the limit first. In the other order a power-off may leave a directory without a limit.
-    fn create_dir(
-        &self,
-        os: &Os,
-        (dir, name): NameIn<'_>,
-        size: Bytes,
-    ) -> Result<Option<u32>, Errno> {
+    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
         let id = self.take()?;
         let limited = match size {
             Bytes::ZERO => Ok(()),
@@ -141,7 +136,7 @@ impl Quota for ProjectQuota {
         Ok(Some(id))
     }
 
-    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+    fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<()> {
         let (bytes, inodes) = self.limits(size);
         os.limit_project(&self.filesystem, id, bytes / BLOCK, inodes)?;
         // XFS ignores some limits and reports success.
@@ -152,7 +147,7 @@ impl Quota for ProjectQuota {
         }
     }
 
-    fn charge(&self, id: u32) -> Result<Charge, Errno> {
+    fn charge(&self, id: u32) -> Result<Charge> {
         match sys::project_quota(self.filesystem.as_fd(), id) {
             Ok(quota) => Ok(Charge::from(quota)),
             Err(Errno::NOENT) => Ok(Charge::default()),
@@ -168,14 +163,14 @@ impl Quota for ProjectQuota {
         (charge.byte_limit, charge.inode_limit) == self.limits(size)
     }
 
-    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+    fn charges(&self) -> Result<Vec<(u32, Charge)>> {
         self.charges_until(u32::MAX)
     }
 
     fn charges_nearby(
         &self,
         recorded: &mut dyn Iterator<Item = u32>,
-    ) -> Result<Vec<(u32, Charge)>, Errno> {
+    ) -> Result<Vec<(u32, Charge)>> {
         let mut charges = self.charges_until(GAP)?;
         let nearby: BTreeSet<u32> = charges.iter().map(|(id, _)| *id).collect();
         for id in recorded.filter(|id| !nearby.contains(id)) {
@@ -184,29 +179,23 @@ impl Quota for ProjectQuota {
         Ok(charges)
     }
 
-    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>> {
         let (id, inherited) = sys::project_of(dir)?;
         Ok(Some(id).filter(|id| inherited && OURS.contains(id)))
     }
 
-    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn tag(&self, file: BorrowedFd<'_>) -> Result<Option<u32>> {
         sys::project_of(file).map(|(id, _)| Some(id))
     }
 
-    fn take(&self) -> Result<u32, Errno> {
+    fn take(&self) -> Result<u32> {
         self.ids.take(|id| {
             let charge = self.charge(id)?;
             Ok(charge.is_empty() && !charge.is_limited())
         })
     }
 
-    fn set_tag(
-        &self,
-        os: &Os,
-        file: BorrowedFd<'_>,
-        id: Option<u32>,
-        is_dir: bool,
-    ) -> Result<(), Errno> {
+    fn set_tag(&self, os: &Os, file: BorrowedFd<'_>, id: Option<u32>, is_dir: bool) -> Result<()> {
         let wanted = (id.unwrap_or_default(), is_dir && id.is_some());
         if sys::project_of(file)? == wanted {
             return Ok(());
@@ -218,7 +207,7 @@ impl Quota for ProjectQuota {
         self.ids.note(id);
     }
 
-    fn release(&self, os: &Os, id: u32) -> Result<(), Errno> {
+    fn release(&self, os: &Os, id: u32) -> Result<()> {
         if self.charge(id)?.is_limited() {
             self.limit(os, id, Bytes::ZERO)?;
         }
@@ -239,7 +228,7 @@ impl From<sys::DiskQuota> for Charge {
 }
 
 /// Creates a directory that is charged to a quota id.
-fn make(os: &Os, dir: BorrowedFd<'_>, name: &str, id: u32) -> Result<(), Errno> {
+fn make(os: &Os, dir: BorrowedFd<'_>, name: &str, id: u32) -> Result<()> {
     os.mkdir(dir, name, 0o700)?;
     os.set_project(os::open_dir(dir, name)?, id, true)
 }

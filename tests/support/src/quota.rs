@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use rootcellar::filesystem::Filesystem;
 use rootcellar::os::{self, FileId, Os};
-use rootcellar::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas};
+use rootcellar::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas, Result};
 use rootcellar::types::Bytes;
 
 /// Limits that exist until they are released, for all drivers that share the fake.
@@ -41,11 +41,7 @@ impl FakeQuota {
 }
 
 impl Quotas for FakeQuota {
-    fn find(
-        &self,
-        _filesystem: Filesystem,
-        _root: BorrowedFd<'_>,
-    ) -> Result<Arc<dyn Quota>, Errno> {
+    fn find(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>> {
         Ok(Arc::new(self.clone()))
     }
 }
@@ -55,12 +51,7 @@ impl Quota for FakeQuota {
         Enforcement::Project
     }
 
-    fn create_dir(
-        &self,
-        os: &Os,
-        (dir, name): NameIn<'_>,
-        size: Bytes,
-    ) -> Result<Option<u32>, Errno> {
+    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
         let id = self.take()?;
         self.lock().limits.insert(id, size);
         os.mkdir(dir, name, 0o700).inspect_err(|_| {
@@ -71,13 +62,13 @@ impl Quota for FakeQuota {
         Ok(Some(id))
     }
 
-    fn limit(&self, _os: &Os, id: u32, size: Bytes) -> Result<(), Errno> {
+    fn limit(&self, _os: &Os, id: u32, size: Bytes) -> Result<()> {
         self.lock().limits.insert(id, size);
         Ok(())
     }
 
     /// Nothing is ever charged.
-    fn charge(&self, id: u32) -> Result<Charge, Errno> {
+    fn charge(&self, id: u32) -> Result<Charge> {
         let mut kernel = self.lock();
         kernel.reads += 1;
         let limit = kernel.limits.get(&id).copied().unwrap_or_default();
@@ -91,19 +82,19 @@ impl Quota for FakeQuota {
         charge.byte_limit == size.0
     }
 
-    fn charges(&self) -> Result<Vec<(u32, Charge)>, Errno> {
+    fn charges(&self) -> Result<Vec<(u32, Charge)>> {
         let ids: Vec<u32> = self.lock().limits.keys().copied().collect();
         ids.into_iter()
             .map(|id| Ok((id, self.charge(id)?)))
             .collect()
     }
 
-    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    fn charged_to(&self, dir: BorrowedFd<'_>) -> Result<Option<u32>> {
         let id = os::status(dir)?.id;
         Ok(self.lock().charged.get(&id).copied())
     }
 
-    fn take(&self) -> Result<u32, Errno> {
+    fn take(&self) -> Result<u32> {
         let mut kernel = self.lock();
         let last = kernel.limits.last_key_value().map(|(last, _)| last + 1);
         let id = last.unwrap_or(OURS.start);
@@ -117,7 +108,7 @@ impl Quota for FakeQuota {
         file: BorrowedFd<'_>,
         id: Option<u32>,
         _is_dir: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<()> {
         let file = os::status(file)?.id;
         let charged = &mut self.lock().charged;
         match id {
@@ -127,7 +118,7 @@ impl Quota for FakeQuota {
         Ok(())
     }
 
-    fn release(&self, _os: &Os, id: u32) -> Result<(), Errno> {
+    fn release(&self, _os: &Os, id: u32) -> Result<()> {
         let mut kernel = self.lock();
         kernel.charged.retain(|_, charged_to| *charged_to != id);
         kernel.limits.remove(&id).map(|_| ()).ok_or(Errno::NOENT)
