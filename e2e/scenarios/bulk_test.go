@@ -19,10 +19,9 @@ var bulk = []entry{
 func manyAtOnce(s *scenario) {
 	const count = 50
 	start := time.Now()
-	var names []string
-	for i := range count {
-		names = append(names, fmt.Sprint("worker", i))
-		s.worker(names[i], "rootcellar", at(nodes()[i%2]))
+	names := workers(count)
+	for i, name := range names {
+		s.worker(name, "rootcellar", at(nodes()[i%2]))
 	}
 	var pods []*corev1.Pod
 	for _, name := range names {

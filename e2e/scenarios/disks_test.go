@@ -46,6 +46,13 @@ func (s *scenario) mountLate() {
 	s.poolIs(node1, "late", "healthy")
 }
 
+// onLate mounts the disk of the pool `late` and returns a class of the pool.
+func (s *scenario) onLate() string {
+	s.Helper()
+	s.mountLate()
+	return s.class(map[string]string{"pool": "late"})
+}
+
 // unmountLate is the host's plain umount, which must work at once even while the driver is busy.
 func (s *scenario) unmountLate() {
 	s.Helper()
@@ -156,8 +163,7 @@ func diskComesLate(s *scenario) {
 // Proves: DK1.
 func diskComesBack(s *scenario) {
 	life := s.driverLife()
-	class := s.class(map[string]string{"pool": "late"})
-	s.mountLate()
+	class := s.onLate()
 	s.worker("keeper", class)
 	s.running("keeper")
 	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
@@ -200,8 +206,7 @@ func diskComesBack(s *scenario) {
 
 // Proves: DK1.
 func diskGoesUnderPod(s *scenario) {
-	class := s.class(map[string]string{"pool": "late"})
-	s.mountLate()
+	class := s.onLate()
 	writer := s.beats("writer", class, node1)
 	volume := s.volume("writer").Name
 
@@ -238,12 +243,7 @@ func diskGoesUnderPod(s *scenario) {
 
 // Proves: DK3.
 func diskExchanged(s *scenario) {
-	class := s.class(map[string]string{"pool": "late"})
-	s.mountLate()
-	s.worker("keeper", class)
-	s.running("keeper")
-	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
-	s.deletePod("keeper")
+	s.keeper()
 	s.unmountLate()
 
 	for _, other := range []struct {
@@ -280,9 +280,7 @@ func diskExchanged(s *scenario) {
 	s.event("PersistentVolumeClaim", "elsewheres", "of node elsewhere")
 
 	s.mountLate()
-	s.pod("keeper", with("keeper", "/data"))
-	s.running("keeper")
-	s.says("keeper", "cat /data/file", "kept")
+	s.keptOn(node1)
 	s.dismiss("keeper")
 	s.nothingLeft()
 	s.unmountLate()

@@ -10,8 +10,7 @@ var full = []entry{
 
 // Proves: DK5.
 func podFillsDisk(s *scenario) {
-	class := s.class(map[string]string{"pool": "late"})
-	s.mountLate()
+	class := s.onLate()
 	before := s.room(node1, class)
 	s.worker("greedy", class)
 	s.worker("neighbour", class)

@@ -138,6 +138,15 @@ func sentTo(n node) func(*corev1.PersistentVolumeClaim) {
 	}
 }
 
+// workers returns this many names.
+func workers(count int) []string {
+	var names []string
+	for i := range count {
+		names = append(names, fmt.Sprint("worker", i))
+	}
+	return names
+}
+
 // worker creates a claim and a pod with the same name.
 func (s *scenario) worker(name, class string, changes ...func(*corev1.Pod)) {
 	s.Helper()

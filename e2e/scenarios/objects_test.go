@@ -165,13 +165,14 @@ func (s *scenario) goesTo(n node, name, class, size string) {
 	}
 }
 
-// podWithFile creates a claim of 64Mi and its pod on a node, and writes "kept" into a file of the volume.
-func (s *scenario) podWithFile(name, class string, n node) {
+// podWithFile creates a claim of 64Mi and its pod, writes "kept" into a file of the volume, and returns the pod's node.
+func (s *scenario) podWithFile(name, class string, changes ...func(*corev1.Pod)) node {
 	s.Helper()
 	s.claim(name, class, "64Mi")
-	s.pod(name, with(name, "/data"), at(n))
-	s.running(name)
+	s.pod(name, append(changes, with(name, "/data"))...)
+	home := s.runningOn(name)
 	s.says(name, "echo kept > /data/file && sync && cat /data/file", "kept")
+	return home
 }
 
 // volume waits until the claim is bound and returns its PersistentVolume.

@@ -88,6 +88,13 @@ func (s *scenario) field(kind, name, path string) string {
 	return s.kubectl("get", kind, name, "--output", "jsonpath={"+path+"}")
 }
 
+// take takes a snapshot of a claim and waits until it is ready.
+func (s *scenario) take(name, claim string) {
+	s.Helper()
+	s.snapshot(name, claim)
+	s.taken(name)
+}
+
 // taken waits until a snapshot is ready to be restored from.
 func (s *scenario) taken(name string) {
 	s.Helper()
@@ -165,8 +172,7 @@ func snapshotOfRunning(s *scenario) {
 		class := s.class(map[string]string{"pool": place.pool})
 		writer := s.beats("writer-"+place.pool, class, place.node)
 		before := writer.count()
-		s.snapshot("of-"+place.pool, writer.pod)
-		s.taken("of-" + place.pool)
+		s.take("of-"+place.pool, writer.pod)
 		after := writer.count()
 		if found := s.snapshotsOnDisk(place.node, place.pool); len(found) != 1 {
 			s.Fatalf("snapshots on the disk: %q", found)
@@ -186,10 +192,7 @@ func snapshotOfRunning(s *scenario) {
 		if out, err := s.exec(writer.pod, "cat /data/more"); err == nil {
 			s.Fatalf("the source has the copy's file: %s", out)
 		}
-		s.deletePod(restored)
-		s.deletePod(writer.pod)
-		s.deleteClaim(restored)
-		s.deleteClaim(writer.pod)
+		s.deleteWithClaims(restored, writer.pod)
 		s.deleteSnapshot("of-" + place.pool)
 	}
 	s.nothingLeft()
@@ -203,17 +206,13 @@ func copiesAreSteered(s *scenario) {
 	for _, n := range nodes() {
 		s.room(n, class)
 	}
-	s.claim("source", class, "64Mi")
-	s.pod("source", with("source", "/data"))
-	home := s.runningOn("source")
-	s.says("source", "echo first > /data/file && sync && cat /data/file", "first")
-	s.snapshot("taken", "source")
-	s.taken("taken")
+	home := s.podWithFile("source", class)
+	s.take("taken", "source")
 	s.says("source", "echo second > /data/file && sync && cat /data/file", "second")
 
 	s.claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
 	s.claim("cloned", class, "64Mi", from("PersistentVolumeClaim", "source"))
-	for name, held := range map[string]string{"restored": "first", "cloned": "second"} {
+	for name, held := range map[string]string{"restored": "kept", "cloned": "second"} {
 		s.pod(name, with(name, "/data"), at(home.other()))
 		s.event("PersistentVolumeClaim", name, "ResourceExhausted", "is not on this node")
 		s.always("the pod waits", 5*time.Second, func() string {
@@ -254,9 +253,8 @@ func claimIsSteered(s *scenario) {
 	}
 	for _, home := range nodes() {
 		source, early, late := "source-"+home.name, "early-"+home.name, "late-"+home.name
-		s.podWithFile(source, class, home)
-		s.snapshot(source, source)
-		s.taken(source)
+		s.podWithFile(source, class, at(home))
+		s.take(source, source)
 		// One claim is bound before its pod exists. The other claim is created together with its pod.
 		s.claim(early, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
 		if got := s.home(s.volume(early)); got != home {
@@ -281,12 +279,10 @@ func sourceDeletedFirst(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
 		class := s.class(map[string]string{"pool": place.pool})
-		s.podWithFile("source", class, place.node)
-		s.snapshot("taken", "source")
-		s.taken("taken")
+		s.podWithFile("source", class, at(place.node))
+		s.take("taken", "source")
 		source := s.volume("source").Name
-		s.deletePod("source")
-		s.deleteClaim("source")
+		s.deleteWithClaims("source")
 		s.volumeGone(source)
 		s.reclaimed(place.node, place.pool, source)
 
@@ -298,8 +294,7 @@ func sourceDeletedFirst(s *scenario) {
 			s.Fatalf("still on the disk: %q", found)
 		}
 		s.says("restored", "cat /data/file", "kept")
-		s.deletePod("restored")
-		s.deleteClaim("restored")
+		s.deleteWithClaims("restored")
 		s.nothingLeft()
 	}
 }
@@ -315,15 +310,13 @@ func snapshotDeletedUnderRestore(s *scenario) {
 		s.pod("source", with("source", "/data"), at(place.node))
 		s.running("source")
 		s.says("source", "dd if=/dev/zero of=/data/file bs=1M count=16 2>/dev/null; sync; wc -c < /data/file", "16777216")
-		s.snapshot("taken", "source")
-		s.taken("taken")
+		s.take("taken", "source")
 		for _, name := range []string{"early", "late"} {
 			s.claim(name, class, "64Mi", from("VolumeSnapshot", "taken"))
 			s.pod(name, with(name, "/data"), at(place.node))
 			s.running(name)
 		}
-		s.deletePod("early")
-		s.deleteClaim("early")
+		s.deleteWithClaims("early")
 		s.deleteSnapshot("taken")
 		s.says("late", "dd if=/dev/urandom of=/data/file bs=1M count=16 conv=notrunc 2>/dev/null; sync; wc -c < /data/file", "16777216")
 		s.says("source", "tr -d '\\0' < /data/file | wc -c", "0")
@@ -335,12 +328,8 @@ func snapshotDeletedUnderRestore(s *scenario) {
 // Proves: SN4.
 func restoresToOtherSizes(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
-	s.claim("source", class, "64Mi")
-	s.pod("source", with("source", "/data"))
-	home := s.runningOn("source")
-	s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
-	s.snapshot("taken", "source")
-	s.taken("taken")
+	home := s.podWithFile("source", class)
+	s.take("taken", "source")
 	if size := s.field("volumesnapshot", "taken", ".status.restoreSize"); size != "64Mi" {
 		s.Fatalf("the snapshot says it needs %s", size)
 	}
@@ -364,7 +353,7 @@ func restoresToOtherSizes(s *scenario) {
 // Proves: SN8.
 func forbiddenSnapshots(s *scenario) {
 	class := s.class(map[string]string{"copy": "allowed"})
-	s.podWithFile("source", class, node1)
+	s.podWithFile("source", class, at(node1))
 	s.snapshot("shared", "source")
 	s.forbidden("shared", "InvalidArgument", "pool default is on ext4", "copy: allowed")
 	s.deleteSnapshot("shared")
@@ -377,8 +366,7 @@ func forbiddenSnapshots(s *scenario) {
 	s.pod("restored", with("restored", "/data"), at(node1))
 	s.running("restored")
 	s.says("restored", "cat /data/file", "kept")
-	s.deletePod("restored")
-	s.deleteClaim("restored")
+	s.deleteWithClaims("restored")
 	s.deleteClaim("source")
 	s.deleteSnapshot("unused")
 	s.nothingLeft()
@@ -447,10 +435,7 @@ func snapshotOfNobody(s *scenario) {
 		}
 	})
 	class := s.class(map[string]string{"pool": "reflink"})
-	s.claim("source", class, "64Mi")
-	s.pod("source", with("source", "/data"))
-	home := s.runningOn("source")
-	s.says("source", "echo kept > /data/file && sync && cat /data/file", "kept")
+	home := s.podWithFile("source", class)
 	s.snapshot("taken", "source")
 	content := s.content("taken")
 	s.always("nobody takes it", 5*time.Second, func() string {
@@ -469,16 +454,14 @@ func snapshotOfNobody(s *scenario) {
 	s.deleteSnapshot("taken")
 
 	s.controller(fmt.Sprintf(`[{"op": "add", "path": "%s/-", "value": %q}]`, arguments, flag))
-	s.snapshot("again", "source")
-	s.taken("again")
+	s.take("again", "source")
 	if n := s.field("volumesnapshotcontent", s.content("again"), `.metadata.labels.`+strings.ReplaceAll(managedBy, ".", `\.`)); n != home.name {
 		s.Fatalf("it is for %q", n)
 	}
 	if again := s.field("volumesnapshotcontent", s.content("again"), ".status.snapshotHandle"); again == handle {
 		s.Fatalf("both snapshots are %s", handle)
 	}
-	s.deletePod("source")
-	s.deleteClaim("source")
+	s.deleteWithClaims("source")
 	s.deleteSnapshot("again")
 	s.nothingLeft()
 }

@@ -81,12 +81,10 @@ func (st *storm) passes(s *scenario, kills int32) {
 
 // Proves: K19.
 func manyKills(s *scenario) {
-	const claims = 20
+	names := workers(20)
 	storm := s.storm()
-	var names []string
-	for i := range claims {
-		names = append(names, fmt.Sprint("worker", i))
-		s.worker(names[i], "rootcellar")
+	for _, name := range names {
+		s.worker(name, "rootcellar")
 		pause(s.ctx(), time.Second)
 	}
 	storm.passes(s, 10)
