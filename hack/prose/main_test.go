@@ -26,34 +26,26 @@ func TestExtractsComments(t *testing.T) {
 	}
 }
 
-func TestCountsFreeRelatives(t *testing.T) {
-	for _, c := range []struct {
-		text  string
-		lines string
-	}{
-		{"What is this? It is\nwhatever.", "[2]"},
-		{"Say `what` it does.\n\n    what\n\n```\nwhat\n```\n- a\n\n  what it is", "[10]"},
-		{"| what | who |", "[1]"},
-		{"<!-- what --> A [link](what.md).", "[]"},
-	} {
-		found, _ := relatives(strings.Split(c.text, "\n"))
-		if got := fmt.Sprint(linesOf(found)); got != c.lines {
-			t.Errorf("%q: got %s, want %s", c.text, got, c.lines)
-		}
+func TestFindsLines(t *testing.T) {
+	freeRelatives := func(lines []string) []finding {
+		found, _ := relatives(lines)
+		return found
 	}
-}
-
-func TestRefusesLineBreaksInsideSentences(t *testing.T) {
 	for _, c := range []struct {
+		rule  func([]string) []finding
 		text  string
 		lines string
 	}{
-		{"One.\nTwo, e.g. `this`.\n\n- Three 1.5 GiB.\n  `Four` is one.\n\n**Five.** Six ... Seven.", "[]"},
-		{"One. Two.\nThree\nfour.", "[1 2]"},
-		{"- One. `two` is\n  three.", "[1]"},
-		{"| One. Two. |\n\n# One. Two.\n\n    One. Two.\n\n```\nOne. Two.\n```\n[a]: b. C", "[]"},
+		{freeRelatives, "What is this? It is\nwhatever.", "[2]"},
+		{freeRelatives, "Say `what` it does.\n\n    what\n\n```\nwhat\n```\n- a\n\n  what it is", "[10]"},
+		{freeRelatives, "| what | who |", "[1]"},
+		{freeRelatives, "<!-- what --> A [link](what.md).", "[]"},
+		{lineBreaks, "One.\nTwo, e.g. `this`.\n\n- Three 1.5 GiB.\n  `Four` is one.\n\n**Five.** Six ... Seven.", "[]"},
+		{lineBreaks, "One. Two.\nThree\nfour.", "[1 2]"},
+		{lineBreaks, "- One. `two` is\n  three.", "[1]"},
+		{lineBreaks, "| One. Two. |\n\n# One. Two.\n\n    One. Two.\n\n```\nOne. Two.\n```\n[a]: b. C", "[]"},
 	} {
-		if got := fmt.Sprint(linesOf(lineBreaks(strings.Split(c.text, "\n")))); got != c.lines {
+		if got := fmt.Sprint(linesOf(c.rule(strings.Split(c.text, "\n")))); got != c.lines {
 			t.Errorf("%q: got %s, want %s", c.text, got, c.lines)
 		}
 	}
