@@ -94,12 +94,16 @@ impl Rpc {
     }
 }
 
-/// Implements a service of a module of generated code. Each line is a method, with its request and
+/// Declares a service and implements it for a module of generated code. Each line is a method, with its request and
 /// the required field that names its object, its response, its properties and its work.
 macro_rules! service {
-    ($module:ident: impl $service:ident for $name:ident {
+    ($(#[$meta:meta])* $name:ident: $module:ident::$service:ident {
         $($method:ident($request:ident $(: $object:ident)?) -> $response:ident, $rpc:expr, $work:expr;)*
     }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone)]
+        pub(crate) struct $name(pub(crate) Arc<Edge>);
+
         #[tonic::async_trait]
         impl $service for $name {
             $(async fn $method(

@@ -10,12 +10,9 @@ use crate::pool::Enforced;
 
 use super::{Answer, Edge, Rpc, request, service};
 
-/// Changes volumes in ways that CSI has no call for.
-#[derive(Debug, Clone)]
-pub(crate) struct AdminService(pub(crate) Arc<Edge>);
-
 service! {
-    admin: impl Admin for AdminService {
+    /// Changes volumes in ways that CSI has no call for.
+    AdminService: admin::Admin {
         enforce_volume(EnforceVolumeRequest: volume_id) -> EnforceVolumeResponse,
             Rpc::write(Operation::Volume), |edge, request| {
                 let outcome = match edge.volumes.enforce(&request.volume_id)? {

@@ -28,12 +28,9 @@ const DECLARED: [RpcType; 9] = [
     RpcType::SingleNodeMultiWriter,
 ];
 
-/// Creates, deletes and lists volumes and snapshots.
-#[derive(Debug, Clone)]
-pub(crate) struct ControllerService(pub(crate) Arc<Edge>);
-
 service! {
-    csi: impl Controller for ControllerService {
+    /// Creates, deletes and lists volumes and snapshots.
+    ControllerService: csi::Controller {
         create_volume(CreateVolumeRequest: name) -> CreateVolumeResponse,
             Rpc::write(Operation::CreateVolume), |edge, request| {
                 let volume = edge.volumes.create(&request::create(request, &edge.topology)?)?;

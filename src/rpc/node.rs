@@ -19,12 +19,9 @@ const DECLARED: [RpcType; 3] = [
     RpcType::SingleNodeMultiWriter,
 ];
 
-/// Publishes volumes to pods.
-#[derive(Debug, Clone)]
-pub(crate) struct NodeService(pub(crate) Arc<Edge>);
-
 service! {
-    csi: impl Node for NodeService {
+    /// Publishes volumes to pods.
+    NodeService: csi::Node {
         node_publish_volume(NodePublishVolumeRequest: volume_id) -> NodePublishVolumeResponse,
             Rpc::write(Operation::Volume), |edge, request| {
                 edge.volumes.publish(&request::publish(request)?)?;
