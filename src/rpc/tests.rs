@@ -83,26 +83,36 @@ async fn a_panic_is_an_internal_error_and_the_server_continues() {
     assert!(counted(&edge, r#"{rpc="Read",code="OK"} 1"#));
 }
 
-/// Proves: C3.
-#[tokio::test]
-async fn a_call_without_its_client_runs_to_its_end_and_delays_the_stop() {
-    let (_dir, edge) = edge(true);
+/// Starts a call and hangs up as its client. Its work then waits for the returned channel.
+async fn hang_up(
+    edge: &Arc<Edge>,
+    rpc: Rpc,
+    work: impl FnOnce() + Send + 'static,
+) -> mpsc::Sender<()> {
     let (begun, has_begun) = tokio::sync::oneshot::channel();
     let (go_on, gone_on) = mpsc::channel();
-    let (end, ended) = mpsc::channel();
-    let caller = Arc::clone(&edge);
+    let edge = Arc::clone(edge);
     let call = tokio::spawn(async move {
         let work = move |_: &Edge| {
             begun.send(()).unwrap();
             gone_on.recv().unwrap();
-            end.send(()).unwrap();
+            work();
             Ok(())
         };
-        caller.run(DELETE, String::new(), work).await
+        edge.run(rpc, String::new(), work).await
     });
     has_begun.await.unwrap();
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
+    go_on
+}
+
+/// Proves: C3.
+#[tokio::test]
+async fn a_call_without_its_client_runs_to_its_end_and_delays_the_stop() {
+    let (_dir, edge) = edge(true);
+    let (end, ended) = mpsc::channel();
+    let go_on = hang_up(&edge, DELETE, move || end.send(()).unwrap()).await;
     let soon = tokio::time::timeout(Duration::from_millis(50), edge.close());
     assert!(soon.await.is_err(), "the call is still at work");
     go_on.send(()).unwrap();
@@ -117,20 +127,7 @@ async fn a_call_without_its_client_runs_to_its_end_and_delays_the_stop() {
 #[tokio::test]
 async fn a_panic_is_counted_when_the_client_has_hung_up() {
     let (_dir, edge) = edge(true);
-    let (begun, has_begun) = tokio::sync::oneshot::channel();
-    let (go_on, gone_on) = mpsc::channel();
-    let caller = Arc::clone(&edge);
-    let call = tokio::spawn(async move {
-        let work = move |_: &Edge| -> Result<()> {
-            begun.send(()).unwrap();
-            gone_on.recv().unwrap();
-            panic!("a defect")
-        };
-        caller.run(READ, String::new(), work).await
-    });
-    has_begun.await.unwrap();
-    call.abort();
-    assert!(call.await.unwrap_err().is_cancelled());
+    let go_on = hang_up(&edge, READ, || panic!("a defect")).await;
     go_on.send(()).unwrap();
     edge.close().await;
     assert!(counted(&edge, r#"{rpc="Read",code="INTERNAL"} 1"#));

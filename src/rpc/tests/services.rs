@@ -331,38 +331,21 @@ async fn a_volume_is_published_measured_and_unpublished() {
 #[tokio::test]
 async fn the_driver_reports_its_identity_and_its_capabilities() {
     let driver = Driver::start();
-    let info = driver
-        .identity
-        .get_plugin_info(Request::new(csi::GetPluginInfoRequest {}))
-        .await;
-    let info = info.unwrap().into_inner();
+    macro_rules! answer {
+        ($service:ident.$call:ident($request:ident)) => {{
+            let request = Request::new(csi::$request {});
+            driver.$service.$call(request).await.unwrap().into_inner()
+        }};
+    }
+    let info = answer!(identity.get_plugin_info(GetPluginInfoRequest));
     assert_eq!(info.name, "csi.example");
     assert_eq!(info.vendor_version, env!("CARGO_PKG_VERSION"));
-    let probe = driver
-        .identity
-        .probe(Request::new(csi::ProbeRequest {}))
-        .await
-        .unwrap();
-    assert_eq!(probe.into_inner().ready, Some(true));
-    let plugin = csi::GetPluginCapabilitiesRequest {};
-    let plugin = driver
-        .identity
-        .get_plugin_capabilities(Request::new(plugin))
-        .await
-        .unwrap();
-    assert_eq!(plugin.into_inner().capabilities.len(), 4);
-    let node = csi::NodeGetCapabilitiesRequest {};
-    let node = driver
-        .node
-        .node_get_capabilities(Request::new(node))
-        .await
-        .unwrap();
-    assert_eq!(node.into_inner().capabilities.len(), 3);
-    let controller = csi::ControllerGetCapabilitiesRequest {};
-    let controller = driver
-        .controller
-        .controller_get_capabilities(Request::new(controller))
-        .await
-        .unwrap();
-    assert_eq!(controller.into_inner().capabilities.len(), 9);
+    assert_eq!(answer!(identity.probe(ProbeRequest)).ready, Some(true));
+    let plugin = answer!(identity.get_plugin_capabilities(GetPluginCapabilitiesRequest));
+    let node = answer!(node.node_get_capabilities(NodeGetCapabilitiesRequest));
+    let controller =
+        answer!(controller.controller_get_capabilities(ControllerGetCapabilitiesRequest));
+    assert_eq!(plugin.capabilities.len(), 4);
+    assert_eq!(node.capabilities.len(), 3);
+    assert_eq!(controller.capabilities.len(), 9);
 }
