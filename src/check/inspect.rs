@@ -84,6 +84,21 @@ impl Inspection {
             problem: None,
         }
     }
+
+    /// A pool with everything in order, for tests.
+    #[cfg(test)]
+    pub(crate) fn healthy() -> Self {
+        Self {
+            id: Some(PoolId(uuid::Uuid::nil())),
+            node: Some("node1".parse().unwrap()),
+            filesystem: "xfs".into(),
+            volumes: 12,
+            snapshots: 3,
+            reserved: Bytes(10 << 30),
+            enforcement: Some(Enforcement::Project),
+            ..Self::nothing_yet(&"fast=/srv/fast".parse().unwrap())
+        }
+    }
 }
 
 /// Inspects a pool on its disk, which a server may serve meanwhile.

@@ -121,12 +121,9 @@ fn lines(reports: &[Report]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
     use crate::check::{About, Inspection, Level};
     use crate::quota::Enforcement;
-    use crate::types::{Bytes, PoolId};
 
     fn report() -> Report {
         let finding = |level, about, volume: Option<&str>, remedy: Option<&str>| Finding {
@@ -137,20 +134,7 @@ mod tests {
             remedy: remedy.map(Into::into),
         };
         Report {
-            pool: Inspection {
-                name: "fast".parse().unwrap(),
-                path: "/srv/fast".into(),
-                id: Some(PoolId(Uuid::nil())),
-                node: Some("node1".parse().unwrap()),
-                filesystem: "xfs".into(),
-                volumes: 1,
-                snapshots: 2,
-                reserved: Bytes(1),
-                quarantined: Vec::new(),
-                enforcement: None,
-                unenforced: None,
-                problem: None,
-            },
+            pool: Inspection::healthy(),
             enforcement: Enforcement::Project,
             shares_blocks: Some(true),
             findings: vec![
@@ -182,8 +166,8 @@ mod tests {
             "filesystem": "xfs",
             "enforcement": "project",
             "shares_blocks": true,
-            "volumes": 1,
-            "snapshots": 2,
+            "volumes": 12,
+            "snapshots": 3,
             "findings": [
                 { "level": "ok", "about": "pool", "volume": null, "what": "it is so", "remedy": null },
                 {

@@ -1,23 +1,9 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::types::Bytes;
 
 fn pools() -> Vec<Inspection> {
-    let healthy = Inspection {
-        name: "fast".parse().unwrap(),
-        path: "/srv/fast".into(),
-        id: Some(PoolId(Uuid::nil())),
-        node: Some("node1".parse().unwrap()),
-        filesystem: "xfs".into(),
-        volumes: 12,
-        snapshots: 3,
-        reserved: Bytes(10 << 30),
-        quarantined: Vec::new(),
-        enforcement: Some(Enforcement::Project),
-        unenforced: None,
-        problem: None,
-    };
+    let healthy = Inspection::healthy();
     let damaged = Inspection {
         name: "old".parse().unwrap(),
         quarantined: vec![("volumes/x".into(), "no volume.json".into())],

@@ -151,35 +151,33 @@ mod tests {
         }
     }
 
+    /// Each case has GiB: those available, those of `others`, those reserved, and the largest size, from
+    /// which the slack is still to be subtracted.
+    fn assert_available(others: fn(u64) -> Others, cases: &[(&str, [u64; 3], u64)]) {
+        for (name, gib, largest) in cases {
+            let [available, of_others, reserved] = gib.map(|gib| gib * GIB);
+            let free = FreeSpace {
+                others: others(of_others),
+                ..free_space(available, 0, reserved)
+            };
+            let expected = (largest * GIB).saturating_sub(MAX_SLACK);
+            assert_eq!(free.available(), Bytes(expected), "{name}");
+        }
+    }
+
     /// Proves: G1.
     #[test]
     fn reservations_exceed_neither_the_capacity_nor_the_available_bytes() {
-        let slack = MAX_SLACK;
-        let all = 100 * GIB;
         let cases = [
-            ("empty", free_space(all, 0, 0), all - slack),
-            ("reserved", free_space(all, 0, 60 * GIB), 40 * GIB - slack),
-            (
-                "written",
-                free_space(40 * GIB, 0, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            ("all reserved", free_space(all, 0, all), 0),
-            (
-                "other data",
-                free_space(70 * GIB, 30 * GIB, 20 * GIB),
-                50 * GIB - slack,
-            ),
-            (
-                "other data grew since",
-                free_space(10 * GIB, 30 * GIB, 20 * GIB),
-                10 * GIB - slack,
-            ),
-            ("full", free_space(0, 0, 0), 0),
+            ("empty", [100, 0, 0], 100),
+            ("reserved", [100, 0, 60], 40),
+            ("written", [40, 0, 60], 40),
+            ("all reserved", [100, 0, 100], 0),
+            ("other data", [70, 30, 20], 50),
+            ("other data grew since", [10, 30, 20], 10),
+            ("full", [0, 0, 0], 0),
         ];
-        for (name, free, expected) in cases {
-            assert_eq!(free.available(), Bytes(expected), "{name}");
-        }
+        assert_available(Others::WhenEmpty, &cases);
     }
 
     #[test]
@@ -220,47 +218,20 @@ mod tests {
     /// Proves: G1.
     #[test]
     fn all_bytes_that_are_not_charged_to_volumes_are_other_data() {
-        let slack = MAX_SLACK;
-        let charged = |available: u64, charged: u64, reserved: u64| FreeSpace {
-            others: Others::AllBut(charged),
-            ..free_space(available, 0, reserved)
-        };
         let cases = [
-            ("empty", charged(100 * GIB, 0, 0), 100 * GIB - slack),
+            ("empty", [100, 0, 0], 100),
+            ("reserved, nothing written", [100, 0, 60], 40),
+            ("reserved and written", [40, 60, 60], 40),
+            ("half written", [70, 30, 60], 40),
+            ("other data", [40, 30, 60], 10),
+            ("other data uses reserved bytes", [20, 30, 60], 0),
             (
-                "reserved, nothing written",
-                charged(100 * GIB, 0, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "reserved and written",
-                charged(40 * GIB, 60 * GIB, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "half written",
-                charged(70 * GIB, 30 * GIB, 60 * GIB),
-                40 * GIB - slack,
-            ),
-            (
-                "other data",
-                charged(40 * GIB, 30 * GIB, 60 * GIB),
-                10 * GIB - slack,
-            ),
-            (
-                "other data uses reserved bytes",
-                charged(20 * GIB, 30 * GIB, 60 * GIB),
-                0,
-            ),
-            (
-                "more is charged than is used, because blocks are shared",
-                charged(90 * GIB, 60 * GIB, 60 * GIB),
-                40 * GIB - slack,
+                "blocks are shared, so more is charged than is used",
+                [90, 60, 60],
+                40,
             ),
         ];
-        for (name, free, expected) in cases {
-            assert_eq!(free.available(), Bytes(expected), "{name}");
-        }
+        assert_available(Others::AllBut, &cases);
     }
 
     /// Proves: G3.
