@@ -5,10 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rootcellar::error::{Code, Error, Operation};
+use rootcellar::error::{Code, Operation};
 use rootcellar::mount::{FakeMounter, Mounter, Target};
 use rootcellar::os::Step;
-use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::Unavailable;
 use rootcellar::types::{Bytes, ObjectId};
 use rootcellar::volume::Volumes;
@@ -16,8 +15,8 @@ use rustix::io::Errno;
 
 use support::loops::run;
 use support::memory::MemoryNode;
-use support::require;
 use support::{Fakes, Node, create, eventually, names, publish};
+use support::{assert_pool_error, require};
 
 const MIB: u64 = 1 << 20;
 
@@ -138,16 +137,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
         (status.trash, status.resisting) == (2, 2)
     });
     let refused = volumes.create(&create("d", size * 3)).unwrap_err();
-    assert!(
-        matches!(
-            refused,
-            Error::Pool {
-                error: PoolError::NoSpace { .. },
-                ..
-            }
-        ),
-        "{refused}"
-    );
+    assert_pool_error!(refused, NoSpace);
 
     off.store(true, Ordering::Relaxed);
     node.wait_for_trash();

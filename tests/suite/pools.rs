@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::os::Os;
-use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Unavailable, Wanted};
 use rootcellar::types::ObjectId;
 use rootcellar::volume::Volumes;
 
 use support::disk::Disk;
-use support::require;
 use support::{Fakes, Node, create, eventually, names, publish};
+use support::{assert_pool_error, require};
 
 const MIB: u64 = 1 << 20;
 
@@ -408,13 +407,8 @@ fn twins_and_strangers_are_quarantined() {
     let volumes = node.volumes(&fakes);
     let status = volumes.pools()[0].status();
     assert_eq!((status.volumes, status.quarantined), (0, 3));
-    assert!(matches!(
-        volumes.delete(&volume.id.to_string()),
-        Err(Error::Pool {
-            error: PoolError::Quarantined { .. },
-            ..
-        })
-    ));
+    let refused = volumes.delete(&volume.id.to_string()).unwrap_err();
+    assert_pool_error!(refused, Quarantined);
     assert_eq!(node.names("volumes").len(), 3);
 }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::Error as PoolError;
 use rootcellar::pool::{Enforced, enable_quota};
 use rootcellar::quota::Enforcement;
 use rootcellar::types::Bytes;
@@ -21,8 +20,8 @@ use support::disk::Disk;
 use support::driver_node::DriverNode;
 use support::loops::run;
 use support::quota::FakeQuota;
-use support::require;
 use support::{Fakes, Node, Running, create, eventually, names, publish};
+use support::{assert_pool_error, require};
 
 pub const SIZE: Bytes = Bytes(32 << 20);
 /// The part of a volume's size that metadata may take, and that the kernel may charge early for
@@ -232,17 +231,8 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
     }
     assert_about("the rest", fill(&rig.data("pvc").join("after")), SIZE);
     let refused = rig.expand(&volume, Bytes(1 << 40)).unwrap_err();
-    assert!(
-        matches!(
-            refused,
-            Error::Pool {
-                error: PoolError::NoSpace { .. },
-                ..
-            }
-        ),
-        "{refused}"
-    );
     assert_eq!(refused.code(Operation::Expand), Code::OutOfRange);
+    assert_pool_error!(refused, NoSpace);
     rig.start();
     assert_eq!(
         rig.driver().get(&volume.id.to_string()).unwrap().size,

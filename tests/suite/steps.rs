@@ -29,6 +29,8 @@ enum Call {
     Expand,
 }
 
+const CALLS: [Call; 3] = [Call::Create, Call::Delete, Call::Expand];
+
 impl Call {
     fn prepare(self, quotas: Arc<dyn Quotas>) -> StepFixture {
         let mut fixture = StepFixture::new(quotas);
@@ -145,19 +147,27 @@ const ERRORS: [Errno; 5] = [
     Errno::NOMEM,
 ];
 
-fn with_every_failure(call: Call, mut check: impl FnMut(&[Step], usize, Errno)) {
-    let steps = call.steps();
-    assert!(steps.len() >= 3, "{steps:?}");
-    for at in 0..steps.len() {
-        for errno in ERRORS {
-            eprintln!("{call:?}: step {at}, {:?}: {errno}", steps[at]);
-            check(&steps, at, errno);
+fn with_every_failure(check: impl Fn(Call, &[Step], usize, Errno)) {
+    for call in CALLS {
+        let steps = call.steps();
+        assert!(steps.len() >= 3, "{steps:?}");
+        for at in 0..steps.len() {
+            for errno in ERRORS {
+                eprintln!("{call:?}: step {at}, {:?}: {errno}", steps[at]);
+                check(call, &steps, at, errno);
+            }
         }
     }
 }
 
-fn survives_every_failure(call: Call) {
-    with_every_failure(call, |steps, at, errno| {
+/// When any step of a call fails, the caller gets a code. The code sends the pod of a create
+/// elsewhere while the volume cannot be on this disk, and keeps it here once it can. A retry of the
+/// call succeeds, and nothing else is lost.
+///
+/// Proves: D5.
+#[test]
+fn a_call_survives_the_failure_of_every_step() {
+    with_every_failure(|call, steps, at, errno| {
         let fixture = call.prepare(Arc::new(NoQuota));
         let (unavailable, code) = verdict(call, steps, at, errno);
         fixture.script.start(Some(Trouble::Once(at, errno)));
@@ -186,34 +196,6 @@ fn survives_every_failure(call: Call) {
     });
 }
 
-/// When any step of making a volume fails, the caller gets a code. The code sends the pod elsewhere
-/// while the volume cannot be on this disk, and keeps it here once it can. Nothing else is lost,
-/// and a retry makes the same volume.
-///
-/// Proves: D5.
-#[test]
-fn a_create_survives_the_failure_of_every_step() {
-    survives_every_failure(Call::Create);
-}
-
-/// When any step of deleting a volume fails, the caller is asked to try again. Nothing else is
-/// lost, and a retry deletes the volume.
-///
-/// Proves: D5.
-#[test]
-fn a_delete_survives_the_failure_of_every_step() {
-    survives_every_failure(Call::Delete);
-}
-
-/// When any step of expanding a volume fails, the volume has the old size or the new. Nothing else
-/// is lost, and a retry makes it as large as requested.
-///
-/// Proves: D5.
-#[test]
-fn an_expand_survives_the_failure_of_every_step() {
-    survives_every_failure(Call::Expand);
-}
-
 /// How a test goes on after a halted driver.
 #[derive(Debug, Clone, Copy)]
 enum Again {
@@ -223,63 +205,38 @@ enum Again {
     Restarted,
 }
 
-fn survives_every_halt(call: Call) {
-    let steps = call.steps();
-    for (at, step) in steps.iter().enumerate() {
-        for again in [Again::Reopened, Again::Restarted] {
-            eprintln!("{call:?}: halted before step {at}, {step:?}; {again:?}");
-            let mut fixture = call.prepare(Arc::new(NoQuota));
-            fixture.script.start(Some(Trouble::Halt(at)));
-            let (_, code) = verdict(call, &steps, at, Errno::IO);
-            assert_eq!(call.make(&fixture), Err(code));
-            match again {
-                Again::Reopened => {
-                    fixture.script.end();
-                    fixture.recovers();
+/// When the driver ends anywhere during a call, the next start finds the volume complete or not at
+/// all, with its old size or the new. A retry of the call succeeds, and nothing else is left.
+///
+/// Proves: D5.
+#[test]
+fn a_call_may_end_before_any_step() {
+    for call in CALLS {
+        let steps = call.steps();
+        for (at, step) in steps.iter().enumerate() {
+            for again in [Again::Reopened, Again::Restarted] {
+                eprintln!("{call:?}: halted before step {at}, {step:?}; {again:?}");
+                let mut fixture = call.prepare(Arc::new(NoQuota));
+                fixture.script.start(Some(Trouble::Halt(at)));
+                let (_, code) = verdict(call, &steps, at, Errno::IO);
+                assert_eq!(call.make(&fixture), Err(code));
+                match again {
+                    Again::Reopened => {
+                        fixture.script.end();
+                        fixture.recovers();
+                    }
+                    Again::Restarted => fixture.restart_after_halt(),
                 }
-                Again::Restarted => {
-                    // Still halted while the old driver ends, so that it changes nothing.
-                    fixture.running = None;
-                    fixture.script.end();
-                    fixture.start();
-                }
+                assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
+                assert!(fixture.has("kept"));
+                assert_eq!(fixture.has("pvc"), call.shows(at, &steps));
+                fixture.assert_size("pvc", call.size(at, &steps));
+                call.republish(&fixture);
+                call.make(&fixture).expect("the retry");
+                fixture.assert_ends_with(call.leaves());
             }
-            assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
-            assert!(fixture.has("kept"));
-            assert_eq!(fixture.has("pvc"), call.shows(at, &steps));
-            fixture.assert_size("pvc", call.size(at, &steps));
-            call.republish(&fixture);
-            call.make(&fixture).expect("the retry");
-            fixture.assert_ends_with(call.leaves());
         }
     }
-}
-
-/// When the driver ends anywhere while it makes a volume, the next start finds the complete volume
-/// or none. A retry ends with the same volume and nothing else.
-///
-/// Proves: D5.
-#[test]
-fn a_create_may_end_before_any_step() {
-    survives_every_halt(Call::Create);
-}
-
-/// When the driver ends anywhere while it deletes a volume, the next start finds the complete
-/// volume or none. A retry leaves nothing of it.
-///
-/// Proves: D5.
-#[test]
-fn a_delete_may_end_before_any_step() {
-    survives_every_halt(Call::Delete);
-}
-
-/// When the driver ends anywhere while it expands a volume, the next start finds the old size or
-/// the new. A retry ends with the new size.
-///
-/// Proves: D5.
-#[test]
-fn an_expand_may_end_before_any_step() {
-    survives_every_halt(Call::Expand);
 }
 
 /// A change that an ended driver left unfinished is made durable before a retry is answered.
@@ -355,9 +312,7 @@ fn making_a_pool_may_end_before_any_step() {
         let mut fixture = StepFixture::new(Arc::new(NoQuota));
         fixture.script.start(Some(Trouble::Halt(at)));
         fixture.start();
-        fixture.running = None;
-        fixture.script.end();
-        fixture.start();
+        fixture.restart_after_halt();
         is_a_good_pool(&fixture);
     }
 }
@@ -419,8 +374,13 @@ fn assert_limits(fixture: &StepFixture, quota: &FakeQuota) {
     assert_eq!(limits, sizes);
 }
 
-fn leaves_no_limit(call: Call) {
-    with_every_failure(call, |_, at, errno| {
+/// When any step of a call fails, every volume is limited to its present size, and nothing else has a
+/// limit.
+///
+/// Proves: D5.
+#[test]
+fn a_failed_call_leaves_each_limit_as_recorded() {
+    with_every_failure(|call, _, at, errno| {
         let quota = Arc::new(FakeQuota::default());
         let fixture = call.prepare(quota.clone());
         fixture.script.start(Some(Trouble::Once(at, errno)));
@@ -446,28 +406,4 @@ fn leaves_no_limit(call: Call) {
         fixture.assert_ends_with(&[]);
         assert_eq!(quota.limits().len(), 0, "no limit without a volume");
     });
-}
-
-/// When any step of making a volume fails, every volume has its limit and nothing else has one.
-///
-/// Proves: D5.
-#[test]
-fn a_failed_create_leaves_no_limit_and_takes_none() {
-    leaves_no_limit(Call::Create);
-}
-
-/// When any step of expanding a volume fails, its limit is its present size.
-///
-/// Proves: D5.
-#[test]
-fn a_failed_expand_leaves_the_limit_as_recorded() {
-    leaves_no_limit(Call::Expand);
-}
-
-/// When any step of deleting a volume fails, every volume has its limit and nothing else has one.
-///
-/// Proves: D5.
-#[test]
-fn a_failed_delete_leaves_no_limit_and_takes_none() {
-    leaves_no_limit(Call::Delete);
 }

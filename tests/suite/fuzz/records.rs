@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::{config, wire};
 use support::memory::MemoryNode;
 use support::picture::picture;
-use support::require;
 use support::{Fakes, Running, create, names};
+use support::{assert_pool_error, require};
 
 /// The number of contents for each file, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 400;
@@ -74,13 +74,29 @@ impl Scene {
         Ok(volumes)
     }
 
-    /// Asserts that a quarantined entry has a path and a reason, and cannot be deleted.
-    #[track_caller]
-    fn assert_quarantined(&self, path: &Path, reason: &str, deleted: Result<(), Error>) {
+    /// Unwraps an entry that is served. Of a quarantined one, asserts that it is counted, has a path
+    /// and a reason, and cannot be deleted.
+    fn served<T>(
+        &self,
+        volumes: &Volumes,
+        found: Result<T, Error>,
+        delete: impl FnOnce() -> Result<(), Error>,
+    ) -> Option<T> {
+        let quarantined = volumes.pools()[0].status().quarantined;
+        let Err(Error::Pool {
+            error: PoolError::Quarantined { path, reason },
+            ..
+        }) = found
+        else {
+            assert_eq!(quarantined, 0);
+            return Some(found.unwrap());
+        };
+        assert_eq!(quarantined, 1);
         assert!(path.starts_with(self.node.pool("a")), "{}", path.display());
         assert!(!reason.is_empty());
-        let refused = deleted.unwrap_err();
+        let refused = delete().unwrap_err();
         assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);
+        None
     }
 
     /// Asserts that the volumes with these indexes are served.
@@ -183,23 +199,11 @@ fn any_record_is_served_or_quarantined() {
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
         scene.assert_served(volumes, &[1, 2, 3]);
-        let quarantined = match volumes.get(&scene.ids[0]) {
-            Ok(volume) => {
-                assert_eq!(volume.name.as_str(), NAMES[0]);
-                assert_names(content, &scene.ids[0]);
-                0
-            }
-            Err(Error::Pool {
-                error: PoolError::Quarantined { path, reason },
-                ..
-            }) => {
-                let deleted = volumes.delete(&scene.ids[0]);
-                scene.assert_quarantined(&path, &reason, deleted);
-                1
-            }
-            Err(other) => panic!("{other}"),
-        };
-        assert_eq!(volumes.pools()[0].status().quarantined, quarantined);
+        let id = &scene.ids[0];
+        if let Some(volume) = scene.served(volumes, volumes.get(id), || volumes.delete(id)) {
+            assert_eq!(volume.name.as_str(), NAMES[0]);
+            assert_names(content, id);
+        }
     });
 }
 
@@ -214,27 +218,17 @@ fn any_snapshot_record_is_served_or_quarantined() {
     scene.check(&record, |opened, content| {
         let volumes = opened.unwrap();
         scene.assert_served(volumes, &[0, 1, 2, 3]);
-        let quarantined = match volumes.get_snapshot(&scene.snapshot) {
-            Ok(snapshot) => {
-                assert_eq!(snapshot.name.as_str(), SNAPSHOT);
-                assert_names(content, &scene.snapshot);
-                0
-            }
-            Err(Error::Pool {
-                error: PoolError::Quarantined { path, reason },
-                ..
-            }) => {
-                let deleted = volumes.delete_snapshot(&scene.snapshot);
-                scene.assert_quarantined(&path, &reason, deleted);
-                let mut request = create("restored", 1 << 20);
-                request.source = Some(SourceId::Snapshot(scene.snapshot.clone()));
-                let made = volumes.create(&request).unwrap_err();
-                assert_eq!(made.code(Operation::CreateVolume), Code::FailedPrecondition);
-                1
-            }
-            Err(other) => panic!("{other}"),
-        };
-        assert_eq!(volumes.pools()[0].status().quarantined, quarantined);
+        let id = &scene.snapshot;
+        let found = volumes.get_snapshot(id);
+        if let Some(snapshot) = scene.served(volumes, found, || volumes.delete_snapshot(id)) {
+            assert_eq!(snapshot.name.as_str(), SNAPSHOT);
+            assert_names(content, id);
+        } else {
+            let mut request = create("restored", 1 << 20);
+            request.source = Some(SourceId::Snapshot(id.clone()));
+            let made = volumes.create(&request).unwrap_err();
+            assert_eq!(made.code(Operation::CreateVolume), Code::FailedPrecondition);
+        }
     });
 }
 
@@ -282,19 +276,7 @@ fn any_memory_is_believed_or_refused() {
     scene.check(&memory, |opened, content| {
         let volumes = match opened {
             Ok(volumes) => volumes,
-            Err(refused) => {
-                assert!(
-                    matches!(
-                        refused,
-                        Error::Pool {
-                            error: PoolError::Quarantined { .. },
-                            ..
-                        }
-                    ),
-                    "{refused}"
-                );
-                return;
-            }
+            Err(refused) => return assert_pool_error!(refused, Quarantined),
         };
         assert!(
             content["format"] == 1 && content["pools"].is_object(),

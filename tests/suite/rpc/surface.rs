@@ -59,60 +59,34 @@ async fn the_plugin_declares_what_it_does() {
     assert_eq!(declared.collect::<Vec<_>>(), expected);
 }
 
-/// The calls that a service of a driver declares.
-macro_rules! declared {
-    ($service:ident.$call:ident($request:ident), $of:ident) => {{
-        let (_node, _server, mut clients) = Server::on_new_node().await;
-        let answer = clients.$service.$call(csi::$request {}).await.unwrap();
-        let declared = answer.into_inner().capabilities.into_iter();
-        let declared = declared.map(|capability| match capability.r#type {
-            Some(csi::$of::Type::Rpc(rpc)) => rpc.r#type(),
-            None => panic!("nothing"),
-        });
-        declared.collect::<Vec<_>>()
-    }};
-}
-
-/// The controller declares exactly the calls that work.
+/// The controller and the node service declare exactly the calls that work.
 ///
 /// Proves: C1.
 #[tokio::test]
-async fn the_controller_declares_what_it_does() {
-    use csi::controller_service_capability::rpc::Type as Rpc;
-    let declared = declared!(
+async fn the_services_declare_the_calls_that_work() {
+    let (_node, _server, mut clients) = Server::on_new_node().await;
+    macro_rules! assert_declared {
+        ($service:ident.$call:ident($request:ident), $of:ident: $($rpc:ident)*) => {
+            let answer = clients.$service.$call(csi::$request {}).await.unwrap();
+            let declared = answer.into_inner().capabilities.into_iter();
+            let declared = declared.map(|capability| match capability.r#type {
+                Some(csi::$of::Type::Rpc(rpc)) => rpc.r#type(),
+                None => panic!("nothing"),
+            });
+            let expected = [$(csi::$of::rpc::Type::$rpc),*];
+            assert_eq!(declared.collect::<Vec<_>>(), expected);
+        };
+    }
+    assert_declared!(
         controller.controller_get_capabilities(ControllerGetCapabilitiesRequest),
-        controller_service_capability
+        controller_service_capability:
+            CreateDeleteVolume CreateDeleteSnapshot ListSnapshots GetSnapshot CloneVolume GetCapacity
+            ListVolumes GetVolume SingleNodeMultiWriter
     );
-    let expected = [
-        Rpc::CreateDeleteVolume,
-        Rpc::CreateDeleteSnapshot,
-        Rpc::ListSnapshots,
-        Rpc::GetSnapshot,
-        Rpc::CloneVolume,
-        Rpc::GetCapacity,
-        Rpc::ListVolumes,
-        Rpc::GetVolume,
-        Rpc::SingleNodeMultiWriter,
-    ];
-    assert_eq!(declared, expected);
-}
-
-/// The node service declares exactly the calls that work.
-///
-/// Proves: C1.
-#[tokio::test]
-async fn the_node_declares_what_it_does() {
-    use csi::node_service_capability::rpc::Type as Rpc;
-    let declared = declared!(
+    assert_declared!(
         node.node_get_capabilities(NodeGetCapabilitiesRequest),
-        node_service_capability
+        node_service_capability: GetVolumeStats ExpandVolume SingleNodeMultiWriter
     );
-    let expected = [
-        Rpc::GetVolumeStats,
-        Rpc::ExpandVolume,
-        Rpc::SingleNodeMultiWriter,
-    ];
-    assert_eq!(declared, expected);
 }
 
 /// Proves: C1.

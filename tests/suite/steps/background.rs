@@ -89,9 +89,7 @@ fn a_reclaim_may_end_before_any_step() {
         eprintln!("halted before step {at}");
         let mut fixture = stage_to_reclaim();
         delete_into_trouble(&fixture, at, Trouble::Halt(at));
-        fixture.running = None;
-        fixture.script.end();
-        fixture.start();
+        fixture.restart_after_halt();
         fixture.assert_ends_with(&["kept"]);
     });
 }
@@ -178,9 +176,7 @@ fn rewriting_the_marker_may_end_before_any_step() {
         eprintln!("halted before step {at}");
         let mut fixture = stage_to_rewrite_the_marker();
         delete_into_trouble(&fixture, at, Trouble::Halt(at));
-        fixture.running = None;
-        fixture.script.end();
-        fixture.start();
+        fixture.restart_after_halt();
         is_a_good_pool(&fixture);
     });
 }

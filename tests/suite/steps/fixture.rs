@@ -136,6 +136,14 @@ impl StepFixture {
         self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
     }
 
+    /// Starts the driver after a halt, which lasts until the old driver has ended and can change
+    /// nothing.
+    pub fn restart_after_halt(&mut self) {
+        self.running = None;
+        self.script.end();
+        self.start();
+    }
+
     pub fn driver(&self) -> &Running {
         self.running.as_ref().unwrap()
     }

@@ -94,6 +94,20 @@ macro_rules! require {
     }};
 }
 
+/// Asserts that an error is this one of a pool: `assert_pool_error!(refused, NoSpace)`.
+#[macro_export]
+macro_rules! assert_pool_error {
+    ($error:expr, $kind:ident) => {
+        match $error {
+            rootcellar::error::Error::Pool {
+                error: rootcellar::pool::Error::$kind { .. },
+                ..
+            } => {}
+            other => panic!("{other}"),
+        }
+    };
+}
+
 /// Lets a fixture dereference to another one in a field.
 #[macro_export]
 macro_rules! extends {

@@ -110,10 +110,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "create what a killed driver left in staging",
         prepare: |scene| killed_creating(scene, Kill::Before(IN_PLACE.0, IN_PLACE.1)),
-        act: |scene| {
-            scene.start();
-            scene.make("pvc");
-        },
+        act: start_and_make,
         before: |scene| scene.holds(&["kept"]),
         after: |scene| scene.holds(&["kept", "pvc"]),
         ..Operation::NOTHING
@@ -121,10 +118,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "create what a killed driver left in sight",
         prepare: |scene| killed_creating(scene, Kill::After(IN_PLACE.0, IN_PLACE.1)),
-        act: |scene| {
-            scene.start();
-            scene.make("pvc");
-        },
+        act: start_and_make,
         before: |scene| scene.holds(&["kept"]),
         after: |scene| scene.holds(&["kept", "pvc"]),
         ..Operation::NOTHING
@@ -178,10 +172,7 @@ pub const OPERATIONS: &[Operation] = &[
             grow_tree(scene);
             scene.delete("pvc");
         },
-        act: |scene| {
-            scene.reclaim();
-            scene.is_reclaimed();
-        },
+        act: reclaim_all,
         before: |scene| scene.holds(&["kept"]),
         after: |scene| scene.holds(&["kept"]),
         ..Operation::NOTHING
@@ -241,10 +232,7 @@ pub const OPERATIONS: &[Operation] = &[
             with_snapshot(scene);
             scene.delete_snapshot("taken");
         },
-        act: |scene| {
-            scene.reclaim();
-            scene.is_reclaimed();
-        },
+        act: reclaim_all,
         before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
         after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
         ..Operation::NOTHING
@@ -341,6 +329,16 @@ fn with_source(scene: &mut Scene) {
 fn with_snapshot(scene: &mut Scene) {
     with_source(scene);
     scene.snapshot("taken", "pvc");
+}
+
+fn start_and_make(scene: &mut Scene) {
+    scene.start();
+    scene.make("pvc");
+}
+
+fn reclaim_all(scene: &mut Scene) {
+    scene.reclaim();
+    scene.is_reclaimed();
 }
 
 fn memory(scene: &Scene, state_dir: &str) -> Memory {
