@@ -67,12 +67,7 @@ pub enum EnforcementPolicy {
 impl Class {
     /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        let mut class = Self::default();
-        // Sorted, so that of several mistakes always the same one is reported.
-        for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
-            class.set(key, value)?;
-        }
-        Ok(class)
+        set_all(pairs, Self::set)
     }
 
     /// As [`Class::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would
@@ -134,11 +129,7 @@ impl Class {
 impl SnapshotClass {
     /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        let mut class = Self::default();
-        for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
-            class.set(key, value)?;
-        }
-        Ok(class)
+        set_all(pairs, Self::set)
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
@@ -160,6 +151,19 @@ impl SnapshotClass {
         }
         Ok(())
     }
+}
+
+/// Sets every parameter of a class. They are sorted, so that of several mistakes always the same one
+/// is reported.
+fn set_all<'a, C: Default>(
+    pairs: impl IntoIterator<Item = (&'a String, &'a String)>,
+    set: impl Fn(&mut C, &str, &str) -> Result<()>,
+) -> Result<C> {
+    let mut class = C::default();
+    for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
+        set(&mut class, key, value)?;
+    }
+    Ok(class)
 }
 
 /// Whether a filesystem that shares no blocks may copy.
