@@ -15,6 +15,14 @@ use crate::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVo
 
 const MIB: i64 = 1 << 20;
 
+/// The answer to a call that succeeds.
+macro_rules! answer {
+    ($driver:ident.$service:ident.$call:ident($request:expr)) => {{
+        let answer = $driver.$service.$call(Request::new($request)).await;
+        answer.unwrap().into_inner()
+    }};
+}
+
 /// The three services over one pool.
 struct Driver {
     dir: TempDir,
@@ -45,12 +53,8 @@ impl Driver {
             parameters: map(&[("mode", "0750")]),
             ..Default::default()
         };
-        let answer = self
-            .controller
-            .create_volume(Request::new(request))
-            .await
-            .unwrap();
-        answer.into_inner().volume.unwrap()
+        let answer = answer!(self.controller.create_volume(request));
+        answer.volume.unwrap()
     }
 
     async fn validate(
@@ -85,12 +89,7 @@ impl Driver {
     }
 
     async fn capacity(&self, request: csi::GetCapacityRequest) -> i64 {
-        let answer = self
-            .controller
-            .get_capacity(Request::new(request))
-            .await
-            .unwrap();
-        let answer = answer.into_inner();
+        let answer = answer!(self.controller.get_capacity(request));
         assert_eq!(answer.maximum_volume_size, Some(answer.available_capacity));
         answer.available_capacity
     }
@@ -150,22 +149,12 @@ async fn create_get_and_list_describe_a_volume_alike() {
     let get = csi::ControllerGetVolumeRequest {
         volume_id: volume.volume_id.clone(),
     };
-    let got = driver
-        .controller
-        .controller_get_volume(Request::new(get))
-        .await
-        .unwrap();
-    let got = got.into_inner();
+    let got = answer!(driver.controller.controller_get_volume(get));
     assert!(got.status.is_some(), "the specification requires it");
     assert_eq!(got.volume.unwrap(), volume);
 
     let list = csi::ListVolumesRequest::default();
-    let list = driver
-        .controller
-        .list_volumes(Request::new(list))
-        .await
-        .unwrap()
-        .into_inner();
+    let list = answer!(driver.controller.list_volumes(list));
     let listed: Vec<_> = list
         .entries
         .into_iter()
@@ -280,28 +269,15 @@ async fn a_volume_is_published_measured_and_unpublished() {
         volume_context: volume.volume_context.clone(),
         ..Default::default()
     };
-    driver
-        .node
-        .node_publish_volume(Request::new(publish))
-        .await
-        .unwrap();
+    answer!(driver.node.node_publish_volume(publish));
 
     let stats = csi::NodeGetVolumeStatsRequest {
         volume_id: volume.volume_id.clone(),
         volume_path: text(&target),
         ..Default::default()
     };
-    let stats = driver
-        .node
-        .node_get_volume_stats(Request::new(stats))
-        .await
-        .unwrap();
-    let units: Vec<_> = stats
-        .into_inner()
-        .usage
-        .iter()
-        .map(csi::VolumeUsage::unit)
-        .collect();
+    let stats = answer!(driver.node.node_get_volume_stats(stats));
+    let units: Vec<_> = stats.usage.iter().map(csi::VolumeUsage::unit).collect();
     assert_eq!(
         units,
         [
@@ -318,11 +294,7 @@ async fn a_volume_is_published_measured_and_unpublished() {
             volume_id: volume.volume_id.clone(),
             target_path: text(&target),
         };
-        driver
-            .node
-            .node_unpublish_volume(Request::new(unpublish))
-            .await
-            .unwrap();
+        answer!(driver.node.node_unpublish_volume(unpublish));
     }
     assert!(target.symlink_metadata().is_err(), "the target is gone");
 }
@@ -331,20 +303,32 @@ async fn a_volume_is_published_measured_and_unpublished() {
 #[tokio::test]
 async fn the_driver_reports_its_identity_and_its_capabilities() {
     let driver = Driver::start();
-    macro_rules! answer {
-        ($service:ident.$call:ident($request:ident)) => {{
-            let request = Request::new(csi::$request {});
-            driver.$service.$call(request).await.unwrap().into_inner()
-        }};
-    }
-    let info = answer!(identity.get_plugin_info(GetPluginInfoRequest));
+    let info = answer!(
+        driver
+            .identity
+            .get_plugin_info(csi::GetPluginInfoRequest {})
+    );
     assert_eq!(info.name, "csi.example");
     assert_eq!(info.vendor_version, env!("CARGO_PKG_VERSION"));
-    assert_eq!(answer!(identity.probe(ProbeRequest)).ready, Some(true));
-    let plugin = answer!(identity.get_plugin_capabilities(GetPluginCapabilitiesRequest));
-    let node = answer!(node.node_get_capabilities(NodeGetCapabilitiesRequest));
-    let controller =
-        answer!(controller.controller_get_capabilities(ControllerGetCapabilitiesRequest));
+    assert_eq!(
+        answer!(driver.identity.probe(csi::ProbeRequest {})).ready,
+        Some(true)
+    );
+    let plugin = answer!(
+        driver
+            .identity
+            .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {})
+    );
+    let node = answer!(
+        driver
+            .node
+            .node_get_capabilities(csi::NodeGetCapabilitiesRequest {})
+    );
+    let controller = answer!(
+        driver
+            .controller
+            .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
+    );
     assert_eq!(plugin.capabilities.len(), 4);
     assert_eq!(node.capabilities.len(), 3);
     assert_eq!(controller.capabilities.len(), 9);
