@@ -1,7 +1,7 @@
 #!/bin/sh
-# Creates the disks of a node of the test cluster, each an image: `default`, `held` and `reflink` on both nodes, `fast`
-# on node2, and `late`, which is not mounted, on node1. Only node2 can enforce the sizes of `held`: its disk is an empty
-# btrfs, on which the driver enables simple quota when it initializes the pool.
+# Creates the disks of a node of the test cluster, each an image: `default`, `quota` and `reflink` on both nodes, `fast`
+# on node2, and `late`, which is not mounted, on node1. Only node2 can enforce the sizes of `quota`: its disk is an
+# empty btrfs, on which the driver enables simple quota when it initializes the pool.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
 set -eu
@@ -17,7 +17,7 @@ node1)
     disk default 4G ext4
     disk late 1G ext4
     # Larger than node2's, so that only the parameter `enforcement` keeps a claim away.
-    disk held 3G ext4
+    disk quota 3G ext4
     mkdir -p "$pools/fast"
     ;;
 *)
@@ -27,11 +27,11 @@ node1)
     # Other data, so that one btrfs stays without quota.
     mkdir "$pools/fast/lost+found"
     : >"$pools/fast/lost+found/other"
-    disk held 2G btrfs
+    disk quota 2G btrfs
     ;;
 esac
 # mkfs.xfs of Debian 12 has reflink on by default.
 disk reflink 2G xfs
 mount -o loop "$NODE_ROOT/reflink.img" "$pools/reflink"
 mount -o loop "$NODE_ROOT/default.img" "$pools/default"
-mount -o loop "$NODE_ROOT/held.img" "$pools/held"
+mount -o loop "$NODE_ROOT/quota.img" "$pools/quota"

@@ -57,7 +57,7 @@ func strangersStayOut(s *scenario) {
 	cases := []struct {
 		name       string
 		parameters map[string]string
-		looks      string
+		status     string
 		member     func(*corev1.Pod)
 		stranger   func(*corev1.Pod)
 	}{
@@ -75,7 +75,7 @@ func strangersStayOut(s *scenario) {
 	}
 	for _, c := range cases {
 		s.running(c.name + "-member")
-		s.says(c.name+"-member", "stat -c '%u:%g %a' /data", c.looks)
+		s.says(c.name+"-member", "stat -c '%u:%g %a' /data", c.status)
 		s.says(c.name+"-member", "echo mine > /data/file && cat /data/file", "mine")
 		if c.stranger != nil {
 			s.running(c.name + "-stranger")

@@ -11,9 +11,9 @@ import (
 
 var binding = []entry{
 	{"an Immediate class puts the volume on its node without a pod", immediateOnItsNode},
-	{"an Immediate class of a node that is not there, or has no room, stays Pending", immediateNowhere},
+	{"an Immediate class of a node that is not there, or has no free space, stays Pending", immediateNowhere},
 	{"a class of one node pulls its pods there", classOfOneNode},
-	{"a mistake in a class is told on the claim by its name", mistakesAreTold},
+	{"a mistake in a class is reported on the claim by its name", mistakesAreReported},
 	{"a pool that no node has takes no pod, and the pod says so", unknownPool},
 }
 
@@ -99,10 +99,10 @@ func classOfOneNode(s *scenario) {
 	s.unscheduled("pinned", "node(s) didn't find available persistent volumes to bind")
 }
 
-// mistakesAreTold has claims that can never succeed on any node.
+// mistakesAreReported has claims that can never succeed on any node.
 //
 // Proves: K10.
-func mistakesAreTold(s *scenario) {
+func mistakesAreReported(s *scenario) {
 	cases := []struct {
 		name       string
 		parameters map[string]string

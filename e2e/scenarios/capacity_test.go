@@ -15,7 +15,7 @@ import (
 
 var capacities = []entry{
 	{"the scheduler knows of every class on every node what the driver would promise", capacityPerNode},
-	{"a pool's room is promised to the last byte and not beyond", lastByte},
+	{"a pool's free space is reserved to the last byte and not beyond", lastByte},
 	{"a claim goes where it fits, and says so where it fits nowhere", goesWhereItFits},
 	{"a pool that one node has pulls its pods there", poolOfOneNode},
 }
@@ -81,9 +81,9 @@ func capacityPerNode(s *scenario) {
 	for _, n := range nodes() {
 		s.eventually("the capacity of the default pool on "+n.name, patience, func() string {
 			// Other scenarios create and delete volumes there, so both are read until they agree.
-			told := s.metric(n, "rootcellar_pool_available_bytes", "default")
-			if got, known := s.capacity(n, class); !known || got != told || got == 0 {
-				return fmt.Sprintf("the scheduler knows %d %v, the driver says %d", got, known, told)
+			reported := s.metric(n, "rootcellar_pool_available_bytes", "default")
+			if got, known := s.capacity(n, class); !known || got != reported || got == 0 {
+				return fmt.Sprintf("the scheduler knows %d %v, the driver says %d", got, known, reported)
 			}
 			return ""
 		})

@@ -66,9 +66,9 @@ func (s *scenario) unmountLate() {
 func (s *scenario) lateFreed() {
 	s.Helper()
 	s.eventually("the disk is free", patience, func() string {
-		held, err := s.shell("losetup", "-j", filepath.Join(os.Getenv("RUN"), node1.name, "late.img"))
+		users, err := s.shell("losetup", "-j", filepath.Join(os.Getenv("RUN"), node1.name, "late.img"))
 		s.must(err)
-		return held
+		return users
 	})
 }
 
@@ -138,8 +138,8 @@ func diskComesLate(s *scenario) {
 
 	s.mountAt("late.img", poolPath("late"))
 	s.eventually("the pool works and the scheduler knows it", within, func() string {
-		if room, _ := s.capacity(node1, class); room == 0 {
-			return "no room yet"
+		if free, _ := s.capacity(node1, class); free == 0 {
+			return "no free space yet"
 		}
 		return ""
 	})
@@ -169,7 +169,7 @@ func diskComesBack(s *scenario) {
 	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
 	s.worker("gone", class)
 	s.running("gone")
-	before := s.room(node1, class)
+	before := s.freeSpace(node1, class)
 	s.deletePod("keeper")
 	s.dismiss("gone")
 	s.volumeGone(s.volume("gone").Name)
@@ -189,10 +189,10 @@ func diskComesBack(s *scenario) {
 	if now := s.driverLife(); now != life {
 		s.Fatalf("the driver is %s, and was %s", now, life)
 	}
-	s.eventually("the room is what it was", patience, func() string {
+	s.eventually("the free space is as before", patience, func() string {
 		// Before and now there is one volume besides the keeper's.
-		if room, _ := s.capacity(node1, class); room != before {
-			return fmt.Sprint(room, " bytes, and was ", before)
+		if free, _ := s.capacity(node1, class); free != before {
+			return fmt.Sprint(free, " bytes, and was ", before)
 		}
 		return ""
 	})

@@ -5,13 +5,13 @@ import (
 )
 
 var full = []entry{
-	{"a pod that fills its disk gets ENOSPC, harms no other disk, and the room comes back with its claim", podFillsDisk},
+	{"a pod that fills its disk gets ENOSPC, harms no other disk, and the space is free again with its claim deleted", podFillsDisk},
 }
 
 // Proves: DK5.
 func podFillsDisk(s *scenario) {
 	class := s.onLate()
-	before := s.room(node1, class)
+	before := s.freeSpace(node1, class)
 	s.worker("greedy", class)
 	s.worker("neighbour", class)
 	tenant := *s
@@ -31,11 +31,11 @@ func podFillsDisk(s *scenario) {
 	s.claim("sent", class, "25Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "pool late has free space for 0 bytes, not for 26214400 bytes")
 	snapshots := s.snapshotClass("{copy: allowed}")
-	s.snapshotBy(snapshots, "no-room", "neighbour")
-	s.forbidden("no-room", "FailedPrecondition", "pool late")
-	s.deleteSnapshot("no-room")
-	tenant.snapshotBy(snapshots, "no-room", "tenant")
-	tenant.forbidden("no-room", "FailedPrecondition", "pool late")
+	s.snapshotBy(snapshots, "no-space", "neighbour")
+	s.forbidden("no-space", "FailedPrecondition", "pool late")
+	s.deleteSnapshot("no-space")
+	tenant.snapshotBy(snapshots, "no-space", "tenant")
+	tenant.forbidden("no-space", "FailedPrecondition", "pool late")
 	s.kubectl("delete", "namespace", tenant.namespace, "--timeout", patience.String())
 	other.goesOn()
 	s.worker("elsewhere", "rootcellar", at(node1))
@@ -53,9 +53,9 @@ func podFillsDisk(s *scenario) {
 	})
 	s.dismiss("neighbour")
 	// The space that the filesystem's own metadata has taken stays in use.
-	s.eventually("the room is back", patience, func() string {
-		if room, _ := s.capacity(node1, class); room < before-1<<20 {
-			return fmt.Sprint(room, " bytes, and was ", before)
+	s.eventually("the space is free again", patience, func() string {
+		if free, _ := s.capacity(node1, class); free < before-1<<20 {
+			return fmt.Sprint(free, " bytes, and was ", before)
 		}
 		return ""
 	})

@@ -16,24 +16,24 @@ import (
 var growing = []entry{
 	{"a pod that fills its volume is refused at the volume's size, and its neighbour writes on", fillsItsVolume},
 	{"a claim grows while its pod runs and while it does not, and kubelet tells its new size", claimGrows},
-	{"a class that requires its sizes held goes where they are", requiredGoesWhereItIsHeld},
+	{"a class that requires enforced sizes goes where they are enforced", requiredGoesWhereItIsEnforced},
 }
 
 // resizing lists the scenarios that stop the resizer for the others too.
 var resizing = []entry{
 	{"a claim that asks to grow while the resizer is away grows when it is back", growsLater},
-	{"a growth that is refused for want of room comes by itself when there is room", growsWhenThereIsRoom},
+	{"a growth that is refused without free space comes by itself when there is free space", growsWhenThereIsFreeSpace},
 }
 
 // overQuota is the error of btrfs for a write beyond the limit.
 const overQuota = "Disk quota exceeded"
 
-// heldClass creates a class of the pool `held` with this enforcement, which allows growth. Only node2 enforces sizes
+// quotaClass creates a class of the pool `quota` with this enforcement, which allows growth. Only node2 enforces sizes
 // there.
-func (s *scenario) heldClass(enforcement string) string {
+func (s *scenario) quotaClass(enforcement string) string {
 	s.Helper()
 	grows := true
-	return s.class(map[string]string{"pool": "held", "enforcement": enforcement},
+	return s.class(map[string]string{"pool": "quota", "enforcement": enforcement},
 		func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows })
 }
 
@@ -50,7 +50,7 @@ func (s *scenario) fill(pod string) int {
 
 // Proves: S2.
 func fillsItsVolume(s *scenario) {
-	class := s.heldClass("required")
+	class := s.quotaClass("required")
 	s.claim("greedy", class, "64Mi")
 	s.pod("greedy", with("greedy", "/data"))
 	neighbour := s.beats("neighbour", class, node2)
@@ -63,7 +63,7 @@ func fillsItsVolume(s *scenario) {
 	s.refused("greedy", "echo more > /data/more && sync /data/more", overQuota)
 	neighbour.goesOn()
 	s.says("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=16 2>/dev/null && sync /data/file && echo ok", "ok")
-	s.poolIs(node2, "held", "healthy")
+	s.poolIs(node2, "quota", "healthy")
 
 	s.says("greedy", "rm /data/file && echo ok", "ok")
 	s.eventually("what was deleted may be written again", patience, func() string {
@@ -114,12 +114,12 @@ func (s *scenario) grown(claim, size string, n node) {
 	if got := volume.Spec.Capacity.Storage().String(); got != size {
 		s.Fatalf("the PersistentVolume has %s, not %s", got, size)
 	}
-	dir := s.directory(n, "held", volume.Name)
+	dir := s.directory(n, "quota", volume.Name)
 	s.record(n, dir, volume, claim)
 }
 
-// told returns a kubelet metric of a claim's volume, or -1 without one.
-func (s *scenario) told(n node, metric, claim string) int64 {
+// kubeletMetric returns a kubelet metric of a claim's volume, or -1 without one.
+func (s *scenario) kubeletMetric(n node, metric, claim string) int64 {
 	s.Helper()
 	text := s.kubectl("get", "--raw", "/api/v1/nodes/"+n.name+"/proxy/metrics")
 	want := fmt.Sprintf("%s{namespace=%q,persistentvolumeclaim=%q} ", metric, s.namespace, claim)
@@ -137,11 +137,11 @@ func (s *scenario) told(n node, metric, claim string) int64 {
 func (s *scenario) stats(n node, claim string, capacity, usedAtLeast int64) {
 	s.Helper()
 	s.eventually("kubelet tells the size of claim "+claim, patience, func() string {
-		told := s.told(n, "kubelet_volume_stats_capacity_bytes", claim)
-		used := s.told(n, "kubelet_volume_stats_used_bytes", claim)
-		left := s.told(n, "kubelet_volume_stats_available_bytes", claim)
-		if told != capacity || used < usedAtLeast || used+left != told {
-			return fmt.Sprintf("%d bytes, %d used, %d left", told, used, left)
+		total := s.kubeletMetric(n, "kubelet_volume_stats_capacity_bytes", claim)
+		used := s.kubeletMetric(n, "kubelet_volume_stats_used_bytes", claim)
+		left := s.kubeletMetric(n, "kubelet_volume_stats_available_bytes", claim)
+		if total != capacity || used < usedAtLeast || used+left != total {
+			return fmt.Sprintf("%d bytes, %d used, %d left", total, used, left)
 		}
 		return ""
 	})
@@ -156,7 +156,7 @@ func (s *scenario) container(pod string) string {
 
 // Proves: S8.
 func claimGrows(s *scenario) {
-	s.claim("data", s.heldClass("required"), "64Mi")
+	s.claim("data", s.quotaClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home := s.runningOn("writer")
 	life, mount := s.container("writer"), s.mountLines(home, s.volume("data").Name+"/mount")
@@ -228,7 +228,7 @@ func (s *scenario) scaleResizer(replicas int) {
 
 // Proves: S8.
 func growsLater(s *scenario) {
-	s.claim("data", s.heldClass("auto"), "64Mi")
+	s.claim("data", s.quotaClass("auto"), "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home := s.runningOn("writer")
 	s.scaleResizer(0)
@@ -247,21 +247,21 @@ func growsLater(s *scenario) {
 	s.nothingLeft()
 }
 
-// growsWhenThereIsRoom has another claim take nearly all the space that the growth needs.
+// growsWhenThereIsFreeSpace has another claim take nearly all the space that the growth needs.
 //
 // Proves: S8.
-func growsWhenThereIsRoom(s *scenario) {
-	class := s.heldClass("required")
+func growsWhenThereIsFreeSpace(s *scenario) {
+	class := s.quotaClass("required")
 	s.claim("data", class, "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home, life := s.runningOn("writer"), s.container("writer")
-	s.left(home, class, s.metric(home, "rootcellar_pool_available_bytes", "held"))
-	s.claim("taker", class, fmt.Sprint(s.room(home, class)>>20-32, "Mi"))
+	s.left(home, class, s.metric(home, "rootcellar_pool_available_bytes", "quota"))
+	s.claim("taker", class, fmt.Sprint(s.freeSpace(home, class)>>20-32, "Mi"))
 	s.pod("taker", with("taker", "/data"))
 	s.running("taker")
 
 	s.ask("data", "128Mi")
-	s.event("Pod", "writer", "OutOfRange", "pool held has free space for")
+	s.event("Pod", "writer", "OutOfRange", "pool quota has free space for")
 	s.sizes("data", "128Mi", "64Mi")
 	s.deletePod("taker")
 	s.deleteClaim("taker")
@@ -277,7 +277,7 @@ func growsWhenThereIsRoom(s *scenario) {
 // enforcement returns the enforcement in the record on the disk of a claim's volume.
 func (s *scenario) enforcement(n node, claim string) string {
 	s.Helper()
-	text, err := os.ReadFile(n.path(s.directory(n, "held", s.volume(claim).Name) + "/volume.json"))
+	text, err := os.ReadFile(n.path(s.directory(n, "quota", s.volume(claim).Name) + "/volume.json"))
 	s.must(err)
 	var record struct {
 		Enforcement string `json:"enforcement"`
@@ -287,41 +287,41 @@ func (s *scenario) enforcement(n node, claim string) string {
 }
 
 // Proves: S7.
-func requiredGoesWhereItIsHeld(s *scenario) {
-	required, auto, none := s.heldClass("required"), s.heldClass("auto"), s.heldClass("none")
+func requiredGoesWhereItIsEnforced(s *scenario) {
+	required, auto, none := s.quotaClass("required"), s.quotaClass("auto"), s.quotaClass("none")
 	for _, class := range []string{required, auto, none} {
-		s.room(node2, class)
+		s.freeSpace(node2, class)
 	}
-	s.room(node1, auto)
-	s.room(node1, none)
+	s.freeSpace(node1, auto)
+	s.freeSpace(node1, none)
 	s.left(node1, required, 0)
 
 	for _, name := range []string{"one", "two", "three"} {
 		s.goesTo(node2, name, required, "32Mi")
-		if held := s.enforcement(node2, name); held != "squota" {
-			s.Fatalf("the size of %s is held by %s", name, held)
+		if got := s.enforcement(node2, name); got != "squota" {
+			s.Fatalf("the size of %s is enforced by %s", name, got)
 		}
 	}
 	s.claim("pinned", required, "32Mi")
 	s.pod("pinned", with("pinned", "/data"), at(node1))
 	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
 	s.claim("sent", required, "32Mi", sentTo(node1))
-	s.event("PersistentVolumeClaim", "sent", "pool held cannot enforce sizes, and the class has enforcement=required")
+	s.event("PersistentVolumeClaim", "sent", "pool quota cannot enforce sizes, and the class has enforcement=required")
 
 	// A class that does not require enforcement gets a volume without it, and the record says so.
 	for name, want := range map[string]struct {
-		class string
-		home  node
-		held  string
+		class       string
+		home        node
+		enforcement string
 	}{"ext4": {auto, node1, "none"}, "btrfs": {auto, node2, "squota"}, "waived": {none, node2, "none"}} {
 		s.claim(name, want.class, "32Mi")
 		s.pod(name, with(name, "/data"), at(want.home))
 		s.running(name)
-		if held := s.enforcement(want.home, name); held != want.held {
-			s.Fatalf("the size of %s is held by %s, not by %s", name, held, want.held)
+		if got := s.enforcement(want.home, name); got != want.enforcement {
+			s.Fatalf("the size of %s is enforced by %s, not by %s", name, got, want.enforcement)
 		}
 		write := "dd if=/dev/zero of=/data/file bs=1M count=40 && sync /data/file"
-		if want.held == "none" {
+		if want.enforcement == "none" {
 			_, err := s.exec(name, write)
 			s.must(err)
 		} else {

@@ -118,17 +118,25 @@ func (s *scenario) poolIs(n node, pool, state string) {
 	})
 }
 
-// room waits until the scheduler sees free space for a class on the node, and returns it.
-func (s *scenario) room(n node, class string) int64 {
+// freeSpace waits until the scheduler sees free space for a class on the node, and returns it.
+func (s *scenario) freeSpace(n node, class string) int64 {
 	s.Helper()
-	var room int64
-	s.eventually("there is room on "+n.name, patience, func() string {
-		if room, _ = s.capacity(n, class); room > 0 {
+	var free int64
+	s.eventually("there is free space on "+n.name, patience, func() string {
+		if free, _ = s.capacity(n, class); free > 0 {
 			return ""
 		}
 		return "none"
 	})
-	return room
+	return free
+}
+
+// freeSpaceEverywhere waits until the scheduler sees free space for a class on every node.
+func (s *scenario) freeSpaceEverywhere(class string) {
+	s.Helper()
+	for _, n := range nodes() {
+		s.freeSpace(n, class)
+	}
 }
 
 // sentTo chooses the claim's node as a scheduler does, without a check of the node.
@@ -193,7 +201,7 @@ func (s *scenario) mountLines(n node, text string) string {
 // mounted.
 func present(n node) []string {
 	pools := []string{"default"}
-	for _, pool := range []string{"fast", "held", "reflink", "late"} {
+	for _, pool := range []string{"fast", "quota", "reflink", "late"} {
 		if _, err := os.Stat(n.path(poolPath(pool) + "/volumes")); err == nil {
 			pools = append(pools, pool)
 		}

@@ -238,15 +238,15 @@ func mendRecord(s *scenario) {
 //
 // Proves: K1.
 func takeBackGrowth(s *scenario) {
-	s.claim("data", s.heldClass("required"), "64Mi")
+	s.claim("data", s.quotaClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home, life := s.runningOn("writer"), s.container("writer")
 	s.says("writer", "echo kept > /data/kept && cat /data/kept", "kept")
 
 	s.ask("data", "1Ti")
-	s.event("Pod", "writer", "OutOfRange", "pool held has free space for")
+	s.event("Pod", "writer", "OutOfRange", "pool quota has free space for")
 	s.sizes("data", "1Ti", "64Mi")
-	if promised := s.metric(home, "rootcellar_pool_reserved_bytes", "held"); promised != 64<<20 {
+	if promised := s.metric(home, "rootcellar_pool_reserved_bytes", "quota"); promised != 64<<20 {
 		s.Fatalf("%d bytes are promised", promised)
 	}
 	if filled := s.fill("writer"); filled > 64 || s.container("writer") != life {
@@ -256,11 +256,11 @@ func takeBackGrowth(s *scenario) {
 
 	s.deletePod("writer")
 	s.pod("writer", with("data", "/data"))
-	s.event("Pod", "writer", "MountVolume.Setup failed while expanding volume", "pool held has free space for")
+	s.event("Pod", "writer", "MountVolume.Setup failed while expanding volume", "pool quota has free space for")
 	s.sizes("data", "1Ti", "64Mi")
 
 	p := s.follow("Take back a growth that does not fit", "NAMESPACE="+s.namespace, "CLAIM=data", "SIZE=65Mi")
-	if out := p.step("get events"); !holdsAll(out, []string{"1Ti", "64Mi", "pool held has free space for"}) {
+	if out := p.step("get events"); !holdsAll(out, []string{"1Ti", "64Mi", "pool quota has free space for"}) {
 		s.Fatalf("it prints\n%s", out)
 	}
 	out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi"))

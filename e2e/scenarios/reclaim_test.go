@@ -13,7 +13,7 @@ import (
 )
 
 var reclaiming = []entry{
-	{"a deleted claim's data and room come back, once no pod uses it", deletedComesBack},
+	{"a deleted claim's data is removed and its space is free again, once no pod uses it", deletedComesBack},
 	{"a retained volume outlives its claim untouched, until an admin binds it again", retainedOutlivesClaim},
 	{"a retained volume outlives its PersistentVolume, which can be written again", retainedOutlivesObject},
 }

@@ -183,8 +183,8 @@ func snapshotOfRunning(s *scenario) {
 		s.claim(restored, class, "25Mi", from("VolumeSnapshot", "of-"+place.pool))
 		s.pod(restored, with(restored, "/data"), at(place.node))
 		s.running(restored)
-		if held := writer.prefix(restored); held < before || held > after {
-			s.Fatalf("the snapshot holds %d beats; there were %d before it and %d after", held, before, after)
+		if count := writer.prefix(restored); count < before || count > after {
+			s.Fatalf("the snapshot holds %d beats; there were %d before it and %d after", count, before, after)
 		}
 		// Neither sees the other's writes.
 		s.says(restored, "echo mine > /data/beats && echo more > /data/more && ls /data", "beats\nmore")
@@ -203,16 +203,14 @@ func snapshotOfRunning(s *scenario) {
 // Proves: K10.
 func copiesAreSteered(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
-	for _, n := range nodes() {
-		s.room(n, class)
-	}
+	s.freeSpaceEverywhere(class)
 	home := s.podWithFile("source", class)
 	s.take("taken", "source")
 	s.says("source", "echo second > /data/file && sync && cat /data/file", "second")
 
 	s.claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
 	s.claim("cloned", class, "64Mi", from("PersistentVolumeClaim", "source"))
-	for name, held := range map[string]string{"restored": "kept", "cloned": "second"} {
+	for name, content := range map[string]string{"restored": "kept", "cloned": "second"} {
 		s.pod(name, with(name, "/data"), at(home.other()))
 		s.event("PersistentVolumeClaim", name, "ResourceExhausted", "is not on this node")
 		s.always("the pod waits", 5*time.Second, func() string {
@@ -229,7 +227,7 @@ func copiesAreSteered(s *scenario) {
 		if got := s.runningOn(name); got != home {
 			s.Fatalf("the copy is on %s, its source on %s", got.name, home.name)
 		}
-		s.says(name, "cat /data/file", held)
+		s.says(name, "cat /data/file", content)
 		if got := s.home(s.volume(name)); got != home {
 			s.Fatalf("the copy says it is on %s", got.name)
 		}
@@ -248,9 +246,7 @@ func copiesAreSteered(s *scenario) {
 // Proves: K10.
 func claimIsSteered(s *scenario) {
 	class := s.class(map[string]string{"pool": "reflink"})
-	for _, n := range nodes() {
-		s.room(n, class)
-	}
+	s.freeSpaceEverywhere(class)
 	for _, home := range nodes() {
 		source, early, late := "source-"+home.name, "early-"+home.name, "late-"+home.name
 		s.podWithFile(source, class, at(home))

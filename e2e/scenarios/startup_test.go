@@ -140,15 +140,15 @@ func percentile(values []float64, percent int) float64 {
 func (s *scenario) mean(call string) float64 {
 	s.Helper()
 	line := regexp.MustCompile(`rootcellar_rpc_seconds_(sum|count)\{rpc="` + call + `",code="OK"\} (\S+)`)
-	told := map[string]float64{}
+	sums := map[string]float64{}
 	for _, n := range nodes() {
 		text, err := s.page(n, "/metrics")
 		s.must(err)
 		for _, match := range line.FindAllStringSubmatch(text, -1) {
 			value, err := strconv.ParseFloat(match[2], 64)
 			s.must(err)
-			told[match[1]] += value
+			sums[match[1]] += value
 		}
 	}
-	return told["sum"] / told["count"] * 1000
+	return sums["sum"] / sums["count"] * 1000
 }

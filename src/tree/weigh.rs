@@ -210,7 +210,7 @@ mod tests {
 
     /// Proves: T4.
     #[test]
-    fn what_is_too_deep_is_told() {
+    fn a_tree_too_deep_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let mut path = dir.path().to_owned();
         for _ in 0..MAX_LEVELS {

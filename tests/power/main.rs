@@ -113,8 +113,8 @@ async fn check(operation: Operation, node: &DiskNode) {
     assert_eq!(names(&node.at().join(".rootcellar/staging")), [""; 0]);
     eventually("what was deleted is reclaimed", || {
         let trash = names(&node.at().join(".rootcellar/trash"));
-        let numbers = kernel::quotas(node.at(), OURS.start);
-        trash.is_empty() && numbers.len() == volumes.len()
+        let quotas = kernel::quotas(node.at(), OURS.start);
+        trash.is_empty() && quotas.len() == volumes.len()
     });
     served.stop();
 }

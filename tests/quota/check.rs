@@ -56,6 +56,14 @@ pub fn of(report: &Value, level: &str, about: &str) -> Vec<Found> {
     found
 }
 
+/// The only finding of a level about a subject.
+#[track_caller]
+pub fn only(report: &Value, level: &str, about: &str) -> Found {
+    let mut found = of(report, level, about);
+    assert_eq!(found.len(), 1, "{report:#}");
+    found.remove(0)
+}
+
 #[track_caller]
 pub fn assert_well(report: &Value) {
     let wrong: Vec<Found> = found(report)
@@ -85,7 +93,7 @@ pub fn follow(remedy: &str, commands_end: &str) {
 ///
 /// Proves: T4.
 #[tokio::test]
-async fn a_pool_that_holds_sizes_is_well() {
+async fn a_pool_that_enforces_sizes_is_well() {
     for_each_served(async |node, served| {
         let (_, target) = node.make_published(served, 32 * MIB).await;
         append(&target.join("file"), 8 * MIB);
@@ -104,12 +112,7 @@ async fn a_pool_that_holds_sizes_is_well() {
         let report = report_on(node.at());
         assert_well(&report);
         for about in ["enforcement", "limits", "usage", "space", "records"] {
-            assert_eq!(
-                of(&report, "ok", about).len(),
-                1,
-                "{}: {report:#}",
-                node.disk.name
-            );
+            only(&report, "ok", about);
         }
         assert_eq!(report["enforcement"], "project");
         assert_eq!(limits(node), before);
@@ -121,9 +124,8 @@ async fn a_pool_that_holds_sizes_is_well() {
         }
         let report = report_on(node.at());
         assert_well(&report);
-        let notes = of(&report, "note", "usage");
-        assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
-        assert!(notes[0].3.contains("deleted and still open"), "{notes:?}");
+        let note = only(&report, "note", "usage");
+        assert!(note.3.contains("deleted and still open"), "{note:?}");
         drop(open);
     })
     .await;
@@ -134,7 +136,7 @@ async fn a_pool_that_holds_sizes_is_well() {
 ///
 /// Proves: T4.
 #[tokio::test]
-async fn limits_that_are_not_as_recorded_are_told() {
+async fn limits_that_are_not_as_recorded_are_reported() {
     for_each_filesystem(async |node| {
         let mut served = node.serve().await;
         for volume in ["lowered", "lifted", "kept"] {
@@ -160,17 +162,11 @@ async fn limits_that_are_not_as_recorded_are_told() {
                 "{volume}: {wrong:#?}"
             );
         }
-        let notes = of(&report, "note", "limits");
-        assert_eq!(notes.len(), 1, "{}: {report:#}", node.disk.name);
+        only(&report, "note", "limits");
         assert_eq!(limits(&node), before);
         node.serve().await.stop();
         let report = report_on(node.at());
-        assert_eq!(
-            of(&report, "ok", "limits").len(),
-            1,
-            "{}: {report:#}",
-            node.disk.name
-        );
+        only(&report, "ok", "limits");
     })
     .await;
 }
@@ -180,7 +176,7 @@ async fn limits_that_are_not_as_recorded_are_told() {
 ///
 /// Proves: T4.
 #[tokio::test]
-async fn a_volume_of_another_number_is_mended_by_what_check_says() {
+async fn a_volume_of_another_quota_id_is_repaired_by_the_remedy_of_check() {
     for_each_filesystem(async |node| {
         let mut served = node.serve().await;
         served.make("pvc", 16 * MIB).await;
@@ -189,9 +185,7 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
         fs::write(data.join("file"), vec![1; 2 << 20]).unwrap();
         run(Command::new("chattr").args(["-R", "-p", "0"]).arg(&data));
         let report = report_on(node.at());
-        let wrong = of(&report, "wrong", "limits");
-        assert_eq!(wrong.len(), 1, "{}: {report:#}", node.disk.name);
-        follow(&wrong[0].4, ";");
+        follow(&only(&report, "wrong", "limits").4, ";");
         let served = node.serve().await;
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 0);
         assert!(node.quota("pvc").used[0] >= 2 * MIB, "{}", node.disk.name);
@@ -206,7 +200,7 @@ async fn a_volume_of_another_number_is_mended_by_what_check_says() {
 ///
 /// Proves: T5.
 #[tokio::test]
-async fn the_way_to_sizes_that_are_held_is_told_and_works() {
+async fn the_way_to_enforced_sizes_is_reported_and_works() {
     require!(project_quota);
     for disk in OTHERS {
         let node = Node::new();
@@ -221,14 +215,8 @@ async fn the_way_to_sizes_that_are_held_is_told_and_works() {
             .arg(at));
         let report = report_on(at);
         assert_well(&report);
-        let notes = of(&report, "note", "enforcement");
-        assert_eq!(notes.len(), 1, "{name}: {report:#}");
-        follow(&notes[0].4, ", and ");
+        follow(&only(&report, "note", "enforcement").4, ", and ");
         let report = report_on(at);
-        assert_eq!(
-            of(&report, "ok", "enforcement").len(),
-            1,
-            "{name}: {report:#}"
-        );
+        only(&report, "ok", "enforcement");
     }
 }

@@ -16,7 +16,7 @@ const AUTO: &[(&str, &str)] = &[("enforcement", "auto")];
 ///
 /// Proves: S7.
 #[tokio::test]
-async fn a_class_that_requires_it_goes_where_sizes_are_held() {
+async fn a_class_that_requires_it_goes_where_sizes_are_enforced() {
     require!(project_quota);
     for disk in ENFORCING.into_iter().chain([XFS_PLAIN, EXT4_COUNTING]) {
         let (node, mut served) = DiskNode::served(disk).await;

@@ -121,7 +121,7 @@ async fn a_copy_is_limited_to_its_own_size() {
 ///
 /// Proves: SN20.
 #[tokio::test]
-async fn a_snapshot_is_charged_and_its_number_is_freed() {
+async fn a_snapshot_is_charged_and_its_quota_id_is_freed() {
     for_each_served(async |node, served| {
         let source = make(node, served, "pvc", 16 * MIB, 12).await;
         let before = served.clients.capacity(&[]).await;
@@ -230,11 +230,11 @@ async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
 ///
 /// Proves: SN20.
 #[tokio::test]
-async fn a_copy_is_held_as_its_own_class_says() {
+async fn a_copy_is_enforced_as_its_own_class_says() {
     for_each_served(async |node, served| {
         let source = make_unenforced(served).await;
         for (name, enforcement, is_enforced) in
-            [("held", "required", true), ("free", "none", false)]
+            [("enforced", "required", true), ("free", "none", false)]
         {
             let parameters = [("copy", "allowed"), ("enforcement", enforcement)];
             let request = csi::CreateVolumeRequest {

@@ -74,14 +74,10 @@ async fn volumes_made_before_their_pool_could_enforce_are_enforced_and_stay_as_t
     require!(project_quota);
     for (before, after) in PAIRS {
         let (mut node, mut served) = DiskNode::served(before).await;
-        unenforced(&node, &mut served, "pvc", |at| {
-            nasty(at, Extent::default());
-        })
-        .await;
-        fails(
-            &enforce(&node, &id_of(&mut served, "pvc").await),
-            &["prjquota"],
-        );
+        let fill = |at: &Path| nasty(at, Extent::default());
+        unenforced(&node, &mut served, "pvc", fill).await;
+        let id = id_of(&mut served, "pvc").await;
+        fails(&enforce(&node, &id), &["prjquota"]);
         served.stop();
         node.mount_as(after);
 

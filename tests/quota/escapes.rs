@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use rustix::io::Errno;
 
-use crate::check::{assert_well, follow, of, report_on};
+use crate::check::{assert_well, follow, of, only, report_on};
 use support::disk_node::{MIB, append, for_each_served};
 
 /// The user of a pod, without any capability.
@@ -43,19 +43,17 @@ async fn an_owner_charges_a_file_to_its_neighbour_and_is_found() {
             served.make("neighbour", 16 * MIB).await;
             let target = node.publish(served, &id, "pod").await;
             own_file(&target, 12 * MIB);
-            let number = if to_neighbour {
+            let id = if to_neighbour {
                 node.project("neighbour").to_string()
             } else {
                 "0".to_owned()
             };
-            let done = as_user(&target.join("dir"), &["chattr", "-p", &number, "own file"]);
+            let done = as_user(&target.join("dir"), &["chattr", "-p", &id, "own file"]);
             assert!(done.status.success(), "{done:?}");
             assert!(node.quota("pvc").used[0] < MIB, "{}", node.disk.name);
 
             let report = report_on(node.at());
-            let wrong = of(&report, "wrong", "usage");
-            assert_eq!(wrong.len(), 1, "{}: {report:#}", node.disk.name);
-            let (_, _, volume, what, remedy) = &wrong[0];
+            let (_, _, volume, what, remedy) = &only(&report, "wrong", "usage");
             assert!(node.directory("pvc").ends_with(volume), "{volume}");
             assert!(
                 what.contains("\"dir/own file\"") && what.contains("12 MiB"),
@@ -94,10 +92,10 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
         let dir = target.join("dir");
         let fine = as_user(&dir, &[&inside[..], &["true"]].concat());
         assert!(fine.status.success(), "{fine:?}");
-        for number in ["0", "1073741831"] {
+        for id in ["0", "1073741831"] {
             let refused = as_user(
                 &dir,
-                &[&inside[..], &["chattr", "-p", number, "own file"]].concat(),
+                &[&inside[..], &["chattr", "-p", id, "own file"]].concat(),
             );
             assert!(!refused.status.success(), "{}: {refused:?}", node.disk.name);
         }

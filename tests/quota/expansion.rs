@@ -127,7 +127,7 @@ async fn a_grown_volume_stays_grown() {
 ///
 /// Proves: S8.
 #[tokio::test]
-async fn a_volume_that_is_not_held_grows_in_its_record() {
+async fn a_volume_that_is_not_enforced_grows_in_its_record() {
     serve_on(XFS_PLAIN, async |node, served| {
         let (id, target) = node.make_published(served, 4 * MIB).await;
         let free = served.clients.capacity(&[]).await;

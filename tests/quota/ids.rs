@@ -139,7 +139,7 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
 ///
 /// Proves: S18.
 #[tokio::test]
-async fn the_pools_own_directories_have_no_number() {
+async fn the_pools_own_directories_have_no_quota_id() {
     for_each_served(async |node, served| {
         served.make("pvc", MIB).await;
         for own in [

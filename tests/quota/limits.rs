@@ -24,7 +24,7 @@ async fn a_volume_holds_its_size_and_no_more() {
         assert!((7 * MIB..=8 * MIB).contains(&written), "{written}");
         assert_eq!(size_shown(&target), shown);
         fs::remove_file(target.join("file")).unwrap();
-        support::eventually("there is room again", || {
+        support::eventually("there is free space again", || {
             append(&target.join("again"), 64 << 10) == (64 << 10, None)
         });
     })
@@ -50,7 +50,7 @@ async fn a_full_volume_hinders_no_neighbour() {
 ///
 /// Proves: S2.
 #[tokio::test]
-async fn directories_of_the_pod_are_held_too() {
+async fn directories_of_the_pod_are_limited_too() {
     for_each_served(async |node, served| {
         let (_, target) = node.make_published(served, 4 * MIB).await;
         let deep = target.join("a/b/c");

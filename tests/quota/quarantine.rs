@@ -1,17 +1,28 @@
 //! Volumes whose quota id cannot be trusted.
 
+use std::fmt::Debug;
+
 use tonic::Code;
 
-use support::disk_node::{MIB, append, for_each_filesystem};
+use support::disk_node::{DiskNode, MIB, append, for_each_filesystem};
 use support::kernel;
-use support::messages::{publish, refused};
+use support::messages::{Answer, publish, refused};
+
+fn assert_quarantined<T: Debug>(node: &DiskNode, answer: Answer<T>) {
+    refused(
+        node.disk.name,
+        answer,
+        Code::FailedPrecondition,
+        "quarantined",
+    );
+}
 
 /// A volume whose `data/` has another quota id than its record is quarantined. The limits of both
 /// quota ids stay as they are.
 ///
 /// Proves: S18.
 #[tokio::test]
-async fn a_volume_of_another_number_is_quarantined() {
+async fn a_volume_of_another_quota_id_is_quarantined() {
     for_each_filesystem(async |node| {
         let mut served = node.serve().await;
         let id = served.make("pvc", 4 * MIB).await;
@@ -33,19 +44,9 @@ async fn a_volume_of_another_number_is_quarantined() {
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 1);
         let pod = node.target("pod");
         let answer = served.clients.publish(publish(&id, &pod)).await;
-        refused(
-            node.disk.name,
-            answer,
-            Code::FailedPrecondition,
-            "quarantined",
-        );
+        assert_quarantined(&node, answer);
         let answer = served.clients.delete(&id).await;
-        refused(
-            node.disk.name,
-            answer,
-            Code::FailedPrecondition,
-            "quarantined",
-        );
+        assert_quarantined(&node, answer);
         served.clients.get(&neighbour).await.unwrap();
         served.stop();
     })
@@ -57,7 +58,7 @@ async fn a_volume_of_another_number_is_quarantined() {
 ///
 /// Proves: S18.
 #[tokio::test]
-async fn volumes_that_claim_one_number_are_quarantined() {
+async fn volumes_of_one_quota_id_are_quarantined() {
     for_each_filesystem(async |node| {
         let mut served = node.serve().await;
         let mut ids = Vec::new();
@@ -74,12 +75,7 @@ async fn volumes_that_claim_one_number_are_quarantined() {
         assert_eq!(served.metric("rootcellar_pool_quarantined"), 2);
         for id in &ids[..2] {
             let answer = served.clients.get(id).await;
-            refused(
-                node.disk.name,
-                answer,
-                Code::FailedPrecondition,
-                "quarantined",
-            );
+            assert_quarantined(&node, answer);
         }
         served.clients.get(&ids[2]).await.unwrap();
         let after = kernel::quota(node.at(), project).unwrap();

@@ -34,7 +34,7 @@ async fn statistics_are_of_the_volume() {
 ///
 /// Proves: S9.
 #[tokio::test]
-async fn statistics_of_a_volume_that_is_not_held_are_the_filesystems() {
+async fn statistics_of_a_volume_that_is_not_enforced_are_the_filesystems() {
     serve_on(XFS_PLAIN, async |node, served| {
         let (id, target) = node.make_published(served, 8 * MIB).await;
         let [total, ..] = served.usage(&id, &target, Unit::Bytes).await;

@@ -112,7 +112,7 @@ fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (Node,
 ///
 /// Proves: T5.
 #[test]
-fn a_filesystem_that_holds_no_sizes_is_told_how_to() {
+fn a_filesystem_that_enforces_no_sizes_gets_a_remedy() {
     require!(loop_devices);
     let cases: [(&str, &[&str], &str, Option<bool>); 4] = [
         (
@@ -203,9 +203,9 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
 ///
 /// Proves: T5.
 #[test]
-fn a_pool_that_does_not_hold_what_it_held_is_wrong() {
+fn a_pool_that_no_longer_enforces_sizes_is_wrong() {
     let mut rig = require!(loop_devices, Rig::new());
-    rig.make("held", SIZE);
+    rig.make("enforced", SIZE);
     rig.running = None;
     run(Command::new("btrfs")
         .args(["quota", "disable"])
@@ -226,7 +226,7 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 ///
 /// Proves: T4.
 #[test]
-fn promises_that_cannot_be_kept_are_told() {
+fn reservations_without_space_are_reported() {
     require!(loop_devices);
     let node = Node::new();
     let disk = node.make_pool_disk(Disk::new("ext4"));
@@ -317,7 +317,7 @@ fn a_pool_that_could_not_be_served_is_wrong() {
 ///
 /// Proves: T5.
 #[test]
-fn a_size_that_is_not_to_be_held_is_a_note() {
+fn a_size_that_need_not_be_enforced_is_a_note() {
     let rig = require!(loop_devices, Rig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = EnforcementPolicy::None;

@@ -259,7 +259,7 @@ impl LoadFixture {
             let mut pairs = now.iter().zip(before);
             pairs.all(|(now, before)| now.abs_diff(*before) <= GRAIN)
         };
-        soon("the room is back", back).await;
+        soon("the space is free again", back).await;
     }
 }
 

@@ -493,7 +493,7 @@ fn an_entry_reclaimed_early_is_no_longer_counted() {
 ///
 /// Proves: G8.
 #[test]
-fn the_room_of_what_is_reclaimed_comes_back() {
+fn reclaimed_space_is_free_again() {
     const MIB: u64 = 1 << 20;
     let node = require!(mount_namespace, MemoryNode::new(&["default"]));
     let gate = Arc::new(Gate::default());
@@ -517,7 +517,7 @@ fn the_room_of_what_is_reclaimed_comes_back() {
     support::wait_for_trash(&pool);
     let expected = SIZE - SIZE / 100 - MIB;
     // A process that another test begins has every open file for a moment.
-    eventually("the room is back", || {
+    eventually("the space is free again", || {
         let available = driver.pools()[0].available().unwrap();
         (Bytes(expected - MIB)..=Bytes(expected)).contains(&available)
     });

@@ -2,8 +2,8 @@
 
 mod command_line;
 mod endpoint;
+mod inspecting;
 mod lifetime;
-mod looking;
 mod pages;
 
 use std::process::Command;

@@ -200,7 +200,7 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
 
 /// Proves: S2.
 #[test]
-fn the_smallest_volume_on_btrfs_has_room_for_a_file() {
+fn the_smallest_volume_on_btrfs_has_space_for_a_file() {
     let rig = require!(loop_devices, Rig::new());
     rig.make("tiny", Bytes(1));
     std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
@@ -288,7 +288,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
 
 /// Proves: S18.
 #[test]
-fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
+fn a_quota_id_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
     let mut rig = require!(loop_devices, Rig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
@@ -320,7 +320,7 @@ fn a_number_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
 
 /// Proves: S7.
 #[test]
-fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
+fn a_class_may_require_that_sizes_are_enforced_or_that_they_are_not() {
     let rig = require!(loop_devices, Rig::new());
     let plain = Node::new();
     let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
@@ -370,7 +370,7 @@ fn a_class_may_require_that_sizes_are_held_or_that_they_are_not() {
     assert_eq!(
         rig.status().not_enforced,
         1,
-        "the one that is not to be held"
+        "the one that is not enforced"
     );
     assert_eq!(cannot.pools()[0].status().not_enforced, 2);
 }

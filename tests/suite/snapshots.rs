@@ -1,6 +1,6 @@
 //! `docs/semantics.md`, "Snapshots and copies".
 
-mod pinned;
+mod retained;
 mod rules;
 mod whole;
 

@@ -183,7 +183,7 @@ fn parameters_of_exactly_4_kib_are_accepted() {
 
 /// Proves: A2.
 #[test]
-fn a_capability_that_directories_lack_is_refused() {
+fn a_capability_without_support_is_refused() {
     type Spoil = fn(&mut csi::VolumeCapability);
     type SpoilMount = fn(&mut MountVolume);
     #[rustfmt::skip]

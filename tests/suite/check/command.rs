@@ -40,7 +40,7 @@ fn found<'a>(report: &'a Value, level: &str) -> Vec<(&'a str, &'a str)> {
 ///
 /// Proves: T1.
 #[tokio::test]
-async fn a_look_beside_a_server_changes_nothing() {
+async fn an_inspection_beside_a_server_changes_nothing() {
     let node = Node::new();
     let server = Server::start(&node).await;
     let volume = create("watched", 3 << 20);
@@ -87,7 +87,7 @@ async fn a_look_beside_a_server_changes_nothing() {
 ///
 /// Proves: T2.
 #[test]
-fn the_exit_code_tells_wrong_from_well() {
+fn the_exit_code_distinguishes_wrong_from_well() {
     let node = Node::new();
     drop(node.volumes(&support::Fakes::default()));
     let well = format!("--pool={}", node.pool_option());

@@ -18,7 +18,7 @@ use support::require;
 ///
 /// Proves: T4.
 #[test]
-fn limits_that_are_not_as_recorded_are_told_and_mended_by_a_start() {
+fn limits_that_are_not_as_recorded_are_reported_and_restored_by_a_start() {
     let mut rig = require!(loop_devices, Rig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
@@ -85,7 +85,7 @@ fn qgroup_of(subvolume: &Path) -> String {
 ///
 /// Proves: T4.
 #[test]
-fn numbers_that_cannot_be_trusted_are_told_with_a_way_out_that_works() {
+fn quota_conflicts_are_reported_with_a_way_out_that_works() {
     let mut rig = require!(loop_devices, Rig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
@@ -157,7 +157,7 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
 ///
 /// Proves: T4.
 #[test]
-fn what_is_quarantined_is_told_with_its_path() {
+fn a_quarantined_directory_is_reported_with_its_path() {
     let rig = require!(loop_devices, Rig::new());
     rig.make("pvc", SIZE);
     rig.make("other", SIZE);

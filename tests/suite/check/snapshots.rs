@@ -72,7 +72,7 @@ fn a_pool_with_snapshots_and_copies_is_well() {
 ///
 /// Proves: T4.
 #[test]
-fn what_is_amiss_with_a_snapshot_is_told() {
+fn a_damaged_snapshot_is_reported() {
     let mut rig = require!(loop_devices, copied());
     rig.running = None;
     let directory = snapshot(&rig);

@@ -18,7 +18,7 @@ fn read_disk(image: &Path, aside: &Path) -> Picture {
         .args(["-o", "loop"])
         .args([image, aside]));
     let picture = picture::with_times(aside);
-    eventually("what was looked at is unmounted", || {
+    eventually("the inspected disks are unmounted", || {
         Command::new("umount")
             .arg(aside)
             .status()
@@ -147,14 +147,14 @@ impl Exchange {
         let own_copy = self.rig.node.path("own-copy.image");
         copy(self.free_image("itself"), &own_copy);
         self.disk("itself").mount_image(&own_copy, &[]);
-        let before = self.look_at_wrong();
+        let before = self.inspect_wrong();
         for wrong in &self.wrong {
             self.disk(wrong.pool).mount_image(&wrong.image, &[]);
         }
         before
     }
 
-    fn look_at_wrong(&self) -> Vec<Picture> {
+    fn inspect_wrong(&self) -> Vec<Picture> {
         let aside = self.rig.node.path("aside");
         let wrong = self.wrong.iter();
         wrong.map(|wrong| read_disk(&wrong.image, &aside)).collect()
@@ -195,7 +195,7 @@ async fn another_disk_is_refused_and_left_as_it_is() {
     }
 
     exchange.take_away();
-    assert_eq!(exchange.look_at_wrong(), before);
+    assert_eq!(exchange.inspect_wrong(), before);
     let Exchange {
         rig, disks, kept, ..
     } = &mut exchange;

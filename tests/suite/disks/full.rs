@@ -74,7 +74,7 @@ async fn assert_full(rig: &mut Rig, pool: &str, kept: &KeptVolume) {
 async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
     rig.clients.unpublish_soon(&filled.id, &filled.target).await;
     rig.clients.delete(&filled.id).await.unwrap();
-    soon(&format!("{pool} has room again"), async || {
+    soon(&format!("{pool} has free space again"), async || {
         rig.clients.capacity(&[("pool", pool)]).await > 100 << 20
     })
     .await;
@@ -166,13 +166,13 @@ async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
     rig.wait(&[("ext4", "healthy")]).await;
     fill_blocks(disk.path());
     let mut rig = rig.restart(&pools).await;
-    soon("there is no room", async || {
+    soon("there is no free space", async || {
         rig.clients.capacity(&[]).await == 0
     })
     .await;
     rig.wait_only("ext4", "healthy");
     fs::remove_file(disk.path().join("big")).unwrap();
-    soon("there is room", async || {
+    soon("there is free space", async || {
         rig.clients.capacity(&[]).await > 100 << 20
     })
     .await;

@@ -2,7 +2,7 @@
 //! `pools.json`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,6 +135,25 @@ impl Scene {
         let volumes = self.open().unwrap();
         self.assert_served(&volumes, &[0, 1, 2, 3]);
     }
+
+    /// As [`Scene::check`], for a record of the pool "a": the directory with this start of its name
+    /// has it. With any content, the server starts and serves the volumes with these indexes.
+    fn check_record(
+        &self,
+        [home, start, file]: [&str; 3],
+        served: &[usize],
+        property: impl Fn(&Volumes, &Value),
+    ) {
+        let home = self.node.pool("a").join(home);
+        let mut directories = names(&home).into_iter();
+        let directory = directories.find(|directory| directory.starts_with(start));
+        let record = home.join(directory.unwrap()).join(file);
+        self.check(&record, |opened, content| {
+            let volumes = opened.unwrap();
+            self.assert_served(volumes, served);
+            property(volumes, content);
+        });
+    }
 }
 
 /// A valid text with one value, or everything from that value on, replaced.
@@ -173,14 +192,6 @@ fn edited(good: String) -> BoxedStrategy<Vec<u8>> {
         .boxed()
 }
 
-/// A file of the pool "a".
-fn file_of(scene: &Scene, home: &str, name: &str, file: &str) -> PathBuf {
-    let home = scene.node.pool("a").join(home);
-    let mut directories = names(&home).into_iter();
-    let directory = directories.find(|directory| directory.starts_with(name));
-    home.join(directory.unwrap()).join(file)
-}
-
 /// Asserts that a record has the id of the entry that is served from it.
 #[track_caller]
 fn assert_names(content: &Value, id: &str) {
@@ -195,10 +206,8 @@ fn assert_names(content: &Value, id: &str) {
 #[test]
 fn any_record_is_served_or_quarantined() {
     let scene = require!(mount_namespace, Scene::new());
-    let record = file_of(&scene, "volumes", "a-1", "volume.json");
-    scene.check(&record, |opened, content| {
-        let volumes = opened.unwrap();
-        scene.assert_served(volumes, &[1, 2, 3]);
+    let record = ["volumes", "a-1", "volume.json"];
+    scene.check_record(record, &[1, 2, 3], |volumes, content| {
         let id = &scene.ids[0];
         if let Some(volume) = scene.served(volumes, volumes.get(id), || volumes.delete(id)) {
             assert_eq!(volume.name.as_str(), NAMES[0]);
@@ -214,10 +223,8 @@ fn any_record_is_served_or_quarantined() {
 #[test]
 fn any_snapshot_record_is_served_or_quarantined() {
     let scene = require!(mount_namespace, Scene::new());
-    let record = file_of(&scene, "snapshots", "somebody", "snapshot.json");
-    scene.check(&record, |opened, content| {
-        let volumes = opened.unwrap();
-        scene.assert_served(volumes, &[0, 1, 2, 3]);
+    let record = ["snapshots", "somebody", "snapshot.json"];
+    scene.check_record(record, &[0, 1, 2, 3], |volumes, content| {
         let id = &scene.snapshot;
         let found = volumes.get_snapshot(id);
         if let Some(snapshot) = scene.served(volumes, found, || volumes.delete_snapshot(id)) {

@@ -32,7 +32,7 @@ fn without_mode() -> csi::VolumeCapability {
 ///
 /// Proves: V9.
 #[tokio::test]
-async fn a_create_without_a_field_is_told_which() {
+async fn a_create_without_a_field_is_refused_with_its_name() {
     let mut scene = Scene::new().await;
     let without_name = csi::CreateVolumeRequest {
         name: String::new(),
@@ -63,7 +63,7 @@ async fn a_create_without_a_field_is_told_which() {
 ///
 /// Proves: V9.
 #[tokio::test]
-async fn a_copy_without_a_field_is_told_which() {
+async fn a_copy_without_a_field_is_refused_with_its_name() {
     let (mut scene, id) = Scene::with_volume().await;
     let requests = [
         ("name", snapshot("", &id)),
@@ -99,7 +99,7 @@ async fn a_copy_without_a_field_is_told_which() {
 ///
 /// Proves: V9.
 #[tokio::test]
-async fn a_publish_without_a_field_is_told_which() {
+async fn a_publish_without_a_field_is_refused_with_its_name() {
     let (mut scene, id) = Scene::with_volume().await;
     let target = scene.node.path("kubelet/pods/pod/mount");
     let with = |volume_capability| csi::NodePublishVolumeRequest {

@@ -208,7 +208,7 @@ async fn what_pods_leave_hinders_nothing_and_goes() {
 ///
 /// Proves: R9.
 #[tokio::test]
-async fn what_resists_is_told_and_goes_once_it_can() {
+async fn an_entry_that_resists_is_reported_and_reclaimed_later() {
     require!(loop_devices);
     for filesystem in FILESYSTEMS {
         let (mut place, id) = Place::with_volume(filesystem).await;

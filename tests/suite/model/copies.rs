@@ -228,8 +228,8 @@ impl World {
             names(&home).iter().any(|directory| {
                 let record = std::fs::read(home.join(directory).join(file)).unwrap();
                 let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-                let pins = record["pins"].as_array().cloned().unwrap_or_default();
-                pins.iter().any(|pin| pin["volume"] == id.as_str())
+                let retained = record["pins"].as_array().cloned().unwrap_or_default();
+                retained.iter().any(|charge| charge["volume"] == id.as_str())
             })
         })
     }

@@ -194,7 +194,7 @@ async fn another_filesystem_has_no_capacity_here() {
 ///
 /// Proves: G5.
 #[tokio::test]
-async fn a_mistake_in_a_class_is_told_by_create_and_hides_no_capacity() {
+async fn a_mistake_in_a_class_is_reported_by_create_and_hides_no_capacity() {
     require!(mount_namespace);
     let (_node, _server, mut clients) = serve(&["a"]).await;
     let capacity = clients.capacity(&[]).await;

@@ -77,7 +77,7 @@ fn now() -> i64 {
 ///
 /// Proves: SN8.
 #[tokio::test]
-async fn a_snapshot_is_told_of_the_same_everywhere() {
+async fn every_call_describes_a_snapshot_alike() {
     let (node, server, mut clients) = start().await;
     let source = make(&node, &mut clients, "pvc").await;
     let before = now();

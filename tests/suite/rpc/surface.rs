@@ -137,7 +137,7 @@ async fn an_unknown_service_is_unimplemented() {
 ///
 /// Proves: C5.
 #[tokio::test]
-async fn secrets_are_never_told() {
+async fn secrets_are_never_reported() {
     const SECRET: &str = "hunter2";
     let node = Node::new();
     let mut command = Server::command(&node, &[node.pool_option()]);

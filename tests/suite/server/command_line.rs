@@ -343,7 +343,7 @@ fn pool_list_waits_for_no_disk_that_does_not_answer() {
 ///
 /// Proves: P12.
 #[tokio::test]
-async fn pool_list_tells_of_every_pool() {
+async fn pool_list_describes_every_pool() {
     let node = Node::new();
     let server = Server::start(&node).await;
     let request = support::messages::create("listed", 3 << 20);

@@ -95,7 +95,7 @@ async fn fill(clients: &mut Clients) -> [String; 3] {
 ///
 /// Proves: T1.
 #[tokio::test]
-async fn the_lists_tell_what_pools_hold_and_change_nothing() {
+async fn the_lists_show_the_contents_of_pools_and_change_nothing() {
     let node = Node::new();
     let server = Server::start(&node).await;
     let [volume, snapshot, copy] = fill(&mut server.clients().await).await;
@@ -199,7 +199,7 @@ async fn one_is_shown_by_id_or_name() {
 ///
 /// Proves: T2.
 #[test]
-fn what_cannot_be_read_is_told_and_the_rest_is_shown() {
+fn an_unreadable_object_is_reported_and_the_rest_is_shown() {
     let node = Node::new();
     let running = node.volumes(&Fakes::default());
     for name in ["pvc-1", "pvc-2"] {

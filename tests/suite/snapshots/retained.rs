@@ -57,7 +57,7 @@ fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
     let reserved = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
     let before = reserved(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
-    assert_about("held", snapshot.reserved.0, mib(40));
+    assert_about("reserved", snapshot.reserved.0, mib(40));
     assert_eq!(reserved(&rig) - before, snapshot.reserved.0);
     let raised = limit(&rig, "source");
     assert_about("the limit", raised, SIZE + mib(40));
@@ -80,7 +80,7 @@ fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
 
 /// Proves: SN10.
 #[test]
-fn what_there_is_no_room_to_keep_is_no_snapshot() {
+fn a_snapshot_needs_free_space_for_its_charge() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
     let free_space = rig
         .driver()
@@ -131,7 +131,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
     assert_eq!(copied.size, Bytes(mib(80)));
     let second = rig.snapshot("second", &cloned).unwrap();
     assert_eq!(second.size, Bytes(mib(80)));
-    assert_about("held", second.reserved.0, mib(120));
+    assert_about("reserved", second.reserved.0, mib(120));
 }
 
 /// Proves: SN10.
@@ -219,7 +219,7 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
     });
     for _ in 0..2 {
         assert_about("charged", charged(&rig).unwrap(), mib(40));
-        assert_eq!(rig.trash(), 1, "its record tells of its number");
+        assert_eq!(rig.trash(), 1, "its record has its quota id");
         rig.start();
     }
     rig.delete_snapshot(&snapshot);

@@ -8,7 +8,7 @@ use support::require;
 
 /// Proves: V1.
 #[test]
-fn the_same_request_finds_what_it_made_and_another_is_told_the_difference() {
+fn the_same_request_finds_its_snapshot_and_another_learns_the_difference() {
     let rig = require!(loop_devices, Rig::new(Kind::Xfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let snapshot = rig.snapshot("snap", &one).unwrap();
@@ -88,7 +88,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
 
 /// Proves: SN8.
 #[test]
-fn a_volume_in_use_is_told_of_or_refused_as_the_class_says() {
+fn a_volume_in_use_is_reported_or_refused_as_the_class_says() {
     let rig = require!(loop_devices, Rig::new(Kind::Xfs));
     let source = rig.make("source", SIZE);
     assert!(!rig.snapshot("idle", &source).unwrap().in_use);

@@ -170,7 +170,7 @@ impl DiskNode {
 
     /// Waits until a quota id has neither a limit nor a charge.
     pub fn wait_free(&self, project: u32) {
-        eventually("the number is free", || {
+        eventually("the quota id is free", || {
             kernel::quota(self.at(), project).is_none_or(|quota| !quota.is_in_use())
         });
     }

@@ -60,9 +60,7 @@ fn contents(top: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// Files and directories that come, go, move, grow and shrink are no error.
 #[test]
 fn a_tree_may_change_while_it_is_copied() {
-    require!(loop_devices);
-    for (filesystem, transfer) in WAYS {
-        let place = Place::new(filesystem);
+    each_way(|filesystem, transfer, place| {
         let source = place.path("source");
         for dir in 0..8 {
             fs::create_dir_all(source.join(format!("{dir}/inner"))).unwrap();
@@ -114,16 +112,14 @@ fn a_tree_may_change_while_it_is_copied() {
                 place.remove("target");
             }
         });
-    }
+    });
 }
 
 /// If files and directories are replaced by anything else, nothing outside is copied, and only files
 /// are read.
 #[test]
 fn what_is_swapped_in_is_never_followed() {
-    require!(loop_devices);
-    for (filesystem, transfer) in WAYS {
-        let place = Place::new(filesystem);
+    each_way(|filesystem, transfer, place| {
         let outside = place.path("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("file"), PRECIOUS).unwrap();
@@ -173,7 +169,7 @@ fn what_is_swapped_in_is_never_followed() {
         assert_eq!((after.ino(), after.nlink()), (before.ino(), 1));
         assert_eq!(after.atime_nsec(), before.atime_nsec());
         assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), PRECIOUS);
-    }
+    });
 }
 
 /// An entry whose type changes before it is opened is left out and counted.
@@ -275,9 +271,7 @@ impl CopyWatch for Remover {
 /// Proves: SN6.
 #[test]
 fn a_directory_that_is_removed_while_it_is_read_is_no_error() {
-    require!(loop_devices);
-    for (filesystem, transfer) in WAYS {
-        let place = Place::new(filesystem);
+    each_way(|filesystem, transfer, place| {
         let dir = place.path("source/dir");
         fs::create_dir(&dir).unwrap();
         // More than one reading brings.
@@ -291,5 +285,5 @@ fn a_directory_that_is_removed_while_it_is_read_is_no_error() {
         let os = Os::default();
         let copied = place.copy("copy", &copying(&os, transfer, &watch)).unwrap();
         assert!(copied.vanished > 0, "{filesystem} {transfer:?}: {copied:?}");
-    }
+    });
 }

@@ -26,7 +26,7 @@ impl Observer for Trouble {
 
 /// The copy ends with the fault of any step that fails.
 #[test]
-fn every_step_that_fails_is_told() {
+fn every_step_that_fails_is_reported() {
     require!(loop_devices);
     for (filesystem, transfer) in [("xfs", Transfer::Share), ("ext4", Transfer::Copy)] {
         let place = Place::new(filesystem);
@@ -59,7 +59,7 @@ fn every_step_that_fails_is_told() {
 }
 
 #[test]
-fn a_full_disk_is_told_with_the_file() {
+fn a_full_disk_is_reported_with_the_file() {
     require!(loop_devices);
     let place = Place::new("ext4");
     let mut file = fs::File::create(place.path("source/large")).unwrap();
@@ -118,7 +118,7 @@ fn a_copy_needs_an_empty_directory() {
 }
 
 #[test]
-fn a_copy_stops_where_it_is_told() {
+fn a_copy_stops_when_it_is_asked_to() {
     require!(loop_devices);
     let place = Place::new("ext4");
     nasty(&place.path("source"), SMALL);
@@ -232,7 +232,7 @@ fn a_file_whose_blocks_cannot_be_shared_is_named() {
 }
 
 #[test]
-fn a_fault_names_the_entry_the_number_and_the_way_out() {
+fn a_fault_names_the_entry_the_errno_and_the_way_out() {
     let step = Fault::new("make a file", Errno::NOSPC);
     let cases: [(&str, Reason, &[&str]); 5] = [
         ("", step.into(), &["cannot make a file: No space left"]),
@@ -251,9 +251,9 @@ fn a_fault_names_the_entry_the_number_and_the_way_out() {
     ];
     for (path, reason, parts) in cases {
         let path = path.to_owned();
-        let told = CopyFault { path, reason }.to_string();
+        let text = CopyFault { path, reason }.to_string();
         for part in parts {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
     }
 }
