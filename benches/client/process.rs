@@ -11,13 +11,13 @@ use serde::Serialize;
 /// The resources that a process uses.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Process {
-    pub(crate) pid: i32,
-    pub(crate) rss_kib: u64,
-    pub(crate) peak_rss_kib: u64,
+    pid: i32,
+    rss_kib: u64,
+    peak_rss_kib: u64,
     /// Since it began, in user mode and in the kernel.
     pub(crate) cpu_ms: u128,
-    pub(crate) threads: u64,
-    pub(crate) descriptors: usize,
+    threads: u64,
+    descriptors: usize,
 }
 
 impl Process {

@@ -88,6 +88,13 @@ func (s *scenario) field(kind, name, path string) string {
 	return s.kubectl("get", kind, name, "--output", "jsonpath={"+path+"}")
 }
 
+// deleteSnapshotAndClaims deletes pods with their claims, then a snapshot.
+func (s *scenario) deleteSnapshotAndClaims(snapshot string, claims ...string) {
+	s.Helper()
+	s.deleteWithClaims(claims...)
+	s.deleteSnapshot(snapshot)
+}
+
 // take takes a snapshot of a claim and waits until it is ready.
 func (s *scenario) take(name, claim string) {
 	s.Helper()
@@ -192,8 +199,7 @@ func snapshotOfRunning(s *scenario) {
 		if out, err := s.exec(writer.pod, "cat /data/more"); err == nil {
 			s.Fatalf("the source has the copy's file: %s", out)
 		}
-		s.deleteWithClaims(restored, writer.pod)
-		s.deleteSnapshot("of-" + place.pool)
+		s.deleteSnapshotAndClaims("of-"+place.pool, restored, writer.pod)
 	}
 	s.nothingLeft()
 }
@@ -235,8 +241,7 @@ func copiesAreSteered(s *scenario) {
 	if found := s.directories(home.other(), "reflink", s.namespace+"_"); len(found) > 0 {
 		s.Fatalf("left on the wrong node: %q", found)
 	}
-	s.deleteWithClaims("source", "restored", "cloned")
-	s.deleteSnapshot("taken")
+	s.deleteSnapshotAndClaims("taken", "source", "restored", "cloned")
 	s.nothingLeft()
 }
 
@@ -264,8 +269,7 @@ func claimIsSteered(s *scenario) {
 			}
 			s.says(name, "cat /data/file", "kept")
 		}
-		s.deleteWithClaims(source, early, late)
-		s.deleteSnapshot(source)
+		s.deleteSnapshotAndClaims(source, source, early, late)
 	}
 	s.nothingLeft()
 }
@@ -312,8 +316,7 @@ func snapshotDeletedUnderRestore(s *scenario) {
 			s.pod(name, with(name, "/data"), at(place.node))
 			s.running(name)
 		}
-		s.deleteWithClaims("early")
-		s.deleteSnapshot("taken")
+		s.deleteSnapshotAndClaims("taken", "early")
 		s.says("late", "dd if=/dev/urandom of=/data/file bs=1M count=16 conv=notrunc 2>/dev/null; sync; wc -c < /data/file", "16777216")
 		s.says("source", "tr -d '\\0' < /data/file | wc -c", "0")
 		s.deleteWithClaims("source", "late")
@@ -339,8 +342,7 @@ func restoresToOtherSizes(s *scenario) {
 	if size := s.volume("larger").Spec.Capacity.Storage().String(); size != "128Mi" {
 		s.Fatalf("the restored volume has %s", size)
 	}
-	s.deleteWithClaims("source", "smaller", "larger")
-	s.deleteSnapshot("taken")
+	s.deleteSnapshotAndClaims("taken", "source", "smaller", "larger")
 	s.nothingLeft()
 }
 
@@ -404,8 +406,7 @@ func snapshotsByTheManual(s *scenario) {
 	s.manually("Clone a volume")
 	s.running("cloned")
 	s.says("cloned", "cat /data/visits", "visited\nagain")
-	s.deleteWithClaims("cellar", "restored", "cloned")
-	s.deleteSnapshot("cellar")
+	s.deleteSnapshotAndClaims("cellar", "cellar", "restored", "cloned")
 	s.nothingLeft()
 }
 
@@ -457,7 +458,6 @@ func snapshotOfNobody(s *scenario) {
 	if again := s.field("volumesnapshotcontent", s.content("again"), ".status.snapshotHandle"); again == handle {
 		s.Fatalf("both snapshots are %s", handle)
 	}
-	s.deleteWithClaims("source")
-	s.deleteSnapshot("again")
+	s.deleteSnapshotAndClaims("again", "source")
 	s.nothingLeft()
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use support::Node;
 use support::disk::OTHERS;
-use support::disk_node::{DiskNode, MIB, append, for_each_filesystem, for_each_served};
+use support::disk_node::{DiskNode, MIB, append, for_each_served, for_each_started};
 use support::loops::run;
 use support::{kernel, require};
 
@@ -137,8 +137,7 @@ async fn a_pool_that_enforces_sizes_is_well() {
 /// Proves: T4.
 #[tokio::test]
 async fn limits_that_are_not_as_recorded_are_reported() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         for volume in ["lowered", "lifted", "kept"] {
             served.make(volume, 16 * MIB).await;
         }
@@ -177,8 +176,7 @@ async fn limits_that_are_not_as_recorded_are_reported() {
 /// Proves: T4.
 #[tokio::test]
 async fn a_volume_of_another_quota_id_is_repaired_by_the_remedy_of_check() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         served.make("pvc", 16 * MIB).await;
         served.stop();
         let data = node.directory("pvc").join("data");

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use support::disk_node::{MIB, OURS, append, for_each_filesystem, for_each_served};
+use support::disk_node::{
+    MIB, OURS, append, for_each_filesystem, for_each_served, for_each_started,
+};
 use support::{eventually, kernel, names};
 
 /// Quota ids that are not the driver's: the kubelet's own, and the two next to the range.
@@ -60,8 +62,7 @@ async fn limits_of_others_are_not_touched() {
 /// Proves: S18.
 #[tokio::test]
 async fn leftovers_are_cleared_at_start() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         served.make("pvc", 8 * MIB).await;
         served.stop();
         let (left, used) = (OURS.start + 7, OURS.start + 8);
@@ -86,8 +87,7 @@ async fn leftovers_are_cleared_at_start() {
 /// Proves: S18.
 #[tokio::test]
 async fn quota_ids_are_used_again() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         for _ in 0..3 {
             let id = served.make("pvc", MIB).await;
             assert_eq!(node.project("pvc"), OURS.start);

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use tonic::Code;
 
-use support::disk_node::{DiskNode, MIB, append, for_each_filesystem};
+use support::disk_node::{DiskNode, MIB, append, for_each_started};
 use support::kernel;
 use support::messages::{Answer, publish, refused};
 
@@ -23,8 +23,7 @@ fn assert_quarantined<T: Debug>(node: &DiskNode, answer: Answer<T>) {
 /// Proves: S18.
 #[tokio::test]
 async fn a_volume_of_another_quota_id_is_quarantined() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         let id = served.make("pvc", 4 * MIB).await;
         let neighbour = served.make("neighbour", 8 * MIB).await;
         let target = node.publish(&mut served, &neighbour, "neighbour").await;
@@ -59,8 +58,7 @@ async fn a_volume_of_another_quota_id_is_quarantined() {
 /// Proves: S18.
 #[tokio::test]
 async fn volumes_of_one_quota_id_are_quarantined() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         let mut ids = Vec::new();
         for (name, size) in [("one", 4 * MIB), ("two", 8 * MIB), ("well", MIB)] {
             ids.push(served.make(name, size).await);

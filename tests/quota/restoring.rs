@@ -1,7 +1,7 @@
 //! Limits that somebody changed, and a disk that is mounted without enforcement for a while.
 
 use support::disk::{Disk, EXT4, EXT4_COUNTING, XFS, XFS_PLAIN};
-use support::disk_node::{DiskNode, MIB, Served, append, for_each_filesystem};
+use support::disk_node::{DiskNode, MIB, Served, append, for_each_started};
 use support::kernel;
 use support::require;
 
@@ -22,8 +22,7 @@ fn assert_reported(served: &Served, restored: u64) {
 /// Proves: S10.
 #[tokio::test]
 async fn a_changed_limit_is_restored_at_start() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         for name in ["lower", "higher", "gone", "inodes", "right"] {
             served.make(name, 8 * MIB).await;
         }
@@ -53,8 +52,7 @@ async fn a_changed_limit_is_restored_at_start() {
 /// Proves: S10.
 #[tokio::test]
 async fn a_limit_is_restored_whatever_is_used() {
-    for_each_filesystem(async |node| {
-        let mut served = node.serve().await;
+    for_each_started(async |node, mut served| {
         let (_, target) = node.make_published(&mut served, 4 * MIB).await;
         served.stop();
         kernel::limit(node.at(), node.project("pvc"), 0, 0);

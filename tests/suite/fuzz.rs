@@ -64,71 +64,73 @@ pub struct Known {
 /// A call of the specification, and the codes other than `OK` that may answer a message of its
 /// type.
 struct Call {
-    path: &'static str,
+    service: &'static str,
+    request: &'static str,
     messages: fn(&Known) -> BoxedStrategy<Vec<u8>>,
     /// The text of bytes that decode as a message of its type.
     reads: fn(&[u8]) -> Option<String>,
     allowed: &'static [Code],
 }
 
+impl Call {
+    fn name(&self) -> &'static str {
+        self.request.strip_suffix("Request").unwrap()
+    }
+
+    fn path(&self) -> String {
+        format!("/csi.v1.{}/{}", self.service, self.name())
+    }
+}
+
 macro_rules! calls {
-    ($($service:ident / $call:ident($messages:ident, $type:ident): $($code:ident)*;)*) => {
-        [$(Call {
-            path: concat!("/csi.v1.", stringify!($service), "/", stringify!($call)),
+    ($($service:ident($messages:ident): $($request:ident)+ => $allowed:expr;)*) => {
+        [$($(Call {
+            service: stringify!($service),
+            request: stringify!($request),
             messages: messages::$messages,
-            reads: |bytes| Some(format!("{:?}", csi::$type::decode(bytes).ok()?)),
-            allowed: &[$(Code::$code),*],
-        }),*]
+            reads: |bytes| Some(format!("{:?}", csi::$request::decode(bytes).ok()?)),
+            allowed: &$allowed,
+        },)+)*]
     };
 }
 
+use Code::{
+    Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange,
+    ResourceExhausted, Unimplemented,
+};
+
 /// Every call of `proto/csi.proto`.
 const CALLS: [Call; 36] = calls! {
-    Identity/GetPluginInfo(others, GetPluginInfoRequest): ;
-    Identity/GetPluginCapabilities(others, GetPluginCapabilitiesRequest): ;
-    Identity/Probe(others, ProbeRequest): ;
-    Controller/CreateVolume(create, CreateVolumeRequest):
-        InvalidArgument OutOfRange NotFound AlreadyExists ResourceExhausted;
-    Controller/DeleteVolume(delete, DeleteVolumeRequest): InvalidArgument FailedPrecondition;
-    Controller/ValidateVolumeCapabilities(validate, ValidateVolumeCapabilitiesRequest):
-        InvalidArgument NotFound;
-    Controller/ListVolumes(list, ListVolumesRequest): InvalidArgument Aborted;
-    Controller/GetCapacity(capacity, GetCapacityRequest): ;
-    Controller/ControllerGetVolume(get, ControllerGetVolumeRequest): InvalidArgument NotFound;
-    Controller/CreateSnapshot(create_snapshot, CreateSnapshotRequest):
-        InvalidArgument NotFound AlreadyExists FailedPrecondition ResourceExhausted;
-    Controller/DeleteSnapshot(delete_snapshot, DeleteSnapshotRequest):
-        InvalidArgument FailedPrecondition;
-    Controller/ListSnapshots(list_snapshots, ListSnapshotsRequest): InvalidArgument Aborted;
-    Controller/GetSnapshot(get_snapshot, GetSnapshotRequest): InvalidArgument NotFound;
-    Controller/ControllerGetCapabilities(others, ControllerGetCapabilitiesRequest): ;
-    Node/NodePublishVolume(publish, NodePublishVolumeRequest):
-        InvalidArgument NotFound AlreadyExists FailedPrecondition;
-    Node/NodeUnpublishVolume(unpublish, NodeUnpublishVolumeRequest):
-        InvalidArgument NotFound AlreadyExists;
-    Node/NodeGetVolumeStats(stats, NodeGetVolumeStatsRequest): InvalidArgument NotFound;
-    Node/NodeExpandVolume(expand, NodeExpandVolumeRequest): InvalidArgument NotFound OutOfRange;
-    Node/NodeGetCapabilities(others, NodeGetCapabilitiesRequest): ;
-    Node/NodeGetInfo(others, NodeGetInfoRequest): ;
-    Controller/ControllerPublishVolume(others, ControllerPublishVolumeRequest): Unimplemented;
-    Controller/ControllerUnpublishVolume(others, ControllerUnpublishVolumeRequest): Unimplemented;
-    Controller/ControllerListVolumeHealth(others, ControllerListVolumeHealthRequest): Unimplemented;
-    Controller/ControllerGetVolumeHealth(others, ControllerGetVolumeHealthRequest): Unimplemented;
-    Controller/ControllerExpandVolume(others, ControllerExpandVolumeRequest): Unimplemented;
-    Controller/ControllerModifyVolume(others, ControllerModifyVolumeRequest): Unimplemented;
-    GroupController/GroupControllerGetCapabilities(others, GroupControllerGetCapabilitiesRequest):
-        Unimplemented;
-    GroupController/CreateVolumeGroupSnapshot(others, CreateVolumeGroupSnapshotRequest):
-        Unimplemented;
-    GroupController/DeleteVolumeGroupSnapshot(others, DeleteVolumeGroupSnapshotRequest):
-        Unimplemented;
-    GroupController/GetVolumeGroupSnapshot(others, GetVolumeGroupSnapshotRequest): Unimplemented;
-    SnapshotMetadata/GetMetadataAllocated(others, GetMetadataAllocatedRequest): Unimplemented;
-    SnapshotMetadata/GetMetadataDelta(others, GetMetadataDeltaRequest): Unimplemented;
-    Node/NodeStageVolume(others, NodeStageVolumeRequest): Unimplemented;
-    Node/NodeUnstageVolume(others, NodeUnstageVolumeRequest): Unimplemented;
-    Node/NodeGetVolumeHealth(others, NodeGetVolumeHealthRequest): Unimplemented;
-    Node/NodeGetStorageHealth(others, NodeGetStorageHealthRequest): Unimplemented;
+    Identity(others): GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest => [];
+    Controller(create): CreateVolumeRequest
+        => [InvalidArgument, OutOfRange, NotFound, AlreadyExists, ResourceExhausted];
+    Controller(delete): DeleteVolumeRequest => [InvalidArgument, FailedPrecondition];
+    Controller(validate): ValidateVolumeCapabilitiesRequest => [InvalidArgument, NotFound];
+    Controller(list): ListVolumesRequest => [InvalidArgument, Aborted];
+    Controller(capacity): GetCapacityRequest => [];
+    Controller(get): ControllerGetVolumeRequest => [InvalidArgument, NotFound];
+    Controller(create_snapshot): CreateSnapshotRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
+    Controller(delete_snapshot): DeleteSnapshotRequest => [InvalidArgument, FailedPrecondition];
+    Controller(list_snapshots): ListSnapshotsRequest => [InvalidArgument, Aborted];
+    Controller(get_snapshot): GetSnapshotRequest => [InvalidArgument, NotFound];
+    Controller(others): ControllerGetCapabilitiesRequest => [];
+    Node(publish): NodePublishVolumeRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition];
+    Node(unpublish): NodeUnpublishVolumeRequest => [InvalidArgument, NotFound, AlreadyExists];
+    Node(stats): NodeGetVolumeStatsRequest => [InvalidArgument, NotFound];
+    Node(expand): NodeExpandVolumeRequest => [InvalidArgument, NotFound, OutOfRange];
+    Node(others): NodeGetCapabilitiesRequest NodeGetInfoRequest => [];
+
+    Controller(others): ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
+        ControllerListVolumeHealthRequest ControllerGetVolumeHealthRequest
+        ControllerExpandVolumeRequest ControllerModifyVolumeRequest => [Unimplemented];
+    GroupController(others): GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
+        DeleteVolumeGroupSnapshotRequest GetVolumeGroupSnapshotRequest => [Unimplemented];
+    SnapshotMetadata(others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
+        => [Unimplemented];
+    Node(others): NodeStageVolumeRequest NodeUnstageVolumeRequest NodeGetVolumeHealthRequest
+        NodeGetStorageHealthRequest => [Unimplemented];
 };
 
 /// A served pool with volumes, and foreign files around it.
@@ -213,19 +215,19 @@ impl Scene {
         let reads = reads.is_some();
         let answer = self
             .runtime
-            .block_on(wire::send(&self.channel, call.path, message));
+            .block_on(wire::send(&self.channel, &call.path(), message));
         match answer {
             Ok(answer) => {
                 assert!(reads, "no message, and accepted");
-                match call.path {
-                    "/csi.v1.Controller/CreateVolume" => self.give_back(&answer),
-                    "/csi.v1.Controller/CreateSnapshot" => self.give_snapshot_back(&answer),
+                match call.name() {
+                    "CreateVolume" => self.give_back(&answer),
+                    "CreateSnapshot" => self.give_snapshot_back(&answer),
                     _ => {}
                 }
                 assert!(!call.allowed.contains(&Code::Unimplemented), "accepted");
             }
             Err(status) => {
-                assert_well_formed(call.path, &status);
+                assert_well_formed(call.name(), &status);
                 assert!(!status.message().contains(SECRET), "{status}");
                 self.assert_allowed(call, reads, &status);
             }
@@ -334,11 +336,8 @@ fn assert_all_calls() {
     let lines = include_str!("../../proto/csi.proto").lines();
     let names = lines.filter_map(|line| line.trim().strip_prefix("rpc "));
     let names = names.map(|rest| rest.split('(').next().unwrap().trim());
-    let ours = CALLS
-        .iter()
-        .map(|call| call.path.rsplit('/').next().unwrap());
     let mut names: Vec<&str> = names.collect();
-    let mut ours: Vec<&str> = ours.collect();
+    let mut ours: Vec<&str> = CALLS.iter().map(Call::name).collect();
     names.sort_unstable();
     ours.sort_unstable();
     assert_eq!(ours, names);
@@ -358,9 +357,9 @@ fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
             Ok(()) => {}
             Err(TestError::Fail(reason, message)) => {
                 let text = String::from_utf8_lossy(&message);
-                panic!("{}: {reason}\nmessage {message:?}\n{text:?}", call.path);
+                panic!("{}: {reason}\nmessage {message:?}\n{text:?}", call.name());
             }
-            Err(TestError::Abort(reason)) => panic!("{}: {reason}", call.path),
+            Err(TestError::Abort(reason)) => panic!("{}: {reason}", call.name()),
         }
     }
     scene.into_inner().end();

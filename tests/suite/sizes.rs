@@ -367,11 +367,7 @@ fn a_class_may_require_that_sizes_are_enforced_or_that_they_are_not() {
         made.unwrap_err().code(Operation::CreateVolume),
         Code::InvalidArgument
     );
-    assert_eq!(
-        rig.status().not_enforced,
-        1,
-        "the one that is not enforced"
-    );
+    assert_eq!(rig.status().not_enforced, 1, "the one that is not enforced");
     assert_eq!(cannot.pools()[0].status().not_enforced, 2);
 }
 

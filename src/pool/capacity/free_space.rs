@@ -151,33 +151,30 @@ mod tests {
         }
     }
 
-    /// Each case has GiB: those available, those of `others`, those reserved, and the largest size, from
-    /// which the slack is still to be subtracted.
-    fn assert_available(others: fn(u64) -> Others, cases: &[(&str, [u64; 3], u64)]) {
-        for (name, gib, largest) in cases {
-            let [available, of_others, reserved] = gib.map(|gib| gib * GIB);
-            let free = FreeSpace {
-                others: others(of_others),
-                ..free_space(available, 0, reserved)
-            };
-            let expected = (largest * GIB).saturating_sub(MAX_SLACK);
-            assert_eq!(free.available(), Bytes(expected), "{name}");
-        }
-    }
-
     /// Proves: G1.
     #[test]
     fn reservations_exceed_neither_the_capacity_nor_the_available_bytes() {
+        // GiB: available, other data, reserved; the largest size, slack included
         let cases = [
             ("empty", [100, 0, 0], 100),
             ("reserved", [100, 0, 60], 40),
+            ("half written", [70, 0, 60], 40),
             ("written", [40, 0, 60], 40),
             ("all reserved", [100, 0, 100], 0),
             ("other data", [70, 30, 20], 50),
-            ("other data grew since", [10, 30, 20], 10),
+            ("other data, half written", [40, 30, 60], 10),
+            ("other data uses reserved bytes", [20, 50, 60], 0),
             ("full", [0, 0, 0], 0),
         ];
-        assert_available(Others::WhenEmpty, &cases);
+        for (name, gib, largest) in cases {
+            let [available, other, reserved] = gib.map(|gib| gib * GIB);
+            let free = free_space(available, other, reserved);
+            let expected = Bytes((largest * GIB).saturating_sub(MAX_SLACK));
+            assert_eq!(free.available(), expected, "{name}, not counted");
+            let others = Others::AllBut(free.space.used - other);
+            let counted = FreeSpace { others, ..free };
+            assert_eq!(counted.available(), expected, "{name}, counted");
+        }
     }
 
     #[test]
@@ -217,21 +214,15 @@ mod tests {
 
     /// Proves: G1.
     #[test]
-    fn all_bytes_that_are_not_charged_to_volumes_are_other_data() {
-        let cases = [
-            ("empty", [100, 0, 0], 100),
-            ("reserved, nothing written", [100, 0, 60], 40),
-            ("reserved and written", [40, 60, 60], 40),
-            ("half written", [70, 30, 60], 40),
-            ("other data", [40, 30, 60], 10),
-            ("other data uses reserved bytes", [20, 30, 60], 0),
-            (
-                "blocks are shared, so more is charged than is used",
-                [90, 60, 60],
-                40,
-            ),
-        ];
-        assert_available(Others::AllBut, &cases);
+    fn new_other_data_and_shared_blocks_leave_no_more_than_is_available() {
+        let grown = free_space(10 * GIB, 30 * GIB, 20 * GIB);
+        assert_eq!(grown.available(), Bytes(10 * GIB - MAX_SLACK));
+        // More is charged than is used.
+        let shared = FreeSpace {
+            others: Others::AllBut(60 * GIB),
+            ..free_space(90 * GIB, 0, 60 * GIB)
+        };
+        assert_eq!(shared.available(), Bytes(40 * GIB - MAX_SLACK));
     }
 
     /// Proves: G3.

@@ -46,14 +46,10 @@ impl Decoder for Raw {
 }
 
 /// Sends bytes as the message of a call, and returns the bytes of the answer.
-pub async fn send(
-    channel: &Channel,
-    path: &'static str,
-    message: Vec<u8>,
-) -> Result<Vec<u8>, Status> {
+pub async fn send(channel: &Channel, path: &str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.expect("the server lives");
-    let path = PathAndQuery::from_static(path);
+    let path = PathAndQuery::try_from(path).unwrap();
     let answer = client.unary(Request::new(message), path, Raw).await?;
     Ok(answer.into_inner())
 }

@@ -229,7 +229,9 @@ impl World {
                 let record = std::fs::read(home.join(directory).join(file)).unwrap();
                 let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
                 let retained = record["pins"].as_array().cloned().unwrap_or_default();
-                retained.iter().any(|charge| charge["volume"] == id.as_str())
+                retained
+                    .iter()
+                    .any(|charge| charge["volume"] == id.as_str())
             })
         })
     }

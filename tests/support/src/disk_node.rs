@@ -201,6 +201,15 @@ pub async fn for_each_filesystem(test: impl AsyncFn(DiskNode)) {
     }
 }
 
+/// As [`for_each_filesystem`], with a driver that serves the node until the test stops it.
+pub async fn for_each_started(test: impl AsyncFn(DiskNode, Served)) {
+    for_each_filesystem(async |node| {
+        let served = node.serve().await;
+        test(node, served).await;
+    })
+    .await;
+}
+
 /// As [`for_each_filesystem`], with a driver that serves the node and must stop cleanly afterwards.
 pub async fn for_each_served(test: impl AsyncFn(&DiskNode, &mut Served)) {
     for_each_filesystem(async |node| serve(node, &test).await).await;
