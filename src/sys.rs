@@ -59,13 +59,8 @@ pub struct DiskQuota {
     pub blocks: u64,
     /// The charge in inodes.
     pub inodes: u64,
-    timers: [i32; 2],
-    warnings: [u16; 2],
-    timers_high: [i8; 4],
-    realtime: [u64; 3],
-    realtime_timer: i32,
-    realtime_warnings: u16,
-    padding: [u8; 10],
+    /// Timers, warnings and the quota of the realtime device.
+    unused: [u64; 7],
 }
 
 /// `struct fs_quota_stat` of `linux/dqblk_xfs.h`.
@@ -74,11 +69,8 @@ pub struct DiskQuota {
 struct QuotaState {
     version: i8,
     flags: u16,
-    padding: i8,
-    files: [[u64; 3]; 2],
-    in_core: u32,
-    timers: [i32; 3],
-    warnings: [u16; 2],
+    /// Facts about the quota files, timers and warnings.
+    unused: [u64; 9],
 }
 
 /// `FS_QUOTA_PDQ_ACCT`: project quota is counted.
@@ -251,13 +243,9 @@ pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Geometry {
-    counts: [u32; 8],
-    blocks: [u64; 4],
-    id: [u8; 16],
-    stripes: [u32; 2],
-    version: i32,
+    before: [u32; 23],
     flags: u32,
-    logs: [u32; 4],
+    after: [u32; 4],
 }
 
 /// Whether files of an XFS can share blocks: the flags of `XFS_IOC_FSGEOMETRY_V4`.
@@ -595,11 +583,13 @@ mod tests {
     }
 
     #[test]
-    fn structs_have_the_sizes_the_kernel_knows() {
+    fn structs_have_the_layout_the_kernel_knows() {
         assert_eq!(size_of::<DiskQuota>(), 112);
         assert_eq!(size_of::<QuotaState>(), 80);
         assert_eq!(size_of::<ExtendedAttributes>(), 28);
         assert_eq!(size_of::<Inherit>(), 80);
         assert_eq!(size_of::<Geometry>(), 112);
+        assert_eq!(std::mem::offset_of!(QuotaState, flags), 2);
+        assert_eq!(std::mem::offset_of!(Geometry, flags), 92);
     }
 }

@@ -150,11 +150,9 @@ pub fn limit(at: &Path, id: u32, bytes: u64, inodes: u64) {
 #[derive(Debug, Default)]
 pub struct Attributes {
     flags: u32,
-    extent_size: u32,
-    extents: u32,
+    extents: [u32; 2],
     project: u32,
-    cow_extent_size: u32,
-    padding: [u8; 8],
+    unused: [u32; 3],
 }
 
 const INHERITS: u32 = 0x200;
