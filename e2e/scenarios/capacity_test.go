@@ -34,9 +34,9 @@ func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, in
 	s.Helper()
 	s.onFast()
 	// The cleanup of the scenario before may still run.
-	s.eventually("nothing is promised in the pool fast", patience, func() string {
-		if promised := s.metric(node2, "rootcellar_pool_reserved_bytes", "fast"); promised != 0 {
-			return fmt.Sprint(promised, " bytes are")
+	s.eventually("nothing is reserved in the pool fast", patience, func() string {
+		if reserved := s.metric(node2, "rootcellar_pool_reserved_bytes", "fast"); reserved != 0 {
+			return fmt.Sprint(reserved, " bytes are")
 		}
 		return ""
 	})

@@ -246,8 +246,8 @@ func takeBackGrowth(s *scenario) {
 	s.ask("data", "1Ti")
 	s.event("Pod", "writer", "OutOfRange", "pool quota has free space for")
 	s.sizes("data", "1Ti", "64Mi")
-	if promised := s.metric(home, "rootcellar_pool_reserved_bytes", "quota"); promised != 64<<20 {
-		s.Fatalf("%d bytes are promised", promised)
+	if reserved := s.metric(home, "rootcellar_pool_reserved_bytes", "quota"); reserved != 64<<20 {
+		s.Fatalf("%d bytes are reserved", reserved)
 	}
 	if filled := s.fill("writer"); filled > 64 || s.container("writer") != life {
 		s.Fatalf("%d MiB were written by %s, which was %s", filled, s.container("writer"), life)

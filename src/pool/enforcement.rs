@@ -184,9 +184,9 @@ mod tests {
             (MissingQuota::Unknown, &own, "use XFS"),
             (MissingQuota::Permission, &own, "run it as root"),
         ];
-        for (lack, place, start) in cases {
-            let advice = remedy(lack, Path::new("/srv/pool"), place);
-            assert!(advice.starts_with(start), "{lack:?}: {advice}");
+        for (missing, place, start) in cases {
+            let advice = remedy(missing, Path::new("/srv/pool"), place);
+            assert!(advice.starts_with(start), "{missing:?}: {advice}");
         }
     }
 }

@@ -205,7 +205,7 @@ async fn what_is_shared_may_all_be_written_anew() {
 ///
 /// Proves: SN20.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_is_promised_all_that_it_holds_though_its_source_grows() {
+async fn a_snapshot_keeps_its_reservation_though_its_source_grows() {
     for_each_served(async |node, served| {
         let source = make(node, served, "pvc", 64 * MIB, 8).await;
         let file = source.target.join("more");

@@ -23,7 +23,7 @@ fn each_variant_is_what_it_is_taken_for() {
 ///
 /// Proves: S1.
 #[tokio::test]
-async fn a_volume_says_what_holds_its_size() {
+async fn a_volume_reports_how_its_size_is_enforced() {
     require!(project_quota);
     for disk in ENFORCING.into_iter().chain(OTHERS) {
         let (node, mut served) = DiskNode::served(disk).await;

@@ -97,7 +97,7 @@ fn a_target_taken_over_protects_its_new_volume() {
 ///
 /// Proves: G8.
 #[test]
-fn what_resists_stays_promised_and_holds_up_nothing_else() {
+fn an_entry_that_resists_stays_reserved_and_delays_nothing_else() {
     let node = Node::new();
     let off = Arc::new(AtomicBool::new(false));
     let is_off = off.clone();
@@ -141,7 +141,7 @@ fn what_resists_stays_promised_and_holds_up_nothing_else() {
 
     off.store(true, Ordering::Relaxed);
     node.wait_for_trash();
-    eventually("nothing is promised", || pool.status().trash == 0);
+    eventually("nothing is reserved", || pool.status().trash == 0);
     volumes.create(&create("d", size * 3)).unwrap();
 }
 

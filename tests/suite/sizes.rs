@@ -1,7 +1,7 @@
 //! `docs/semantics.md`, "Sizes", on btrfs with simple quota. XFS and ext4 are in `tests/quota`.
 
 mod new_pools;
-mod promises;
+mod reservations;
 
 use std::fs::File;
 use std::io::Write;

@@ -21,7 +21,7 @@ const MIB: i64 = 1 << 20;
 ///
 /// Proves: G3.
 #[tokio::test]
-async fn capacity_falls_by_exactly_what_is_promised() {
+async fn capacity_falls_by_exactly_the_reservations() {
     require!(mount_namespace);
     let (node, _server, mut clients) = serve(&["a"]).await;
     let empty = clients.capacity(&[]).await;
@@ -52,7 +52,7 @@ async fn capacity_falls_by_exactly_what_is_promised() {
     assert_eq!(
         clients.capacity(&[]).await,
         both,
-        "what is written was promised before"
+        "the written bytes were reserved before"
     );
     clients.delete(&first).await.unwrap();
     soon("the first is given back", async || {

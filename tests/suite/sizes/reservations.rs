@@ -247,7 +247,7 @@ fn keeps_reservations(filesystem: &'static str, accounts: bool, other_grows: boo
 ///
 /// Proves: G7.
 #[test]
-fn what_is_promised_is_there_where_use_is_counted() {
+fn reserved_space_is_available_where_use_is_counted() {
     require!(loop_devices);
     keeps_reservations("btrfs", true, true);
 }
@@ -256,7 +256,7 @@ fn what_is_promised_is_there_where_use_is_counted() {
 ///
 /// Proves: G7.
 #[test]
-fn what_is_promised_is_there_where_use_is_not_counted() {
+fn reserved_space_is_available_where_use_is_not_counted() {
     require!(loop_devices);
     keeps_reservations("ext4", false, false);
 }

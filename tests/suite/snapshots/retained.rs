@@ -52,7 +52,7 @@ fn rig_with_a_file() -> (Rig, Volume) {
 
 /// Proves: SN10.
 #[test]
-fn a_source_can_rewrite_all_it_holds_and_what_is_kept_of_it_is_promised() {
+fn a_source_can_rewrite_its_content_and_the_retained_charge_is_reserved() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let reserved = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
     let before = reserved(&rig);
@@ -136,7 +136,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
 
 /// Proves: SN10.
 #[test]
-fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
+fn the_size_of_a_copy_and_the_retained_charge_of_its_source_are_reserved() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
     let class = rootcellar::volume::Class::default();
     let free_space = || rig.driver().capacity(&class, &[]).unwrap().0;
@@ -163,7 +163,7 @@ fn the_size_of_a_copy_is_promised_and_what_its_source_stays_charged_for() {
     // When the source is deleted, the bytes that the restore retains count as used and are not
     // reserved any more.
     rig.delete(&source);
-    eventually("the source is promised nothing", || {
+    eventually("nothing is reserved for the source", || {
         free_space().abs_diff(before - mib(40)) <= LEEWAY
     });
 
@@ -199,7 +199,7 @@ fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
 
 /// Proves: SN10.
 #[test]
-fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_it() {
+fn the_retained_charge_of_a_deleted_volume_is_counted_until_its_last_copy_is_gone() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let dead = qgroup(&rig, "volumes", "source").id;
     let charged = |rig: &Rig| {
@@ -239,7 +239,7 @@ fn what_a_volume_that_is_gone_is_charged_for_is_kept_count_of_until_nobody_has_i
 
 /// Proves: SN10.
 #[test]
-fn what_copies_of_copies_keep_stays_raised_until_the_last_is_reclaimed() {
+fn the_limits_of_copies_of_copies_stay_raised_until_the_last_is_reclaimed() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let first = rig.snapshot("first", &source).unwrap();
     let restored = rig.restore("restored", SIZE, &first).unwrap();
@@ -319,7 +319,7 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
 
 /// Proves: SN10.
 #[test]
-fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_promised() {
+fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_reserved() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
     let snapshot = rig.snapshot("snap", &source).unwrap();
     rig.restore("restored", SIZE, &snapshot).unwrap();
