@@ -1,7 +1,6 @@
 //! Bind mounts of a volume's `data/` onto targets.
 
 mod error;
-mod fake;
 mod kernel;
 mod options;
 mod table;
@@ -13,7 +12,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::StatVfsMountFlags;
 
 pub use error::{Error, Result};
-pub use fake::FakeMounter;
 pub use kernel::{GuardedDir, KernelMounter, open_guarded};
 pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, Place};
@@ -22,12 +20,13 @@ pub use target::{Found, Target};
 /// A mount that is not attached yet.
 #[derive(Debug)]
 pub struct Prepared {
-    mount: OwnedFd,
+    /// The root of the mount.
+    pub mount: OwnedFd,
     /// The flags among [`MountOptions::visible`].
-    flags: StatVfsMountFlags,
+    pub flags: StatVfsMountFlags,
 }
 
-/// Mounts and unmounts: in the kernel, or in a fake.
+/// Mounts and unmounts.
 pub trait Mounter: Send + Sync + fmt::Debug {
     /// Makes a mount of a directory with all its options, and does not attach it. This waits for
     /// the disk; the target is only for messages.

@@ -135,7 +135,7 @@ fn unmount_below(path: &Path) -> bool {
     any
 }
 
-pub(super) fn flags_of(mount: BorrowedFd<'_>) -> Result<StatVfsMountFlags, Errno> {
+fn flags_of(mount: BorrowedFd<'_>) -> Result<StatVfsMountFlags, Errno> {
     Ok(rustix::fs::fstatvfs(mount)?.f_flag & MountOptions::visible())
 }
 

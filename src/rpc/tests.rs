@@ -4,8 +4,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::mount::FakeMounter;
-use crate::volume::{PATIENCE, Seams, Settings};
+use crate::volume::{PATIENCE, Settings};
 
 mod services;
 
@@ -45,12 +44,7 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         lock_wait: Duration::ZERO,
         patience: PATIENCE,
     };
-    let seams = Seams {
-        mounter: Arc::new(FakeMounter::default()),
-        ..Seams::default()
-    };
-    let volumes = Volumes::with_seams(settings, seams);
-    let volumes = Arc::new(volumes.unwrap());
+    let volumes = Arc::new(Volumes::new(settings).unwrap());
     if loaded {
         volumes.load().unwrap();
     }

@@ -15,7 +15,6 @@ use crate::csi::controller_client::ControllerClient;
 use crate::csi::group_controller_client::GroupControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
-use crate::mount::FakeMounter;
 use crate::os::{Observer, Os, Step};
 use crate::volume::Seams;
 
@@ -341,7 +340,6 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     let release = Release(Arc::clone(&disk));
     let seams = Seams {
         os: Os::observed(Arc::clone(&disk) as Arc<dyn Observer>),
-        mounter: Arc::new(FakeMounter::default()),
         ..Seams::default()
     };
     let volumes = Arc::new(Volumes::with_seams(settings, seams).unwrap());

@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use rustix::fs::StatVfsMountFlags;
 
 use rootcellar::error::{Code, Operation, Result};
-use rootcellar::mount::{Atime, FakeMounter, Mounter, Target};
+use rootcellar::mount::{Atime, Mounter, Target};
 use rootcellar::pool::Parameters;
 use rootcellar::quota::Enforcement;
 use rootcellar::types::{Bytes, ObjectId, VolumeId};
@@ -23,6 +23,7 @@ use rootcellar::volume::{Capability, Class, CreateRequest, PublishRequest, Volum
 use random::{Op, ops};
 use reference::Model;
 use support::memory::{MemoryNode, SIZE};
+use support::mounter::FakeMounter;
 use support::require;
 use support::{Fakes, Running, create, eventually, name, names};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::mount::{FakeMounter, Mounter, Target};
+use rootcellar::mount::{Mounter, Target};
 use rootcellar::os::Step;
 use rootcellar::pool::Unavailable;
 use rootcellar::types::{Bytes, ObjectId};
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use support::loops::run;
 use support::memory::MemoryNode;
+use support::mounter::FakeMounter;
 use support::{Fakes, Node, create, eventually, names, publish};
 use support::{assert_pool_error, require};
 

@@ -5,11 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::mount::{
-    FakeMounter, Found, MountOptions, MountTable, Mounter, Prepared, Result, Target,
-};
+use rootcellar::mount::{Found, MountOptions, MountTable, Mounter, Prepared, Result, Target};
 use rustix::fs::StatVfsMountFlags;
 
+use support::mounter::FakeMounter;
 use support::{Fakes, Node, Running, create, eventually, names, publish};
 
 /// A mounter whose disk hangs any caller, as often as the test sets `WillHang`.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::mount::FakeMounter;
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::NoQuota;
 use rootcellar::volume::{Seams, Volumes};
@@ -15,6 +14,7 @@ use rootcellar::volume::{Seams, Volumes};
 use super::fixture::{SIZE, StepFixture, Trouble};
 use super::{Call, ERRORS, is_a_good_pool, visible};
 use support::memory::MemoryNode;
+use support::mounter::FakeMounter;
 use support::{create, eventually};
 
 /// The size of the other data at first: large enough that the marker is rewritten when it is

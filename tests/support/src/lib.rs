@@ -27,6 +27,7 @@ pub mod machine;
 pub mod manual;
 pub mod memory;
 pub mod messages;
+pub mod mounter;
 pub mod page;
 pub mod picture;
 pub mod pod;
@@ -41,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rootcellar::mount::{FakeMounter, MountOptions, Mounter};
+use rootcellar::mount::{MountOptions, Mounter};
 use rootcellar::os::Os;
 use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
@@ -53,6 +54,7 @@ use rootcellar::volume::{
 
 use crate::disk::Disk;
 use crate::loops::LoopMount;
+use crate::mounter::FakeMounter;
 
 /// The name of the node in every test.
 pub const NODE: &str = "test-node";

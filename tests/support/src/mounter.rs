@@ -8,11 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
-use crate::os::{self, FileId};
-
-use super::{
-    Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Result, Target, kernel,
+use rootcellar::mount::{
+    Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Result, Target,
 };
+use rootcellar::os::{self, FileId};
 
 /// Mounts that stay until they are unmounted, for all drivers that share the fake.
 #[derive(Debug, Default)]
@@ -46,7 +45,7 @@ impl Mounter for FakeMounter {
         options: MountOptions,
     ) -> Result<Prepared> {
         let fail = |errno: Errno| target.error("prepare", errno);
-        let flags = options.expected(kernel::flags_of(source).map_err(fail)?);
+        let flags = options.expected(rustix::fs::fstatvfs(source).map_err(fail)?.f_flag);
         let mount = rustix::io::fcntl_dupfd_cloexec(source, 0).map_err(fail)?;
         Ok(Prepared { mount, flags })
     }
