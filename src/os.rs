@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx,
+    AtFlags, CWD, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx,
     StatxAttributes, StatxFlags,
 };
 use rustix::io::Errno;
 
 use crate::sys;
 
-pub use copy::{Inode, open_source_dir, open_source_file};
+pub use copy::{attribute, attributes, open_entry, open_source_dir, open_source_file};
 
 /// A system call that changes a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -267,10 +267,11 @@ impl Os {
         })
     }
 
-    /// Sets the permission bits.
+    /// Sets the permission bits, also through a descriptor that was opened with `O_PATH`.
     pub fn chmod(&self, file: impl AsFd, mode: u32) -> Outcome {
+        let mode = Mode::from_raw_mode(mode);
         self.on_file(Step::Chmod, file, |file| {
-            rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
+            rustix::fs::chmodat(CWD, own_link(file), mode, AtFlags::empty())
         })
     }
 
@@ -484,8 +485,7 @@ pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
 /// Opens a file or directory to change its flags. Another type is not opened, even if it replaces
 /// the entry meanwhile.
 pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option<OwnedFd>> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let place = open_beneath(dir, name.as_ref(), flags)?;
+    let place = open_entry(dir, name)?;
     if !matches!(
         status(&place)?.file_type,
         FileType::RegularFile | FileType::Directory

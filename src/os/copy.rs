@@ -2,11 +2,11 @@
 //! and attributes of the target.
 
 use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, CWD, FileType, IFlags, Mode, OFlags, Statx, Timespec, Timestamps, XattrFlags,
+    AtFlags, FileType, IFlags, Mode, OFlags, Statx, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -16,72 +16,27 @@ use super::{Os, Outcome, Step, open_beneath, own_link};
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
 const MAX_ATTRIBUTE: usize = 64 * 1024;
 
-/// An inode whose attributes are read or set.
-#[derive(Debug)]
-pub struct Inode {
-    fd: OwnedFd,
-    /// Whether it was opened with `O_PATH`. Then only the link to it in /proc gives access to its
-    /// extended attributes and mode.
-    is_place: bool,
+/// Opens an entry of any type with `O_PATH`. Only the link to it in /proc gives access to its extended
+/// attributes and mode.
+pub fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open_beneath(dir, name.as_ref(), flags)
 }
 
-impl Inode {
-    /// An open file or directory.
-    pub fn open(fd: OwnedFd) -> Self {
-        Self {
-            fd,
-            is_place: false,
-        }
-    }
-
-    /// Opens an entry of any type with `O_PATH`.
-    pub fn place(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Self> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self {
-            fd: open_beneath(dir, name.as_ref(), flags)?,
-            is_place: true,
-        })
-    }
-
-    /// The names of its extended attributes, each with a NUL at its end; empty if the filesystem has
-    /// no extended attributes.
-    pub fn attributes(&self) -> Outcome<Vec<u8>> {
-        let names = read_growing(|buffer| {
-            let spare = spare_capacity(buffer);
-            if self.is_place {
-                rustix::fs::listxattr(own_link(self), spare)
-            } else {
-                rustix::fs::flistxattr(self, spare)
-            }
-        });
-        match names {
-            Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
-            names => names,
-        }
-    }
-
-    /// The value of an extended attribute.
-    pub fn attribute(&self, name: &CStr) -> Outcome<Vec<u8>> {
-        read_growing(|buffer| {
-            let spare = spare_capacity(buffer);
-            if self.is_place {
-                rustix::fs::getxattr(own_link(self), name, spare)
-            } else {
-                rustix::fs::fgetxattr(self, name, spare)
-            }
-        })
-    }
-
-    /// The target of a symbolic link.
-    pub fn link_target(&self) -> Outcome<std::ffi::CString> {
-        rustix::fs::readlinkat(self, "", Vec::new())
+/// The names of an inode's extended attributes, each with a NUL at its end; empty if the filesystem has
+/// no extended attributes.
+pub fn attributes(file: impl AsFd) -> Outcome<Vec<u8>> {
+    let link = own_link(file);
+    match read_growing(|buffer| rustix::fs::listxattr(&link, spare_capacity(buffer))) {
+        Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
+        names => names,
     }
 }
 
-impl AsFd for Inode {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
+/// The value of an extended attribute.
+pub fn attribute(file: impl AsFd, name: &CStr) -> Outcome<Vec<u8>> {
+    let link = own_link(file);
+    read_growing(|buffer| rustix::fs::getxattr(&link, name, spare_capacity(buffer)))
 }
 
 /// Reads into a small buffer, or into one of the maximum size.
@@ -185,31 +140,15 @@ impl Os {
         })
     }
 
-    /// Sets the permission bits of an inode.
-    pub fn set_mode(&self, inode: &Inode, mode: u32) -> Outcome {
-        if !inode.is_place {
-            return self.chmod(inode, mode);
-        }
-        let mode = Mode::from_raw_mode(mode);
-        self.on_file(Step::Chmod, inode, |_| {
-            rustix::fs::chmodat(CWD, own_link(inode), mode, AtFlags::empty())
-        })
-    }
-
     /// Sets an extended attribute.
-    pub fn set_attribute(&self, inode: &Inode, name: &CStr, value: &[u8]) -> Outcome {
-        let flags = XattrFlags::empty();
-        self.on_file(Step::SetAttribute, inode, |_| {
-            if inode.is_place {
-                rustix::fs::setxattr(own_link(inode), name, value, flags)
-            } else {
-                rustix::fs::fsetxattr(inode, name, value, flags)
-            }
+    pub fn set_attribute(&self, file: impl AsFd, name: &CStr, value: &[u8]) -> Outcome {
+        self.on_file(Step::SetAttribute, file, |file| {
+            rustix::fs::setxattr(own_link(file), name, value, XattrFlags::empty())
         })
     }
 
     /// Sets the access and modification times of an inode to those of another.
-    pub fn set_times(&self, inode: &Inode, of: &Statx) -> Outcome {
+    pub fn set_times(&self, file: impl AsFd, of: &Statx) -> Outcome {
         let timespec = |time: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: time.tv_sec,
             tv_nsec: time.tv_nsec.into(),
@@ -218,12 +157,8 @@ impl Os {
             last_access: timespec(of.stx_atime),
             last_modification: timespec(of.stx_mtime),
         };
-        self.on_file(Step::SetTimes, inode, |_| {
-            if inode.is_place {
-                rustix::fs::utimensat(inode, "", &times, AtFlags::EMPTY_PATH)
-            } else {
-                rustix::fs::futimens(inode, &times)
-            }
+        self.on_file(Step::SetTimes, file, |file| {
+            rustix::fs::utimensat(file, "", &times, AtFlags::EMPTY_PATH)
         })
     }
 

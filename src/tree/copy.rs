@@ -20,7 +20,7 @@ use rustix::fs::{FileType, IFlags, Statx};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Inode, Os};
+use crate::os::{self, Os};
 
 use super::entries::{Entry, next_entries};
 use super::threads::Threads;
@@ -99,13 +99,13 @@ impl Copying<'_> {
 /// An inode that is copied.
 #[derive(Debug)]
 pub(super) struct Source {
-    pub(super) inode: Inode,
+    pub(super) inode: OwnedFd,
     /// Its status before its content was read.
     pub(super) status: Statx,
 }
 
 impl Source {
-    pub(super) fn new(inode: Inode) -> Result<Self, Errno> {
+    pub(super) fn new(inode: OwnedFd) -> Result<Self, Errno> {
         let status = os::statx(&inode)?;
         Ok(Self { inode, status })
     }
@@ -123,7 +123,7 @@ impl Source {
 #[derive(Debug)]
 struct Dir<'a> {
     source: Source,
-    target: Inode,
+    target: OwnedFd,
     name: &'a OsStr,
     parent: Option<&'a Dir<'a>>,
     level: usize,
@@ -136,8 +136,8 @@ impl Dir<'_> {
         let source = os::open_source_dir(source, ".").context(OPEN)?;
         let target = os::open_dir(target, ".").context("open the copy's directory")?;
         Ok(Self {
-            source: Source::new(Inode::open(source)).context(OPEN)?,
-            target: Inode::open(target),
+            source: Source::new(source).context(OPEN)?,
+            target,
             name: OsStr::new(""),
             parent: None,
             level: 0,
@@ -184,7 +184,7 @@ impl<'a> Work<'a> {
     }
 
     /// Gives a copy the attributes of its source and these flags, and adds its bytes.
-    fn give(&self, source: &Source, target: &Inode, flags: IFlags) -> Result<(), Fault> {
+    fn give(&self, source: &Source, target: &OwnedFd, flags: IFlags) -> Result<(), Fault> {
         let given = attributes::give(self.copying.os, source, target)?;
         let lost = given.lost + attributes::protect(self.copying.os, target, flags)?;
         let mut copied = self.copied();
@@ -298,7 +298,7 @@ impl<'a> Work<'a> {
         if level > MAX_LEVELS {
             return Err(Reason::TooDeep);
         }
-        let source = Source::new(Inode::open(opened)).context("read a directory's status")?;
+        let source = Source::new(opened).context("read a directory's status")?;
         let os = self.copying.os;
         match os.mkdir(&dir.target, name, 0o700) {
             Err(Errno::EXIST) => return Ok(None),
@@ -307,7 +307,7 @@ impl<'a> Work<'a> {
         let target = os::open_dir(&dir.target, name).context("open a copied directory")?;
         Ok(Some(Dir {
             source,
-            target: Inode::open(target),
+            target,
             name,
             parent: Some(dir),
             level,

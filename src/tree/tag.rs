@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Inode, Os};
+use crate::os::{self, Os};
 use crate::quota::Quota;
 
 use super::copy::inode::make_node;
@@ -136,7 +136,7 @@ impl Tagging<'_> {
                 self.renew(scratch, dir, name, linked)?;
             }
             let dir = os::open_source_dir(dir, ".").context(OPEN)?;
-            let times = self.os.set_times(&Inode::open(dir), &before);
+            let times = self.os.set_times(&dir, &before);
             times.context("set the times of a directory")
         })
     }
@@ -150,7 +150,7 @@ impl Tagging<'_> {
         linked: &mut Linked,
     ) -> Result<(), Fault> {
         const LINK: &str = "link a node";
-        let source = Inode::place(dir, name).and_then(Source::new);
+        let source = os::open_entry(dir, name).and_then(Source::new);
         let source = source.context(STATUS)?;
         let inode = source.status.stx_ino;
         let retained = linked.get(&inode);

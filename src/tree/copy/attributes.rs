@@ -1,13 +1,13 @@
 //! Copies the attributes of an inode: owner, mode, times, extended attributes and flags.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, IFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Inode, Os};
+use crate::os::{self, Os};
 
 use super::{Source, occupied};
 
@@ -22,7 +22,7 @@ pub(in crate::tree) struct Given {
 
 /// Gives a copy that has its content all attributes of its source, except the flags, which would
 /// prevent other changes. Most attributes are correct already, and those are not set again.
-pub(in crate::tree) fn give(os: &Os, source: &Source, target: &Inode) -> Result<Given, Fault> {
+pub(in crate::tree) fn give(os: &Os, source: &Source, target: &OwnedFd) -> Result<Given, Fault> {
     const STATUS: &str = "read the status of a copy";
     let wanted = &source.status;
     let before = os::statx(target).context(STATUS)?;
@@ -33,9 +33,9 @@ pub(in crate::tree) fn give(os: &Os, source: &Source, target: &Inode) -> Result<
     // After the owner, because chown(2) clears set-user-ID.
     if before.stx_mode != wanted.stx_mode && source.kind() != FileType::Symlink {
         let mode = u32::from(wanted.stx_mode) & 0o7777;
-        os.set_mode(target, mode).context("change a mode")?;
+        os.chmod(target, mode).context("change a mode")?;
     }
-    let names = source.inode.attributes();
+    let names = os::attributes(&source.inode);
     let names = names.context("list the attributes of an entry")?;
     let mut given = Given {
         occupied: occupied(&before),
@@ -51,13 +51,13 @@ pub(in crate::tree) fn give(os: &Os, source: &Source, target: &Inode) -> Result<
 }
 
 /// Copies the extended attributes, among them ACLs and capabilities; the number of those lost.
-fn give_extended(os: &Os, source: &Inode, names: &[u8], target: &Inode) -> Result<u64, Fault> {
+fn give_extended(os: &Os, source: &OwnedFd, names: &[u8], target: &OwnedFd) -> Result<u64, Fault> {
     let mut lost = 0;
     for name in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else {
             continue;
         };
-        let value = match source.attribute(name) {
+        let value = match os::attribute(source, name) {
             Err(Errno::NODATA) => continue,
             value => value.context("read an attribute of an entry")?,
         };

@@ -1,13 +1,12 @@
 //! Copies the content of a file.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::fault::InContext;
-use crate::os::Inode;
 use crate::sys;
 
 use super::fault::{Reason, stopped};
@@ -25,7 +24,7 @@ const PIECE: u64 = 16 << 20;
 
 impl Copying<'_> {
     /// Refuses a file whose writers would have to wait for too long.
-    pub(super) fn check_stall(&self, source: &Inode, size: u64) -> Result<(), Reason> {
+    pub(super) fn check_stall(&self, source: &OwnedFd, size: u64) -> Result<(), Reason> {
         let Some(max) = self.max_stall else {
             return Ok(());
         };
@@ -40,7 +39,12 @@ impl Copying<'_> {
     }
 
     /// Copies the content of a file of this size into an empty one.
-    pub(super) fn transfer(&self, source: &Inode, target: &Inode, size: u64) -> Result<(), Reason> {
+    pub(super) fn transfer(
+        &self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        size: u64,
+    ) -> Result<(), Reason> {
         match self.transfer {
             _ if size == 0 => Ok(()),
             Transfer::Copy => self.copy_data(source, target, size),
@@ -55,7 +59,7 @@ impl Copying<'_> {
 
     /// Copies the data and leaves the holes, up to this size. A process that appends to the file
     /// cannot keep the copy from ending.
-    fn copy_data(&self, source: &Inode, target: &Inode, size: u64) -> Result<(), Reason> {
+    fn copy_data(&self, source: &OwnedFd, target: &OwnedFd, size: u64) -> Result<(), Reason> {
         let mut at = 0;
         while at < size {
             let data = match seek(source, SeekFrom::Data(at)) {
@@ -87,8 +91,8 @@ impl Copying<'_> {
     /// Copies a range of bytes; false if the file ended before.
     fn copy_range(
         &self,
-        source: &Inode,
-        target: &Inode,
+        source: &OwnedFd,
+        target: &OwnedFd,
         (mut at, end): (u64, u64),
     ) -> Result<bool, Reason> {
         while at < end {

@@ -1,13 +1,13 @@
 //! Copies files, links and special files.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Inode, Os};
+use crate::os::{self, Os};
 
 use super::fault::Reason;
 use super::links::Key;
@@ -29,9 +29,8 @@ impl Work<'_> {
                 Err(Errno::ACCESS) => os::open_protected(dir, name),
                 opened => opened.map(Some),
             }
-            .map(|opened| opened.map(Inode::open))
         } else {
-            Inode::place(dir, name).map(Some)
+            os::open_entry(dir, name).map(Some)
         };
         let found = inode.and_then(|inode| {
             let source = inode.map(Source::new).transpose()?;
@@ -109,14 +108,14 @@ impl Work<'_> {
         dir: &Dir<'_>,
         name: &OsStr,
         source: &Source,
-    ) -> Result<Option<Inode>, Reason> {
+    ) -> Result<Option<OwnedFd>, Reason> {
         let Source { inode, status } = source;
         self.copying.check_stall(inode, status.stx_size)?;
         // No other process can reach the copy yet, and a correct mode is not set again.
         let mode = u32::from(status.stx_mode) & 0o777;
         let target = match self.copying.os.create_as(&dir.target, name, mode) {
             Err(Errno::EXIST) => return Ok(None),
-            created => Inode::open(created.context("make a file")?),
+            created => created.context("make a file")?,
         };
         self.copying.transfer(inode, &target, status.stx_size)?;
         Ok(Some(target))
@@ -130,10 +129,10 @@ pub(in crate::tree) fn make_node(
     dir: impl AsFd,
     name: &OsStr,
     source: &Source,
-) -> Result<Option<Inode>, Fault> {
+) -> Result<Option<OwnedFd>, Fault> {
     let Source { inode, status } = source;
     let made = if source.kind() == FileType::Symlink {
-        let target = inode.link_target().context("read a link")?;
+        let target = rustix::fs::readlinkat(inode, "", Vec::new()).context("read a link")?;
         os.symlink(&target, &dir, name)
     } else {
         let device = (status.stx_rdev_major, status.stx_rdev_minor);
@@ -143,6 +142,6 @@ pub(in crate::tree) fn make_node(
         Err(Errno::EXIST) => return Ok(None),
         made => made.context("make an entry")?,
     }
-    let made = Inode::place(dir, name).context("open a new entry")?;
+    let made = os::open_entry(dir, name).context("open a new entry")?;
     Ok(Some(made))
 }

@@ -234,8 +234,8 @@ fn a_file_that_grows_is_copied_as_far_as_it_was() {
     file.write_all_at(&[1; 4096], 0).unwrap();
     let (os, count) = (Os::default(), Count::default());
     let source = os::open_source_file(place.guarded(), "source/log");
-    let source = Inode::open(source.unwrap());
-    let target = Inode::open(os.create(place.guarded(), "copy").unwrap());
+    let source = source.unwrap();
+    let target = os.create(place.guarded(), "copy").unwrap();
     file.write_all_at(&[2; 4096], 4096).unwrap();
     copying(&os, Transfer::Copy, &count)
         .transfer(&source, &target, 4096)
@@ -243,7 +243,7 @@ fn a_file_that_grows_is_copied_as_far_as_it_was() {
     assert_eq!(fs::read(place.path("copy")).unwrap(), [1; 4096]);
     // And one that shrinks ends where it does.
     file.set_len(100).unwrap();
-    let target = Inode::open(os.create(place.guarded(), "shorter").unwrap());
+    let target = os.create(place.guarded(), "shorter").unwrap();
     copying(&os, Transfer::Copy, &count)
         .transfer(&source, &target, 4096)
         .unwrap();
