@@ -2,7 +2,7 @@
 //!
 //! A pool is open or unavailable. While it is open, [`disk::Disk`] has its descriptors. A pool that
 //! becomes unavailable closes them all, and is inspected again every few seconds. [`Pool`] only
-//! coordinates: [`state`] guards the state in memory, and every other module owns one concern.
+//! coordinates: [`state`] is the state in memory, and every other module owns one concern.
 
 mod adopt;
 pub(crate) mod capacity;
@@ -67,7 +67,7 @@ pub(crate) use work::{CALLS_AT_ONCE, Work};
 
 use copies::Copies;
 use disk::Disk;
-use state::PoolState;
+use state::State;
 use trash::Trash;
 use work::Works;
 
@@ -98,7 +98,7 @@ pub type Learn<'a> = &'a dyn Fn(Site<'_>) -> std::io::Result<()>;
 pub struct Pool {
     options: PoolOptions,
     context: Context,
-    state: PoolState,
+    state: Mutex<State>,
     /// Locked while the disk is opened or inspected, which may never end on a disk that hangs.
     inspecting: Mutex<()>,
     trash: Trash,
@@ -128,7 +128,7 @@ impl Pool {
         Ok(Self {
             options,
             context,
-            state: PoolState::new(id),
+            state: Mutex::new(State::new(id)),
             inspecting: Mutex::new(()),
             trash: Trash::default(),
             limiting: Mutex::new(()),
@@ -150,7 +150,7 @@ impl Pool {
 
     /// Its identity; `None` if it was never seen.
     pub fn id(&self) -> Option<PoolId> {
-        self.state.id()
+        self.state().id
     }
 
     /// Starts reclaiming the trash in the background.
@@ -168,8 +168,13 @@ impl Pool {
         self.copies.stop();
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn disk(&self) -> Result<Arc<Disk>> {
-        self.state.disk().map_err(|reason| self.unavailable(reason))
+        let disk = self.state().disk.clone();
+        disk.map_err(|reason| self.unavailable(reason))
     }
 
     fn limiting(&self) -> MutexGuard<'_, ()> {
@@ -177,7 +182,7 @@ impl Pool {
     }
 
     fn is_unavailable(&self) -> bool {
-        self.state.why_unavailable().is_some()
+        self.state().disk.is_err()
     }
 
     /// The error of a pool that cannot be used.
@@ -191,7 +196,7 @@ impl Pool {
 
     /// The reason why the pool cannot be used, if it cannot.
     pub fn why_unavailable(&self) -> Option<Unavailable> {
-        self.state.why_unavailable()
+        self.state().why_unavailable()
     }
 
     /// Classifies a fault. A full disk and a shortage of the driver's own are answers; any other
@@ -223,7 +228,14 @@ impl Pool {
     /// The knowledge about an id, and the reason why the pool cannot be used, if it cannot; both of
     /// one moment.
     pub(crate) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
-        self.state.find::<R>(id)
+        let state = self.state();
+        let index = &state.index;
+        let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
+            (Some(entry), _) => Lookup::Entry(Arc::clone(entry)),
+            (None, Some(quarantined)) => Lookup::Quarantined(quarantined.clone()),
+            (None, None) => Lookup::Nothing,
+        };
+        (known, state.why_unavailable())
     }
 
     /// At most `count` entries that match, with ids after the given one, in order.
@@ -233,7 +245,10 @@ impl Pool {
         count: usize,
         matches: impl Fn(&R) -> bool,
     ) -> Vec<Arc<Entry<R>>> {
-        self.state.after(id, count, matches)
+        let state = self.state();
+        let entries = state.index.after::<R>(id);
+        let matching = entries.filter(|entry| matches(&entry.record));
+        matching.take(count).cloned().collect()
     }
 
     /// The type of the filesystem the pool is on.

@@ -17,7 +17,6 @@ use crate::types::Bytes;
 use super::disk::Disk;
 use super::index::{Index, Resource};
 use super::record::Record;
-use super::state::Refused;
 use super::{Entry, Pool, Unavailable, VolumeRecord, Work};
 
 pub(crate) use free_space::{FreeSpace, Others, Policy, Space};
@@ -39,7 +38,7 @@ pub(super) struct Reservations {
     /// The number of grants and openings: nothing was added to the pool while it is the same.
     grants: u64,
     /// The bytes that others used on the filesystem when the pool was empty last.
-    other: Bytes,
+    pub(super) other: Bytes,
     recent: Option<Recent>,
 }
 
@@ -112,10 +111,6 @@ impl Reservations {
         self.other = other;
         self.recent = None;
         self.grants = self.grants.wrapping_add(1);
-    }
-
-    pub(super) fn set_other(&mut self, other: Bytes) {
-        self.other = other;
     }
 
     pub(super) fn recent_free_space(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
@@ -204,7 +199,7 @@ pub struct Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let size = self.size.load(Ordering::Relaxed);
-        self.work.pool().state.release(size);
+        self.work.pool().state().reservations.release(size);
     }
 }
 
@@ -252,11 +247,16 @@ impl Pool {
     pub(super) fn free_space(&self) -> Option<FreeSpace> {
         let disk = self.disk().ok()?;
         let policy = self.policy(&disk);
-        if let Some(recent) = self.state.recent_free_space(&policy) {
-            return Some(recent);
+        let state = self.state();
+        let recent = state.reservations.recent_free_space(&state.index, &policy);
+        drop(state);
+        if recent.is_some() {
+            return recent;
         }
         let measurement = self.measure(&disk).ok()?;
-        Some(self.state.free_space(&policy, &measurement))
+        let state = &mut *self.state();
+        let free = &mut state.reservations;
+        Some(free.measured(&state.index, &policy, &measurement))
     }
 
     fn policy(&self, disk: &Disk) -> Policy {
@@ -269,7 +269,8 @@ impl Pool {
     fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
         let at = Instant::now();
         let mut charged = if disk.accounts() {
-            self.state.charged()
+            let state = self.state();
+            state.index.volumes().filter_map(Charged::of).collect()
         } else {
             Vec::new()
         };
@@ -335,15 +336,17 @@ impl Pool {
         let disk = self.disk()?;
         let policy = self.policy(&disk);
         let grant = |measurement: &Measurement| {
-            let granted = self.state.grant(&policy, size, measurement, admit);
-            granted.map_err(|refused| match refused {
-                Refused::Unavailable(reason) => self.unavailable(reason),
-                Refused::Error(error) => error,
-                Refused::NoSpace { available } => Error::NoSpace {
-                    pool: self.options.name.clone(),
-                    size,
-                    available,
-                },
+            let state = &mut *self.state();
+            if let Some(reason) = state.why_unavailable() {
+                return Err(self.unavailable(reason));
+            }
+            admit(&state.index)?;
+            let reservations = &mut state.reservations;
+            let granted = reservations.grant(&state.index, &policy, size, measurement);
+            granted.map_err(|available| Error::NoSpace {
+                pool: self.options.name.clone(),
+                size,
+                available,
             })
         };
         let space = disk.space().map_err(|fault| self.classify(fault))?;
@@ -367,12 +370,13 @@ impl Pool {
     ///
     /// Returns whether the pool is empty.
     pub(super) fn measure_if_empty(&self, disk: &Arc<Disk>, idle: bool) -> bool {
-        let Some(before) = self.state.empty() else {
+        let before = self.state().empty();
+        let Some(before) = before else {
             return false;
         };
         let outcome = disk.used(idle).map_err(Unavailable::from).and_then(|used| {
             // A volume that was made meanwhile may be part of the measurement, even if it was deleted.
-            if self.state.empty() != Some(before) {
+            if self.state().empty() != Some(before) {
                 return Ok(before.other);
             }
             let other = if idle { used } else { used.min(before.other) };
@@ -383,7 +387,7 @@ impl Pool {
             Ok(other)
         });
         match outcome {
-            Ok(other) => self.state.set_other(disk, other),
+            Ok(other) => self.state().set_other(disk, other),
             Err(unavailable) => self.mark_unavailable(&unavailable),
         }
         true

@@ -106,7 +106,7 @@ impl Pool {
         let directory = &job.entry.directory;
         job.disk.amend(directory, record)?;
         let (directory, record) = (directory.clone(), record.clone());
-        self.state.insert(Entry { record, directory });
+        self.state().index.insert(Entry { record, directory });
         Ok(())
     }
 

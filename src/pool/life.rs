@@ -1,6 +1,7 @@
 //! Opening a pool when its disk is present, and closing it when the disk fails or changes.
 
-use std::sync::{PoisonError, TryLockError};
+use std::mem;
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::Instant;
 
 use crate::types::Bytes;
@@ -8,15 +9,7 @@ use crate::types::Bytes;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::index::Index;
-use super::state::Closing;
 use super::{Learn, Pool, Unavailable};
-
-/// An opened disk and its records.
-struct Opened {
-    disk: Disk,
-    index: Index,
-    other: Bytes,
-}
 
 impl Pool {
     /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
@@ -30,19 +23,11 @@ impl Pool {
     }
 
     fn open_inspecting(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
-        match self.try_open(deadline, learn) {
-            Ok(opened) => {
-                self.serve(opened);
-                Ok(())
-            }
-            Err(unavailable) => {
-                self.mark_unavailable(&unavailable);
-                Err(unavailable)
-            }
-        }
+        let opened = self.try_open(deadline, learn);
+        opened.inspect_err(|unavailable| self.mark_unavailable(unavailable))
     }
 
-    fn try_open(&self, deadline: Instant, learn: Learn<'_>) -> Result<Opened, Unavailable> {
+    fn try_open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
         let disk = Disk::open(&self.options, &self.context, deadline)?;
         if self.why_unavailable() != Some(Unavailable::Opening) {
             disk.try_writing()?;
@@ -54,11 +39,12 @@ impl Pool {
             what: "find the published volumes".into(),
             error: error.to_string(),
         })?;
-        Ok(Opened { disk, index, other })
+        self.serve(disk, index, other);
+        Ok(())
     }
 
-    fn serve(&self, opened: Opened) {
-        let Opened { disk, index, other } = opened;
+    /// Serves the pool from a disk. `other` are the bytes that others used when it was empty last.
+    fn serve(&self, disk: Disk, index: Index, other: Bytes) {
         tracing::info!(
             pool = %self.options.name,
             path = %self.options.path.display(),
@@ -78,7 +64,13 @@ impl Pool {
             );
         }
         self.warn_if_unenforced(&disk);
-        self.state.open(disk, index, other);
+        let mut state = self.state();
+        state.id = Some(disk.id);
+        state.index = index;
+        state.reservations.opened(other);
+        let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
+        drop(state);
+        drop(before);
         self.trash.notify();
     }
 
@@ -123,7 +115,10 @@ impl Pool {
         // Opening the pool reports an error of the memory.
         if self.context.memory.is_retired(id).unwrap_or(false) {
             tracing::warn!(pool = %self.options.name, %id, "declared lost for good; forgotten");
-            self.state.forget();
+            let mut state = self.state();
+            state.id = None;
+            state.index = Index::default();
+            state.reservations.other = Bytes::ZERO;
         }
     }
 
@@ -131,14 +126,19 @@ impl Pool {
     /// says nothing about an open disk, which stays open.
     pub(crate) fn mark_unavailable(&self, unavailable: &Unavailable) {
         let pool = &self.options.name;
-        match self.state.close(unavailable) {
-            Closing::StaysOpen => {
-                tracing::warn!(%pool, reason = %unavailable, "not inspected");
-                return;
-            }
-            Closing::Closed => tracing::error!(%pool, reason = %unavailable, "pool is unavailable"),
-            Closing::AsBefore => {}
+        let mut state = self.state();
+        if matches!(unavailable, Unavailable::Shortage(_)) && state.disk.is_ok() {
+            drop(state);
+            tracing::warn!(%pool, reason = %unavailable, "not inspected");
+            return;
         }
+        let before = mem::replace(&mut state.disk, Err(unavailable.clone()));
+        drop(state);
+        if before.as_ref().err() != Some(unavailable) {
+            tracing::error!(%pool, reason = %unavailable, "pool is unavailable");
+        }
+        // Closing the last descriptor may take long, so nobody waits for the state meanwhile.
+        drop(before);
         self.context.claims.release(&self.options.name);
     }
 }

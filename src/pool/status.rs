@@ -73,26 +73,26 @@ impl Pool {
     }
 
     fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
-        let overview = self.state.overview();
+        let (silence, state) = (self.silence(), self.state());
+        let (disk, index) = (state.disk.as_ref().ok(), &state.index);
+        let enforcement = disk.map_or(Enforcement::None, |disk| disk.quota.enforcement());
         PoolStatus {
             name: self.options.name.clone(),
             path: self.options.path.clone(),
-            id: overview.id,
-            unavailable: overview.unavailable,
-            silence: self.silence(),
-            filesystem: overview
-                .filesystem
-                .map_or_else(String::new, |it| it.to_string()),
-            enforcement: overview.enforcement,
+            id: state.id,
+            unavailable: state.why_unavailable(),
+            silence,
+            filesystem: disk.map_or_else(String::new, |disk| disk.filesystem.to_string()),
+            enforcement,
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
             available: free.map_or(Bytes::ZERO, FreeSpace::available),
-            reserved: overview.reserved,
-            volumes: overview.volumes,
-            snapshots: overview.snapshots,
-            not_enforced: overview.not_enforced,
+            reserved: Bytes(index.reserved()),
+            volumes: index.volumes().len(),
+            snapshots: index.snapshots().len(),
+            not_enforced: index.not_enforced(enforcement),
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
-            quarantined: overview.quarantined,
-            trash: overview.trash,
+            quarantined: index.quarantined().len(),
+            trash: index.trash().len(),
             resisting: self.trash.resisting(),
             copies: self.copies.running(),
             copied_entries: self.copies.entries(),

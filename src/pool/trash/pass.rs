@@ -176,7 +176,7 @@ impl Pass<'_> {
         name: &OsStr,
         step: fn(&mut Self, &OsStr) -> Result<bool, Fault>,
     ) -> bool {
-        if self.pool().trash.is_stopped() || !self.pool().state.serves(self.disk) {
+        if self.pool().trash.is_stopped() || !self.pool().state().serves(self.disk) {
             return false;
         }
         self.work.advance();
@@ -185,7 +185,7 @@ impl Pass<'_> {
                 self.left.resisting.remove(name);
                 self.left.interrupted.remove(name);
                 let pool = self.pool();
-                pool.state.remove_from_trash(name);
+                pool.state().index.remove_from_trash(name);
                 tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
                 self.reclaimed += 1;
             }
@@ -242,7 +242,8 @@ impl Pass<'_> {
     /// index, a reference stays.
     fn candidates(&mut self) -> Vec<OsString> {
         let pool = self.work.pool();
-        let Some(references) = pool.state.references_since(self.left.all_referenced) else {
+        let references = pool.state().references_since(self.left.all_referenced);
+        let Some(references) = references else {
             return Vec::new();
         };
         let emptied = self.left.emptied.iter();
@@ -333,7 +334,7 @@ impl Pass<'_> {
         let (pool, disk) = (self.work.pool(), self.disk);
         let os = &pool.context.os;
         if !entry.retains.is_empty() {
-            pool.state.remove_from_trash(name);
+            pool.state().index.remove_from_trash(name);
             for retained in &entry.retains {
                 let lowered = pool.refresh_limit(disk, retained.volume);
                 lowered.context("lower a volume's limit")?;
