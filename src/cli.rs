@@ -74,7 +74,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("rootcellar: {}", error.chain());
+            eprintln!("rootcellar: {error}");
             ExitCode::from(exit_code(&error))
         }
     }

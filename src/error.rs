@@ -4,13 +4,11 @@
 //! to call. `docs/semantics.md` has the table, and [`Error::code`] is its only implementation.
 //! The match is exhaustive, so a new variant does not compile without a code.
 
-use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
-use crate::filesystem::Filesystem;
 use crate::mount;
 use crate::pool::{self, Unavailable};
-use crate::types::{Invalid, PoolId, PoolName};
+use crate::types::{Invalid, PoolId};
 
 /// The result of a domain function.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -59,131 +57,54 @@ pub enum Code {
 
 /// A failure. The message names the object, the numbers and the way out.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages show the meaning of the fields")]
 pub enum Error {
     /// A request or setting that is malformed, unknown or unsupported.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// A pool failed.
+    /// A pool failed, in a call about this object.
     #[error("{}", in_context(.error, *.object))]
-    Pool {
-        /// The failure.
-        error: pool::Error,
-        /// The object of the call.
-        object: Object,
-    },
+    Pool { error: pool::Error, object: Object },
     /// A capacity range that no volume can satisfy, or one below the source's size.
     #[error("{0}")]
     OutOfRange(String),
     /// An object that does not match the request has the name or target.
     #[error("{what} exists already and differs: {difference}")]
-    Incompatible {
-        /// The volume or target.
-        what: String,
-        /// The first difference found.
-        difference: String,
-    },
+    Incompatible { what: String, difference: String },
     /// No object has the id, or it is not an id of this driver.
     #[error("{what} {id:?} does not exist")]
-    NotFound {
-        /// The kind of object.
-        what: &'static str,
-        /// The id as it was received.
-        id: String,
-    },
-    /// The volume is not published at the path of the request.
+    NotFound { what: &'static str, id: String },
     #[error("volume {id} is not published at {path:?}")]
-    NotPublishedThere {
-        /// The volume.
-        id: String,
-        /// The path.
-        path: PathBuf,
-    },
-    /// The id names a pool that is not configured on this node.
+    NotPublishedThere { id: String, path: PathBuf },
     #[error("pool {pool} is not on this node now; mount it, or `rootcellar pool retire {pool}`")]
-    PoolNotHere {
-        /// The pool in the id.
-        pool: PoolId,
-    },
-    /// The source of a copy is in a pool that is not configured on this node.
+    PoolNotHere { pool: PoolId },
     #[error(
         "{id} is in pool {pool}, which is not on this node; a copy is made on the node of its \
          source, so the pod must be steered there"
     )]
-    SourceElsewhere {
-        /// The id of the source.
-        id: String,
-        /// The pool in the id.
-        pool: PoolId,
-    },
-    /// `volume enforce` works on the volume, or was interrupted.
-    #[error(
-        "the size of volume {id} is not enforced throughout yet, and renames in it would fail; run \
-         `rootcellar volume enforce {id}` to its end"
-    )]
-    HalfEnforced {
-        /// The volume.
-        id: String,
-    },
-    /// The requested topology does not include this node.
-    #[error("this node is {here}, which the requested topology excludes")]
-    TopologyExcludesNode {
-        /// This node's segment, `key=value`.
-        here: String,
-    },
-    /// The class names a pool that this node does not have.
+    SourceElsewhere { id: String, pool: PoolId },
+    /// Another node may serve the request: the topology excludes this one, or no pool here fits the class.
     #[error("{0}")]
-    PoolAbsent(String),
-    /// The pool cannot enforce sizes, and the class requires it.
-    #[error("pool {pool} cannot enforce sizes, and the class has enforcement=required")]
-    CannotEnforce {
-        /// The pool.
-        pool: PoolName,
-    },
-    /// The class requires another filesystem than the pool's.
-    #[error("pool {pool} is on {has}, and the class asks for fs_type {wants:?}")]
-    OtherFilesystem {
-        /// The pool.
-        pool: PoolName,
-        /// The pool's filesystem.
-        has: Filesystem,
-        /// The type in the request.
-        wants: String,
-    },
-    /// The volume is published.
-    #[error("volume {id} is published at {target:?}; unpublish it first")]
-    Published {
-        /// The volume.
-        id: String,
-        /// One of its targets.
-        target: PathBuf,
-    },
-    /// The target was unpublished while the volume was being published there.
+    Unsuitable(String),
+    /// Somebody must act first: the volume is published, or its enforcement is unfinished.
+    #[error("{0}")]
+    Precondition(String),
     #[error("{target:?} was unpublished before the volume was mounted there; publish it again")]
-    Unpublished {
-        /// The target.
-        target: PathBuf,
-    },
+    Unpublished { target: PathBuf },
     /// Another call works on the same name, id or target.
     #[error("{0} is being worked on; try again")]
     Busy(String),
-    /// A page token that this driver did not issue.
     #[error("starting_token {0:?} is not one of ours; list again from the beginning")]
     BadToken(String),
-    /// The driver is starting.
     #[error("the driver is loading its records; try again")]
     Loading,
-    /// Another server serves every pool.
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
     /// A step on a mount, or on a file of the driver outside every pool, failed.
-    #[error("cannot {what} {path:?}")]
+    #[error("cannot {what} {path:?}: {source}")]
     Io {
-        /// The step, as in "read".
         what: &'static str,
-        /// The path.
         path: PathBuf,
-        /// The error of the system.
-        #[source]
         source: std::io::Error,
     },
     /// A defect of the driver.
@@ -284,40 +205,18 @@ impl Error {
                 CreateSnapshot | Delete => Code::FailedPrecondition,
                 _ => Code::NotFound,
             },
-            Self::TopologyExcludesNode { .. } if operation == CreateSnapshot => {
-                Code::FailedPrecondition
-            }
-            Self::TopologyExcludesNode { .. }
-            | Self::PoolAbsent(_)
-            | Self::CannotEnforce { .. }
-            | Self::OtherFilesystem { .. } => match operation {
+            Self::Unsuitable(_) => match operation {
                 // The one code that gives the pod back to the scheduler.
                 CreateVolume => Code::ResourceExhausted,
+                CreateSnapshot => Code::FailedPrecondition,
                 _ => Code::Unavailable,
             },
             // Not final to the kubelet, which keeps calling and cleans up.
             Self::Loading | Self::Io { .. } => Code::Unavailable,
-            Self::Published { .. } | Self::HalfEnforced { .. } | Self::AllLocked => {
-                Code::FailedPrecondition
-            }
+            Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,
         }
-    }
-
-    /// The message with every source behind it.
-    pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !text.contains(&cause_text) {
-                text.push_str(": ");
-                text.push_str(&cause_text);
-            }
-            source = cause.source();
-        }
-        text
     }
 }
 
@@ -348,8 +247,7 @@ fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code 
         | pool::Error::Retry { .. }
         | pool::Error::Stopped(_)
         | pool::Error::Io { .. } => Code::Unavailable,
-        pool::Error::CannotCopy(_)
-        | pool::Error::NotEnforceable(_)
+        pool::Error::Precondition(_)
         | pool::Error::Quarantined { .. }
         | pool::Error::NotGone { .. }
         | pool::Error::Refused { .. }

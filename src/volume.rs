@@ -372,9 +372,11 @@ impl Volumes {
 
     /// Refuses a requested topology that excludes this node.
     fn check_topology(&self, excludes_node: bool) -> Result<()> {
-        let here = self.settings.topology.clone();
         if excludes_node {
-            return Err(Error::TopologyExcludesNode { here });
+            let here = &self.settings.topology;
+            return Err(Error::Unsuitable(format!(
+                "this node is {here}, which the requested topology excludes"
+            )));
         }
         Ok(())
     }

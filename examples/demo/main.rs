@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         return ExitCode::from(USAGE);
     };
     run(binary.into()).unwrap_or_else(|error| {
-        eprintln!("demo: {}", error.chain());
+        eprintln!("demo: {error}");
         ExitCode::FAILURE
     })
 }

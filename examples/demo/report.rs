@@ -40,7 +40,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new("demo", "a system that lets it", error.chain())
+        Self::new("demo", "a system that lets it", error.to_string())
     }
 }
 

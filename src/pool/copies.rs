@@ -255,7 +255,7 @@ impl Pool {
         let refused = |step: Fault| match step.errno {
             Errno::TXTBSY | Errno::OPNOTSUPP => {
                 let source = job.origin.source();
-                Error::CannotCopy(format!(
+                Error::Precondition(format!(
                     "{source} cannot be copied: {step}: is a file of it in use for swap?"
                 ))
             }
@@ -372,7 +372,7 @@ impl Pool {
             _ => None,
         };
         let Some(step) = step.filter(|step| !is_of_the_tree(*step)) else {
-            return Error::CannotCopy(format!("{source} cannot be copied: {fault}"));
+            return Error::Precondition(format!("{source} cannot be copied: {fault}"));
         };
         let fault = step;
         if fault.errno == Errno::CANCELED {

@@ -152,7 +152,7 @@ impl Pool {
     fn check_enforceable(&self, disk: &Disk, record: &VolumeRecord) -> Result<()> {
         let (pool, id) = (self.name(), record.id);
         if record.size_bytes == Bytes::ZERO {
-            return Err(Error::NotEnforceable(format!(
+            return Err(Error::Precondition(format!(
                 "volume {id} has no size that could be enforced"
             )));
         }
@@ -168,7 +168,7 @@ impl Pool {
                 Ok(None) | Err(_) => "`rootcellar check` says why".to_owned(),
             },
         };
-        Err(Error::NotEnforceable(format!(
+        Err(Error::Precondition(format!(
             "pool {pool} cannot enforce the size of volume {id}: {problem}"
         )))
     }
@@ -185,7 +185,7 @@ impl Pool {
             unseen,
         } = weighed.map_err(|fault| self.classify_enforcing(job, fault))?;
         if let Some(errno) = unseen {
-            return Err(Error::NotEnforceable(format!(
+            return Err(Error::Precondition(format!(
                 "a part of volume {} cannot be read: {errno}",
                 record.id
             )));
@@ -209,7 +209,7 @@ impl Pool {
             (Errno::CANCELED, Some(unavailable)) => self.unavailable(unavailable),
             (Errno::CANCELED, None) => Error::Stopped(format!("enforcing the size of volume {id}")),
             _ if is_of_the_tree(fault) => {
-                Error::NotEnforceable(format!("the size of volume {id} is not enforced: {fault}"))
+                Error::Precondition(format!("the size of volume {id} is not enforced: {fault}"))
             }
             _ => self.classify(fault),
         }
@@ -295,14 +295,14 @@ fn refuse_if_larger(
 ) -> Result<()> {
     let (id, size) = (record.id, record.size_bytes);
     if bytes > size.0 {
-        return Err(Error::NotEnforceable(format!(
+        return Err(Error::Precondition(format!(
             "volume {id} uses {}, which is more than its size, {size}; delete files or expand its \
              claim, then repeat this",
             Bytes(bytes)
         )));
     }
     match inode_limit {
-        Some(limit) if inodes > limit => Err(Error::NotEnforceable(format!(
+        Some(limit) if inodes > limit => Err(Error::Precondition(format!(
             "volume {id} has {inodes} files and directories, and its size, {size}, allows {limit}; \
              delete files or expand its claim, then repeat this"
         ))),

@@ -15,125 +15,66 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages show the meaning of the fields")]
 pub enum Error {
     /// A parameter or option that is malformed, unknown or unsupported.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The pool cannot be used now.
     #[error("pool {pool} is unavailable: {reason}")]
-    Unavailable {
-        /// The pool.
-        pool: PoolName,
-        /// The reason.
-        reason: Unavailable,
-    },
-    /// The change is visible, and may be lost at a power-off.
+    Unavailable { pool: PoolName, reason: Unavailable },
     #[error(
         "pool {pool} is unavailable: {reason}; the last change is visible, and may be lost at a power-off"
     )]
-    CommittedUnsynced {
-        /// The pool.
-        pool: PoolName,
-        /// The reason.
-        reason: Unavailable,
-    },
-    /// The pool's disk has as many calls in flight as are allowed.
+    CommittedUnsynced { pool: PoolName, reason: Unavailable },
     #[error(
         "pool {pool} has {calls} calls at work on its disk, which is the most at once; try again, \
          and examine the disk if it does not answer"
     )]
-    Crowded {
-        /// The pool.
-        pool: PoolName,
-        /// The calls in flight.
-        calls: usize,
-    },
-    /// The pool has less free space than the size.
+    Crowded { pool: PoolName, calls: usize },
     #[error(
         "pool {pool} has free space for {available}, not for {size}; free space, delete volumes, or \
          change the pool's overcommit or reserve"
     )]
     NoSpace {
-        /// The pool.
         pool: PoolName,
-        /// The size asked for.
         size: Bytes,
         /// The largest size that the pool would accept.
         available: Bytes,
     },
     /// The pool's disk is full, although the pool had free space.
     #[error("pool {pool} is full: cannot {what}; free space on its disk")]
-    DiskFull {
-        /// The pool.
-        pool: PoolName,
-        /// The step that failed.
-        what: &'static str,
-    },
+    DiskFull { pool: PoolName, what: &'static str },
     /// A step failed for a reason other than the disk.
     #[error("pool {pool}: {fault}; try again")]
-    Retry {
-        /// The pool.
-        pool: PoolName,
-        /// The step.
-        fault: Fault,
-    },
+    Retry { pool: PoolName, fault: Fault },
     /// Another call works on the same object.
     #[error("{0} is being worked on; try again")]
     Busy(String),
-    /// The driver is stopping, which ends long work.
     #[error("{0} was stopped because the driver stops; repeat the request to start again")]
     Stopped(String),
     /// The size is too small.
     #[error("{0}")]
     OutOfRange(String),
-    /// The source cannot be copied as it is.
+    /// The source cannot be copied, or the size not be enforced, as the volume and its pool are now.
     #[error("{0}")]
-    CannotCopy(String),
-    /// The size of a volume cannot be enforced as the volume and its pool are now.
-    #[error("{0}")]
-    NotEnforceable(String),
+    Precondition(String),
     /// The record or directory cannot be trusted and is left alone.
     #[error("quarantined, not touched: {path:?}: {reason}")]
-    Quarantined {
-        /// The directory, below the pool's path.
-        path: PathBuf,
-        /// The damage.
-        reason: String,
-    },
+    Quarantined { path: PathBuf, reason: String },
     /// A pool cannot be made or opened at this path.
     #[error("{path:?} cannot be a pool: {reason}")]
-    Refused {
-        /// The path.
-        path: PathBuf,
-        /// The reason, and the way out.
-        reason: Unavailable,
-    },
-    /// The pool at this path cannot be taken over.
+    Refused { path: PathBuf, reason: Unavailable },
     #[error("the pool at {path:?} cannot be adopted: {reason}")]
-    NotAdopted {
-        /// The path.
-        path: PathBuf,
-        /// The reason, and the way out.
-        reason: Unavailable,
-    },
-    /// The pool is to be declared lost, but exists.
+    NotAdopted { path: PathBuf, reason: Unavailable },
     #[error(
         "pool {pool} is not lost: it is at {path:?}; delete its volumes, or take its disk away first"
     )]
-    NotGone {
-        /// The pool.
-        pool: PoolId,
-        /// Its path.
-        path: PathBuf,
-    },
+    NotGone { pool: PoolId, path: PathBuf },
     /// A file of the state directory, or a pool's path, could not be read or written.
     #[error("cannot {what} {path:?}: {source}")]
     Io {
-        /// The step that failed.
         what: &'static str,
-        /// The path.
         path: PathBuf,
-        /// The system's answer.
         source: std::io::Error,
     },
 }

@@ -149,7 +149,7 @@ fn validate(
             };
             (Some(confirmed), String::new())
         }
-        Err(error) if is_unsupported(&error) => (None, error.chain()),
+        Err(error) if is_unsupported(&error) => (None, error.to_string()),
         Err(error) => return Err(error),
     };
     Ok(csi::ValidateVolumeCapabilitiesResponse { confirmed, message })
@@ -167,11 +167,7 @@ fn supports(edge: &Edge, request: &csi::ValidateVolumeCapabilitiesRequest) -> Re
 fn is_unsupported(error: &Error) -> bool {
     matches!(
         error,
-        Error::Invalid { .. }
-            | Error::Incompatible { .. }
-            | Error::PoolAbsent(_)
-            | Error::CannotEnforce { .. }
-            | Error::OtherFilesystem { .. }
+        Error::Invalid(_) | Error::Incompatible { .. } | Error::Unsuitable(_)
     )
 }
 

@@ -18,7 +18,7 @@ pub(super) fn status(error: &Error, operation: Operation) -> Result<(), Status> 
 
 /// The message of an error, for the status and the log.
 pub(super) fn message(error: &Error) -> String {
-    let mut text = error.chain();
+    let mut text = error.to_string();
     if text.len() > MAX_MESSAGE_BYTES {
         text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));
         text.push('…');

@@ -201,7 +201,7 @@ mod tests {
             ("file/csi.sock", "directory"),
         ] {
             let error = Endpoint::bind(&dir.path().join(path)).await.unwrap_err();
-            let text = error.chain();
+            let text = error.to_string();
             assert!(text.contains(about), "{path}: {text}");
         }
     }

@@ -102,11 +102,11 @@ impl Volumes {
     fn choose_pool(&self, class: &Class) -> Result<&Arc<Pool>> {
         let named = |name: &str| self.pools.iter().find(|pool| pool.name().as_str() == name);
         match (&class.pool, self.pools.as_slice()) {
-            (_, []) => Err(Error::PoolAbsent(
+            (_, []) => Err(Error::Unsuitable(
                 "this node has no pool; give it one by --pool".into(),
             )),
             (Some(name), _) => named(name.as_str()).ok_or_else(|| {
-                Error::PoolAbsent(format!(
+                Error::Unsuitable(format!(
                     "this node has no pool {name}; it has {}",
                     self.names()
                 ))
@@ -147,7 +147,7 @@ impl Volumes {
             .map_err(|excluded| differs(excluded.to_string()))?;
         check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
             match error {
-                Error::Invalid { .. } | Error::OtherFilesystem { .. } => differs(error.chain()),
+                Error::Invalid(_) | Error::Unsuitable(_) => differs(error.to_string()),
                 other => other,
             }
         })
@@ -194,8 +194,10 @@ fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
 fn check_enforcement(pool: &Pool, enforcement: Enforcement, class: &Class) -> Result<()> {
     let required = class.enforcement == EnforcementPolicy::Required;
     if required && enforcement == Enforcement::None {
-        let pool = pool.name().clone();
-        return Err(Error::CannotEnforce { pool });
+        let pool = pool.name();
+        return Err(Error::Unsuitable(format!(
+            "pool {pool} cannot enforce sizes, and the class has enforcement=required"
+        )));
     }
     Ok(())
 }
@@ -221,8 +223,10 @@ fn check_filesystem(
     for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
         let has = pool.filesystem().map_err(failed)?;
         if *wants != has.to_string() {
-            let (pool, wants) = (pool.name().clone(), wants.clone());
-            return Err(Error::OtherFilesystem { pool, has, wants });
+            let pool = pool.name();
+            return Err(Error::Unsuitable(format!(
+                "pool {pool} is on {has}, and the class asks for fs_type {wants:?}"
+            )));
         }
     }
     Ok(())

@@ -29,8 +29,10 @@ impl Volumes {
         let publishing = self.in_flight.begin_publishing(target.path())?;
         let (pool, entry) = self.volume(id)?;
         if entry.record.enforcing {
-            let id = request.id.clone();
-            return Err(Error::HalfEnforced { id });
+            return Err(Error::Precondition(format!(
+                "the size of volume {id} is not enforced throughout yet, and renames in it would \
+                 fail; run `rootcellar volume enforce {id}` to its end"
+            )));
         }
         check_publishable(&entry, pool.filesystem()?, request)?;
         let mode = request.capability.access_mode;
@@ -203,10 +205,11 @@ pub(super) fn refuse_published(
 ) -> Result<()> {
     match targets.into_iter().next() {
         None => Ok(()),
-        Some((target, _)) => Err(Error::Published {
-            id: entry.record.id.to_string(),
-            target,
-        }),
+        Some((target, _)) => Err(Error::Precondition(format!(
+            "volume {} is published at {:?}; unpublish it first",
+            entry.record.id,
+            target.to_string_lossy()
+        ))),
     }
 }
 

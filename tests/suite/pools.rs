@@ -331,7 +331,7 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
                 Code::FailedPrecondition,
                 "{case}: {error}"
             );
-            let message = error.chain();
+            let message = error.to_string();
             assert!(message.contains(reason), "{case}: {message}");
             assert!(message.contains(dir.to_str().unwrap()), "{case}: {message}");
         }
@@ -515,7 +515,7 @@ fn a_damaged_memory_is_an_error() {
     fs::write(node.path("state/pools.json"), "{").unwrap();
     let error = Volumes::new(node.settings(&[node.pool_option()]))
         .unwrap_err()
-        .chain();
+        .to_string();
     assert!(error.contains("pools.json"), "{error}");
 }
 

@@ -124,7 +124,7 @@ pub fn write(path: &Path, byte: u8, length: u64) -> std::io::Result<()> {
 }
 
 pub fn assert_code(error: &Error, operation: Operation, code: Code) {
-    assert_eq!(error.code(operation), code, "{}", error.chain());
+    assert_eq!(error.code(operation), code, "{error}");
 }
 
 pub const fn mib(count: u64) -> u64 {

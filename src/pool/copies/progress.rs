@@ -222,7 +222,7 @@ impl<'a> Progress<'a> {
         let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         let covered = if bytes > self.most {
             let of = self.begun.of;
-            Err(Error::CannotCopy(format!(
+            Err(Error::Precondition(format!(
                 "the copy found more bytes in {of} than its size allows, because its files are moved \
                  meanwhile; stop the program that moves them"
             )))

@@ -389,7 +389,7 @@ proptest! {
         for error in [created.err(), published.err()].into_iter().flatten() {
             let code = error.code(Operation::CreateVolume);
             prop_assert!(matches!(code, Invalid | Range), "{error}");
-            prop_assert!(!error.chain().is_empty());
+            prop_assert!(!error.to_string().is_empty());
         }
     }
 }

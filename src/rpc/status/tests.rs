@@ -74,16 +74,11 @@ table! {
                                                              => [Absent,  Absent,  Precon,  Absent,  Absent,  Absent];
     Error::SourceElsewhere { .. }, Error::SourceElsewhere { id: text(), pool: id() }
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
-    pool_error!(PoolError::CannotCopy(_)), existing(PoolError::CannotCopy(text()))
-                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    pool_error!(PoolError::NotEnforceable(_)), existing(PoolError::NotEnforceable(text()))
-                                                             => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Error::HalfEnforced { .. }, Error::HalfEnforced { id: text() }
+    pool_error!(PoolError::Precondition(_)), existing(PoolError::Precondition(text()))
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(text()))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::TopologyExcludesNode { .. }, excluded()           => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
-    Error::PoolAbsent(_), Error::PoolAbsent(text())          => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::Unsuitable(_), Error::Unsuitable(text())          => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
     pool_error!(new PoolError::Unavailable { reason: Unavailable::Opening | Unavailable::Locked, .. }),
     Error::of_new(unavailable(Unavailable::Opening))            => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(new PoolError::Unavailable { .. }), Error::of_new(unavailable(Unavailable::Absent))
@@ -101,10 +96,7 @@ table! {
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     pool_error!(PoolError::Retry { .. }), Error::of_new(PoolError::Retry { pool: pool(), fault: fault() })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::CannotEnforce { .. }, Error::CannotEnforce { pool: pool() }
-                                                             => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::OtherFilesystem { .. }, other_filesystem()        => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::Published { .. }, Error::Published { id: text(), target: path() }
+    Error::Precondition(_), Error::Precondition(text())
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Error::Busy(_), Error::Busy(text())                      => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     pool_error!(PoolError::Busy(_)), existing(PoolError::Busy(text()))
@@ -187,25 +179,11 @@ fn not_published() -> Error {
     }
 }
 
-fn excluded() -> Error {
-    Error::TopologyExcludesNode {
-        here: "key=value".into(),
-    }
-}
-
 fn no_space() -> PoolError {
     PoolError::NoSpace {
         pool: pool(),
         size: Bytes(2),
         available: Bytes(1),
-    }
-}
-
-fn other_filesystem() -> Error {
-    Error::OtherFilesystem {
-        pool: pool(),
-        has: crate::filesystem::Filesystem::Ext4,
-        wants: "xfs".into(),
     }
 }
 
@@ -233,7 +211,7 @@ fn a_status_has_a_message_and_no_details() {
         let Err(status) = status(&error, Operation::Volume) else {
             panic!("{variant} is no failure of a call about a volume")
         };
-        assert_eq!(status.message(), error.chain(), "{variant}");
+        assert_eq!(status.message(), error.to_string(), "{variant}");
         assert!(!status.message().is_empty(), "{variant}");
         assert!(status.details().is_empty(), "{variant}");
     }
@@ -241,7 +219,7 @@ fn a_status_has_a_message_and_no_details() {
 
 /// Proves: E1.
 #[test]
-fn a_message_holds_the_chain_of_sources() {
+fn a_message_holds_its_source() {
     let error = Error::from(cannot_unmount());
     let message = status(&error, Operation::Volume)
         .unwrap_err()

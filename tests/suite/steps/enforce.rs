@@ -50,7 +50,7 @@ fn enforcing_can_be_repeated_whichever_step_failed() {
             let target = fixture.node.target("pvc");
             match fixture.driver().publish(&publish(&id, &target)) {
                 Ok(()) => fixture.driver().unpublish(&id, &target).unwrap(),
-                Err(error) => assert!(matches!(error, Error::HalfEnforced { .. }), "{error}"),
+                Err(error) => assert!(matches!(error, Error::Precondition(_)), "{error}"),
             }
             fixture.driver().enforce(&id).unwrap();
             assert_limits(&fixture, &quota);

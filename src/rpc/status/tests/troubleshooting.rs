@@ -174,9 +174,9 @@ fn the_troubleshooting_page_quotes_messages_as_they_are() {
     let source = source(&root.join("src"));
     let (key, value) = ("x".to_owned(), "y".to_owned());
     // A field and its problem are two literals.
-    let in_two_parts = [Class::parse([(&key, &value)]).unwrap_err().chain()];
+    let in_two_parts = [Class::parse([(&key, &value)]).unwrap_err().to_string()];
     let reasons: Vec<String> = reasons().iter().map(ToString::to_string).collect();
-    let samples = samples().into_iter().map(|(_, error)| error.chain());
+    let samples = samples().into_iter().map(|(_, error)| error.to_string());
     let twin = QuotaConflict::Twin(1).to_string();
     let errors: Vec<String> = samples.chain(reasons.clone()).chain([twin]).collect();
 
