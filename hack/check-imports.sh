@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 picture() { # FILE PREFIX
-    sed -n "s|^$2||; /^cli, server, http /,/^os, sys, types /p" "$1"
+    sed -n "s|^$2||; /^cli, server, http /,/^os, sys, sync, types /p" "$1"
 }
 if [ "$(picture src/lib.rs '//! ')" != "$(picture docs/architecture.md '')" ]; then
     echo "check-imports: docs/architecture.md has another picture than src/lib.rs" >&2

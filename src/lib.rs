@@ -11,7 +11,7 @@
 //! pool                           one pool: records, free space, limits, copies, trash
 //! tree, mount, quota             trees of pods, bind mounts, limits of the kernel
 //! filesystem, fault              facts about filesystems; a step that failed
-//! os, sys, types                 system calls; names, ids and sizes
+//! os, sys, sync, types           system calls; locks; names, ids and sizes
 //! ```
 //!
 //! Everything below `rpc` is synchronous. `docs/architecture.md` has the invariants.
@@ -32,6 +32,7 @@ pub mod pool;
 pub mod quota;
 pub mod rpc;
 pub mod server;
+mod sync;
 pub mod sys;
 pub mod tree;
 pub mod types;

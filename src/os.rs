@@ -260,6 +260,14 @@ impl Os {
         })
     }
 
+    /// As [`Os::unlink`], for an entry that may be absent.
+    pub fn unlink_any(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
+        match self.unlink(dir, name) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
         self.on_entry(Step::Rmdir, (dir, name), |dir, name| {

@@ -33,13 +33,14 @@ mod work;
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use crate::fault::Fault;
 use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::quota::{Enforcement, Quotas};
+use crate::sync::lock;
 use crate::types::{NodeName, PoolId, PoolName};
 
 pub use adopt::{Adopted, adopt, retire};
@@ -169,16 +170,12 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn disk(&self) -> Result<Arc<Disk>> {
         let disk = self.state().disk.clone();
         disk.map_err(|reason| self.unavailable(reason))
-    }
-
-    fn limiting(&self) -> MutexGuard<'_, ()> {
-        self.limiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_unavailable(&self) -> bool {

@@ -2,8 +2,9 @@
 //! is served at one path.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use crate::sync::lock;
 use crate::types::{PoolId, PoolName};
 
 use super::Unavailable;
@@ -27,7 +28,7 @@ impl Claims {
         device: (u32, u32),
         name: &PoolName,
     ) -> Result<(), Unavailable> {
-        let mut maps = self.lock();
+        let mut maps = lock(&self.maps);
         match maps
             .filesystems
             .entry(device)
@@ -42,7 +43,7 @@ impl Claims {
 
     /// Claims an identity. A copy of a disk has the identity of the original.
     pub(crate) fn id(&self, id: PoolId, name: &PoolName) -> Result<(), Unavailable> {
-        let mut maps = self.lock();
+        let mut maps = lock(&self.maps);
         match maps.ids.entry(id).or_insert_with(|| name.clone()) {
             holder if holder == name => Ok(()),
             holder => Err(Unavailable::Twin {
@@ -54,12 +55,8 @@ impl Claims {
 
     /// Releases all claims of a pool.
     pub(crate) fn release(&self, name: &PoolName) {
-        let mut maps = self.lock();
+        let mut maps = lock(&self.maps);
         maps.filesystems.retain(|_, holder| holder != name);
         maps.ids.retain(|_, holder| holder != name);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Maps> {
-        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

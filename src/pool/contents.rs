@@ -10,6 +10,7 @@ use crate::fault::{Fault, InContext};
 use crate::os::{self, FileId};
 use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
+use crate::sync::lock;
 use crate::types::Bytes;
 
 use super::disk::{self, Disk};
@@ -67,7 +68,7 @@ impl Pool {
         entry: &Entry,
         record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let _limiting = self.limiting();
+        let _limiting = lock(&self.limiting);
         let amended = self
             .set_limit(disk, &record)
             .context("raise a volume's limit")

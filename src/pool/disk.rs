@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use rustix::fs::StatVfs;
@@ -17,6 +17,7 @@ use crate::filesystem::{self, Filesystem};
 use crate::mount::{self, GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
 use crate::quota::{Enforcement, Quota};
+use crate::sync::lock;
 use crate::tree;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
@@ -47,29 +48,14 @@ pub(crate) struct Disk {
     root: GuardedDir,
     meta: OwnedFd,
     staging: OwnedFd,
-    homes: RecordDirs,
+    pub(crate) homes: RecordDirs,
     _lock: OwnedFd,
-    seen: Seen,
+    /// The identity of the directory at the path, and of its mount, when the disk was opened.
+    seen: (FileId, u64),
     /// Whether files can share blocks, after the first trial.
     shares_blocks: OnceLock<bool>,
     /// The number of blocks of the filesystem, and its least total so far in bytes.
     total: Mutex<(u64, u64)>,
-}
-
-/// The identity of the directory at the path when the disk was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    id: FileId,
-    mount_id: u64,
-}
-
-impl From<Status> for Seen {
-    fn from(status: Status) -> Self {
-        Self {
-            id: status.id,
-            mount_id: status.mount_id,
-        }
-    }
 }
 
 /// The place of an open pool.
@@ -115,7 +101,7 @@ impl Disk {
     ) -> Result<Self, Unavailable> {
         let (at, place, filesystem) = inspect_path(options, context)?;
         context.claims.filesystem(place.device, &options.name)?;
-        let seen = Seen::from(os::status(&at).context("inspect the pool's directory")?);
+        let seen = os::status(&at).context("inspect the pool's directory")?;
         let root = mount::open_guarded(&at).context("clone the pool's mount")?;
         drop(at);
         let marker = find_marker(options, context, &root)?;
@@ -134,7 +120,7 @@ impl Disk {
             root,
             meta,
             _lock: lock,
-            seen,
+            seen: (seen.id, seen.mount_id),
             shares_blocks: OnceLock::new(),
             total: Mutex::default(),
         };
@@ -174,7 +160,7 @@ impl Disk {
     /// The pool's directory by its path, for mounts, if the path still shows this disk.
     pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Unavailable> {
         let (at, status) = open_mounted(&options.path, options.require_mount)?;
-        if Seen::from(status) != self.seen {
+        if (status.id, status.mount_id) != self.seen {
             return Err(Unavailable::Changed);
         }
         Ok(at)
@@ -198,10 +184,6 @@ impl Disk {
         Unenforced::find(&*self.quota, self.filesystem, root, (path, &self.place))
     }
 
-    pub(crate) fn homes(&self) -> &RecordDirs {
-        &self.homes
-    }
-
     pub(crate) fn trash(&self) -> &OwnedFd {
         &self.homes.trash
     }
@@ -216,7 +198,7 @@ impl Disk {
     pub(crate) fn space(&self) -> Result<Space, Fault> {
         let vfs = self.statvfs()?;
         let (blocks, mut space) = (vfs.f_blocks, Space::from(vfs));
-        let mut least = self.total.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut least = lock(&self.total);
         let grown = space.total.saturating_sub(least.1);
         if least.0 == blocks && grown < space.total / MUCH_GROWN {
             space.total = space.total.min(least.1);
@@ -240,10 +222,7 @@ impl Disk {
         if !left.is_empty() {
             tracing::info!(entries = left.len(), "cleared staging");
         }
-        self.context
-            .os
-            .syncfs(&self.root)
-            .context_sync("sync the disk")
+        self.sync()
     }
 
     /// Writes a file durably and removes it. A disk that fails all writes can still be read, and a sync
@@ -253,10 +232,8 @@ impl Disk {
         let os = &self.context.os;
         let name = Uuid::new_v4().simple().to_string();
         let written = record::write_new(os, &self.staging, &name, &self.marker()?);
-        let removed = match os.unlink(&self.staging, &name) {
-            Err(Errno::NOENT) => Ok(()),
-            removed => removed.context("remove the file that tried the disk"),
-        };
+        let removed = os.unlink_any(&self.staging, &name);
+        let removed = removed.context("remove the file that tried the disk");
         let mut faults = [written.err(), removed.err()].into_iter().flatten();
         match faults.find(|fault| !fault.is_full()) {
             Some(fault) => Err(fault.into()),
@@ -349,9 +326,8 @@ impl Disk {
                 .context("rename a record")
         });
         if let Err(fault) = replaced {
-            match os.unlink(&self.staging, &name) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => tracing::warn!(%errno, "left in staging"),
+            if let Err(errno) = os.unlink_any(&self.staging, &name) {
+                tracing::warn!(%errno, "left in staging");
             }
             return Err(fault);
         }
@@ -444,10 +420,7 @@ impl Disk {
     /// the space that was freed a moment ago.
     pub(crate) fn used(&self, idle: bool) -> Result<Bytes, Fault> {
         if !idle {
-            self.context
-                .os
-                .syncfs(&self.root)
-                .context_sync("sync the disk")?;
+            self.sync()?;
         }
         Ok(Bytes(self.space()?.used))
     }

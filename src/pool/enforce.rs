@@ -56,7 +56,7 @@ impl Pool {
         let record = &entry.record;
         self.check_enforceable(&disk, record)?;
         let path = [&entry.directory, layout::DATA].join("/");
-        let data = os::open_dir(&disk.homes().volumes, path).context("open a volume's data");
+        let data = os::open_dir(&disk.homes.volumes, path).context("open a volume's data");
         let job = Job {
             work,
             disk: &disk,
@@ -219,13 +219,13 @@ impl Pool {
     fn tag(&self, job: &Job<'_>, id: u32) -> Result<(), Fault> {
         let os = &self.context.os;
         let dir = volume_dir(job)?;
-        remove_scratch(os, &dir)?;
+        tree::remove(os, dir.as_fd(), SCRATCH)?;
         os.mkdir(&dir, SCRATCH, 0o700).context("make a directory")?;
         let scratch = os::open_dir(&dir, SCRATCH).context("open a directory")?;
         let set = job.disk.quota.set_tag(os, scratch.as_fd(), Some(id), true);
         set.context("tag a directory")?;
         self.tag_all(job, Some((id, &scratch)))?;
-        remove_scratch(os, &dir)?;
+        tree::remove(os, dir.as_fd(), SCRATCH)?;
         job.disk.sync()
     }
 
@@ -237,7 +237,7 @@ impl Pool {
             return;
         };
         let restored = volume_dir(job)
-            .and_then(|dir| remove_scratch(&self.context.os, &dir))
+            .and_then(|dir| tree::remove(&self.context.os, dir.as_fd(), SCRATCH))
             .and_then(|()| self.tag_all(job, None))
             .and_then(|()| job.disk.sync())
             .and_then(|()| {
@@ -283,7 +283,7 @@ impl Pool {
 }
 
 fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
-    let dir = os::open_dir(&job.disk.homes().volumes, &job.entry.directory);
+    let dir = os::open_dir(&job.disk.homes.volumes, &job.entry.directory);
     dir.context("open a volume's directory")
 }
 
@@ -307,15 +307,5 @@ fn refuse_if_larger(
              delete files or expand its claim, then repeat this"
         ))),
         _ => Ok(()),
-    }
-}
-
-fn remove_scratch(os: &os::Os, dir: &OwnedFd) -> Result<(), Fault> {
-    match tree::remove(os, dir.as_fd(), SCRATCH) {
-        Err(Fault {
-            errno: Errno::NOENT,
-            ..
-        }) => Ok(()),
-        removed => removed,
     }
 }

@@ -1,9 +1,10 @@
 //! Opening a pool when its disk is present, and closing it when the disk fails or changes.
 
 use std::mem;
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, TryLockError};
 use std::time::Instant;
 
+use crate::sync::lock;
 use crate::types::Bytes;
 
 use super::disk::Disk;
@@ -15,10 +16,7 @@ impl Pool {
     /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
     /// once `learn` knows which volumes are published.
     pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
-        let _inspecting = self
-            .inspecting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _inspecting = lock(&self.inspecting);
         self.open_inspecting(deadline, learn)
     }
 
@@ -32,7 +30,7 @@ impl Pool {
         if self.why_unavailable() != Some(Unavailable::Opening) {
             disk.try_writing()?;
         }
-        let mut index = Index::load(disk.homes(), disk.id, &*disk.quota)?;
+        let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
         let other = disk.other()?;
         self.reconcile(&disk, &mut index)?;
         learn(disk.site()).map_err(|error| Unavailable::Io {

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::quota::{Charge, Quota};
+use crate::sync::lock;
 use crate::types::{Bytes, VolumeId};
 
 use super::disk::Disk;
@@ -98,7 +99,7 @@ impl Pool {
         ledger: &Ledger,
         entry: &Entry<R>,
     ) -> Result<bool, Fault> {
-        match examine(disk.homes(), &*disk.quota, entry, ledger)? {
+        match examine(&disk.homes, &*disk.quota, entry, ledger)? {
             Finding::AsRecorded => {}
             Finding::Differs { id, limit, has } => {
                 let less = Bytes(limit.0.saturating_sub(entry.record.inherited()).max(1));
@@ -130,7 +131,7 @@ impl Pool {
 
     /// Sets the limit of a volume anew, if the volume exists.
     pub(crate) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
-        let _limiting = self.limiting();
+        let _limiting = lock(&self.limiting);
         let entry = self.state().index.get::<VolumeRecord>(volume).cloned();
         entry.map_or(Ok(()), |entry| self.set_limit(disk, &entry.record))
     }

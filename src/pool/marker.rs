@@ -79,14 +79,7 @@ pub(crate) fn init(
     node: &NodeName,
 ) -> Result<NewPool, Unavailable> {
     check_empty(root)?;
-    match tree::remove(os, root.as_fd(), layout::META_BUILDING) {
-        Ok(())
-        | Err(Fault {
-            errno: Errno::NOENT,
-            ..
-        }) => {}
-        Err(fault) => return Err(fault.into()),
-    }
+    tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
     let filesystem = Filesystem::of(root).context("read the filesystem's type")?;
     let quota = quotas.enable_for_new_pool(filesystem, root.as_fd());
     let id = PoolId::random();

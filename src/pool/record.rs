@@ -376,10 +376,8 @@ pub(crate) fn write(
     record: &impl Serialize,
 ) -> Result<(), Fault> {
     let temporary = format!("{name}.tmp");
-    match os.unlink(&dir, &temporary) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(Fault::new("remove an old temporary record", errno)),
-    }
+    os.unlink_any(&dir, &temporary)
+        .context("remove an old temporary record")?;
     write_new(os, &dir, &temporary, record)?;
     os.replace((&dir, &temporary), (&dir, name))
         .context("rename a record")?;

@@ -5,9 +5,11 @@ mod entry;
 mod pass;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
+
+use crate::sync::lock;
 
 use super::Pool;
 use super::disk::Disk;
@@ -95,10 +97,6 @@ impl Trash {
         let waited = self.wake.wait_timeout_while(news, at_most, |news| !*news);
         std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn run(pool: &Pool) {

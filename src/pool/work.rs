@@ -2,10 +2,11 @@
 //! of them has waited for an answer.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::pool::error::{Error, Result};
+use crate::sync::lock;
 
 use super::Pool;
 
@@ -32,16 +33,10 @@ pub(crate) struct Work<'a> {
     is_call: bool,
 }
 
-impl Works {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Pool {
     /// Begins a call's work on the disk, unless as many as allowed are in progress.
     pub(crate) fn begin(&self) -> Result<Work<'_>> {
-        let mut state = self.works.lock();
+        let mut state = lock(&self.works.0);
         if state.calls >= CALLS_AT_ONCE {
             return Err(Error::Crowded {
                 pool: self.options.name.clone(),
@@ -54,7 +49,7 @@ impl Pool {
 
     /// Begins work of the driver's own, which needs no limit.
     pub(super) fn begin_own(&self) -> Work<'_> {
-        self.begin_as(&mut self.works.lock(), false)
+        self.begin_as(&mut lock(&self.works.0), false)
     }
 
     fn begin_as(&self, state: &mut State, is_call: bool) -> Work<'_> {
@@ -70,7 +65,7 @@ impl Pool {
 
     /// The time since the disk answered last, if that is too long.
     pub fn silence(&self) -> Option<Duration> {
-        let state = self.works.lock();
+        let state = lock(&self.works.0);
         let oldest = state.waiting_since.values().min()?;
         Some(oldest.elapsed()).filter(|waited| *waited >= self.context.patience)
     }
@@ -84,14 +79,14 @@ impl<'a> Work<'a> {
 
     /// Reports that the disk has answered and the work goes on.
     pub(super) fn advance(&self) {
-        let mut state = self.pool.works.lock();
+        let mut state = lock(&self.pool.works.0);
         state.waiting_since.insert(self.number, Instant::now());
     }
 }
 
 impl Drop for Work<'_> {
     fn drop(&mut self) {
-        let mut state = self.pool.works.lock();
+        let mut state = lock(&self.pool.works.0);
         state.waiting_since.remove(&self.number);
         if self.is_call {
             state.calls -= 1;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rustix::io::Errno;
+
+use crate::sync::lock;
 
 use super::Result;
 
@@ -40,7 +42,7 @@ impl QuotaIds {
 
     /// Marks the lowest unused id from `from` on as used.
     fn reserve(&self, from: u32) -> Result<u32> {
-        let mut used = self.lock();
+        let mut used = lock(&self.0);
         let taken = used.range(from..).zip(from..);
         let last = taken.take_while(|(taken, id)| *taken == id).last();
         let id = last.map_or(from, |(_, id)| id + 1);
@@ -53,16 +55,12 @@ impl QuotaIds {
 
     /// Marks an id as used.
     pub(super) fn note(&self, id: u32) {
-        self.lock().insert(id);
+        lock(&self.0).insert(id);
     }
 
     /// Marks an id as free.
     pub(super) fn free(&self, id: u32) {
-        self.lock().remove(&id);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).remove(&id);
     }
 }
 
@@ -105,6 +103,6 @@ mod tests {
     fn a_failure_frees_the_number() {
         let numbers = QuotaIds::default();
         assert_eq!(numbers.take(|_| Err(Errno::IO)), Err(Errno::IO));
-        assert!(numbers.lock().is_empty());
+        assert!(lock(&numbers.0).is_empty());
     }
 }

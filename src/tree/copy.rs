@@ -13,7 +13,7 @@ mod tests;
 use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{FileType, IFlags, Statx};
@@ -21,6 +21,8 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
+
+use crate::sync::lock;
 
 use super::entries::{Entry, next_entries};
 use super::threads::Threads;
@@ -175,7 +177,7 @@ impl<'a> Work<'a> {
     }
 
     fn copied(&self) -> MutexGuard<'_, Copied> {
-        self.copied.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.copied)
     }
 
     fn count(&self, bytes: u64) {

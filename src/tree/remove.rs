@@ -41,9 +41,12 @@ impl Watch for NoWatch {
     }
 }
 
-/// Removes the tree `name` in `dir`.
+/// Removes the tree `name` in `dir`, if it is there.
 pub(crate) fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
-    let top = os::open_dir(dir, name).context("open a directory to remove")?;
+    let top = match os::open_dir(dir, name) {
+        Err(Errno::NOENT) => return Ok(()),
+        top => top.context("open a directory to remove")?,
+    };
     empty(os, &top, None, RemovalPolicy::PLAIN, &NoWatch)?;
     os.rmdir(dir, name).context("remove a directory")
 }

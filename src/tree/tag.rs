@@ -169,10 +169,8 @@ impl Tagging<'_> {
         let replaced = self.os.replace((scratch, NODE), (dir, name));
         replaced.context("replace a node")?;
         // A rename between two names of one inode does nothing.
-        match self.os.unlink(scratch, NODE) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(Fault::new("remove a node", errno)),
-        }
+        let removed = self.os.unlink_any(scratch, NODE);
+        removed.context("remove a node")
     }
 
     fn make(&self, scratch: &OwnedFd, source: &Source) -> Result<(), Fault> {

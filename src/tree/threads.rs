@@ -8,9 +8,11 @@
 //! `cargo bench --locked --bench threads` compares one thread with several.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder};
+
+use crate::sync::lock;
 
 use super::entries::Entry;
 
@@ -34,10 +36,6 @@ impl Drop for EndOnPanic<'_> {
             lock(self.0).clear();
         }
     }
-}
-
-fn lock(entries: &Mutex<VecDeque<Entry>>) -> MutexGuard<'_, VecDeque<Entry>> {
-    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Threads {

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::error::{Error, Result};
+use crate::sync::lock;
 
 /// The locks of the domain, for which no call ever waits. A change to a volume or snapshot locks its
 /// id, a creation also its name, and a mount or unmount its target. A publish waits for the disk
@@ -48,17 +49,17 @@ impl InFlight {
 
     /// Locks the id of a volume or snapshot, and fails if it is being copied.
     pub(crate) fn lock_to_delete(&self, id: &str) -> Result<KeyLock<'_>> {
-        let lock = self.lock_id(id)?;
-        if self.lock().copied.contains_key(&lock.key) {
+        let locked = self.lock_id(id)?;
+        if lock(&self.keys).copied.contains_key(&locked.key) {
             return Err(Error::Busy(format!("{id} is being copied, and so")));
         }
-        Ok(lock)
+        Ok(locked)
     }
 
     /// Prevents the deletion of a volume or snapshot during a copy. Several copies may run.
     pub(crate) fn share_source(&self, id: &str) -> Result<KeyLock<'_>> {
         let key = id_key(id);
-        let mut keys = self.lock();
+        let mut keys = lock(&self.keys);
         if keys.locked.contains(&key) {
             return Err(Error::Busy(key));
         }
@@ -83,7 +84,7 @@ impl InFlight {
     /// Begins a publish at a target. The target can still be unpublished.
     pub(crate) fn begin_publishing(&self, target: &Path) -> Result<Publishing<'_>> {
         let (in_flight, target) = (self, target.to_owned());
-        let mut keys = self.lock();
+        let mut keys = lock(&self.keys);
         if keys.publishing.contains_key(&target) {
             return Err(Error::Busy(target_key(&target)));
         }
@@ -93,15 +94,15 @@ impl InFlight {
 
     /// Locks a target to unpublish it. A running publish there will fail.
     pub(crate) fn lock_to_unpublish(&self, target: &Path) -> Result<KeyLock<'_>> {
-        let lock = self.lock_key(target_key(target))?;
-        if let Some(unpublished) = self.lock().publishing.get_mut(target) {
+        let locked = self.lock_key(target_key(target))?;
+        if let Some(unpublished) = lock(&self.keys).publishing.get_mut(target) {
             *unpublished = true;
         }
-        Ok(lock)
+        Ok(locked)
     }
 
     fn lock_key(&self, key: String) -> Result<KeyLock<'_>> {
-        if !self.lock().locked.insert(key.clone()) {
+        if !lock(&self.keys).locked.insert(key.clone()) {
             return Err(Error::Busy(key));
         }
         Ok(KeyLock {
@@ -110,27 +111,23 @@ impl InFlight {
             is_copied: false,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Publishing<'_> {
     /// Locks the target for the mount, unless it was unpublished meanwhile.
     pub(crate) fn lock_target(&self) -> Result<KeyLock<'_>> {
-        let lock = self.in_flight.lock_key(target_key(&self.target))?;
-        if self.in_flight.lock().publishing.get(&self.target) == Some(&true) {
+        let locked = self.in_flight.lock_key(target_key(&self.target))?;
+        if lock(&self.in_flight.keys).publishing.get(&self.target) == Some(&true) {
             let target = self.target.clone();
             return Err(Error::Unpublished { target });
         }
-        Ok(lock)
+        Ok(locked)
     }
 }
 
 impl Drop for Publishing<'_> {
     fn drop(&mut self) {
-        self.in_flight.lock().publishing.remove(&self.target);
+        lock(&self.in_flight.keys).publishing.remove(&self.target);
     }
 }
 
@@ -144,7 +141,7 @@ fn id_key(id: &str) -> String {
 
 impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
-        let mut keys = self.in_flight.lock();
+        let mut keys = lock(&self.in_flight.keys);
         if !self.is_copied {
             keys.locked.remove(&self.key);
         } else if let Some(count) = keys.copied.get_mut(&self.key) {

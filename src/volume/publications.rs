@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::pool::AccessMode;
+use crate::sync::lock;
 use crate::types::VolumeId;
 
 /// The access mode at one target; `None` for a target that was read from the mount table.
@@ -19,7 +20,7 @@ pub(crate) struct Publications {
 impl Publications {
     /// Adds a target. A known access mode is not replaced by `None`.
     pub(crate) fn add(&self, id: VolumeId, target: &Path, usage: Use) {
-        let mut targets = self.lock();
+        let mut targets = lock(&self.targets);
         let before = targets.get(target).filter(|(of, _)| *of == id);
         let usage = usage.or(before.and_then(|(_, usage)| *usage));
         targets.insert(target.to_owned(), (id, usage));
@@ -27,7 +28,7 @@ impl Publications {
 
     /// Removes a target of a volume, unless it is another volume's now.
     pub(crate) fn remove(&self, id: VolumeId, target: &Path) {
-        let mut targets = self.lock();
+        let mut targets = lock(&self.targets);
         if targets.get(target).is_some_and(|(of, _)| *of == id) {
             targets.remove(target);
         }
@@ -35,14 +36,14 @@ impl Publications {
 
     /// Whether a volume is published at a directory above a path.
     pub(crate) fn is_inside(&self, path: &Path) -> bool {
-        let targets = self.lock();
+        let targets = lock(&self.targets);
         let mut above = path.ancestors().skip(1);
         above.any(|above| targets.contains_key(above))
     }
 
     /// The targets of a volume.
     pub(crate) fn of(&self, id: VolumeId) -> Vec<(PathBuf, Use)> {
-        let targets = self.lock();
+        let targets = lock(&self.targets);
         let own = targets.iter().filter(|(_, (of, _))| *of == id);
         own.map(|(path, (_, usage))| (path.clone(), *usage))
             .collect()
@@ -50,10 +51,6 @@ impl Publications {
 
     /// The volume that is published at a target, and its access mode there.
     pub(crate) fn at(&self, target: &Path) -> Option<(VolumeId, Use)> {
-        self.lock().get(target).copied()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, (VolumeId, Use)>> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.targets).get(target).copied()
     }
 }

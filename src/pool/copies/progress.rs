@@ -1,10 +1,9 @@
 //! The progress of copies: in the log, in metrics, and on the disk for commands that run without the
 //! server.
 
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -15,6 +14,7 @@ use crate::os::{self, Os};
 use crate::pool::error::Error;
 use crate::pool::record::{self, FORMAT, Method, Source};
 use crate::pool::{Pool, Reservation, now};
+use crate::sync::lock;
 use crate::tree::CopyWatch;
 use crate::types::{Bytes, PoolName};
 
@@ -148,12 +148,6 @@ struct Reports {
     is_written: bool,
 }
 
-impl fmt::Debug for Progress<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Progress").field(&self.status()).finish()
-    }
-}
-
 impl<'a> Progress<'a> {
     pub(super) fn begin(
         pool: &'a Pool,
@@ -190,20 +184,17 @@ impl<'a> Progress<'a> {
 
     /// The error that ended the copy from within, if there is one.
     pub(super) fn refusal(&self) -> Option<Error> {
-        let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        refusal.take()
+        lock(&self.refusal).take()
     }
 
     /// Removes the progress file, which only a copy under construction has.
     pub(super) fn end(&self, os: &Os) -> Result<(), Fault> {
-        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = lock(&self.reports);
         if !reports.is_written {
             return Ok(());
         }
-        match os.unlink(self.staged, FILE) {
-            Err(Errno::NOENT) => Ok(()),
-            removed => removed.context("remove the progress of a copy"),
-        }
+        let removed = os.unlink_any(self.staged, FILE);
+        removed.context("remove the progress of a copy")
     }
 
     fn status(&self) -> CopyStatus {
@@ -219,7 +210,7 @@ impl<'a> Progress<'a> {
         if bytes <= self.reservation.size().0.min(self.most) {
             return;
         }
-        let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusal = lock(&self.refusal);
         let covered = if bytes > self.most {
             let of = self.begun.of;
             Err(Error::Precondition(format!(
@@ -263,10 +254,7 @@ impl<'a> Progress<'a> {
         let os = &self.pool.context.os;
         let dir = self.staged.as_fd();
         let json = serde_json::to_vec(status).map_err(|_| Errno::INVAL)?;
-        match os.unlink(dir, TEMPORARY) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
+        os.unlink_any(dir, TEMPORARY)?;
         let file = os.create(dir, TEMPORARY)?;
         os.write_all(&file, &json)?;
         os.replace((dir, TEMPORARY), (dir, FILE))

@@ -18,11 +18,12 @@ use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::disk::Disk;
 use crate::pool::{Pool, Work, layout};
+use crate::sync::lock;
 use crate::tree::{self, Watch};
 use crate::types::VolumeId;
 
+use super::LAST_RETRY;
 use super::entry::TrashEntry;
-use super::{LAST_RETRY, lock};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// How often long work is reported.

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
+use crate::sync::lock;
+
 use super::fault::Reason;
 use super::links::Key;
 use super::{Dir, Source, Work, occupied};
@@ -56,7 +58,7 @@ impl Work<'_> {
         if self.link(dir, name, &key)? {
             return Ok(());
         }
-        let _first = self.links.lock();
+        let _first = lock(&self.links.first);
         // Another thread may have copied the file before it released the lock.
         if self.link(dir, name, &key)? {
             return Ok(());

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rustix::fs::{IFlags, SeekFrom, seek};
 use rustix::io::Errno;
@@ -66,7 +66,7 @@ pub(super) struct Links {
     dir: OwnedFd,
     name: String,
     /// Held while a file with several names is copied for the first time.
-    first: Mutex<()>,
+    pub(super) first: Mutex<()>,
 }
 
 impl Links {
@@ -79,11 +79,6 @@ impl Links {
             name,
             first: Mutex::new(()),
         })
-    }
-
-    /// Waits until no other thread copies a file for the first time.
-    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Links a name to the retained copy of a file, and returns the number of flags lost; `None` if

@@ -27,10 +27,7 @@ pub(crate) fn can_share(os: &Os, dir: &OwnedFd) -> Result<bool, Fault> {
     };
     let shared = attempt();
     for name in [one, other] {
-        match os.unlink(dir, name) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(Fault::new("remove a test file", errno)),
-        }
+        os.unlink_any(dir, name).context("remove a test file")?;
     }
     shared.context("test whether files can share blocks")
 }
