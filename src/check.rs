@@ -39,12 +39,6 @@ pub enum Level {
     Wrong,
 }
 
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{self:?}").to_lowercase())
-    }
-}
-
 /// The subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,12 +61,6 @@ pub enum About {
     Sizes,
     /// Charged and occupied space.
     Usage,
-}
-
-impl fmt::Display for About {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{self:?}").to_lowercase())
-    }
 }
 
 /// The result of one check.
@@ -195,7 +183,7 @@ impl Examination<'_> {
         let place = place(self.options)?;
         let opened = open(self.options, &mut self.report.pool);
         let opened = opened.map_err(|unavailable| self.remembering(unavailable))?;
-        claims.filesystem(place.device, &self.options.name)?;
+        claims.filesystem(place.mount.device, &self.options.name)?;
         self.identify(&opened, claims)?;
         let pool = &self.report.pool;
         let what = format!(
@@ -203,7 +191,7 @@ impl Examination<'_> {
             opened.marker.id,
             opened.marker.node,
             pool.filesystem,
-            place.source.display(),
+            place.mount.source.display(),
             pool.volumes,
             pool.snapshots
         );
@@ -256,11 +244,11 @@ impl Examination<'_> {
     fn mount(&mut self, place: &Place) {
         let path = self.options.path.display();
         if !place.is_mount_root {
-            let of = place.mount_point.display();
+            let of = place.mount.mount_point.display();
             let what = format!("{path} is a directory of the filesystem mounted at {of}");
             return self.find(Level::Ok, About::Mount, what, None);
         }
-        let mut what = format!("{} is mounted at {path}", place.source.display());
+        let mut what = format!("{} is mounted at {path}", place.mount.source.display());
         if self.options.require_mount || !self.options.init {
             return self.find(Level::Ok, About::Mount, what, None);
         }
@@ -368,7 +356,7 @@ impl Examination<'_> {
 fn place(options: &PoolOptions) -> Result<Place, Unavailable> {
     path::open_mounted(&options.path, options.require_mount)?;
     let place = path::find_mount(|table| table.place_at(&options.path))?;
-    if options.require_mount && !place.mounts_whole_filesystem {
+    if options.require_mount && !place.mounts_whole_filesystem() {
         return Err(Unavailable::CannotTell);
     }
     Ok(place)

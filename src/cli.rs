@@ -17,6 +17,7 @@ mod volume;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
@@ -153,11 +154,7 @@ fn exit_code(error: &Error) -> u8 {
 
 /// Prints a text and a newline to stdout.
 fn print(text: impl Display) -> Result<()> {
-    writeln!(io::stdout().lock(), "{text}").map_err(|source| Error::Io {
-        what: "write to",
-        path: "/dev/stdout".into(),
-        source,
-    })
+    writeln!(io::stdout().lock(), "{text}").map_err(Error::io("write to", Path::new("/dev/stdout")))
 }
 
 #[cfg(test)]

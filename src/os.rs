@@ -3,7 +3,7 @@
 
 mod copy;
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -402,13 +402,6 @@ pub struct FileId {
     inode: u64,
 }
 
-impl FileId {
-    /// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
-    pub fn is_subvolume(self) -> bool {
-        self.inode == sys::FIRST_FREE_OBJECTID
-    }
-}
-
 /// The result of statx(2) for an open file or an entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
@@ -468,9 +461,9 @@ pub fn statx(file: impl AsFd) -> Outcome<Statx> {
     rustix::fs::statx(file, "", flags, STATX_WANTED)
 }
 
-/// Whether a directory of a btrfs is the root of a subvolume.
+/// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
 pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
-    Ok(status(dir)?.id.is_subvolume())
+    Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)
 }
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
@@ -546,31 +539,19 @@ pub fn read_file(dir: impl AsFd, name: impl AsRef<OsStr>, limit: usize) -> Outco
     }
 }
 
-/// Calls `each` with the name and type of every entry of a directory except `.` and `..`.
-pub fn for_each_entry(
-    dir: BorrowedFd<'_>,
-    mut each: impl FnMut(&CStr, FileType) -> Outcome,
-) -> Outcome {
+/// The names of a directory's entries except `.` and `..`, sorted.
+pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<OsString>> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))?;
     let mut buffer = Vec::with_capacity(32 * 1024);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = entry.file_name();
         if name != c"." && name != c".." {
-            each(name, entry.file_type())?;
+            names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
         }
     }
-    Ok(())
-}
-
-/// The names of a directory's entries, sorted.
-pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<OsString>> {
-    let mut names = Vec::new();
-    for_each_entry(dir, |name, _| {
-        names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
-        Ok(())
-    })?;
     names.sort();
     Ok(names)
 }

@@ -102,10 +102,10 @@ pub struct Pool {
     state: Mutex<State>,
     /// Locked while the disk is opened or inspected, which may never end on a disk that hangs.
     inspecting: Mutex<()>,
-    trash: Trash,
+    pub(crate) trash: Trash,
     /// Locked while a limit is set from a record, and while a record and its limit change together.
     limiting: Mutex<()>,
-    copies: Copies,
+    pub(crate) copies: Copies,
     /// The number of limits that differed from the records and were restored.
     limits_restored: AtomicU64,
     works: Works,
@@ -157,16 +157,6 @@ impl Pool {
     /// Starts reclaiming the trash in the background.
     pub fn start_reclaiming(self: &Arc<Self>) -> std::io::Result<()> {
         self.trash.start(self)
-    }
-
-    /// Stops reclaiming.
-    pub fn stop_reclaiming(&self) {
-        self.trash.stop();
-    }
-
-    /// Ends the running copies; none begins after.
-    pub fn stop_copies(&self) {
-        self.copies.stop();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

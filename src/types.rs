@@ -75,11 +75,6 @@ impl Invalid {
             problem: problem.into(),
         }
     }
-
-    /// The same problem under the name that the sender gave the field.
-    pub(crate) fn named(self, field: impl Into<String>) -> Self {
-        Self::new(field, self.problem)
-    }
 }
 
 /// Declares a string type whose values `check` has accepted.

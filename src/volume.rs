@@ -290,14 +290,14 @@ impl Volumes {
     /// Ends the running copies, and refuses new ones.
     pub fn stop_copies(&self) {
         for pool in &self.pools {
-            pool.stop_copies();
+            pool.copies.stop();
         }
     }
 
     /// Stops the background threads.
     pub fn stop(&self) {
         for pool in &self.pools {
-            pool.stop_reclaiming();
+            pool.trash.stop();
         }
     }
 
@@ -417,7 +417,7 @@ fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, 
     let table = mounter.table().map_err(Error::io("read", mountinfo))?;
     for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
         let place = table.place_at(path).map_err(Error::io("inspect", path))?;
-        if path == kubelet_dir && place.is_mount_root && !place.shared {
+        if path == kubelet_dir && place.is_mount_root && !place.mount.shared {
             return Err(Error::invalid(
                 "--kubelet-dir",
                 format!(
@@ -427,7 +427,7 @@ fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, 
                 ),
             ));
         }
-        devices.push(place.device);
+        devices.push(place.mount.device);
     }
     Ok(devices)
 }

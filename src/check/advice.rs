@@ -78,7 +78,10 @@ pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path
 
 /// Makes a filesystem count again.
 pub(super) fn recount(filesystem: Filesystem, place: &Place) -> String {
-    let (device, at) = (quoted(&place.source), quoted(&place.mount_point));
+    let (device, at) = (
+        quoted(&place.mount.source),
+        quoted(&place.mount.mount_point),
+    );
     match filesystem {
         Filesystem::Xfs => format!(
             "umount {at} && mount -o noquota {device} {at} && umount {at} && mount -o prjquota \

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use crate::fault::{Fault, InContext};
 use crate::pool::copies::unfinished;
+use crate::pool::index::claims;
 use crate::pool::{
     Entry, PoolOptions, Record, SnapshotRecord, Source, Unavailable, Unfinished, VolumeRecord,
     layout,
 };
 use crate::quota::{Charge, Enforcement, Quota};
-use crate::types::{Bytes, ObjectId, VolumeId};
+use crate::types::{Bytes, VolumeId};
 
 use super::inspect::{Inspection, open};
 
@@ -96,11 +97,8 @@ impl PoolContents {
 
     /// The quarantined directory with an id, and the reason.
     pub fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&(PathBuf, String)> {
-        let hash = Some(id.hash());
-        self.quarantined::<R>().find(|(path, _)| {
-            let directory = path.file_name().and_then(|name| name.to_str());
-            directory.and_then(layout::hash_of) == hash
-        })
+        let mut quarantined = self.pool.quarantined.iter();
+        quarantined.find(|(path, _)| claims::<R>(path, id))
     }
 }
 

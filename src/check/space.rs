@@ -43,7 +43,7 @@ impl Examination<'_> {
         };
         let paths = self.surroundings.needed.iter();
         let mut places = paths.filter_map(|path| table.place_at(path).ok());
-        places.any(|needed| needed.device == place.device)
+        places.any(|needed| needed.mount.device == place.mount.device)
     }
 
     fn reservations(&mut self, opened: &OpenPool, on_root_disk: bool) -> Result<(), Fault> {

@@ -1,5 +1,6 @@
 //! `rootcellar check`: finds the faults of pools, with or without a running server.
 
+use std::fmt::Debug;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -107,9 +108,8 @@ fn lines(reports: &[Report]) -> Vec<String> {
         findings.map(|finding| (report.pool.name.as_str(), finding))
     });
     let line = |(pool, finding): (&str, &Finding)| {
-        let Finding {
-            level, about, what, ..
-        } = finding;
+        let word = |word: &dyn Debug| format!("{word:?}").to_lowercase();
+        let (level, about, what) = (word(&finding.level), word(&finding.about), &finding.what);
         let volume = finding.volume.as_ref();
         let volume = volume.map_or(String::new(), |path| format!("{}: ", path.display()));
         let remedy = finding.remedy.as_ref();

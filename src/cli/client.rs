@@ -38,11 +38,8 @@ impl ServerArgs {
     /// Connects to the server. Fails if nobody serves the socket.
     pub(super) fn connect(&self) -> Result<Server> {
         // This attempt reports the error of the system, with the path.
-        UnixStream::connect(&self.endpoint).map_err(|source| Error::Io {
-            what: "reach a server at the socket",
-            path: self.endpoint.clone(),
-            source,
-        })?;
+        UnixStream::connect(&self.endpoint)
+            .map_err(Error::io("reach a server at the socket", &self.endpoint))?;
         let cannot = |error: &dyn std::fmt::Display| {
             Error::Internal(format!("cannot use {}: {error}", self.endpoint.display()))
         };

@@ -198,12 +198,9 @@ fn retired_lines(id: PoolId, paths: &[PathBuf]) -> Vec<String> {
 }
 
 fn list(args: &InspectArgs, state_dir: &Path) -> Result<bool> {
-    let mut pools =
-        check::inspect_all(&args.pools.all()?, PATIENCE).map_err(|source| Error::Io {
-            what: "start a thread for",
-            path: "pool list".into(),
-            source,
-        })?;
+    let pools = check::inspect_all(&args.pools.all()?, PATIENCE);
+    let failed = Error::io("start a thread for", Path::new("pool list"));
+    let mut pools = pools.map_err(failed)?;
     recall(&mut pools, state_dir)?;
     if args.json {
         let pools: Vec<Value> = pools.iter().map(to_json).collect();

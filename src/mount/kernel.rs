@@ -82,7 +82,7 @@ impl Mounter for KernelMounter {
 
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        rustix::mount::move_mount(&prepared.mount, "", target.parent(), target.leaf(), flags)
+        rustix::mount::move_mount(&prepared.mount, "", &target.parent, &target.leaf, flags)
             .map_err(|errno| target.error("mount at", errno))
     }
 

@@ -27,20 +27,19 @@ pub struct MountEntry {
 /// The position of a directory in its filesystem, and its mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The device number of the filesystem.
-    pub device: (u32, u32),
+    /// The mount.
+    pub mount: MountEntry,
     /// The path from the filesystem's root.
     pub path: PathBuf,
     /// Whether the directory is the root of its mount.
     pub is_mount_root: bool,
+}
+
+impl Place {
     /// Whether the mount begins at the filesystem's root.
-    pub mounts_whole_filesystem: bool,
-    /// Whether the mount is shared.
-    pub shared: bool,
-    /// The mount point.
-    pub mount_point: PathBuf,
-    /// The source of the mount, as in `/dev/sdb`.
-    pub source: PathBuf,
+    pub fn mounts_whole_filesystem(&self) -> bool {
+        self.mount.root == Path::new("/")
+    }
 }
 
 /// The mounts of this process's namespace.
@@ -74,13 +73,9 @@ impl MountTable {
         let below = path.strip_prefix(&entry.mount_point);
         let below = below.map_err(|_| unknown())?;
         Ok(Place {
-            device: entry.device,
+            mount: entry.clone(),
             path: entry.root.join(below),
             is_mount_root: status.is_mount_root,
-            mounts_whole_filesystem: entry.root == Path::new("/"),
-            shared: entry.shared,
-            mount_point: entry.mount_point.clone(),
-            source: entry.source.clone(),
         })
     }
 
@@ -187,6 +182,6 @@ mod tests {
         let place = table
             .place_of(os::open_path(Path::new("/proc")).unwrap())
             .unwrap();
-        assert!(place.is_mount_root && place.mounts_whole_filesystem);
+        assert!(place.is_mount_root && place.mounts_whole_filesystem());
     }
 }

@@ -1,6 +1,6 @@
 //! A target path: the place at which the kubelet wants a volume.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -23,8 +23,9 @@ const MAX_COMPONENT: usize = 255;
 /// mount. A link as the last component is not followed.
 #[derive(Debug)]
 pub struct Target {
-    parent: OwnedFd,
-    leaf: OsString,
+    pub(crate) parent: OwnedFd,
+    /// The last component.
+    pub(crate) leaf: OsString,
     path: PathBuf,
 }
 
@@ -94,16 +95,6 @@ impl Target {
     /// The path with every link resolved, as in the mount table.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The directory that contains the target.
-    pub fn parent(&self) -> &OwnedFd {
-        &self.parent
-    }
-
-    /// The last component.
-    pub fn leaf(&self) -> &OsStr {
-        &self.leaf
     }
 
     /// A path through the open parent, for system calls that take only a path.

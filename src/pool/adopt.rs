@@ -60,11 +60,11 @@ fn take_over(
         volumes: Index::load(&homes, marker.id, &NoQuota)?.volumes().len(),
     };
     // Visible objects of a killed driver must not be lost once the pool is remembered.
-    memory.os().syncfs(&root).context_sync("sync the disk")?;
+    memory.os.syncfs(&root).context_sync("sync the disk")?;
     if marker.node != *node {
         let node = node.clone();
         let marker = Marker { node, ..marker };
-        record::write(memory.os(), &meta, layout::MARKER, &marker)?;
+        record::write(&memory.os, &meta, layout::MARKER, &marker)?;
     }
     Ok(adopted)
 }

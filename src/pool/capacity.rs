@@ -192,23 +192,18 @@ impl Reservations {
 /// Bytes reserved for an object under construction; released when dropped.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    work: &'a Work<'a>,
+    pub(super) work: &'a Work<'a>,
     size: AtomicU64,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let size = self.size.load(Ordering::Relaxed);
-        self.work.pool().state().reservations.release(size);
+        self.work.pool.state().reservations.release(size);
     }
 }
 
 impl Reservation<'_> {
-    /// Reports that the disk has answered and the work goes on.
-    pub(super) fn advance(&self) {
-        self.work.advance();
-    }
-
     pub(super) fn size(&self) -> Bytes {
         Bytes(self.size.load(Ordering::Relaxed))
     }
@@ -220,7 +215,7 @@ impl Reservation<'_> {
             return Ok(());
         }
         let grant = |more| {
-            self.work.pool().grant(Bytes(more), &|_| Ok(()))?;
+            self.work.pool.grant(Bytes(more), &|_| Ok(()))?;
             self.size.fetch_add(more, Ordering::Relaxed);
             Ok(())
         };

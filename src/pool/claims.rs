@@ -28,29 +28,14 @@ impl Claims {
         device: (u32, u32),
         name: &PoolName,
     ) -> Result<(), Unavailable> {
-        let mut maps = lock(&self.maps);
-        match maps
-            .filesystems
-            .entry(device)
-            .or_insert_with(|| name.clone())
-        {
-            holder if holder == name => Ok(()),
-            holder => Err(Unavailable::SharesFilesystem {
-                with: holder.clone(),
-            }),
-        }
+        let with = claim(&mut lock(&self.maps).filesystems, device, name);
+        with.map_or(Ok(()), |with| Err(Unavailable::SharesFilesystem { with }))
     }
 
     /// Claims an identity. A copy of a disk has the identity of the original.
     pub(crate) fn id(&self, id: PoolId, name: &PoolName) -> Result<(), Unavailable> {
-        let mut maps = lock(&self.maps);
-        match maps.ids.entry(id).or_insert_with(|| name.clone()) {
-            holder if holder == name => Ok(()),
-            holder => Err(Unavailable::Twin {
-                id,
-                with: holder.clone(),
-            }),
-        }
+        let with = claim(&mut lock(&self.maps).ids, id, name);
+        with.map_or(Ok(()), |with| Err(Unavailable::Twin { id, with }))
     }
 
     /// Releases all claims of a pool.
@@ -59,4 +44,10 @@ impl Claims {
         maps.filesystems.retain(|_, holder| holder != name);
         maps.ids.retain(|_, holder| holder != name);
     }
+}
+
+/// Claims a key for a pool; returns the other pool that has it.
+fn claim<K: Ord>(map: &mut BTreeMap<K, PoolName>, key: K, name: &PoolName) -> Option<PoolName> {
+    let holder = map.entry(key).or_insert_with(|| name.clone());
+    Some(&*holder).filter(|holder| *holder != name).cloned()
 }

@@ -1,6 +1,7 @@
 //! Creating, expanding, opening and deleting the volumes and snapshots of a pool.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::StatVfs;
@@ -151,15 +152,16 @@ impl Pool {
 
     /// Classifies a fault of a volume's `data/`. A replaced directory does not make the pool unavailable.
     pub(super) fn classify_data(&self, entry: &Entry, fault: Fault) -> Error {
+        self.classify_directory(&entry.path(), "its data", fault)
+    }
+
+    /// Classifies a fault of opening a directory by its path below the pool.
+    pub(super) fn classify_directory(&self, path: &Path, what: &str, fault: Fault) -> Error {
         match fault.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
-                path: self
-                    .options
-                    .path
-                    .join(layout::VOLUMES)
-                    .join(&entry.directory),
+                path: self.path().join(path),
                 reason: format!(
-                    "its data is not the directory that the driver made: {}",
+                    "{what} is not the directory that the driver made: {}",
                     fault.errno
                 ),
             },

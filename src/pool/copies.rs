@@ -31,8 +31,6 @@ pub use progress::{CopyStatus, Unfinished};
 use super::limits::PendingCharges;
 use progress::Progress;
 
-const OPEN_SOURCE: &str = "open the original of a copy";
-
 /// The original of a copy.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
@@ -201,8 +199,7 @@ impl Pool {
         job: &CopyJob<'_>,
     ) -> Result<(CopyResult<'a>, Draft<'a>)> {
         let fault = |fault| self.classify(fault);
-        let source = disk.open_below(&job.origin.data()).context(OPEN_SOURCE);
-        let source = source.map_err(|missing| self.classify_source(job.origin, missing))?;
+        let source = self.open_origin(disk, job.origin)?;
         let method = disk.method(&source).map_err(fault)?;
         if method == Method::Copy && !job.policy.copy {
             let (pool, filesystem) = (self.name(), disk.filesystem);
@@ -280,8 +277,7 @@ impl Pool {
     pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
         let disk = self.disk()?;
         let origin = Origin::Volume(Arc::clone(volume));
-        let source = disk.open_below(&origin.data()).context(OPEN_SOURCE);
-        let source = source.map_err(|missing| self.classify_source(&origin, missing))?;
+        let source = self.open_origin(&disk, &origin)?;
         let method = disk.method(&source);
         match method.map_err(|fault| self.classify(fault))? {
             Method::Reflink | Method::Copy if !disk.accounts() => Ok(Bytes::ZERO),
@@ -343,19 +339,13 @@ impl Pool {
         })
     }
 
-    /// Classifies a fault of opening the original. A replaced directory does not make the pool
-    /// unavailable.
-    fn classify_source(&self, origin: &Origin, fault: Fault) -> Error {
-        match fault.errno {
-            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Error::Quarantined {
-                path: self.path().join(origin.data()),
-                reason: format!(
-                    "it is not the directory that the driver made: {}",
-                    fault.errno
-                ),
-            },
-            _ => self.classify(fault),
-        }
+    /// Opens the original. A replaced directory does not make the pool unavailable.
+    fn open_origin(&self, disk: &Disk, origin: &Origin) -> Result<OwnedFd> {
+        let data = origin.data();
+        let source = disk
+            .open_below(&data)
+            .context("open the original of a copy");
+        source.map_err(|fault| self.classify_directory(&data, "it", fault))
     }
 
     fn classify_copy(

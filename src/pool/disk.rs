@@ -68,7 +68,7 @@ pub struct Site<'a> {
 impl Site<'_> {
     /// The volume whose `data/` a mount shows, if it shows one of this pool.
     pub fn volume_of(&self, mount: &MountEntry) -> Option<VolumeId> {
-        if mount.device != self.place.device {
+        if mount.device != self.place.mount.device {
             return None;
         }
         let below = mount.root.strip_prefix(&self.place.path).ok()?;
@@ -100,7 +100,9 @@ impl Disk {
         deadline: Instant,
     ) -> Result<Self, Unavailable> {
         let (at, place, filesystem) = inspect_path(options, context)?;
-        context.claims.filesystem(place.device, &options.name)?;
+        context
+            .claims
+            .filesystem(place.mount.device, &options.name)?;
         let seen = os::status(&at).context("inspect the pool's directory")?;
         let root = mount::open_guarded(&at).context("clone the pool's mount")?;
         drop(at);
@@ -439,7 +441,7 @@ impl Disk {
 
     /// Whether the pool shares a filesystem that the node itself needs.
     pub(crate) fn is_on_root_disk(&self) -> bool {
-        self.context.root_devices.contains(&self.place.device)
+        self.context.root_devices.contains(&self.place.mount.device)
     }
 }
 

@@ -85,16 +85,16 @@ fn remedy(lack: MissingQuota, path: &Path, place: &Place) -> String {
 
 /// Unmounting and mounting with prjquota, because a remount does not enable it.
 fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
-    let device = quoted(&place.source);
+    let device = quoted(&place.mount.source);
     let before = meanwhile.map(|command| format!("{command} {device}"));
-    if place.mount_point == Path::new("/") {
+    if place.mount.mount_point == Path::new("/") {
         let from_outside = before.map(|command| format!("boot a rescue system: {command}; then "));
         let from_outside = from_outside.unwrap_or_default();
         return format!(
             "{from_outside}boot with rootflags=prjquota, because a remount does not enable it"
         );
     }
-    if !place.mounts_whole_filesystem {
+    if !place.mounts_whole_filesystem() {
         let before = before
             .map(|command| format!("{command}, and "))
             .unwrap_or_default();
@@ -103,7 +103,7 @@ fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
              it is the root, boot with rootflags=prjquota; a remount does not enable it"
         );
     }
-    let at = quoted(&place.mount_point);
+    let at = quoted(&place.mount.mount_point);
     let before = before
         .map(|command| format!("{command} && "))
         .unwrap_or_default();
@@ -115,17 +115,22 @@ fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::mount::MountEntry;
+
     use super::*;
 
     fn place(mount_point: &str, whole: bool) -> Place {
         Place {
-            device: (8, 16),
+            mount: MountEntry {
+                id: 1,
+                device: (8, 16),
+                root: if whole { "/" } else { "/below" }.into(),
+                mount_point: mount_point.into(),
+                shared: true,
+                source: "/dev/sdb".into(),
+            },
             path: "/".into(),
             is_mount_root: whole,
-            mounts_whole_filesystem: whole,
-            shared: true,
-            mount_point: mount_point.into(),
-            source: "/dev/sdb".into(),
         }
     }
 

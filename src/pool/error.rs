@@ -3,7 +3,7 @@
 //! They say nothing about the caller: `crate::error` adds whether the object is a new one, which
 //! another node could make as well, or an existing one, which only this node has.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::fault::Fault;
 use crate::types::{Bytes, Invalid, PoolId, PoolName};
@@ -77,4 +77,18 @@ pub enum Error {
         path: PathBuf,
         source: std::io::Error,
     },
+}
+
+impl Error {
+    /// The [`Error::Io`] of a step on a path.
+    pub(super) fn io<E: Into<std::io::Error>>(
+        what: &'static str,
+        path: &Path,
+    ) -> impl Fn(E) -> Self {
+        move |source| Self::Io {
+            what,
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
 }

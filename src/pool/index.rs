@@ -86,8 +86,12 @@ pub struct Quarantined {
     pub reason: String,
     /// Its disk usage, which stays reserved; `None` until it is measured.
     pub space: Option<Bytes>,
-    home: &'static str,
-    hash: Option<NameHash>,
+}
+
+/// Whether a quarantined path, below the pool's, is that of the object with an id.
+pub(crate) fn claims<R: Record>(path: &Path, id: R::Id) -> bool {
+    let directory = path.strip_prefix(R::HOME).ok().and_then(Path::to_str);
+    directory.and_then(layout::hash_of) == Some(id.hash())
 }
 
 /// The records of a pool.
@@ -201,7 +205,7 @@ impl Index {
                     let space = counted(home, name, quota);
                     let volume = hash.filter(|_| R::HOME == layout::VOLUMES);
                     let volume = volume.map(|hash| VolumeId::from_hash(pool, hash));
-                    self.quarantine::<R>((name, hash, volume), reason, space);
+                    self.quarantine::<R>(name, volume, reason, space);
                 }
             }
         }
@@ -212,15 +216,15 @@ impl Index {
     pub(crate) fn distrust<R: Resource>(&mut self, entry: &Entry<R>, reason: String) {
         let id = entry.record.id();
         self.remove::<R>(id);
-        let hash = layout::hash_of(&entry.directory);
         let space = Some(entry.record.promised());
         let name = OsStr::new(&entry.directory);
-        self.quarantine::<R>((name, hash, R::volume(id)), reason, space);
+        self.quarantine::<R>(name, R::volume(id), reason, space);
     }
 
     fn quarantine<R: Record>(
         &mut self,
-        (name, hash, volume): (&OsStr, Option<NameHash>, Option<VolumeId>),
+        name: &OsStr,
+        volume: Option<VolumeId>,
         reason: String,
         space: Option<u64>,
     ) {
@@ -233,8 +237,6 @@ impl Index {
             path,
             reason,
             space: space.map(Bytes),
-            home: R::HOME,
-            hash,
         });
     }
 
@@ -323,10 +325,8 @@ impl Index {
 
     /// The quarantined entry of a kind with this id, if there is one.
     pub(crate) fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
-        let hash = id.hash();
-        self.quarantine
-            .iter()
-            .find(|quarantined| quarantined.home == R::HOME && quarantined.hash == Some(hash))
+        let mut quarantine = self.quarantine.iter();
+        quarantine.find(|quarantined| claims::<R>(&quarantined.path, id))
     }
 
     /// The resources of a kind with ids after the given one, in order.

@@ -3,8 +3,6 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::io::Errno;
-
 use crate::fault::InContext;
 use crate::filesystem::Filesystem;
 use crate::mount::{self, GuardedDir};
@@ -66,14 +64,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
         );
         return Err(Invalid::new("PATH", problem).into());
     }
-    let failed = |what| {
-        move |errno: Errno| Error::Io {
-            what,
-            path: path.to_owned(),
-            source: errno.into(),
-        }
-    };
-    match quota::mode(root.as_fd()).map_err(failed("read the quota mode of"))? {
+    match quota::mode(root.as_fd()).map_err(Error::io("read the quota mode of", path))? {
         quota::Mode::Simple => Ok(false),
         quota::Mode::Full => {
             let shown = path.display();
@@ -84,7 +75,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
             Err(Invalid::new("PATH", problem).into())
         }
         quota::Mode::Off => {
-            quota::enable(root.as_fd()).map_err(failed("enable simple quota on"))?;
+            quota::enable(root.as_fd()).map_err(Error::io("enable simple quota on", path))?;
             Ok(true)
         }
     }

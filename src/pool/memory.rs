@@ -21,7 +21,7 @@ const FILE: &str = "pools.json";
 /// The pool that each path held, and the pools that were declared lost.
 #[derive(Debug)]
 pub struct Memory {
-    os: Os,
+    pub(super) os: Os,
     path: PathBuf,
     dir: OwnedFd,
 }
@@ -40,33 +40,25 @@ struct MemoryRecord {
 impl Memory {
     /// Opens the state directory, and makes it if it is missing.
     pub fn open(os: Os, state_dir: &Path) -> Result<Self> {
-        let io = |what: &'static str| {
-            move |source| Error::Io {
-                what,
-                path: state_dir.to_owned(),
-                source,
-            }
-        };
         let mut builder = std::fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder
             .recursive(true)
             .create(state_dir)
-            .map_err(io("make the state directory"))?;
+            .map_err(Error::io("make the state directory", state_dir))?;
         for above in state_dir.ancestors().skip(1) {
             std::fs::File::open(above)
                 .and_then(|directory| directory.sync_all())
-                .map_err(io("fsync what is above the state directory"))?;
+                .map_err(Error::io(
+                    "fsync what is above the state directory",
+                    state_dir,
+                ))?;
         }
         let dir = os::open_path(state_dir)
             .and_then(|place| os::open_dir(place, "."))
-            .map_err(|errno| io("open the state directory")(errno.into()))?;
+            .map_err(Error::io("open the state directory", state_dir))?;
         let path = state_dir.join(FILE);
         Ok(Self { os, path, dir })
-    }
-
-    pub(super) fn os(&self) -> &Os {
-        &self.os
     }
 
     /// The pool that a path held last. An unreadable memory is an error, because the driver could make a
@@ -122,19 +114,15 @@ impl Memory {
     fn edit(&self, change: impl FnOnce(&mut MemoryRecord)) -> Result<()> {
         // Other pools, another server or a command may write too, so each change reads first. Each has
         // its own descriptor, because a shared descriptor shares the lock.
-        let failed = |source: Errno| Error::Io {
-            what: "write",
-            path: self.path.clone(),
-            source: source.into(),
-        };
-        let lock = os::open_dir(&self.dir, ".").map_err(failed)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
+        let failed = Error::io::<Errno>("write", &self.path);
+        let lock = os::open_dir(&self.dir, ".").map_err(&failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(&failed)?;
         self.read().and_then(|before| {
             let mut after = before.clone();
             change(&mut after);
             if after == before {
                 // The process that wrote it may have been killed before it was durable.
-                return self.os.fsync(&self.dir).map_err(failed);
+                return self.os.fsync(&self.dir).map_err(&failed);
             }
             record::write(&self.os, &self.dir, FILE, &after).map_err(|fault| failed(fault.errno))
         })
@@ -150,11 +138,7 @@ impl Memory {
             });
         }
         record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {
-            Unreadable::Fault(fault) => Error::Io {
-                what: "read",
-                path: self.path.clone(),
-                source: fault.errno.into(),
-            },
+            Unreadable::Fault(fault) => Error::io("read", &self.path)(fault.errno),
             Unreadable::Damaged(reason) => Error::Quarantined {
                 path: self.path.clone(),
                 reason,

@@ -12,7 +12,6 @@ use crate::fault::{Fault, InContext};
 use crate::filesystem::{self, Filesystem};
 use crate::mount::{GuardedDir, MountTable, Place};
 use crate::os;
-use crate::types::PoolId;
 
 use super::enforcement::said_at_init;
 use super::marker::{self, Marker};
@@ -46,7 +45,7 @@ pub(super) fn inspect_path(
     options: &PoolOptions,
     context: &Context,
 ) -> Result<(OwnedFd, Place, Filesystem), Unavailable> {
-    if options.init && recall(options, context)?.is_none() {
+    if options.init && context.memory.recall(&options.path)?.is_none() {
         marker::make_directory(&context.os, &options.path)?;
     }
     let at = open_pool_path(&options.path)?;
@@ -54,7 +53,7 @@ pub(super) fn inspect_path(
     if options.require_mount && !place.is_mount_root {
         return Err(Unavailable::NotMounted);
     }
-    if options.require_mount && !place.mounts_whole_filesystem {
+    if options.require_mount && !place.mounts_whole_filesystem() {
         return Err(Unavailable::CannotTell);
     }
     let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
@@ -92,7 +91,7 @@ pub(super) fn find_marker(
     context: &Context,
     root: &GuardedDir,
 ) -> Result<Marker, Unavailable> {
-    let remembered = recall(options, context)?;
+    let remembered = context.memory.recall(&options.path)?;
     let marker = match (Marker::read(root)?, remembered) {
         (Some(marker), _) => marker,
         (None, Some(remembered)) => return Err(Unavailable::MarkerLost { remembered }),
@@ -121,10 +120,6 @@ pub(super) fn find_marker(
         return Err(Unavailable::Retired { found: marker.id });
     }
     Ok(marker)
-}
-
-fn recall(options: &PoolOptions, context: &Context) -> Result<Option<PoolId>, Unavailable> {
-    Ok(context.memory.recall(&options.path)?)
 }
 
 pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Unavailable> {

@@ -93,11 +93,11 @@ impl Pool {
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
             quarantined: index.quarantined().len(),
             trash: index.trash().len(),
-            resisting: self.trash.resisting(),
-            copies: self.copies.running(),
-            copied_entries: self.copies.entries(),
-            copied_bytes: Bytes(self.copies.bytes()),
-            reclaimed: self.trash.removed(),
+            resisting: self.trash.resisting.load(Ordering::Relaxed),
+            copies: self.copies.running.load(Ordering::Relaxed),
+            copied_entries: self.copies.entries.load(Ordering::Relaxed),
+            copied_bytes: Bytes(self.copies.bytes.load(Ordering::Relaxed)),
+            reclaimed: self.trash.removed.load(Ordering::Relaxed),
         }
     }
 }

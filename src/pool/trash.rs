@@ -28,24 +28,16 @@ const STOP_POLL: Duration = Duration::from_millis(2);
 #[derive(Debug, Default)]
 pub(crate) struct Trash {
     stopped: AtomicBool,
-    resisting: AtomicUsize,
-    removed: AtomicU64,
+    /// The entries that could not be removed at the last attempt.
+    pub(super) resisting: AtomicUsize,
+    /// The files and directories removed since start.
+    pub(super) removed: AtomicU64,
     news: Mutex<bool>,
     wake: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Trash {
-    /// The number of entries that could not be removed at the last attempt.
-    pub(crate) fn resisting(&self) -> usize {
-        self.resisting.load(Ordering::Relaxed)
-    }
-
-    /// The number of files and directories removed since start.
-    pub(crate) fn removed(&self) -> u64 {
-        self.removed.load(Ordering::Relaxed)
-    }
-
     /// Wakes the reclaimer because of a new entry.
     pub(crate) fn notify(&self) {
         *lock(&self.news) = true;

@@ -28,7 +28,7 @@ struct State {
 /// One piece of work on a pool's disk; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
-    pool: &'a Pool,
+    pub(super) pool: &'a Pool,
     number: u64,
     is_call: bool,
 }
@@ -71,12 +71,7 @@ impl Pool {
     }
 }
 
-impl<'a> Work<'a> {
-    /// Its pool.
-    pub(super) fn pool(&self) -> &'a Pool {
-        self.pool
-    }
-
+impl Work<'_> {
     /// Reports that the disk has answered and the work goes on.
     pub(super) fn advance(&self) {
         let mut state = lock(&self.pool.works.0);

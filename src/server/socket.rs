@@ -29,16 +29,18 @@ impl Endpoint {
     /// Binds and listens. Replaces a socket that nobody serves, and nothing else.
     pub(super) async fn bind(path: &Path) -> Result<(Self, UnixListener)> {
         clear(path).await?;
-        let socket = UnixSocket::new_stream().map_err(cannot("make a socket for", path))?;
-        socket.bind(path).map_err(cannot("bind the socket", path))?;
+        let socket = UnixSocket::new_stream().map_err(Error::io("make a socket for", path))?;
+        socket
+            .bind(path)
+            .map_err(Error::io("bind the socket", path))?;
         // Nobody can connect before listen(2), and by then the mode is right.
         fs::set_permissions(path, Permissions::from_mode(PRIVATE))
-            .map_err(cannot("restrict access to the socket", path))?;
+            .map_err(Error::io("restrict access to the socket", path))?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty())
-            .map_err(|errno| cannot("examine the socket", path)(errno.into()))?;
+            .map_err(|errno| Error::io("examine the socket", path)(errno.into()))?;
         let listener = socket.listen(BACKLOG);
-        let listener = listener.map_err(cannot("listen on the socket", path))?;
+        let listener = listener.map_err(Error::io("listen on the socket", path))?;
         let path = path.to_owned();
         Ok((Self { path, file }, listener))
     }
@@ -69,31 +71,23 @@ async fn clear(path: &Path) -> Result<()> {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => return refuse("is not a socket; remove it or give another path"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(cannot("examine the socket", path)(error)),
+        Err(error) => return Err(Error::io("examine the socket", path)(error)),
     }
     // Non-blocking, so that a running server with a full queue answers "again" and not "refused".
-    let probe = UnixSocket::new_stream().map_err(cannot("make a socket for", path))?;
+    let probe = UnixSocket::new_stream().map_err(Error::io("make a socket for", path))?;
     match probe
         .connect(path)
         .await
         .map_err(|error| (error.kind(), error))
     {
         Err((io::ErrorKind::ConnectionRefused, _)) => {
-            fs::remove_file(path).map_err(cannot("replace the stale socket", path))
+            fs::remove_file(path).map_err(Error::io("replace the stale socket", path))
         }
         Err((io::ErrorKind::NotFound, _)) => Ok(()),
         Ok(_) | Err((io::ErrorKind::WouldBlock, _)) => {
             refuse("belongs to a running server; stop it or give another path")
         }
-        Err((_, error)) => Err(cannot("find the server of the socket", path)(error)),
-    }
-}
-
-fn cannot(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Io {
-        what,
-        path: path.to_owned(),
-        source,
+        Err((_, error)) => Err(Error::io("find the server of the socket", path)(error)),
     }
 }
 

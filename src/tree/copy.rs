@@ -61,8 +61,6 @@ pub(crate) struct Copied {
     pub(crate) bytes: u64,
     /// The entries that were removed, or had another type, before they were copied.
     pub(crate) vanished: u64,
-    /// The attributes and flags that the copy does not accept; none of them is a user's.
-    pub(crate) attributes_lost: u64,
 }
 
 /// How trees are copied.
@@ -187,11 +185,9 @@ impl<'a> Work<'a> {
 
     /// Gives a copy the attributes of its source and these flags, and adds its bytes.
     fn give(&self, source: &Source, target: &OwnedFd, flags: IFlags) -> Result<(), Fault> {
-        let given = attributes::give(self.copying.os, source, target)?;
-        let lost = given.lost + attributes::protect(self.copying.os, target, flags)?;
-        let mut copied = self.copied();
-        copied.bytes += given.occupied;
-        copied.attributes_lost += lost;
+        let bytes = attributes::give(self.copying.os, source, target)?;
+        attributes::protect(self.copying.os, target, flags)?;
+        self.copied().bytes += bytes;
         Ok(())
     }
 

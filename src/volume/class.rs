@@ -86,7 +86,7 @@ impl Class {
         let text = || Some(value.to_owned());
         match key {
             "pool" => {
-                let named = |error: Invalid| error.named(parameter_field(key));
+                let named = |error: Invalid| parameter(key, &error.problem);
                 self.pool = Some(value.parse().map_err(named)?);
             }
             COPY | MAX_STALL => set_copies(&mut self.copies, key, value)?,
@@ -215,12 +215,8 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     is_number.then(|| text.parse().ok()).flatten()
 }
 
-fn parameter_field(key: &str) -> String {
-    format!("parameter {key:?}")
-}
-
 fn parameter(key: &str, problem: &str) -> Error {
-    Error::invalid(parameter_field(key), problem)
+    Error::invalid(format!("parameter {key:?}"), problem)
 }
 
 fn parse_id(key: &str, value: &str) -> Result<u32> {

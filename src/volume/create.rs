@@ -15,7 +15,7 @@ use super::{
 impl Volumes {
     /// Creates a volume, or returns the existing one with that name if it matches.
     pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
-        let _name = self.in_flight.lock_name(request.name.as_str())?;
+        let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }

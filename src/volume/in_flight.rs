@@ -71,14 +71,9 @@ impl InFlight {
         })
     }
 
-    /// Locks the name of a volume.
-    pub(crate) fn lock_name(&self, name: &str) -> Result<KeyLock<'_>> {
-        self.lock_key(format!("the volume named {name:?}"))
-    }
-
-    /// Locks the name of a snapshot.
-    pub(crate) fn lock_snapshot_name(&self, name: &str) -> Result<KeyLock<'_>> {
-        self.lock_key(format!("the snapshot named {name:?}"))
+    /// Locks the name of a volume or snapshot.
+    pub(crate) fn lock_name(&self, object: &str, name: &str) -> Result<KeyLock<'_>> {
+        self.lock_key(format!("the {object} named {name:?}"))
     }
 
     /// Begins a publish at a target. The target can still be unpublished.
@@ -163,7 +158,10 @@ mod tests {
         let lock = in_flight.lock_id("a").unwrap();
         assert!(matches!(in_flight.lock_id("a"), Err(Error::Busy(_))));
         assert!(in_flight.lock_id("b").is_ok(), "another id is free");
-        assert!(in_flight.lock_name("a").is_ok(), "a name is no id");
+        assert!(
+            in_flight.lock_name("volume", "a").is_ok(),
+            "a name is no id"
+        );
         drop(lock);
         assert!(in_flight.lock_id("a").is_ok());
     }

@@ -104,10 +104,10 @@ impl Volumes {
         if let Found::Mount(_) = self.mounter.inspect(target)? {
             return Err(occupied(target, "a mount that was not there a moment ago"));
         }
-        let made = match os.mkdir(target.parent(), target.leaf(), 0o750) {
+        let made = match os.mkdir(&target.parent, &target.leaf, 0o750) {
             Ok(()) => true,
             Err(Errno::EXIST) => {
-                let empty = os::open_dir(target.parent(), target.leaf())
+                let empty = os::open_dir(&target.parent, &target.leaf)
                     .and_then(|directory| os::is_empty(directory.as_fd()));
                 if !empty.map_err(|errno| target.error("list", errno))? {
                     return Err(occupied(target, "a directory that is not empty"));
@@ -118,7 +118,7 @@ impl Volumes {
         };
         let mounted = self.mounter.attach(prepared, target);
         if mounted.is_err() && made {
-            os.rmdir(target.parent(), target.leaf())
+            os.rmdir(&target.parent, &target.leaf)
                 .map_err(|errno| target.error("mount, and then cannot remove", errno))?;
         }
         Ok(mounted?)
@@ -286,10 +286,10 @@ fn describe(kind: FileType) -> &'static str {
 /// Removes an unmounted target: an empty directory or an empty file.
 fn remove_leaf(target: &Target) -> Result<()> {
     let os = Os::default();
-    let removed = match os.rmdir(target.parent(), target.leaf()) {
+    let removed = match os.rmdir(&target.parent, &target.leaf) {
         Err(Errno::NOTDIR) => target.is_empty_file().and_then(|is_empty| {
             if is_empty {
-                os.unlink(target.parent(), target.leaf())
+                os.unlink(&target.parent, &target.leaf)
             } else {
                 Err(Errno::NOTDIR)
             }

@@ -69,7 +69,9 @@ pub struct SnapshotFilter {
 impl Volumes {
     /// Creates a snapshot of a volume, or returns the existing one with that name if it matches.
     pub fn create_snapshot(&self, request: &SnapshotRequest) -> Result<Snapshot> {
-        let _name = self.in_flight.lock_snapshot_name(request.name.as_str())?;
+        let _name = self
+            .in_flight
+            .lock_name("snapshot", request.name.as_str())?;
         if let Some((_, entry)) = self.find_by_name::<SnapshotRecord>(&request.name)? {
             self.check_same_snapshot(&entry, request)?;
             return Ok(Snapshot::new(&entry.record));

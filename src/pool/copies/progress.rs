@@ -35,9 +35,11 @@ const TEMPORARY: &str = "progress.json.tmp";
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     stopped: AtomicBool,
-    running: AtomicUsize,
-    entries: AtomicU64,
-    bytes: AtomicU64,
+    pub(crate) running: AtomicUsize,
+    /// The files and directories copied since start.
+    pub(crate) entries: AtomicU64,
+    /// The disk usage of those, in bytes.
+    pub(crate) bytes: AtomicU64,
 }
 
 impl Copies {
@@ -65,21 +67,6 @@ impl Copies {
     /// Whether the driver is stopping.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
-    }
-
-    /// The number of running copies.
-    pub(crate) fn running(&self) -> usize {
-        self.running.load(Ordering::Relaxed)
-    }
-
-    /// The number of files and directories copied since start.
-    pub(crate) fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
-    }
-
-    /// The disk usage of the files copied since start, in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -263,7 +250,7 @@ impl<'a> Progress<'a> {
 
 impl CopyWatch for Progress<'_> {
     fn copied(&self, bytes: u64) {
-        self.reservation.advance();
+        self.reservation.work.advance();
         self.entries.fetch_add(1, Ordering::Relaxed);
         let copies = &self.pool.copies;
         copies.entries.fetch_add(1, Ordering::Relaxed);
@@ -273,7 +260,7 @@ impl CopyWatch for Progress<'_> {
     }
 
     fn stopped(&self) -> bool {
-        self.reservation.advance();
+        self.reservation.work.advance();
         self.report();
         self.refused.load(Ordering::Relaxed)
             || self.pool.copies.is_stopped()

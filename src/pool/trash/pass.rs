@@ -115,7 +115,7 @@ impl Leftovers {
         pass.all(&names);
         let reclaimed = pass.reclaimed;
         let resisting = self.resisting.len();
-        let trash = &work.pool().trash;
+        let trash = &work.pool.trash;
         trash.resisting.store(resisting, Ordering::Relaxed);
         Ok(reclaimed)
     }
@@ -151,7 +151,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn pool(&self) -> &Pool {
-        self.work.pool()
+        self.work.pool
     }
 
     fn all(&mut self, names: &BTreeSet<OsString>) {
@@ -242,7 +242,7 @@ impl Pass<'_> {
     /// The empty entries that no existing copy references. As long as nothing is removed from the
     /// index, a reference stays.
     fn candidates(&mut self) -> Vec<OsString> {
-        let pool = self.work.pool();
+        let pool = self.work.pool;
         let references = pool.state().references_since(self.left.all_referenced);
         let Some(references) = references else {
             return Vec::new();
@@ -259,7 +259,7 @@ impl Pass<'_> {
 
     /// Removes the content of an entry, and the rest if its quota id can be released at once.
     fn reclaim(&mut self, name: &OsStr) -> Result<bool, Fault> {
-        let (pool, disk) = (self.work.pool(), self.disk);
+        let (pool, disk) = (self.work.pool, self.disk);
         let os = &pool.context.os;
         let dir = match os::open_dir(disk.trash(), name) {
             Ok(dir) => dir,
@@ -332,7 +332,7 @@ impl Pass<'_> {
 
     /// Removes an empty entry.
     fn remove(&self, name: &OsStr, dir: &OwnedFd, entry: &TrashEntry) -> Result<bool, Fault> {
-        let (pool, disk) = (self.work.pool(), self.disk);
+        let (pool, disk) = (self.work.pool, self.disk);
         let os = &pool.context.os;
         if !entry.retains.is_empty() {
             pool.state().index.remove_from_trash(name);
@@ -385,7 +385,7 @@ impl<'a> Progress<'a> {
 impl Watch for Progress<'_> {
     fn removed(&self) {
         self.work.advance();
-        let pool = self.work.pool();
+        let pool = self.work.pool;
         let entries = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         pool.trash.removed.fetch_add(1, Ordering::Relaxed);
         if !entries.is_multiple_of(READ_TIME_EVERY) {
@@ -404,7 +404,7 @@ impl Watch for Progress<'_> {
     }
 
     fn stopped(&self) -> bool {
-        let pool = self.work.pool();
+        let pool = self.work.pool;
         pool.trash.is_stopped() || pool.is_unavailable()
     }
 }

@@ -11,18 +11,10 @@ use crate::os::{self, Os};
 
 use super::{Source, occupied};
 
-/// The result of [`give`].
-#[derive(Debug, Clone, Copy)]
-pub(in crate::tree) struct Given {
-    /// The bytes that the copy occupies.
-    pub(in crate::tree) occupied: u64,
-    /// The attributes that the copy does not accept.
-    pub(in crate::tree) lost: u64,
-}
-
 /// Gives a copy that has its content all attributes of its source, except the flags, which would
-/// prevent other changes. Most attributes are correct already, and those are not set again.
-pub(in crate::tree) fn give(os: &Os, source: &Source, target: &OwnedFd) -> Result<Given, Fault> {
+/// prevent other changes. Most attributes are correct already, and those are not set again. Returns the
+/// bytes that the copy occupies.
+pub(in crate::tree) fn give(os: &Os, source: &Source, target: &OwnedFd) -> Result<u64, Fault> {
     const STATUS: &str = "read the status of a copy";
     let wanted = &source.status;
     let before = os::statx(target).context(STATUS)?;
@@ -37,22 +29,18 @@ pub(in crate::tree) fn give(os: &Os, source: &Source, target: &OwnedFd) -> Resul
     }
     let names = os::attributes(&source.inode);
     let names = names.context("list the attributes of an entry")?;
-    let mut given = Given {
-        occupied: occupied(&before),
-        lost: 0,
-    };
+    let mut bytes = occupied(&before);
     if !names.is_empty() {
-        given.lost = give_extended(os, &source.inode, &names, target)?;
+        give_extended(os, &source.inode, &names, target)?;
         // Extended attributes may occupy blocks.
-        given.occupied = occupied(&os::statx(target).context(STATUS)?);
+        bytes = occupied(&os::statx(target).context(STATUS)?);
     }
     os.set_times(target, wanted).context("set times")?;
-    Ok(given)
+    Ok(bytes)
 }
 
-/// Copies the extended attributes, among them ACLs and capabilities; the number of those lost.
-fn give_extended(os: &Os, source: &OwnedFd, names: &[u8], target: &OwnedFd) -> Result<u64, Fault> {
-    let mut lost = 0;
+/// Copies the extended attributes, among them ACLs and capabilities.
+fn give_extended(os: &Os, source: &OwnedFd, names: &[u8], target: &OwnedFd) -> Result<(), Fault> {
     for name in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else {
             continue;
@@ -62,11 +50,11 @@ fn give_extended(os: &Os, source: &OwnedFd, names: &[u8], target: &OwnedFd) -> R
             value => value.context("read an attribute of an entry")?,
         };
         match os.set_attribute(target, name, &value) {
-            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_required(name) => lost += 1,
+            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_required(name) => {}
             set => set.context("set an attribute of a copy")?,
         }
     }
-    Ok(lost)
+    Ok(())
 }
 
 /// Whether a copy must have this attribute. The others belong to the system: a security module may
@@ -97,15 +85,13 @@ pub(in crate::tree) fn flags(status: &Statx) -> IFlags {
     flags
 }
 
-/// Sets flags in addition to those that the inode has; the number of flags lost.
-pub(in crate::tree) fn protect(os: &Os, target: impl AsFd, flags: IFlags) -> Result<u64, Fault> {
+/// Sets flags in addition to those that the inode has, where the filesystem accepts them.
+pub(in crate::tree) fn protect(os: &Os, target: impl AsFd, flags: IFlags) -> Result<(), Fault> {
     if flags.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     match os.add_flags(target, flags) {
-        Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOTTY) => {
-            Ok(flags.bits().count_ones().into())
-        }
-        set => set.context("set the flags of a copy").map(|()| 0),
+        Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOTTY) => Ok(()),
+        set => set.context("set the flags of a copy"),
     }
 }

@@ -74,12 +74,11 @@ impl Work<'_> {
     /// Links a name to the retained copy of a file; false if there is none.
     fn link(&self, dir: &Dir<'_>, name: &OsStr, key: &Key) -> Result<bool, Fault> {
         let name = (dir.target.as_fd(), name);
-        let Some(lost) = self.links.link(self.copying.os, key, name)? else {
-            return Ok(false);
-        };
-        self.copied().attributes_lost += lost;
-        self.count(0);
-        Ok(true)
+        let linked = self.links.link(self.copying.os, key, name)?;
+        if linked {
+            self.count(0);
+        }
+        Ok(linked)
     }
 
     /// Makes the copy of an inode, with these flags. False if the name exists: the entry moved while

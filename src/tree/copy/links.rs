@@ -81,14 +81,13 @@ impl Links {
         })
     }
 
-    /// Links a name to the retained copy of a file, and returns the number of flags lost; `None` if
-    /// there is no such copy.
+    /// Links a name to the retained copy of a file; false if there is no such copy.
     pub(super) fn link(
         &self,
         os: &Os,
         key: &Key,
         (dir, name): (BorrowedFd<'_>, &OsStr),
-    ) -> Result<Option<u64>, Fault> {
+    ) -> Result<bool, Fault> {
         let retained = key.to_string();
         let linked = match os.link((&self.dir, &retained), (dir, name)) {
             // The copy has as many names as a file can have, so it gives up the one here.
@@ -99,12 +98,13 @@ impl Links {
             linked => linked.map(|()| IFlags::empty()),
         };
         match linked {
-            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOENT) => Ok(false),
             // An entry that moved while its directory was read is listed twice.
-            Err(Errno::EXIST) => Ok(Some(0)),
+            Err(Errno::EXIST) => Ok(true),
             linked => {
                 let flags = linked.context("link a file")?;
-                protect(os, (dir, name), flags, || Ok(())).map(Some)
+                protect(os, (dir, name), flags, || Ok(()))?;
+                Ok(true)
             }
         }
     }
@@ -140,8 +140,7 @@ impl Links {
                 let name = entry.name();
                 let unlink = || os.unlink(&self.dir, name).context("remove a link");
                 let flags = Key::flags_in(name);
-                let lost = protect(os, (self.dir.as_fd(), name), flags, unlink)?;
-                work.copied().attributes_lost += lost;
+                protect(os, (self.dir.as_fd(), name), flags, unlink)?;
             }
         }
         os.rmdir(target, &self.name)
@@ -150,15 +149,15 @@ impl Links {
     }
 }
 
-/// Changes the names of a file, then sets its flags; the number of flags lost.
+/// Changes the names of a file, then sets its flags.
 fn protect(
     os: &Os,
     (dir, name): (BorrowedFd<'_>, &OsStr),
     flags: IFlags,
     change: impl FnOnce() -> Result<(), Fault>,
-) -> Result<u64, Fault> {
+) -> Result<(), Fault> {
     let file = (!flags.is_empty()).then(|| os::open_source_file(dir, name));
     let file = file.transpose().context("open a copied file")?;
     change()?;
-    file.map_or(Ok(0), |file| attributes::protect(os, file, flags))
+    file.map_or(Ok(()), |file| attributes::protect(os, file, flags))
 }

@@ -59,7 +59,7 @@ impl Mounter for FakeMounter {
         let mount = FakeMount {
             entry: MountEntry {
                 id: 0,
-                device: place.device,
+                device: place.mount.device,
                 root: place.path,
                 mount_point: target.path().to_owned(),
                 shared: false,
