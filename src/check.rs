@@ -27,7 +27,6 @@ pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
 use inspect::{OpenPool, open};
 
-/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -39,7 +38,6 @@ pub enum Level {
     Wrong,
 }
 
-/// The subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum About {
@@ -66,9 +64,7 @@ pub enum About {
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The severity.
     pub level: Level,
-    /// The subject.
     pub about: About,
     /// The directory of the volume or snapshot, below the pool's path; `None` for the pool.
     pub volume: Option<PathBuf>,
@@ -81,7 +77,6 @@ pub struct Finding {
 /// The results for one pool.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The pool.
     pub pool: Inspection,
     /// How it enforces sizes.
     pub enforcement: Enforcement,
@@ -92,7 +87,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether any finding is wrong.
     pub fn is_wrong(&self) -> bool {
         let mut findings = self.findings.iter();
         findings.any(|finding| finding.level == Level::Wrong)

@@ -10,15 +10,12 @@ use crate::mount;
 use crate::pool::{self, Unavailable};
 use crate::types::{Invalid, PoolId};
 
-/// The result of a domain function.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The call that failed: the columns of the code table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// `CreateVolume`.
     CreateVolume,
-    /// `CreateSnapshot`.
     CreateSnapshot,
     /// `DeleteVolume` and `DeleteSnapshot`.
     Delete,
@@ -57,7 +54,6 @@ pub enum Code {
 
 /// A failure. The message names the object, the numbers and the way out.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages show the meaning of the fields")]
 pub enum Error {
     /// A request or setting that is malformed, unknown or unsupported.
     #[error(transparent)]
@@ -159,12 +155,10 @@ impl From<mount::Error> for Error {
 }
 
 impl Error {
-    /// An [`Error::Invalid`] for the field.
     pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Invalid(Invalid::new(field, problem))
     }
 
-    /// The [`Error::Io`] of a step on a path.
     pub(crate) fn io(what: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Self {
         move |source| Self::Io {
             what,
@@ -185,7 +179,6 @@ impl Error {
         }
     }
 
-    /// The gRPC code of the error in an operation.
     pub fn code(&self, operation: Operation) -> Code {
         use Operation::{CreateSnapshot, CreateVolume, Delete};
         match self {

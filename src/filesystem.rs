@@ -13,9 +13,7 @@ use crate::sys;
 pub enum Filesystem {
     /// ext4, or ext2 and ext3, which have the same magic number.
     Ext4,
-    /// XFS.
     Xfs,
-    /// btrfs.
     Btrfs,
     /// Another filesystem on a local disk, by its name.
     Local(&'static str),
@@ -71,7 +69,6 @@ const KNOWN: &[(u64, Filesystem)] = &[
 ];
 
 impl Filesystem {
-    /// The filesystem of a directory.
     pub fn of(directory: impl AsFd) -> Result<Self, Errno> {
         // The type's width and sign differ between architectures; the magic numbers are 32 bits.
         #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]

@@ -23,7 +23,6 @@ use crate::volume::Volumes;
 /// The time that a pool has to report its status; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The state of the pages.
 #[derive(Debug, Clone)]
 struct Page {
     volumes: Arc<Volumes>,

@@ -32,7 +32,6 @@ struct RpcLabels {
 
 type RpcTimes = Family<RpcLabels, Histogram, fn() -> Histogram>;
 
-/// The driver's metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -51,7 +50,6 @@ impl Metrics {
         Self { registry, rpc }
     }
 
-    /// Counts a call.
     pub(crate) fn observe(&self, rpc: &'static str, code: &'static str, elapsed: Duration) {
         self.rpc
             .get_or_create(&RpcLabels { rpc, code })

@@ -20,13 +20,11 @@ pub use target::{Found, Target};
 /// A mount that is not attached yet.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The root of the mount.
     pub mount: OwnedFd,
     /// The flags among [`MountOptions::visible`].
     pub flags: StatVfsMountFlags,
 }
 
-/// Mounts and unmounts.
 pub trait Mounter: Send + Sync + fmt::Debug {
     /// Makes a mount of a directory with all its options, and does not attach it. This waits for
     /// the disk; the target is only for messages.
@@ -40,7 +38,6 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     /// Attaches a prepared mount to an existing, empty target. This does not wait for a disk.
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()>;
 
-    /// The mount or file at a target.
     fn inspect(&self, target: &Target) -> Result<Found> {
         target.inspect()
     }

@@ -24,7 +24,6 @@ pub use copy::{attribute, attributes, open_entry, open_source_dir, open_source_f
 
 /// A system call that changes a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "most are named after their call")]
 pub enum Step {
     Mkdir,
     /// openat(2) that creates a file.
@@ -67,12 +66,9 @@ pub enum Step {
     SetTimes,
 }
 
-/// The object of a step.
 #[derive(Debug, Clone, Copy)]
 pub enum Object<'a> {
-    /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// An entry of a directory.
     Entry(BorrowedFd<'a>, &'a OsStr),
     /// An entry that moves, from one directory and name to another.
     Moved {
@@ -99,7 +95,6 @@ pub trait Observer: Send + Sync + fmt::Debug {
     fn before(&self, _step: Step, _name: &OsStr) -> Result<(), Errno> {
         Ok(())
     }
-    /// Called after a step that succeeded.
     fn after(&self, _step: Step, _name: &OsStr) {}
     /// Called after `after` with the object of the step.
     fn changed(&self, _step: Step, _object: Object<'_>) {}
@@ -118,7 +113,6 @@ pub struct Os {
 type Outcome<T = ()> = Result<T, Errno>;
 
 impl Os {
-    /// System calls with an observer.
     pub fn observed(observer: Arc<dyn Observer>) -> Self {
         Self {
             observer: Some(observer),
@@ -195,7 +189,6 @@ impl Os {
         })
     }
 
-    /// Writes all of `bytes`.
     pub fn write_all(&self, file: impl AsFd, bytes: &[u8]) -> Outcome {
         self.on_file(Step::Write, file, |file| {
             let mut rest = bytes;
@@ -405,13 +398,11 @@ pub struct FileId {
 /// The result of statx(2) for an open file or an entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
-    /// Its identity.
     pub id: FileId,
     /// The mount through which it was opened.
     pub mount_id: u64,
     /// Whether it is the root of that mount.
     pub is_mount_root: bool,
-    /// Its type.
     pub file_type: FileType,
     /// The number of its names.
     pub links: u32,
@@ -450,7 +441,6 @@ pub fn statx_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Statx> {
     rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED)
 }
 
-/// The status of an open file.
 pub fn status(file: impl AsFd) -> Outcome<Status> {
     statx(file).map(Status::from)
 }
@@ -497,7 +487,6 @@ pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option
     rustix::fs::open(own_link(&place), flags, Mode::empty()).map(Some)
 }
 
-/// The link to an open file in /proc.
 fn own_link(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }

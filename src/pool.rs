@@ -75,7 +75,6 @@ use work::Works;
 /// The settings and services that all pools of a server share.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The name of this node.
     pub node: NodeName,
     /// The mutating system calls.
     pub os: Os,
@@ -94,7 +93,6 @@ pub struct Context {
 /// Learns which volumes of a pool are published, before it is served.
 pub type Learn<'a> = &'a dyn Fn(Site<'_>) -> std::io::Result<()>;
 
-/// One pool of the node.
 #[derive(Debug)]
 pub struct Pool {
     options: PoolOptions,
@@ -114,11 +112,9 @@ pub struct Pool {
 /// The knowledge of a pool about an id.
 #[derive(Debug, Clone)]
 pub enum Lookup<R = VolumeRecord> {
-    /// The object with this id.
     Entry(Arc<Entry<R>>),
     /// A directory or record that cannot be trusted.
     Quarantined(Quarantined),
-    /// No object has this id.
     Nothing,
 }
 
@@ -139,12 +135,10 @@ impl Pool {
         })
     }
 
-    /// Its name.
     pub fn name(&self) -> &PoolName {
         &self.options.name
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.options.path
     }

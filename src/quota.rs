@@ -69,24 +69,20 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Whether nothing is charged.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0 && self.inodes == 0
     }
 
-    /// Whether a charge is above its limit.
     pub fn exceeds(&self) -> bool {
         let above = |charged: u64, limit: u64| limit > 0 && charged > limit;
         above(self.bytes, self.byte_limit) || above(self.inodes, self.inode_limit)
     }
 
-    /// Whether there is a limit.
     pub fn is_limited(&self) -> bool {
         self.byte_limit != 0 || self.inode_limit != 0
     }
 }
 
-/// Finds the quota of a filesystem.
 pub trait Quotas: Send + Sync + fmt::Debug {
     /// The quota of the filesystem of `root`, which is of this type.
     fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>>;
@@ -111,7 +107,6 @@ pub enum AtInit {
     Refused(Errno),
 }
 
-/// The quotas of the kernel.
 #[derive(Debug, Default)]
 pub struct KernelQuotas;
 
@@ -182,13 +177,11 @@ pub fn missing(filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Option<Mi
     }
 }
 
-/// A name in a directory.
 pub type NameIn<'a> = (BorrowedFd<'a>, &'a str);
 
 /// The quota of one pool's filesystem. Each volume has a quota id. The methods with a body are those
 /// of a filesystem without quota.
 pub trait Quota: Send + Sync + fmt::Debug {
-    /// How it enforces sizes.
     fn enforcement(&self) -> Enforcement;
 
     /// Creates a directory, limited to `size` (zero: not limited) from its first byte, and returns

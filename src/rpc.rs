@@ -36,9 +36,7 @@ const ALL_CALLS: u32 = u32::MAX;
 /// The identity of the driver, as the CO sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin {
-    /// The driver's name.
     pub(crate) driver_name: String,
-    /// The node's name.
     pub(crate) node: NodeName,
     /// The topology key, whose value names the node of a volume.
     pub(crate) topology_key: String,
@@ -55,10 +53,8 @@ pub(crate) struct Edge {
     permits: Arc<Semaphore>,
 }
 
-/// The response of a handler.
 type Answer<T> = Result<Response<T>, Status>;
 
-/// One RPC of the specification.
 #[derive(Debug, Clone, Copy)]
 struct Rpc {
     name: &'static str,
@@ -209,7 +205,6 @@ impl Edge {
     }
 }
 
-/// The error of a call that panicked.
 fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

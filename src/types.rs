@@ -68,7 +68,6 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// The problem of a field.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self {
             field: field.into(),
@@ -86,7 +85,6 @@ macro_rules! checked_string {
         pub struct $name(String);
 
         impl $name {
-            /// The checked text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -213,7 +211,6 @@ impl NodeName {
 pub struct PoolId(pub Uuid);
 
 impl PoolId {
-    /// A new identity.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
@@ -235,7 +232,6 @@ impl fmt::Display for PoolId {
 pub struct NameHash(Uuid);
 
 impl NameHash {
-    /// The length of the hash as text.
     pub const TEXT_LEN: usize = 32;
 
     /// Parses exactly 32 lower-case hexadecimal digits.
@@ -253,21 +249,15 @@ impl fmt::Display for NameHash {
 /// The id of a volume or a snapshot: a prefix for the kind of object, the pool's id and the hash of
 /// the name. The same name in the same pool always has the same id.
 pub trait ObjectId: Copy + Ord + fmt::Debug + fmt::Display {
-    /// The type of the object's name.
     type Name: fmt::Display;
-    /// The word for the object.
     const OBJECT: &'static str;
-    /// The start of the id.
     const PREFIX: &'static str;
 
     /// The id of the object whose name has a hash.
     fn from_hash(pool: PoolId, hash: NameHash) -> Self;
-    /// The pool of the object.
     fn pool(&self) -> PoolId;
-    /// The hash of the object's name.
     fn hash(&self) -> NameHash;
 
-    /// The id of the object with a name in a pool.
     fn new(pool: PoolId, name: &Self::Name) -> Self {
         let hash = Uuid::new_v5(&pool.0, name.to_string().as_bytes());
         Self::from_hash(pool, NameHash(hash))
@@ -355,13 +345,10 @@ fn parse_simple(text: &str) -> Option<Uuid> {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimLabel {
-    /// The namespace of the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name of the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    /// The name of the persistent volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
 }
@@ -370,13 +357,10 @@ pub struct ClaimLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotLabel {
-    /// The namespace of the `VolumeSnapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name of the `VolumeSnapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// The name of the `VolumeSnapshotContent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }

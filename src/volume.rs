@@ -42,10 +42,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The server starts without a pool that takes longer than this to open.
 const OPEN_PATIENCE: Duration = Duration::from_mins(1);
 
-/// The settings of the node and its pools.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The name of this node.
     pub node: NodeName,
     /// This node's topology segment, `key=value`, for messages.
     pub topology: String,
@@ -53,7 +51,6 @@ pub struct Settings {
     pub kubelet_dir: PathBuf,
     /// The directory in which the server remembers its pools.
     pub state_dir: PathBuf,
-    /// The pools.
     pub pools: Vec<PoolOptions>,
     /// The time to wait, for all pools together, until another server releases its locks.
     pub lock_wait: Duration,
@@ -66,9 +63,7 @@ pub struct Settings {
 pub struct Seams {
     /// System calls on disks.
     pub os: Os,
-    /// Mounts.
     pub mounter: Arc<dyn Mounter>,
-    /// Quotas.
     pub quotas: Arc<dyn Quotas>,
 }
 
@@ -94,22 +89,17 @@ pub struct Volumes {
     loaded: AtomicBool,
 }
 
-/// One volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Its id.
     pub id: VolumeId,
     /// The name from the CO.
     pub name: VolumeName,
-    /// Its pool.
     pub pool: PoolName,
     /// Its size; zero: no limit.
     pub size: Bytes,
-    /// The parameters of its class.
     pub parameters: Parameters,
     /// How its size is enforced.
     pub enforcement: Enforcement,
-    /// The source, if it is a copy.
     pub source: Option<Source>,
 }
 
@@ -131,7 +121,6 @@ impl Volume {
 /// A checked `CreateVolumeRequest`.
 #[derive(Debug, Clone)]
 pub struct CreateRequest {
-    /// The volume's name.
     pub name: VolumeName,
     /// The least size; zero: not given.
     pub required: Bytes,
@@ -139,20 +128,15 @@ pub struct CreateRequest {
     pub limit: Option<Bytes>,
     /// The capabilities that the volume must support; never empty.
     pub capabilities: Vec<Capability>,
-    /// The parameters.
     pub class: Class,
-    /// The source of a copy.
     pub source: Option<SourceId>,
-    /// Whether the requested topology excludes this node.
     pub excludes_node: bool,
 }
 
 /// The id of a source, as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceId {
-    /// The id of a snapshot.
     Snapshot(String),
-    /// The id of a volume.
     Volume(String),
 }
 
@@ -161,9 +145,7 @@ pub enum SourceId {
 pub struct PublishRequest {
     /// The volume's id, as received.
     pub id: String,
-    /// The target path.
     pub target: PathBuf,
-    /// The requested capability.
     pub capability: Capability,
     /// Whether the mount must be read-only even if the capability allows writing.
     pub read_only: bool,
@@ -187,14 +169,10 @@ pub struct Stats {
     pub inodes: Usage,
 }
 
-/// The usage of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The total amount.
     pub total: u64,
-    /// The used amount.
     pub used: u64,
-    /// The amount that is still available.
     pub available: u64,
 }
 
@@ -294,7 +272,6 @@ impl Volumes {
         }
     }
 
-    /// Stops the background threads.
     pub fn stop(&self) {
         for pool in &self.pools {
             pool.trash.stop();
@@ -312,12 +289,10 @@ impl Volumes {
         self.delete_unused(id, |entry| self.check_unpublished(entry))
     }
 
-    /// Refuses a volume that is published.
     fn check_unpublished(&self, entry: &Entry) -> Result<()> {
         publish::refuse_published(entry, self.published(entry)?)
     }
 
-    /// The volume with an id.
     pub fn get(&self, id: &str) -> Result<Volume> {
         let (pool, entry) = self.volume(parse_id(id)?)?;
         Ok(Volume::new(&pool, &entry))
@@ -370,7 +345,6 @@ impl Volumes {
         Ok(())
     }
 
-    /// Refuses a requested topology that excludes this node.
     fn check_topology(&self, excludes_node: bool) -> Result<()> {
         if excludes_node {
             let here = &self.settings.topology;

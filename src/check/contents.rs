@@ -16,25 +16,20 @@ use crate::types::{Bytes, VolumeId};
 
 use super::inspect::{Inspection, open};
 
-/// A volume or snapshot.
 #[derive(Debug, Clone)]
 pub struct Held<R = VolumeRecord> {
-    /// Its entry.
     pub entry: Arc<Entry<R>>,
     /// The charges of its quota id, where the kernel counts them.
     pub charge: Option<Charge>,
 }
 
-/// The contents of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolContents {
-    /// The pool.
     pub pool: Inspection,
     /// Its volumes, in the order of their ids.
     pub volumes: Vec<Held>,
     /// Its snapshots, in the order of their ids.
     pub snapshots: Vec<Held<SnapshotRecord>>,
-    /// The running copies.
     pub unfinished: Vec<Unfinished>,
     /// The bytes that copies retain of each volume.
     pub retained: BTreeMap<VolumeId, u64>,
@@ -64,7 +59,6 @@ impl PoolContents {
         Ok(())
     }
 
-    /// The volume with an id.
     pub fn volume(&self, id: VolumeId) -> Option<&Held> {
         find(&self.volumes, id)
     }
@@ -77,13 +71,11 @@ impl PoolContents {
         })
     }
 
-    /// The volumes that are copies of a source.
     pub fn made_of(&self, source: Source) -> impl Iterator<Item = &Held> {
         let volumes = self.volumes.iter();
         volumes.filter(move |held| held.entry.record.source == Some(source))
     }
 
-    /// The snapshots of a volume.
     pub fn snapshots_of(&self, volume: VolumeId) -> impl Iterator<Item = &Held<SnapshotRecord>> {
         let snapshots = self.snapshots.iter();
         snapshots.filter(move |held| held.entry.record.source_volume_id == volume)

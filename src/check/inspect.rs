@@ -23,21 +23,14 @@ const ASK: &str = "ask how the disk enforces sizes";
 /// The state of a pool on its disk.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The pool.
     pub name: PoolName,
-    /// Its path.
     pub path: PathBuf,
     /// Its identity, if it is a pool.
     pub id: Option<PoolId>,
-    /// The node in its marker.
     pub node: Option<NodeName>,
-    /// The type of its filesystem.
     pub filesystem: String,
-    /// The number of volumes.
     pub volumes: usize,
-    /// The number of snapshots.
     pub snapshots: usize,
-    /// The reserved bytes.
     pub reserved: Bytes,
     /// The quarantined directories, with the reasons.
     pub quarantined: Vec<(PathBuf, String)>,
@@ -49,7 +42,6 @@ pub struct Inspection {
     pub problem: Option<Unavailable>,
 }
 
-/// A pool that is open for reading.
 pub(super) struct OpenPool {
     pub(super) filesystem: Filesystem,
     pub(super) root: GuardedDir,

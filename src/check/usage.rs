@@ -32,7 +32,6 @@ const INLINE: u64 = 4096;
 pub(super) struct Owner {
     /// Its directory, below the pool.
     pub(super) path: PathBuf,
-    /// Its quota id.
     pub(super) id: u32,
     /// The maximum of bytes in its tree that are charged to others.
     pub(super) inherited: u64,

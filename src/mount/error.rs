@@ -18,9 +18,7 @@ pub enum Error {
     Target {
         /// The step, as in "unmount".
         what: &'static str,
-        /// The target path.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         source: std::io::Error,
     },

@@ -16,7 +16,6 @@ pub struct MountEntry {
     pub device: (u32, u32),
     /// The mounted directory, as a path from the root of its filesystem.
     pub root: PathBuf,
-    /// Its mount point.
     pub mount_point: PathBuf,
     /// Whether mounts below it propagate to its peers.
     pub shared: bool,
@@ -27,7 +26,6 @@ pub struct MountEntry {
 /// The position of a directory in its filesystem, and its mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The mount.
     pub mount: MountEntry,
     /// The path from the filesystem's root.
     pub path: PathBuf,
@@ -50,7 +48,6 @@ pub struct MountTable {
 }
 
 impl MountTable {
-    /// Reads the table of this process.
     pub fn read() -> std::io::Result<Self> {
         Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
     }
@@ -62,7 +59,6 @@ impl MountTable {
         Self { entries }
     }
 
-    /// The place of an open directory.
     pub fn place_of(&self, directory: impl AsFd) -> std::io::Result<Place> {
         let status = os::status(&directory)?;
         let path = os::path_of(&directory)?;
@@ -79,7 +75,6 @@ impl MountTable {
         })
     }
 
-    /// The place of the directory at a path.
     pub fn place_at(&self, path: &Path) -> std::io::Result<Place> {
         self.place_of(os::open_path(path)?)
     }

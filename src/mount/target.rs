@@ -32,11 +32,9 @@ pub struct Target {
 /// The kind of entry at a target.
 #[derive(Debug, Clone, Copy)]
 pub enum Found {
-    /// No entry.
     Nothing,
     /// A directory that is not a mount.
     Directory(Status),
-    /// The root of a mount.
     Mount(Status),
     /// A file, a link or another type.
     Other(FileType),

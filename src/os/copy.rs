@@ -33,7 +33,6 @@ pub fn attributes(file: impl AsFd) -> Outcome<Vec<u8>> {
     }
 }
 
-/// The value of an extended attribute.
 pub fn attribute(file: impl AsFd, name: &CStr) -> Outcome<Vec<u8>> {
     let link = own_link(file);
     read_growing(|buffer| rustix::fs::getxattr(&link, name, spare_capacity(buffer)))
@@ -74,7 +73,6 @@ pub fn open_source_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Owne
     open_beneath(dir, name.as_ref(), flags)
 }
 
-/// The steps of a copy.
 impl Os {
     /// Makes an empty file share all blocks of another.
     pub fn share(&self, target: impl AsFd, source: impl AsFd) -> Outcome {
@@ -100,7 +98,6 @@ impl Os {
         .map(|copied| copied as u64)
     }
 
-    /// Sets the size of a file.
     pub fn truncate(&self, file: impl AsFd, size: u64) -> Outcome {
         self.on_file(Step::Truncate, file, |file| {
             rustix::fs::ftruncate(file, size)
@@ -140,7 +137,6 @@ impl Os {
         })
     }
 
-    /// Sets an extended attribute.
     pub fn set_attribute(&self, file: impl AsFd, name: &CStr, value: &[u8]) -> Outcome {
         self.on_file(Step::SetAttribute, file, |file| {
             rustix::fs::setxattr(own_link(file), name, value, XattrFlags::empty())

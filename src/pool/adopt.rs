@@ -18,14 +18,11 @@ use super::{Memory, Unavailable, layout, record};
 /// The time that a stopping server may still have the lock of the pool.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// An adopted pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopted {
-    /// The pool.
     pub id: PoolId,
     /// Its node before, which may be this one.
     pub from: NodeName,
-    /// The number of its volumes.
     pub volumes: usize,
 }
 

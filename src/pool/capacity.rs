@@ -61,7 +61,6 @@ pub(super) struct Measurement {
     charged: Vec<Charged>,
 }
 
-/// The bytes charged to a volume.
 #[derive(Debug)]
 pub(super) struct Charged {
     entry: Arc<Entry>,

@@ -94,7 +94,6 @@ impl Pool {
         charge.map(Some).map_err(|fault| self.classify(fault))
     }
 
-    /// The statistics of the filesystem.
     pub fn space(&self) -> Result<StatVfs> {
         let disk = self.disk()?;
         disk.statvfs().map_err(|fault| self.classify(fault))

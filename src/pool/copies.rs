@@ -31,7 +31,6 @@ pub use progress::{CopyStatus, Unfinished};
 use super::limits::PendingCharges;
 use progress::Progress;
 
-/// The original of a copy.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
     Volume(Arc<Entry>),
@@ -39,7 +38,6 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Its form in records.
     pub(crate) fn source(&self) -> Source {
         match self {
             Self::Volume(entry) => Source::Volume(entry.record.id),
@@ -47,7 +45,6 @@ impl Origin {
         }
     }
 
-    /// The least size of a volume that copies it.
     pub(crate) fn least_size(&self) -> Bytes {
         match self {
             Self::Volume(entry) => entry.record.size_bytes,
@@ -105,7 +102,6 @@ pub struct CopyPolicy {
     pub max_stall: Option<Duration>,
 }
 
-/// A copy to be made.
 pub(super) struct CopyJob<'a> {
     pub(super) origin: &'a Origin,
     /// The new volume or snapshot.
@@ -116,11 +112,9 @@ pub(super) struct CopyJob<'a> {
     pub(super) limit: Bytes,
 }
 
-/// A copy that was made.
 #[derive(Debug)]
 pub(super) struct CopyResult<'a> {
     pub(super) method: Method,
-    /// The quota id that it is charged to.
     pub(super) quota_id: Option<u32>,
     /// The bytes of its content, as far as they are known.
     pub(super) bytes: u64,

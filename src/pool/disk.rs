@@ -37,7 +37,6 @@ const MAX_TRASH_NAME: usize = 200;
 /// A total that grows by more than this part is new capacity.
 const MUCH_GROWN: u64 = 64;
 
-/// An open pool.
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) id: PoolId,
@@ -85,7 +84,6 @@ impl Site<'_> {
     }
 }
 
-/// The staging directory of a draft.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
@@ -282,7 +280,6 @@ impl Disk {
         Ok(*self.shares_blocks.get_or_init(|| tried))
     }
 
-    /// Makes a staging directory.
     pub(crate) fn stage(&self) -> Result<Staged, Fault> {
         let name = Uuid::new_v4().simple().to_string();
         self.context
@@ -362,7 +359,6 @@ impl Disk {
         renamed.context("move a draft to the trash")
     }
 
-    /// A unique name in the trash.
     pub(crate) fn place_in_trash(directory: &str) -> String {
         // A directory renamed by hand may have a name too long for a suffix.
         let start = directory.ceil_char_boundary(directory.len().saturating_sub(MAX_TRASH_NAME));

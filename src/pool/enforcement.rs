@@ -12,7 +12,6 @@ use crate::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 /// A pool that enforces no sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unenforced {
-    /// The reason.
     pub reason: String,
     /// The way out.
     pub remedy: String,

@@ -15,7 +15,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages show the meaning of the fields")]
 pub enum Error {
     /// A parameter or option that is malformed, unknown or unsupported.
     #[error(transparent)]

@@ -24,13 +24,11 @@ use super::trash::{self, TrashEntry};
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<R = VolumeRecord> {
-    /// Its record.
     pub record: R,
     /// Its directory below `volumes/` or `snapshots/`.
     pub directory: String,
 }
 
-/// A snapshot and the name of its directory.
 pub type SnapshotEntry = Entry<SnapshotRecord>;
 
 impl<R: Record> Entry<R> {
@@ -82,7 +80,6 @@ impl RecordDirs {
 pub struct Quarantined {
     /// Its path, below the pool's path.
     pub path: PathBuf,
-    /// The damage.
     pub reason: String,
     /// Its disk usage, which stays reserved; `None` until it is measured.
     pub space: Option<Bytes>,
@@ -94,7 +91,6 @@ pub(crate) fn claims<R: Record>(path: &Path, id: R::Id) -> bool {
     directory.and_then(layout::hash_of) == Some(id.hash())
 }
 
-/// The records of a pool.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     volumes: BTreeMap<VolumeId, Arc<Entry>>,
@@ -119,7 +115,6 @@ struct Sums {
     copied: u64,
     /// The sizes of trash entries.
     trash: u64,
-    /// The number of removals.
     removals: u64,
 }
 
@@ -160,7 +155,6 @@ impl Resource for SnapshotRecord {
 }
 
 impl Index {
-    /// Reads every record of the pool.
     pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Self, Fault> {
         let mut index = Self::default();
         index.read::<VolumeRecord>(homes, pool, quota)?;
@@ -280,14 +274,12 @@ impl Index {
         }
     }
 
-    /// Adds an entry of the trash.
     pub(crate) fn add_to_trash(&mut self, name: OsString, entry: TrashEntry) {
         self.retain(&entry.retains);
         self.sums.trash = self.sums.trash.saturating_add(entry.reserved);
         self.trash.insert(name, entry);
     }
 
-    /// Removes an entry of the trash.
     pub(crate) fn remove_from_trash(&mut self, name: &OsStr) {
         if let Some(entry) = self.trash.remove(name) {
             self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
@@ -340,22 +332,18 @@ impl Index {
             .map(|(_, entry)| entry)
     }
 
-    /// All volumes.
     pub(crate) fn volumes(&self) -> impl ExactSizeIterator<Item = &Arc<Entry>> {
         self.volumes.values()
     }
 
-    /// All snapshots.
     pub(crate) fn snapshots(&self) -> impl ExactSizeIterator<Item = &Arc<SnapshotEntry>> {
         self.snapshots.values()
     }
 
-    /// The entries of the trash.
     pub(crate) fn trash(&self) -> &BTreeMap<OsString, TrashEntry> {
         &self.trash
     }
 
-    /// The retained charges of all volumes.
     pub(crate) fn retained(&self) -> &Retained {
         &self.retained
     }

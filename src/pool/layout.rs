@@ -14,9 +14,7 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const STAGING: &str = "staging";
 /// Deleted objects that wait to be reclaimed, in [`META`].
 pub(crate) const TRASH: &str = "trash";
-/// The volumes.
 pub(crate) const VOLUMES: &str = "volumes";
-/// The snapshots.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// The content that the pod sees, in a volume's directory.
 pub(crate) const DATA: &str = "data";

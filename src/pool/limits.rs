@@ -32,10 +32,13 @@ pub(crate) const READ_LIMITS: &str = "read the limits of the disk";
 /// The result of comparing a limit with its record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Finding {
-    /// The limit is as recorded.
     AsRecorded,
     /// The limit is missing or different.
-    Differs { id: u32, limit: Bytes, has: Charge },
+    Differs {
+        id: u32,
+        limit: Bytes,
+        has: Charge,
+    },
     /// The owner of the quota id is not certain, so nothing is changed.
     Conflict(QuotaConflict),
 }

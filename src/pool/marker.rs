@@ -32,10 +32,8 @@ pub(crate) struct Marker {
     pub(crate) unknown: record::Unknown,
 }
 
-/// A new pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewPool {
-    /// Its identity.
     pub id: PoolId,
     /// The result of enabling quota for it.
     pub quota: AtInit,

@@ -28,10 +28,8 @@ pub enum Reserve {
     Percent(u8),
 }
 
-/// One configured pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Its name.
     pub name: PoolName,
     /// Its path: absolute, without `.` and `..`.
     pub path: PathBuf,

@@ -32,11 +32,8 @@ pub type Unknown = BTreeMap<String, serde_json::Value>;
 /// The record of a volume, `volume.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
-    /// The format, [`FORMAT`].
     pub format: u32,
-    /// The volume's id.
     pub id: VolumeId,
-    /// Its name in the CSI request.
     pub name: VolumeName,
     /// Its size; zero for no limit.
     pub size_bytes: Bytes,
@@ -44,11 +41,8 @@ pub struct VolumeRecord {
     pub created_at: u64,
     /// Its Kubernetes objects, for people.
     pub claim: ClaimLabel,
-    /// The parameters of its class.
     pub parameters: Parameters,
-    /// The access modes it was made for.
     pub access_modes: Vec<AccessMode>,
-    /// The enforcement of its size.
     pub enforcement: Enforcement,
     /// Its quota id: a project id or the number of a qgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +73,6 @@ pub struct VolumeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetainedCharge {
-    /// The volume.
     pub volume: VolumeId,
     /// The first copy that references the bytes. Copies of that copy reference the same bytes.
     pub origin: Source,
@@ -91,9 +84,7 @@ pub struct RetainedCharge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// A snapshot.
     Snapshot(SnapshotId),
-    /// Another volume.
     Volume(VolumeId),
 }
 
@@ -150,18 +141,13 @@ impl VolumeRecord {
 
 /// The record of a volume or a snapshot, which is in its directory beside `data/`.
 pub trait Record: Serialize + DeserializeOwned {
-    /// The type of its id.
     type Id: ObjectId;
-    /// The name of its file.
     const FILE: &'static str;
     /// The directory of the pool for its kind.
     const HOME: &'static str;
 
-    /// Its id.
     fn id(&self) -> Self::Id;
-    /// Its name.
     fn name(&self) -> &<Self::Id as ObjectId>::Name;
-    /// The bytes reserved for it.
     fn promised(&self) -> u64;
     /// Its quota id, if it has one.
     fn quota_id(&self) -> Option<u32>;
@@ -171,7 +157,6 @@ pub trait Record: Serialize + DeserializeOwned {
     }
     /// The bytes of its data that simple quota may charge to others.
     fn inherited(&self) -> u64;
-    /// The charges of volumes that it retains.
     fn retains(&self) -> &[RetainedCharge];
     /// The part of the reserved bytes that retained charges cover.
     fn covered(&self) -> u64;
@@ -179,7 +164,6 @@ pub trait Record: Serialize + DeserializeOwned {
     fn copied(&self) -> u64;
     /// The limit of its quota id (zero: none), with the bytes that stay charged to it for copies.
     fn limit_with(&self, retained: u64) -> Bytes;
-    /// The name of its directory.
     fn directory(&self) -> String;
 }
 
@@ -263,12 +247,10 @@ impl AccessMode {
         )
     }
 
-    /// Whether the mode allows reading only.
     pub fn is_read_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
-    /// Whether the mode is for many nodes.
     pub fn is_multi_node(self) -> bool {
         matches!(
             self,
@@ -343,9 +325,7 @@ pub enum Sharing {
 pub struct Parameters {
     /// The permission bits of `data/`.
     pub mode: Mode,
-    /// The owner of `data/`.
     pub uid: u32,
-    /// The group of `data/`.
     pub gid: u32,
     /// The pods that may share it.
     pub sharing: Sharing,
@@ -430,7 +410,6 @@ impl From<String> for Unreadable {
     }
 }
 
-/// Reads a record.
 pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, Unreadable> {
     #[derive(Deserialize)]
     struct Version {

@@ -85,7 +85,6 @@ impl State {
         self.index.retained().with(volume, &self.pending)
     }
 
-    /// The retained charges of volumes that exist.
     pub(super) fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
         let exists =
             |retained: &&RetainedCharge| self.index.get::<VolumeRecord>(retained.volume).is_some();

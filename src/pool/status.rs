@@ -10,12 +10,9 @@ use crate::types::{Bytes, PoolId, PoolName};
 use super::capacity::FreeSpace;
 use super::{Pool, Unavailable};
 
-/// The status of a pool at one moment.
 #[derive(Debug, Clone)]
 pub struct PoolStatus {
-    /// The pool.
     pub name: PoolName,
-    /// Its path.
     pub path: PathBuf,
     /// Its identity, once known.
     pub id: Option<PoolId>,
@@ -33,9 +30,7 @@ pub struct PoolStatus {
     pub available: Bytes,
     /// The sum of the sizes of its volumes.
     pub reserved: Bytes,
-    /// The number of volumes.
     pub volumes: usize,
-    /// The number of snapshots.
     pub snapshots: usize,
     /// The number of volumes whose size is not enforced.
     pub not_enforced: usize,

@@ -10,7 +10,6 @@ use super::record::Unreadable;
 
 /// The reason why a pool cannot be used now, with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages show the meaning")]
 pub enum Unavailable {
     #[error("it is being opened")]
     Opening,
@@ -91,7 +90,6 @@ impl From<Unreadable> for Unavailable {
     }
 }
 
-/// An error of the state directory.
 impl From<Error> for Unavailable {
     fn from(error: Error) -> Self {
         let errno = match &error {

@@ -44,10 +44,8 @@ pub(super) struct BtrfsQuota {
     ids: QuotaIds,
 }
 
-/// The quota mode of a btrfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// No quota.
     Off,
     /// Full qgroups, which do not count the subvolumes of pods and make snapshots slow.
     Full,
@@ -55,7 +53,6 @@ pub enum Mode {
     Simple,
 }
 
-/// The quota mode of the btrfs of `root`.
 pub fn mode(root: BorrowedFd<'_>) -> Result<Mode> {
     Ok(qgroups(root)?.map_or(Mode::Off, |(mode, _)| mode))
 }

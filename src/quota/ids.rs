@@ -53,12 +53,10 @@ impl QuotaIds {
         Ok(id)
     }
 
-    /// Marks an id as used.
     pub(super) fn note(&self, id: u32) {
         lock(&self.0).insert(id);
     }
 
-    /// Marks an id as free.
     pub(super) fn free(&self, id: u32) {
         lock(&self.0).remove(&id);
     }

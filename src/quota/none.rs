@@ -9,7 +9,6 @@ use crate::types::Bytes;
 
 use super::{Enforcement, NameIn, Quota, Quotas, Result};
 
-/// Enforces no size.
 #[derive(Debug, Default)]
 pub struct NoQuota;
 

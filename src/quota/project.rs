@@ -29,7 +29,6 @@ const GAP: u32 = 1024;
 /// The least inode limit of a volume.
 const MIN_INODES: u64 = 1024;
 
-/// The project quota of one filesystem.
 #[derive(Debug)]
 pub(super) struct ProjectQuota {
     filesystem: OwnedFd,

@@ -20,7 +20,6 @@ use super::topology::Topology;
 /// The specification's limit for the keys and values of a map together, and for `mount_flags`.
 const MAX_MAP_BYTES: usize = 4 << 10;
 
-/// Checks a `CreateVolumeRequest`.
 pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Result<CreateRequest> {
     let name = request.name.parse()?;
     let messages = required("volume_capabilities", request.volume_capabilities)?;
@@ -55,7 +54,6 @@ fn source(content: csi::VolumeContentSource) -> Result<SourceId> {
     }
 }
 
-/// Checks a `CreateSnapshotRequest`.
 pub(super) fn snapshot(
     request: csi::CreateSnapshotRequest,
     here: &Topology,
@@ -71,7 +69,6 @@ pub(super) fn snapshot(
     })
 }
 
-/// Checks a `NodePublishVolumeRequest`.
 pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishRequest> {
     let target = path("target_path", request.target_path)?;
     let capability = request
@@ -88,7 +85,6 @@ pub(super) fn publish(request: csi::NodePublishVolumeRequest) -> Result<PublishR
     })
 }
 
-/// Checks a `NodeExpandVolumeRequest`.
 pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequest> {
     let path = path("volume_path", request.volume_path)?;
     if let Some(capability) = &request.volume_capability {
@@ -103,13 +99,11 @@ pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequ
     })
 }
 
-/// Checks the page size of a list.
 pub(super) fn max_entries(max_entries: i32) -> Result<usize> {
     usize::try_from(max_entries)
         .map_err(|_| Error::invalid("max_entries", format!("{max_entries} is negative")))
 }
 
-/// Checks the parameters of a class.
 pub(super) fn class(
     parameters: &HashMap<String, String>,
     mutable_parameters: &HashMap<String, String>,

@@ -5,9 +5,7 @@ use crate::csi;
 /// This node's topology segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Topology {
-    /// The label's key.
     pub(crate) key: String,
-    /// The label's value on this node.
     pub(crate) value: String,
 }
 
@@ -28,7 +26,6 @@ impl Topology {
                 .all(|(key, value)| key.eq_ignore_ascii_case(&self.key) && *value == self.value)
     }
 
-    /// Whether a requirement excludes this node.
     pub(super) fn is_excluded_by(&self, requirement: Option<&csi::TopologyRequirement>) -> bool {
         let places = requirement.map(|requirement| match requirement.requisite.as_slice() {
             [] => requirement.preferred.as_slice(),

@@ -43,7 +43,6 @@ pub(crate) enum Transfer {
     Copy,
 }
 
-/// Watches a copy.
 pub(crate) trait CopyWatch: Sync {
     /// Called for every entry, with the bytes that it occupies at the source. A file with several
     /// names has bytes only the first time.
@@ -52,7 +51,6 @@ pub(crate) trait CopyWatch: Sync {
     fn stopped(&self) -> bool;
 }
 
-/// The result of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Copied {
     /// The entries at any depth.
@@ -96,7 +94,6 @@ impl Copying<'_> {
     }
 }
 
-/// An inode that is copied.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) inode: OwnedFd,
@@ -119,7 +116,6 @@ impl Source {
     }
 }
 
-/// A directory and its copy.
 #[derive(Debug)]
 struct Dir<'a> {
     source: Source,

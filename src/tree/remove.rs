@@ -23,7 +23,6 @@ const MAX_DEPTH: usize = 48;
 /// while it is read, and a process that has the directory open may go on filling it.
 const MAX_PASSES: usize = 100;
 
-/// Watches a removal.
 pub trait Watch: Sync {
     /// Called for every entry that was removed.
     fn removed(&self);
@@ -31,7 +30,6 @@ pub trait Watch: Sync {
     fn stopped(&self) -> bool;
 }
 
-/// Watches nothing.
 struct NoWatch;
 
 impl Watch for NoWatch {

@@ -25,10 +25,8 @@ pub(crate) struct Weight {
     pub(crate) unseen: Option<Errno>,
 }
 
-/// An entry of a tree.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
-    /// The directory of the entry.
     pub(crate) dir: BorrowedFd<'a>,
     pub(crate) name: &'a OsStr,
     pub(crate) status: Status,

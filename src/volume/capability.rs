@@ -7,11 +7,9 @@ use crate::pool::{AccessMode, Sharing};
 /// A checked `VolumeCapability` with mount access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// The access mode.
     pub access_mode: AccessMode,
     /// The filesystem, if the request names one.
     pub fs_type: Option<String>,
-    /// The mount options.
     pub options: MountOptions,
 }
 

@@ -17,7 +17,6 @@ const MAX_ID: u32 = u32::MAX - 1;
 /// The checked parameters of a `StorageClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Class {
-    /// The name of the pool.
     pub pool: Option<PoolName>,
     /// Whether the kernel must enforce the size.
     pub enforcement: EnforcementPolicy,
@@ -27,7 +26,6 @@ pub struct Class {
     pub fs_type: Option<String>,
     /// The volume's claim, for people.
     pub claim: ClaimLabel,
-    /// The rules for copies.
     pub copies: CopyPolicy,
 }
 
@@ -36,7 +34,6 @@ pub struct Class {
 pub struct SnapshotClass {
     /// Whether the volume may be in use.
     pub in_use: InUse,
-    /// The rules for copies.
     pub copies: CopyPolicy,
     /// The snapshot's `VolumeSnapshot`, for people.
     pub label: SnapshotLabel,

@@ -8,16 +8,13 @@ use crate::types::{MAX_FIELD_BYTES, ObjectId, VolumeId};
 
 use super::{Page, Volumes};
 
-/// An entry and its pool.
 pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
 
 impl Volumes {
-    /// The pool and entry of a volume.
     pub(super) fn volume(&self, id: VolumeId) -> Result<Located> {
         self.entry(id)
     }
 
-    /// The pool and entry of an object.
     pub(super) fn entry<R: Resource>(&self, id: R::Id) -> Result<Located<R>> {
         let pool = id.pool();
         let mut pools = self.pools.iter().filter(|known| known.id() == Some(pool));

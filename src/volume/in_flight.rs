@@ -42,7 +42,6 @@ pub(crate) struct KeyLock<'a> {
 }
 
 impl InFlight {
-    /// Locks the id of a volume or snapshot.
     pub(crate) fn lock_id(&self, id: &str) -> Result<KeyLock<'_>> {
         self.lock_key(id_key(id))
     }
@@ -71,7 +70,6 @@ impl InFlight {
         })
     }
 
-    /// Locks the name of a volume or snapshot.
     pub(crate) fn lock_name(&self, object: &str, name: &str) -> Result<KeyLock<'_>> {
         self.lock_key(format!("the {object} named {name:?}"))
     }

@@ -41,7 +41,6 @@ impl Publications {
         above.any(|above| targets.contains_key(above))
     }
 
-    /// The targets of a volume.
     pub(crate) fn of(&self, id: VolumeId) -> Vec<(PathBuf, Use)> {
         let targets = lock(&self.targets);
         let own = targets.iter().filter(|(_, (of, _))| *of == id);

@@ -11,10 +11,8 @@ use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 use super::find::{Located, parse_id};
 use super::{InUse, Page, SnapshotClass, SourceId, Volumes, differs};
 
-/// One snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its id.
     pub id: SnapshotId,
     /// The name from the CO.
     pub name: SnapshotName,
@@ -22,7 +20,6 @@ pub struct Snapshot {
     pub source: VolumeId,
     /// The least size of a volume that is restored from it; zero: any.
     pub size: Bytes,
-    /// The bytes that the pool reserves for it.
     pub reserved: Bytes,
     /// The time of its creation, in seconds since the Unix epoch.
     pub created_at: u64,
@@ -47,13 +44,10 @@ impl Snapshot {
 /// A checked `CreateSnapshotRequest`.
 #[derive(Debug, Clone)]
 pub struct SnapshotRequest {
-    /// The snapshot's name.
     pub name: SnapshotName,
     /// The id of the volume, as received.
     pub source: String,
-    /// The parameters.
     pub class: SnapshotClass,
-    /// Whether the requested topology excludes this node.
     pub excludes_node: bool,
 }
 
@@ -106,7 +100,6 @@ impl Volumes {
         self.delete_unused::<SnapshotRecord>(id, |_| Ok(()))
     }
 
-    /// The snapshot with an id.
     pub fn get_snapshot(&self, id: &str) -> Result<Snapshot> {
         let (_, entry) = self.entry::<SnapshotRecord>(parse_id(id)?)?;
         Ok(Snapshot::new(&entry.record))
@@ -132,7 +125,6 @@ impl Volumes {
         })
     }
 
-    /// The source of a copy, and its pool.
     pub(super) fn origin(&self, source: &SourceId) -> Result<(Arc<Pool>, Origin)> {
         match source {
             SourceId::Snapshot(id) => {

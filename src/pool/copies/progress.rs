@@ -31,7 +31,6 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 const FILE: &str = "progress.json";
 const TEMPORARY: &str = "progress.json.tmp";
 
-/// The copies of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     stopped: AtomicBool,
@@ -64,7 +63,6 @@ impl Copies {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the driver is stopping.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -74,13 +72,10 @@ impl Copies {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyStatus {
-    /// The format of records.
     pub format: u32,
     /// The volume or snapshot under construction.
     pub copy: Source,
-    /// The original.
     pub of: Source,
-    /// The method of copying.
     pub method: Method,
     /// The time of its start, in seconds since the Unix epoch.
     pub started_at: u64,
@@ -93,7 +88,6 @@ pub struct CopyStatus {
 /// A copy that is running, or was running when the server ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Its progress.
     pub status: CopyStatus,
     /// The time of that report, in seconds since the Unix epoch.
     pub told_at: u64,

@@ -15,11 +15,8 @@ use super::{Record, RetainedCharge};
 /// The record of a snapshot, `snapshot.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotRecord {
-    /// The format, [`super::FORMAT`].
     pub format: u32,
-    /// The snapshot's id.
     pub id: SnapshotId,
-    /// Its name in the CSI request.
     pub name: SnapshotName,
     /// Its source, which may be deleted.
     pub source_volume_id: VolumeId,
@@ -42,7 +39,6 @@ pub struct SnapshotRecord {
     /// Its quota id: a project id or the number of a qgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
-    /// The charges of volumes that it retains.
     #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
     pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
@@ -50,7 +46,6 @@ pub struct SnapshotRecord {
     pub unknown: super::Unknown,
 }
 
-/// The method of copying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -63,7 +58,6 @@ pub enum Method {
 }
 
 impl Method {
-    /// The consistency of a copy, for people.
     pub fn consistency(self) -> &'static str {
         match self {
             Self::Subvolume => "all of it is of one instant",

@@ -9,12 +9,9 @@ use crate::pool::index::Resource;
 use crate::pool::record::{self, Record, RetainedCharge, SnapshotRecord, Unreadable, VolumeRecord};
 use crate::types::VolumeId;
 
-/// An entry of the trash, by its record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TrashEntry {
-    /// The bytes reserved for it.
     pub(crate) reserved: u64,
-    /// Its quota id.
     pub(crate) quota_id: Option<u32>,
     /// The charges that it retains until it is reclaimed.
     pub(crate) retains: Vec<RetainedCharge>,
@@ -50,7 +47,6 @@ impl TrashEntry {
     }
 }
 
-/// The entries of a trash, by their names.
 pub(crate) fn entries(trash: &OwnedFd) -> Result<Vec<(OsString, TrashEntry)>, Fault> {
     let names = os::entry_names(trash.as_fd()).context("list the trash")?;
     let entry = |name: OsString| {

@@ -330,7 +330,6 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// Removes an empty entry.
     fn remove(&self, name: &OsStr, dir: &OwnedFd, entry: &TrashEntry) -> Result<bool, Fault> {
         let (pool, disk) = (self.work.pool, self.disk);
         let os = &pool.context.os;

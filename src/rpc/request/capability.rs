@@ -15,7 +15,6 @@ pub(crate) fn capabilities(messages: &[csi::VolumeCapability]) -> Result<Vec<Cap
     messages.iter().map(capability).collect()
 }
 
-/// Checks one capability.
 pub(crate) fn capability(message: &csi::VolumeCapability) -> Result<Capability> {
     let (access_type, mode) = complete(message)?;
     let access_mode = access_mode(mode)?;

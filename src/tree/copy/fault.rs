@@ -12,7 +12,6 @@ use super::{Dir, MAX_LEVELS, content};
 /// The most characters of a path in a message.
 const MAX_PATH: usize = 200;
 
-/// A copy that failed, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) struct CopyFault {
     /// The path below the top, or its beginning; empty for the top itself.
@@ -28,10 +27,7 @@ pub(crate) enum Reason {
     /// A directory has too many directories above it.
     TooDeep,
     /// The writers of a file would wait for too long while its blocks are shared.
-    WouldStall {
-        /// The extents of the file.
-        extents: u32,
-    },
+    WouldStall { extents: u32 },
     /// The filesystem does not share the blocks of a file.
     NotShareable(Errno),
 }
@@ -42,7 +38,6 @@ impl From<Fault> for Reason {
     }
 }
 
-/// A fault at the top.
 impl<T: Into<Reason>> From<T> for CopyFault {
     fn from(reason: T) -> Self {
         Self {
