@@ -8,7 +8,6 @@ mod limits;
 mod space;
 mod usage;
 
-use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -95,6 +94,7 @@ impl Report {
 
 /// The context of the pools.
 #[derive(Clone, Copy)]
+#[allow(missing_debug_implementations, reason = "a closure has none")]
 pub struct Surroundings<'a> {
     /// The name of this node, if known.
     pub node: Option<&'a NodeName>,
@@ -104,12 +104,6 @@ pub struct Surroundings<'a> {
     pub needed: &'a [&'a Path],
     /// Called before a volume or snapshot is measured, with the number done and the total.
     pub progress: &'a dyn Fn(&PoolOptions, usize, usize),
-}
-
-impl fmt::Debug for Surroundings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Surroundings").finish_non_exhaustive()
-    }
 }
 
 /// Checks pools that are configured together.
@@ -178,7 +172,8 @@ impl Examination<'_> {
         let opened = open(self.options, &mut self.report.pool);
         let opened = opened.map_err(|unavailable| self.remembering(unavailable))?;
         claims.filesystem(place.mount.device, &self.options.name)?;
-        self.identify(&opened, claims)?;
+        let Surroundings { memory, node, .. } = self.surroundings;
+        path::identify(&opened.marker, self.options, memory, node, claims)?;
         let pool = &self.report.pool;
         let what = format!(
             "pool {} of node {}, {} on {}, {} volumes, {} snapshots",
@@ -210,28 +205,6 @@ impl Examination<'_> {
             (Unavailable::Unmarked, Ok(Some(remembered))) => Unavailable::MarkerLost { remembered },
             (_, Err(error)) => Unavailable::Memory(error.to_string()),
             (unavailable, _) => unavailable,
-        }
-    }
-
-    /// Checks that a server on this node would serve the pool at this path.
-    fn identify(&self, opened: &OpenPool, claims: &Claims) -> Result<(), Unavailable> {
-        let found = opened.marker.id;
-        if let Some(memory) = self.surroundings.memory {
-            let unreadable = |error: crate::pool::Error| Unavailable::Memory(error.to_string());
-            let remembered = memory.recall(&self.options.path).map_err(unreadable)?;
-            if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
-                return Err(Unavailable::Swapped { found, remembered });
-            }
-            if memory.is_retired(found).map_err(unreadable)? {
-                return Err(Unavailable::Retired { found });
-            }
-        }
-        match self.surroundings.node {
-            Some(node) if *node != opened.marker.node => Err(Unavailable::Foreign {
-                found,
-                node: opened.marker.node.clone(),
-            }),
-            _ => claims.id(found, &self.options.name),
         }
     }
 

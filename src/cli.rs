@@ -133,21 +133,18 @@ fn variable(command: &clap::Command, is_meant: &dyn Fn(&clap::Arg) -> bool) -> O
 }
 
 fn exit_code(error: &Error) -> u8 {
+    use PoolError::{NotAdopted, Refused};
     match error {
         Error::Invalid(_) => USAGE,
-        Error::AllLocked
-        | Error::Pool {
-            error:
-                PoolError::Refused {
-                    reason: Unavailable::Locked,
-                    ..
-                }
-                | PoolError::NotAdopted {
-                    reason: Unavailable::Locked,
-                    ..
-                },
-            ..
-        } => TRY_AGAIN,
+        Error::AllLocked => TRY_AGAIN,
+        Error::Pool { error, .. } => match error {
+            Refused { reason, .. } | NotAdopted { reason, .. }
+                if *reason == Unavailable::Locked =>
+            {
+                TRY_AGAIN
+            }
+            _ => 1,
+        },
         _ => 1,
     }
 }

@@ -294,7 +294,7 @@ impl Volumes {
     }
 
     pub fn get(&self, id: &str) -> Result<Volume> {
-        let (pool, entry) = self.volume(parse_id(id)?)?;
+        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
         Ok(Volume::new(&pool, &entry))
     }
 
@@ -310,10 +310,9 @@ impl Volumes {
         id: &str,
         capabilities: &[Capability],
         class: Option<&Class>,
-    ) -> Result<Volume> {
-        let (pool, entry) = self.volume(parse_id(id)?)?;
-        create::check_fits(&pool, &entry, capabilities, class)?;
-        Ok(Volume::new(&pool, &entry))
+    ) -> Result<()> {
+        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
+        create::check_fits(&pool, &entry, capabilities, class)
     }
 
     /// The targets of a volume that are still mounts; the others are forgotten. Another mount on top

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use crate::fault::{Fault, InContext};
 use crate::filesystem::Filesystem;
 use crate::mount::GuardedDir;
-use crate::os;
-use crate::pool::index::{Index, RecordDirs};
+use crate::pool::index::{Index, RecordDirs, open_own};
 use crate::pool::init::open_root;
 use crate::pool::marker::Marker;
 use crate::pool::path::find_mount;
@@ -55,7 +54,7 @@ impl OpenPool {
     /// One of the pool's own directories.
     pub(super) fn own(&self, name: &str) -> Result<OwnedFd, Fault> {
         let path: PathBuf = [layout::META, name].iter().collect();
-        os::open_dir(&self.root, path).context("open the pool's own directories")
+        open_own(&self.root, path)
     }
 }
 
@@ -110,11 +109,7 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
 
 /// Why the pool at a path enforces no sizes; `None` if it does.
 pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Unavailable> {
-    let wanted = Wanted {
-        require_mount: false,
-        any_filesystem: true,
-    };
-    let (filesystem, root) = open_root(path, wanted)?;
+    let (filesystem, root) = open_root(path, Wanted::ANY)?;
     let quota = KernelQuotas.find(filesystem, root.as_fd());
     unenforced(path, filesystem, &root, &*quota.context(ASK)?)
 }
@@ -176,7 +171,7 @@ pub(super) fn open(
     let index = Index::load(&homes, marker.id, &*quota)?;
     inspection.volumes = index.volumes().len();
     inspection.snapshots = index.snapshots().len();
-    inspection.reserved = Bytes(index.reserved());
+    inspection.reserved = Bytes(index.sums.sizes);
     inspection.quarantined = index
         .quarantined()
         .iter()

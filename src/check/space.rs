@@ -104,7 +104,7 @@ fn free_space(
     let quota = &*opened.quota;
     let counted = quota.enforcement() != Enforcement::None;
     let others = if counted {
-        let mut charged = opened.index.copied();
+        let mut charged = opened.index.sums.copied;
         let volumes = opened.index.volumes();
         for (entry, id) in volumes.filter_map(|entry| Some((entry, entry.record.quota_id()?))) {
             let charge = quota.usage(id).context("ask what a volume uses")?;

@@ -60,15 +60,13 @@ impl<I: ObjectId + Send + Sync + 'static> DeleteArgs<I> {
     /// a success, but to a person it is a mistake.
     fn run(&self, delete: impl Fn(&mut Server, String) -> Result<(), Status>) -> Result<bool> {
         let (object, id) = (I::OBJECT, self.id);
-        match delete(&mut self.server.connect()?, id.to_string()) {
-            Ok(()) => print(format_args!(
-                "{object} {id} is deleted; its space comes back in the background"
-            ))?,
-            Err(status) => {
-                print_refusal(&status);
-                return Ok(false);
-            }
+        if let Err(status) = delete(&mut self.server.connect()?, id.to_string()) {
+            print_refusal(&status);
+            return Ok(false);
         }
+        print(format_args!(
+            "{object} {id} is deleted; its space comes back in the background"
+        ))?;
         Ok(true)
     }
 }

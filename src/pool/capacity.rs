@@ -100,7 +100,7 @@ impl Measurement {
             }
             Some(record.own(volume.bytes, index.retained().of(record.id)))
         });
-        own.fold(index.copied(), u64::saturating_add)
+        own.fold(index.sums.copied, u64::saturating_add)
     }
 }
 
@@ -119,7 +119,7 @@ impl Reservations {
             own,
             removals,
         } = self.recent?;
-        let is_recent = at.elapsed() < MAX_AGE && removals == index.removals();
+        let is_recent = at.elapsed() < MAX_AGE && removals == index.sums.removals;
         is_recent.then(|| self.free_space(index, policy, space, own))
     }
 
@@ -135,7 +135,7 @@ impl Reservations {
                 at: measurement.at,
                 space,
                 own,
-                removals: index.removals(),
+                removals: index.sums.removals,
             });
         }
         self.free_space(index, policy, space, own)

@@ -144,9 +144,10 @@ impl Pool {
 
     /// The identity of a volume's `data/`.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
-        let disk = self.disk()?;
-        disk.data_id(entry)
-            .map_err(|fault| self.classify_data(entry, fault))
+        let path = [&entry.directory, layout::DATA].join("/");
+        let status = os::status_at(&self.disk()?.homes.volumes, path).context(disk::INSPECT_DATA);
+        let status = status.map_err(|fault| self.classify_data(entry, fault))?;
+        Ok(status.id)
     }
 
     /// Classifies a fault of a volume's `data/`. A replaced directory does not make the pool unavailable.

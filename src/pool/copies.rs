@@ -16,12 +16,13 @@ use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
+use crate::sync::lock;
 use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 use crate::types::{Bytes, Invalid};
 
 use super::disk::Disk;
 use super::draft::Draft;
-use super::record::{Method, RetainedCharge, Source};
+use super::record::{Method, Record, RetainedCharge, Source};
 use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
 
 pub(super) use progress::Copies;
@@ -360,7 +361,8 @@ impl Pool {
         };
         let fault = step;
         if fault.errno == Errno::CANCELED {
-            return match (progress.refusal(), self.why_unavailable()) {
+            let refusal = lock(&progress.refusal).take();
+            return match (refusal, self.why_unavailable()) {
                 (Some(refused), _) => refused,
                 (None, Some(unavailable)) => self.unavailable(unavailable),
                 (None, None) => Error::Stopped(format!("copying {}", job.origin.source())),

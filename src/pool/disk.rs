@@ -23,7 +23,7 @@ use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::enforcement::Unenforced;
-use super::index::{Entry, RecordDirs};
+use super::index::{RecordDirs, open_own};
 use super::marker::Marker;
 use super::path::{find_marker, inspect_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
@@ -166,13 +166,6 @@ impl Disk {
         Ok(at)
     }
 
-    /// The identity of a volume's `data/`.
-    pub(crate) fn data_id(&self, entry: &Entry) -> Result<FileId, Fault> {
-        let path = [&entry.directory, layout::DATA].join("/");
-        let status = os::status_at(&self.homes.volumes, path).context(INSPECT_DATA)?;
-        Ok(status.id)
-    }
-
     /// Whether the disk counts the usage of volumes and enforces their sizes.
     pub(crate) fn accounts(&self) -> bool {
         self.quota.enforcement() != Enforcement::None
@@ -182,10 +175,6 @@ impl Disk {
     pub(crate) fn unenforced(&self, path: &Path) -> Result<Option<Unenforced>, Errno> {
         let root = self.root.as_fd();
         Unenforced::find(&*self.quota, self.filesystem, root, (path, &self.place))
-    }
-
-    pub(crate) fn trash(&self) -> &OwnedFd {
-        &self.homes.trash
     }
 
     pub(crate) fn statvfs(&self) -> Result<StatVfs, Fault> {
@@ -216,7 +205,7 @@ impl Disk {
             let place = Uuid::new_v4().simple().to_string();
             self.context
                 .os
-                .rename((&self.staging, name), (self.trash(), place))
+                .rename((&self.staging, name), (&self.homes.trash, place))
                 .context("move staging to the trash")?;
         }
         if !left.is_empty() {
@@ -354,7 +343,7 @@ impl Disk {
 
     /// Moves a staging directory to the trash, because it may contain much and is reclaimed in the background.
     pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
-        let to = (self.trash(), Uuid::new_v4().simple().to_string());
+        let to = (&self.homes.trash, Uuid::new_v4().simple().to_string());
         let renamed = self.context.os.rename((&self.staging, &staged.name), to);
         renamed.context("move a draft to the trash")
     }
@@ -376,13 +365,13 @@ impl Disk {
         let moved = self
             .context
             .os
-            .rename((home, directory), (self.trash(), place));
+            .rename((home, directory), (&self.homes.trash, place));
         let was_there = match moved {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
             Err(errno) => return Err(Fault::new("move an entry to the trash", errno)),
         };
-        self.sync_dirs([self.trash(), home])?;
+        self.sync_dirs([&self.homes.trash, home])?;
         Ok(was_there)
     }
 
@@ -396,12 +385,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The bytes that others used when the pool was empty last, from the marker.
-    pub(crate) fn other(&self) -> Result<Bytes, Unavailable> {
-        Ok(self.marker()?.other_bytes)
-    }
-
-    /// Records those bytes in the marker; false if the disk is full.
+    /// Records in the marker the bytes that others use while the pool is empty; false if the disk is full.
     pub(crate) fn record_other(&self, other_bytes: Bytes) -> Result<bool, Unavailable> {
         let marker = Marker {
             other_bytes,
@@ -423,7 +407,7 @@ impl Disk {
         Ok(Bytes(self.space()?.used))
     }
 
-    fn marker(&self) -> Result<Marker, Unavailable> {
+    pub(crate) fn marker(&self) -> Result<Marker, Unavailable> {
         Ok(record::read(&self.meta, layout::MARKER)?)
     }
 
@@ -448,8 +432,4 @@ fn find_quota(
 ) -> Result<Arc<dyn Quota>, Fault> {
     let quota = context.quotas.find(filesystem, root.as_fd());
     quota.context("find the quota of the disk")
-}
-
-fn open_own(dir: impl AsFd, name: &str) -> Result<OwnedFd, Fault> {
-    os::open_dir(dir, name).context("open the pool's own directories")
 }

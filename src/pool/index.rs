@@ -56,10 +56,9 @@ pub(crate) struct RecordDirs {
 
 impl RecordDirs {
     pub(crate) fn open(root: impl AsFd) -> Result<Self, Fault> {
-        let open = |name| os::open_dir(&root, name).context("open the pool's own directories");
         Ok(Self {
-            volumes: open(layout::VOLUMES)?,
-            snapshots: open(layout::SNAPSHOTS)?,
+            volumes: open_own(&root, layout::VOLUMES)?,
+            snapshots: open_own(&root, layout::SNAPSHOTS)?,
             trash: os::open_dir(&root, Path::new(layout::META).join(layout::TRASH))
                 .context("open the trash")?,
         })
@@ -73,6 +72,11 @@ impl RecordDirs {
             &self.volumes
         }
     }
+}
+
+/// Opens one of the pool's own directories.
+pub(crate) fn open_own(dir: impl AsFd, path: impl AsRef<OsStr>) -> Result<OwnedFd, Fault> {
+    os::open_dir(dir, path).context("open the pool's own directories")
 }
 
 /// An entry of `volumes/` or `snapshots/` that cannot be trusted and is left alone.
@@ -99,23 +103,24 @@ pub(crate) struct Index {
     quarantine: Vec<Quarantined>,
     /// The retained charges of all records, those in the trash included.
     retained: Retained,
-    sums: Sums,
+    pub(crate) sums: Sums,
 }
 
 /// Sums over all records, in bytes, so that the free space takes constant time.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sums {
+pub(crate) struct Sums {
     /// The sizes of volumes and snapshots, and the space of quarantined trees.
-    sizes: u64,
+    pub(crate) sizes: u64,
     /// The part of the snapshots' sizes that retained charges cover.
     covered: u64,
     /// The retained charges of existing volumes.
     retained: u64,
     /// The bytes of copies made byte by byte.
-    copied: u64,
+    pub(crate) copied: u64,
     /// The sizes of trash entries.
     trash: u64,
-    removals: u64,
+    /// The number of volumes and snapshots that were removed or replaced.
+    pub(crate) removals: u64,
 }
 
 /// A kind of record with its place in the index.
@@ -262,7 +267,7 @@ impl Index {
         sums.copied = sums.copied.saturating_sub(record.copied());
         sums.retained = sums.retained.saturating_sub(retained);
         sums.removals += 1;
-        self.release(record.retains());
+        self.change_retained(record.retains(), Retained::remove);
     }
 
     /// The retained charges of a volume that does not exist; 0 for one that does.
@@ -283,16 +288,12 @@ impl Index {
     pub(crate) fn remove_from_trash(&mut self, name: &OsStr) {
         if let Some(entry) = self.trash.remove(name) {
             self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
-            self.release(&entry.retains);
+            self.change_retained(&entry.retains, Retained::remove);
         }
     }
 
     fn retain(&mut self, retains: &[RetainedCharge]) {
         self.change_retained(retains, Retained::add);
-    }
-
-    fn release(&mut self, retains: &[RetainedCharge]) {
-        self.change_retained(retains, Retained::remove);
     }
 
     fn change_retained(
@@ -400,16 +401,6 @@ impl Index {
         }
     }
 
-    /// The bytes of snapshots made byte by byte.
-    pub(crate) fn copied(&self) -> u64 {
-        self.sums.copied
-    }
-
-    /// The number of volumes and snapshots that were removed or replaced.
-    pub(crate) fn removals(&self) -> u64 {
-        self.sums.removals
-    }
-
     /// Whether a volume exists, possibly in quarantine.
     fn has_volume(&self, volume: VolumeId) -> bool {
         self.volumes.contains_key(&volume) || self.quarantined_as::<VolumeRecord>(volume).is_some()
@@ -425,11 +416,6 @@ impl Index {
 
     pub(crate) fn quarantined(&self) -> &[Quarantined] {
         &self.quarantine
-    }
-
-    /// The sizes of all volumes and snapshots, and the usage of quarantined trees, in bytes.
-    pub(crate) fn reserved(&self) -> u64 {
-        self.sums.sizes
     }
 
     pub(crate) fn is_empty(&self) -> bool {

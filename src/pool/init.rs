@@ -24,6 +24,14 @@ pub struct Wanted {
     pub any_filesystem: bool,
 }
 
+impl Wanted {
+    /// No requirement.
+    pub(crate) const ANY: Self = Self {
+        require_mount: false,
+        any_filesystem: true,
+    };
+}
+
 /// Makes an empty directory a pool. The directory is made if its parent exists.
 pub fn init(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool> {
     make(os, path, node, wanted).map_err(|reason| Error::Refused {
@@ -47,15 +55,11 @@ fn make(os: &Os, path: &Path, node: &NodeName, wanted: Wanted) -> Result<NewPool
 /// Enables simple quota of the btrfs at a path; false if it was enabled. On other filesystems only a
 /// mount can enable quota.
 pub fn enable_quota(path: &Path) -> Result<bool> {
-    let wanted = Wanted {
-        require_mount: false,
-        any_filesystem: true,
-    };
     let refused = |reason| Error::Refused {
         path: path.to_owned(),
         reason,
     };
-    let (filesystem, root) = open_root(path, wanted).map_err(refused)?;
+    let (filesystem, root) = open_root(path, Wanted::ANY).map_err(refused)?;
     if filesystem != Filesystem::Btrfs {
         let shown = path.display();
         let problem = format!(

@@ -31,7 +31,7 @@ impl Pool {
             disk.try_writing()?;
         }
         let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
-        let other = disk.other()?;
+        let other = disk.marker()?.other_bytes;
         self.reconcile(&disk, &mut index)?;
         learn(disk.site()).map_err(|error| Unavailable::Io {
             what: "find the published volumes".into(),
@@ -132,11 +132,12 @@ impl Pool {
         }
         let before = mem::replace(&mut state.disk, Err(unavailable.clone()));
         drop(state);
-        if before.as_ref().err() != Some(unavailable) {
-            tracing::error!(%pool, reason = %unavailable, "pool is unavailable");
-        }
+        let is_new = before.as_ref().err() != Some(unavailable);
         // Closing the last descriptor may take long, so nobody waits for the state meanwhile.
         drop(before);
+        if is_new {
+            tracing::error!(%pool, reason = %unavailable, "pool is unavailable");
+        }
         self.context.claims.release(&self.options.name);
     }
 }

@@ -249,7 +249,7 @@ pub(crate) fn examine<R: Resource>(
     }
     let retained = R::volume(entry.record.id());
     let retained = retained.map_or(0, |volume| ledger.retained.of(volume));
-    let limit = entry.record.limit_with(retained);
+    let limit = entry.record.limit(retained);
     let has = ledger.charges.get(&id).copied().unwrap_or_default();
     if quota.has_limit(&has, limit) {
         Ok(Finding::AsRecorded)

@@ -12,10 +12,11 @@ use crate::fault::{Fault, InContext};
 use crate::filesystem::{self, Filesystem};
 use crate::mount::{GuardedDir, MountTable, Place};
 use crate::os;
+use crate::types::NodeName;
 
 use super::enforcement::said_at_init;
 use super::marker::{self, Marker};
-use super::{Context, PoolOptions, Unavailable, layout};
+use super::{Claims, Context, Memory, PoolOptions, Unavailable, layout};
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
@@ -103,23 +104,35 @@ pub(super) fn find_marker(
         }
         (None, None) => return Err(Unavailable::Unmarked),
     };
-    if let Some(remembered) = remembered.filter(|remembered| *remembered != marker.id) {
-        return Err(Unavailable::Swapped {
-            found: marker.id,
-            remembered,
-        });
-    }
-    if marker.node != context.node {
-        return Err(Unavailable::Foreign {
-            found: marker.id,
-            node: marker.node,
-        });
-    }
-    context.claims.id(marker.id, &options.name)?;
-    if context.memory.is_retired(marker.id)? {
-        return Err(Unavailable::Retired { found: marker.id });
-    }
+    let (memory, node) = (Some(&*context.memory), Some(&context.node));
+    identify(&marker, options, memory, node, &context.claims)?;
     Ok(marker)
+}
+
+/// Refuses a pool that is not the one of the path, belongs to another node, is served at another path
+/// or was declared lost, as far as that is known.
+pub(crate) fn identify(
+    marker: &Marker,
+    options: &PoolOptions,
+    memory: Option<&Memory>,
+    node: Option<&NodeName>,
+    claims: &Claims,
+) -> Result<(), Unavailable> {
+    let found = marker.id;
+    let remembered = memory.map(|memory| memory.recall(&options.path));
+    let remembered = remembered.transpose()?.flatten();
+    if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
+        return Err(Unavailable::Swapped { found, remembered });
+    }
+    if node.is_some_and(|node| *node != marker.node) {
+        let node = marker.node.clone();
+        return Err(Unavailable::Foreign { found, node });
+    }
+    claims.id(found, &options.name)?;
+    match memory {
+        Some(memory) if memory.is_retired(found)? => Err(Unavailable::Retired { found }),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn take_lock(meta: &OwnedFd, deadline: Instant) -> Result<OwnedFd, Unavailable> {

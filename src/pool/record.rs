@@ -98,16 +98,6 @@ impl fmt::Display for Source {
 }
 
 impl VolumeRecord {
-    /// The limit of its quota id, zero for none, while copies retain `retained` bytes of its charge. With
-    /// simple quota the retained charge is added, and bytes shared with its own source are not charged.
-    pub fn limit(&self, retained: u64) -> Bytes {
-        let size = self.enforcement.limit(self.size_bytes);
-        match self.enforcement {
-            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(retained)),
-            _ => size,
-        }
-    }
-
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
     /// a volume a quota id if the pool could enforce.
     pub(crate) fn declines_enforcement(&self) -> bool {
@@ -159,11 +149,16 @@ pub trait Record: Serialize + DeserializeOwned {
     fn inherited(&self) -> u64;
     fn retains(&self) -> &[RetainedCharge];
     /// The part of the reserved bytes that retained charges cover.
-    fn covered(&self) -> u64;
+    fn covered(&self) -> u64 {
+        0
+    }
     /// The bytes that it occupies by itself, as far as its record shows.
-    fn copied(&self) -> u64;
-    /// The limit of its quota id (zero: none), with the bytes that stay charged to it for copies.
-    fn limit_with(&self, retained: u64) -> Bytes;
+    fn copied(&self) -> u64 {
+        0
+    }
+    /// The limit of its quota id, zero for none, while copies retain `retained` bytes of its charge. With
+    /// simple quota the retained charge is added, and bytes shared with its own source are not charged.
+    fn limit(&self, retained: u64) -> Bytes;
     fn directory(&self) -> String;
 }
 
@@ -200,16 +195,12 @@ impl Record for VolumeRecord {
         &self.retains
     }
 
-    fn covered(&self) -> u64 {
-        0
-    }
-
-    fn copied(&self) -> u64 {
-        0
-    }
-
-    fn limit_with(&self, retained: u64) -> Bytes {
-        self.limit(retained)
+    fn limit(&self, retained: u64) -> Bytes {
+        let size = self.enforcement.limit(self.size_bytes);
+        match self.enforcement {
+            Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(retained)),
+            _ => size,
+        }
     }
 
     fn directory(&self) -> String {

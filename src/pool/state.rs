@@ -59,7 +59,7 @@ impl State {
 
     /// The references to volumes, unless nothing was removed since `removals`.
     pub(super) fn references_since(&self, removals: Option<u64>) -> Option<References> {
-        let now = self.index.removals();
+        let now = self.index.sums.removals;
         if removals == Some(now) {
             return None;
         }

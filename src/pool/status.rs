@@ -81,7 +81,7 @@ impl Pool {
             enforcement,
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
             available: free.map_or(Bytes::ZERO, FreeSpace::available),
-            reserved: Bytes(index.reserved()),
+            reserved: Bytes(index.sums.sizes),
             volumes: index.volumes().len(),
             snapshots: index.snapshots().len(),
             not_enforced: index.not_enforced(enforcement),

@@ -1,22 +1,12 @@
 //! No quota: the pool reserves sizes, and nothing enforces them.
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
-use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::types::Bytes;
 
-use super::{Enforcement, NameIn, Quota, Quotas, Result};
+use super::{Enforcement, NameIn, Quota, Result};
 
 #[derive(Debug, Default)]
 pub struct NoQuota;
-
-impl Quotas for NoQuota {
-    fn find(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>> {
-        Ok(Arc::new(Self))
-    }
-}
 
 impl Quota for NoQuota {
     fn enforcement(&self) -> Enforcement {

@@ -161,7 +161,6 @@ fn supports(edge: &Edge, request: &csi::ValidateVolumeCapabilitiesRequest) -> Re
     let class = (!request.parameters.is_empty()).then_some(&class);
     edge.volumes
         .validate(&request.volume_id, &capabilities, class)
-        .map(|_| ())
 }
 
 fn is_unsupported(error: &Error) -> bool {

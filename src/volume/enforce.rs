@@ -1,7 +1,7 @@
 //! Enforcement for volumes that are older than the quota of their pool.
 
 use crate::error::Result;
-use crate::pool::Enforced;
+use crate::pool::{Enforced, VolumeRecord};
 
 use super::{Volumes, parse_id};
 
@@ -10,7 +10,7 @@ impl Volumes {
     pub fn enforce(&self, id: &str) -> Result<Enforced> {
         let parsed = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
-        let (pool, entry) = self.volume(parsed)?;
+        let (pool, entry) = self.entry::<VolumeRecord>(parsed)?;
         let work = pool.begin()?;
         if let Some(outcome) = pool.is_enforced(&entry.record) {
             return Ok(outcome);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::pool::VolumeRecord;
 use crate::types::Bytes;
 
 use super::{Volumes, parse_id};
@@ -26,7 +27,7 @@ impl Volumes {
     pub fn expand(&self, request: &ExpandRequest) -> Result<Bytes> {
         let id = parse_id(&request.id)?;
         let _id = self.in_flight.lock_id(&request.id)?;
-        let (pool, entry) = self.volume(id)?;
+        let (pool, entry) = self.entry::<VolumeRecord>(id)?;
         let work = pool.begin()?;
         self.published_at(&pool, &entry, &request.path)?;
         let size = entry.record.size_bytes;

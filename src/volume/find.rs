@@ -4,17 +4,13 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::{self, Entry, Lookup, Pool, Resource, VolumeRecord};
-use crate::types::{MAX_FIELD_BYTES, ObjectId, VolumeId};
+use crate::types::{MAX_FIELD_BYTES, ObjectId};
 
 use super::{Page, Volumes};
 
 pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
 
 impl Volumes {
-    pub(super) fn volume(&self, id: VolumeId) -> Result<Located> {
-        self.entry(id)
-    }
-
     pub(super) fn entry<R: Resource>(&self, id: R::Id) -> Result<Located<R>> {
         let pool = id.pool();
         let mut pools = self.pools.iter().filter(|known| known.id() == Some(pool));

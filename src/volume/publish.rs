@@ -27,7 +27,7 @@ impl Volumes {
         let id = parse_id(&request.id)?;
         let _id = self.in_flight.lock_id(&request.id)?;
         let publishing = self.in_flight.begin_publishing(target.path())?;
-        let (pool, entry) = self.volume(id)?;
+        let (pool, entry) = self.entry::<VolumeRecord>(id)?;
         if entry.record.enforcing {
             return Err(Error::Precondition(format!(
                 "the size of volume {id} is not enforced throughout yet, and renames in it would \
@@ -168,7 +168,7 @@ impl Volumes {
     /// The usage of a volume that is published at a path, or of the filesystem if the volume's is not
     /// counted.
     pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
-        let (pool, entry) = self.volume(parse_id(id)?)?;
+        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
         let _work = pool.begin()?;
         let target = self.published_at(&pool, &entry, path)?;
         let Some(charge) = pool.charge(&entry)? else {

@@ -13,12 +13,12 @@ use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::{NoQuota, Quotas};
+use rootcellar::quota::Quotas;
 use rootcellar::types::Bytes;
 use rootcellar::volume::ExpandRequest;
 
 use fixture::{SIZE, StepFixture, Trouble};
-use support::quota::FakeQuota;
+use support::quota::{FakeQuota, NoQuotas};
 use support::{create, publish};
 
 /// A request about the volume "pvc". There is also a volume "kept".
@@ -83,7 +83,7 @@ impl Call {
 
     /// The steps of the call without trouble.
     fn steps(self) -> Vec<Step> {
-        let fixture = self.prepare(Arc::new(NoQuota));
+        let fixture = self.prepare(Arc::new(NoQuotas));
         fixture.script.start(None);
         self.make(&fixture).unwrap();
         fixture.script.end()
@@ -168,7 +168,7 @@ fn with_every_failure(check: impl Fn(Call, &[Step], usize, Errno)) {
 #[test]
 fn a_call_survives_the_failure_of_every_step() {
     with_every_failure(|call, steps, at, errno| {
-        let fixture = call.prepare(Arc::new(NoQuota));
+        let fixture = call.prepare(Arc::new(NoQuotas));
         let (unavailable, code) = verdict(call, steps, at, errno);
         fixture.script.start(Some(Trouble::Once(at, errno)));
         assert_eq!(call.make(&fixture), Err(code));
@@ -216,7 +216,7 @@ fn a_call_may_end_before_any_step() {
         for (at, step) in steps.iter().enumerate() {
             for again in [Again::Reopened, Again::Restarted] {
                 eprintln!("{call:?}: halted before step {at}, {step:?}; {again:?}");
-                let mut fixture = call.prepare(Arc::new(NoQuota));
+                let mut fixture = call.prepare(Arc::new(NoQuotas));
                 fixture.script.start(Some(Trouble::Halt(at)));
                 let (_, code) = verdict(call, &steps, at, Errno::IO);
                 assert_eq!(call.make(&fixture), Err(code));
@@ -245,7 +245,7 @@ fn a_call_may_end_before_any_step() {
 #[test]
 fn a_retry_is_answered_only_when_what_it_found_is_durable() {
     for call in [Call::Create, Call::Delete] {
-        let mut fixture = call.prepare(Arc::new(NoQuota));
+        let mut fixture = call.prepare(Arc::new(NoQuotas));
         let at = visible(&call.steps()) + 1;
         fixture.script.start(Some(Trouble::Halt(at)));
         call.make(&fixture).unwrap_err();
@@ -262,7 +262,7 @@ fn a_retry_is_answered_only_when_what_it_found_is_durable() {
 }
 
 fn init_steps() -> Vec<Step> {
-    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    let mut fixture = StepFixture::new(Arc::new(NoQuotas));
     fixture.script.start(None);
     fixture.start();
     assert!(!fixture.is_unavailable());
@@ -286,7 +286,7 @@ fn making_a_pool_survives_the_failure_of_every_step() {
     for (at, step) in steps.iter().enumerate() {
         for errno in [Errno::IO, Errno::NOSPC] {
             eprintln!("step {at}, {step:?}: {errno}");
-            let mut fixture = StepFixture::new(Arc::new(NoQuota));
+            let mut fixture = StepFixture::new(Arc::new(NoQuotas));
             fixture.script.start(Some(Trouble::Once(at, errno)));
             fixture.start();
             fixture.script.end();
@@ -309,7 +309,7 @@ fn making_a_pool_survives_the_failure_of_every_step() {
 fn making_a_pool_may_end_before_any_step() {
     for at in 0..init_steps().len() {
         eprintln!("halted before step {at}");
-        let mut fixture = StepFixture::new(Arc::new(NoQuota));
+        let mut fixture = StepFixture::new(Arc::new(NoQuotas));
         fixture.script.start(Some(Trouble::Halt(at)));
         fixture.start();
         fixture.restart_after_halt();

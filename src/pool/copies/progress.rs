@@ -119,7 +119,8 @@ pub(crate) struct Progress<'a> {
     bytes: AtomicU64,
     reports: Mutex<Reports>,
     refused: AtomicBool,
-    refusal: Mutex<Option<Error>>,
+    /// The error that ended the copy from within, if there is one.
+    pub(super) refusal: Mutex<Option<Error>>,
 }
 
 /// The time of the last reports.
@@ -161,11 +162,6 @@ impl<'a> Progress<'a> {
             refused: AtomicBool::new(false),
             refusal: Mutex::new(None),
         }
-    }
-
-    /// The error that ended the copy from within, if there is one.
-    pub(super) fn refusal(&self) -> Option<Error> {
-        lock(&self.refusal).take()
     }
 
     /// Removes the progress file, which only a copy under construction has.

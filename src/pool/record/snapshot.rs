@@ -133,7 +133,7 @@ impl Record for SnapshotRecord {
     }
 
     /// A snapshot has no limit, because it is never written and its reservation covers the copy.
-    fn limit_with(&self, _retained: u64) -> Bytes {
+    fn limit(&self, _retained: u64) -> Bytes {
         Bytes::ZERO
     }
 

@@ -99,7 +99,7 @@ impl Leftovers {
             self.all_referenced = None;
         }
         if news || self.resisting.values().any(Retry::is_due) {
-            let listed = os::entry_names(disk.trash().as_fd()).context("list the trash")?;
+            let listed = os::entry_names(disk.homes.trash.as_fd()).context("list the trash")?;
             names.extend(listed);
             self.resisting.retain(|name, _| names.contains(name));
             self.interrupted.retain(|name, _| names.contains(name));
@@ -261,11 +261,11 @@ impl Pass<'_> {
     fn reclaim(&mut self, name: &OsStr) -> Result<bool, Fault> {
         let (pool, disk) = (self.work.pool, self.disk);
         let os = &pool.context.os;
-        let dir = match os::open_dir(disk.trash(), name) {
+        let dir = match os::open_dir(&disk.homes.trash, name) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(true),
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                let removed = os.unlink(disk.trash(), name);
+                let removed = os.unlink(&disk.homes.trash, name);
                 removed.context("remove a file in the trash")?;
                 return Ok(true);
             }
@@ -308,7 +308,7 @@ impl Pass<'_> {
         if !self.release_id(name)? {
             return Ok(false);
         }
-        let dir = os::open_dir(self.disk.trash(), name);
+        let dir = os::open_dir(&self.disk.homes.trash, name);
         let dir = dir.context("open a directory in the trash")?;
         let entry = TrashEntry::read(&dir)?;
         self.remove(name, &dir, &entry)
@@ -351,7 +351,7 @@ impl Pass<'_> {
                 }
             }
         }
-        os.rmdir(disk.trash(), name)
+        os.rmdir(&disk.homes.trash, name)
             .context("remove a directory in the trash")?;
         Ok(true)
     }

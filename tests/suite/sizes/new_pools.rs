@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rootcellar::filesystem::Filesystem;
 use rootcellar::os::Os;
 use rootcellar::pool::{self, Wanted};
-use rootcellar::quota::{AtInit, Enforcement, Mode, NoQuota, Quota, Quotas, mode};
+use rootcellar::quota::{AtInit, Enforcement, Mode, Quota, Quotas, mode};
 use rustix::io::Errno;
 
 use super::SIZE;
@@ -17,6 +17,7 @@ use support::disk::Disk;
 use support::loops::run;
 use support::manual::assert_enforced;
 use support::page::{free_address, page};
+use support::quota::NoQuotas;
 use support::require;
 use support::server::Server;
 use support::{Fakes, Node, create};
@@ -103,7 +104,7 @@ struct OldKernel;
 
 impl Quotas for OldKernel {
     fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> Result<Arc<dyn Quota>, Errno> {
-        NoQuota.find(filesystem, root)
+        NoQuotas.find(filesystem, root)
     }
 
     fn enable_for_new_pool(&self, _filesystem: Filesystem, _root: BorrowedFd<'_>) -> AtInit {

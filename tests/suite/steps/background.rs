@@ -8,13 +8,13 @@ use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::NoQuota;
 use rootcellar::volume::{Seams, Volumes};
 
 use super::fixture::{SIZE, StepFixture, Trouble};
 use super::{Call, ERRORS, is_a_good_pool, visible};
 use support::memory::MemoryNode;
 use support::mounter::FakeMounter;
+use support::quota::NoQuotas;
 use support::{create, eventually};
 
 /// The size of the other data at first: large enough that the marker is rewritten when it is
@@ -32,7 +32,7 @@ fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) +
 
 /// A volume with a few files in it, and one that is not deleted.
 fn stage_to_reclaim() -> StepFixture {
-    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    let mut fixture = StepFixture::new(Arc::new(NoQuotas));
     fixture.start();
     fixture.make("kept");
     fixture.make("pvc");
@@ -102,7 +102,7 @@ fn other_bytes(pool: &Path) -> usize {
 }
 
 fn stage_to_rewrite_the_marker() -> StepFixture {
-    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    let mut fixture = StepFixture::new(Arc::new(NoQuotas));
     let foreign = fixture.node.path("default/foreign");
     std::fs::write(&foreign, vec![1; FOREIGN_BYTES]).unwrap();
     fixture.start();
@@ -183,7 +183,7 @@ fn rewriting_the_marker_may_end_before_any_step() {
 
 /// A pool with a volume, and with another that a killed driver left in staging.
 fn stage_to_clear() -> StepFixture {
-    let mut fixture = Call::Create.prepare(Arc::new(NoQuota));
+    let mut fixture = Call::Create.prepare(Arc::new(NoQuotas));
     let rename = visible(&Call::Create.steps());
     fixture.script.start(Some(Trouble::Halt(rename)));
     Call::Create.make(&fixture).unwrap_err();
@@ -252,7 +252,7 @@ fn a_pool_is_remembered_before_it_is_served() {
     let seams = Seams {
         os: Os::observed(early.clone()),
         mounter: Arc::new(FakeMounter::default()),
-        quotas: Arc::new(NoQuota),
+        quotas: Arc::new(NoQuotas),
     };
     let volumes = Volumes::with_seams(node.settings(&node.options()), seams);
     let volumes = Arc::new(volumes.unwrap());

@@ -5,10 +5,11 @@ use rootcellar::error::Error;
 use super::fixture::{StepFixture, Trouble};
 use super::*;
 use support::names;
+use support::quota::NoQuotas;
 
 /// A volume that was made before its pool could enforce its size.
 fn unenforced(quota: &Arc<FakeQuota>) -> StepFixture {
-    let mut fixture = StepFixture::new(Arc::new(NoQuota));
+    let mut fixture = StepFixture::new(Arc::new(NoQuotas));
     fixture.start();
     fixture.make("pvc");
     let data = fixture.directory("pvc").unwrap().join("data");

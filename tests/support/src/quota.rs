@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use rootcellar::filesystem::Filesystem;
 use rootcellar::os::{self, FileId, Os};
-use rootcellar::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas, Result};
+use rootcellar::quota::{Charge, Enforcement, NameIn, NoQuota, OURS, Quota, Quotas, Result};
 use rootcellar::types::Bytes;
 
 /// Limits that exist until they are released, for all drivers that share the fake.
@@ -122,5 +122,15 @@ impl Quota for FakeQuota {
         let mut kernel = self.lock();
         kernel.charged.retain(|_, charged_to| *charged_to != id);
         kernel.limits.remove(&id).map(|_| ()).ok_or(Errno::NOENT)
+    }
+}
+
+/// The quotas of filesystems without quota.
+#[derive(Debug)]
+pub struct NoQuotas;
+
+impl Quotas for NoQuotas {
+    fn find(&self, _: Filesystem, _: BorrowedFd<'_>) -> Result<Arc<dyn Quota>> {
+        Ok(Arc::new(NoQuota))
     }
 }
