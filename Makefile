@@ -1,6 +1,6 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
+.PHONY: help setup build demo lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
     release publish bundle e2e-release clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -11,7 +11,7 @@ FS ?= dir
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-setup: ## install the missing parts: Debian packages, the Rust toolchain, cargo-deny, Vale
+setup: ## install the missing parts: Debian packages, the Rust toolchain, cargo-deny, Vale, actionlint
 	@hack/setup.sh
 
 build: ## build the release binary
@@ -23,8 +23,11 @@ demo: ## watch the driver create, publish, fill, unpublish and delete volumes; n
 	cargo build --locked --bin rootcellar --example demo
 	@"$(CARGO_TARGET_DIR)/debug/examples/demo" "$(CARGO_TARGET_DIR)/debug/rootcellar"
 
-lint: setup ## check formats, lints, shell scripts, mutants, manifests, documents, English and dependencies
+lint: setup ## check formats, lints, shell scripts, workflows, mutants, manifests, documents, English and dependencies
 	@hack/test.sh lint
+
+advisories: setup ## look for known vulnerabilities in the crates; needs github.com, and CI runs it weekly
+	@"$(CARGO_TARGET_DIR)/tools/bin/cargo-deny" --locked check --deny warnings advisories
 
 check: setup ## run lint, the unit tests and the fast integration tests: two minutes, and root only for some of them
 	@hack/test.sh check

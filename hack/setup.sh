@@ -75,8 +75,8 @@ if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
     cp hack/tools.txt "$tools/"
 fi
 if [ "$purpose" = test ] && ! cmp -s hack/prose/go.sum "$tools/vale.sum"; then
-    echo "setup: building vale, which takes one to two minutes"
-    (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/vale" github.com/vale-cli/vale/v3/cmd/vale)
+    echo "setup: building vale and actionlint, which takes one to two minutes"
+    (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/" tool)
     cp hack/prose/go.sum "$tools/vale.sum"
 fi
 if [ "$purpose" = release ]; then

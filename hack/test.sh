@@ -3,7 +3,7 @@
 # Last line: N passed, N failed, N skipped.
 #
 # Usage: test.sh [lint|check|all]
-#        lint   formats, lints, scripts, mutants, manifests, documents, English, and the crates in use
+#        lint   formats, lints, scripts, workflows, mutants, manifests, documents, English, and the crates in use
 #        check  lint, the unit tests and the fast integration tests; skips the tests that need root where there is none
 #        all    every test; the default
 # Needs: the packages that hack/setup.sh installs; for all, root for the loop mounts.
@@ -56,7 +56,8 @@ finish() {
 step format cargo fmt --all --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
-step shell shellcheck .ci/run hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
+step shell shellcheck .ci/run .github/*.sh hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh e2e/*.sh e2e/*/*.sh
+step workflows "$target/tools/actionlint" -no-color
 step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
 step docs hack/check-docs.sh
