@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares the documents with the tree: docs/test-index.md has the tests of every promise in docs/semantics.md, and no
-# relative link in README.md, CHANGELOG.md, CONTRIBUTING.md, docs/ or e2e/ is dead.
+# relative link in the Markdown of the root, docs/, e2e/ or the chart is dead.
 #
 # Needs: nothing but a POSIX shell with awk, find, grep, sed and sort.
 set -eu
@@ -13,7 +13,7 @@ complain() {
 
 hack/test-index.sh check || bad=1
 
-for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
+for page in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
     links=$(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//')
     for link in $links; do
         case $link in *://*) continue ;; esac
