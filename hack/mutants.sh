@@ -94,9 +94,9 @@ mutant "recover: only when the pool is served" \
 mutant "open: remembered before what was found is durable" \
     pool/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
-    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::Ok(true);/'
+    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
-    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::Ok(true);/' \
+    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/' \
     pool/life.rs 's/(self\.serve\(disk, index, other\);\n)/let id = disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Unavailable::Memory(error.to_string()))?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
