@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use self::caller::{Caller, Tally, read, there};
 use self::expected::{TARGETS, Volume};
-use self::process_stats::ProcessStats;
+use self::process_stats::{OpenFiles, ProcessStats};
 use support::disk::Disk;
 use support::loops::LoopMount;
 use support::messages::soon;
@@ -368,7 +368,8 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     let callers = all(working).await;
     resolve_and_clear(test, &fixture, &server, callers, &tally).await;
     fixture.assert_empty(&server, &before).await;
-    eventually("the descriptors are closed", || {
+    let open = OpenFiles(server.pid());
+    eventually(format_args!("{open} are as many as {}", fresh.descriptors), || {
         ProcessStats::least(server.pid()).descriptors <= fresh.descriptors
     });
     tokio::task::block_in_place(|| fixture.end(server, Signal::TERM));

@@ -1,5 +1,6 @@
 //! The open descriptors, threads and memory of a process, from /proc.
 
+use std::fmt;
 use std::fs;
 use std::time::Duration;
 
@@ -54,5 +55,17 @@ impl ProcessStats {
             heap: a.heap.min(b.heap),
         };
         (0..SAMPLES).map(sample).reduce(least).unwrap()
+    }
+}
+
+/// Shows the open files of a process at the time of display.
+pub struct OpenFiles(pub u32);
+
+impl fmt::Display for OpenFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.0)).unwrap();
+        // A file may be closed during the inspection.
+        let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+        f.debug_list().entries(names).finish()
     }
 }

@@ -332,7 +332,7 @@ impl Drop for Running {
 
 /// Waits until a condition holds that background work brings about. The deadline of 30 seconds is
 /// generous and is not a measurement.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn eventually(what: impl Display, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         assert!(Instant::now() < deadline, "never came true: {what}");
