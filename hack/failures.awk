@@ -1,10 +1,12 @@
-# Prints the failed tests in the log of one step, with their output. It shortens a long output to its last lines.
+# Prints the failed tests in the log of one step, with their output. It shortens a long output to its last lines, and omits
+# the backtraces.
 # libtest prints the output of the failed tests between two lines "failures:".
 /^failures:$/ { on = !on; next }
 /^test result:/ { on = 0 }
 !on { next }
-/^---- .* stdout ----$/ { flush(); n = 0 }
-{ lines[n++] = $0 }
+/^---- .* stdout ----$/ { flush(); trace = 0 }
+/^stack backtrace:$/ { trace = 1 }
+!trace { lines[n++] = $0 }
 END { flush() }
 
 function flush(    i) {
