@@ -369,9 +369,10 @@ async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
     resolve_and_clear(test, &fixture, &server, callers, &tally).await;
     fixture.assert_empty(&server, &before).await;
     let open = OpenFiles(server.pid());
-    eventually(format_args!("{open} are as many as {}", fresh.descriptors), || {
-        ProcessStats::least(server.pid()).descriptors <= fresh.descriptors
-    });
+    eventually(
+        format_args!("{open} are as many as {}", fresh.descriptors),
+        || ProcessStats::least(server.pid()).descriptors <= fresh.descriptors,
+    );
     tokio::task::block_in_place(|| fixture.end(server, Signal::TERM));
 }
 

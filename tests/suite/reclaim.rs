@@ -30,7 +30,7 @@ use support::{Fakes, create, eventually, names, publish};
 
 fn enter(dir: impl AsFd, name: &str) -> OwnedFd {
     rustix::fs::mkdirat(&dir, name, Mode::RWXU).unwrap();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&dir, name, flags, Mode::empty()).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn dig(from: &Path, first: &str, levels: usize) -> OwnedFd {
     let mut dir = OwnedFd::from(std::fs::File::open(from).unwrap());
     for level in 0..levels {
         dir = enter(&dir, if level == 0 { first } else { LONG });
-        let flags = OFlags::WRONLY | OFlags::CREATE;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         rustix::fs::openat(&dir, "file", flags, Mode::RUSR).unwrap();
     }
     dir

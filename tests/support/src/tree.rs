@@ -375,7 +375,7 @@ impl Walked {
 }
 
 fn open(path: &Path) -> fs::File {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).unwrap().into()
 }
 

@@ -80,9 +80,9 @@ fn deep(dir: &Path) {
     for level in 0..=2 * 4096 / name.len() {
         let name = if level == 0 { "deep" } else { &name };
         rustix::fs::mkdirat(&at, name, Mode::RWXU).unwrap();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         at = rustix::fs::openat(&at, name, flags, Mode::empty()).unwrap();
-        let flags = OFlags::WRONLY | OFlags::CREATE;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         rustix::fs::openat(&at, "file", flags, Mode::RUSR).unwrap();
     }
 }
@@ -116,7 +116,7 @@ fn many(dir: &Path, names: usize) {
     for count in 0..names {
         let name = format!("{count}");
         if count % LINKS == 0 {
-            let flags = OFlags::WRONLY | OFlags::CREATE;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
             rustix::fs::openat(&dir, &name, flags, Mode::RUSR).unwrap();
             file = name;
         } else {

@@ -190,7 +190,8 @@ impl Swap {
     }
 
     fn create(&self, path: &str) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.dir, path, flags, Mode::RUSR)
     }
 
@@ -199,7 +200,7 @@ impl Swap {
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
         // Only this thread replaces entries under this name, so this opens no node.
         if is_file {
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             if let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
                 let before = rustix::fs::ioctl_getflags(&file).unwrap();
                 rustix::fs::ioctl_setflags(&file, before - IFlags::IMMUTABLE).unwrap();
@@ -210,7 +211,7 @@ impl Swap {
     fn clear(&self, name: &str) {
         for inner in ["file", "precious"] {
             // Through a link this would reach the directory outside.
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             if let Ok(dir) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
                 let _ = rustix::fs::unlinkat(dir, inner, AtFlags::empty());
             }
