@@ -81,6 +81,12 @@ e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cl
 	@hack/setup.sh e2e
 	@e2e/run.sh conformance
 
+e2e-release: ## build a release twice, publish it in the registry of such a cluster, and install it from there
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@hack/setup.sh release
+	@e2e/run.sh release
+
 e2e-startup: ## measure the time from claim to Running on such a cluster, and write benches/results
 	@e2e/check.sh
 	@hack/setup.sh e2e

@@ -7,6 +7,7 @@
 #        RUN          a directory for logs and the nodes' files, absolute, created anew
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
 #        NODE_SETUP   see node.sh
+#        IMAGES       see node.sh
 set -eu
 case ${1:-} in
 __inside) shift ;;
@@ -31,6 +32,8 @@ here=$(dirname "$0")
 export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" NODE_SETUP="${NODE_SETUP:-true}"
 export PATH="$PARTS/bin:$PATH"
 "$here/control-plane.sh"
+# shellcheck source=e2e/registry.sh
+. "$here/registry.sh"
 for i in 1 2; do
     CGROUP="$CGROUPS-node$i" unshare --mount --net --uts --propagation private \
         sh -c "echo \$\$ >'$RUN/node$i.pid'; until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done; exec '$here/node.sh' $i" \

@@ -12,7 +12,8 @@ ip link set lo up
 ip link add br0 type bridge
 ip addr add "$address/24" dev br0
 ip link set br0 up
-# The address of the service `kubernetes`, so that no kube-proxy is needed.
+# The address of the service `kubernetes`, so that no kube-proxy is needed. The API server has port 443 of this address
+# alone, because the registry has that of another.
 ip addr add 10.96.0.1/32 dev lo
 sysctl -qw net.ipv4.ip_forward=1
 
@@ -24,14 +25,14 @@ echo 'e2e,admin,admin,system:masters' >"$RUN/pki/tokens.csv"
 cat >"$KUBECONFIG" <<END
 apiVersion: v1
 kind: Config
-clusters: [{name: e2e, cluster: {server: "https://$address:443", insecure-skip-tls-verify: true}}]
+clusters: [{name: e2e, cluster: {server: "https://10.96.0.1:443", insecure-skip-tls-verify: true}}]
 users: [{name: admin, user: {token: e2e}}]
 contexts: [{name: e2e, context: {cluster: e2e, user: admin}}]
 current-context: e2e
 END
 start etcd --data-dir "$RUN/etcd" --unsafe-no-fsync --listen-client-urls http://127.0.0.1:2379 \
     --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
-start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$RUN/pki" --secure-port=443 \
+start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$RUN/pki" --bind-address=10.96.0.1 --secure-port=443 \
     --advertise-address="$address" --service-cluster-ip-range=10.96.0.0/24 --allow-privileged=true \
     --authorization-mode=Node,RBAC --token-auth-file="$RUN/pki/tokens.csv" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$RUN/pki/sa.pub" \

@@ -5,6 +5,8 @@
 # Usage: node.sh NUMBER
 # Env:   RUN KUBECONFIG PARTS  as in cluster.sh
 #        CGROUP                the name of the node's cgroups
+#        IMAGES                the archives in PARTS/images that the node loads, default: all
+#        SSL_CERT_FILE         the certificate of the registry
 #        KUBELET_DIR           kubelet's root directory
 #        NODE_SETUP            a command run before kubelet, with NODE and NODE_ROOT set: disks, mounts
 set -eu
@@ -39,6 +41,8 @@ else
     for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$CGROUP/$file"; done
 fi
 
+mkdir -p "$NODE_ROOT/certs.d/registry.example"
+printf '[host."https://registry.example"]\n  ca = "%s"\n' "$SSL_CERT_FILE" >"$NODE_ROOT/certs.d/registry.example/hosts.toml"
 for file in containerd.toml cni.conflist kubelet.yaml; do
     sed -e "s#@NODE_ROOT@#$NODE_ROOT#g" -e "s#@NUMBER@#$number#g" -e "s#@CGROUP@#$CGROUP#g" "$here/node/$file" >"$NODE_ROOT/$file"
 done
@@ -46,7 +50,9 @@ mv "$NODE_ROOT/cni.conflist" "$NODE_ROOT/cni/"
 containerd -c "$NODE_ROOT/containerd.toml" >"$RUN/log/containerd$number" 2>&1 &
 export CONTAINERD_ADDRESS="$NODE_ROOT/containerd.sock" CONTAINERD_NAMESPACE=k8s.io
 until ctr version >/dev/null 2>&1; do sleep 0.2; done
-for archive in "$PARTS"/images/*.tar; do ctr images import "$archive" >>"$RUN/log/images$number" 2>&1; done
+for name in ${IMAGES:-$(basename --suffix=.tar -- "$PARTS"/images/*)}; do
+    ctr images import "$PARTS/images/$name.tar" >>"$RUN/log/images$number" 2>&1
+done
 sh -euc "$NODE_SETUP" >"$RUN/log/setup$number" 2>&1
 while :; do
     kubelet --kubeconfig="$KUBECONFIG" --config="$NODE_ROOT/kubelet.yaml" --root-dir="$KUBELET_DIR" \

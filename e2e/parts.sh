@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the programs of the test cluster, from Go modules at the versions of go.mod: Kubernetes, the stock sidecars and
-# snapshot-controller, and a stand-in for the registrar. Copies the CRDs and manifests of snapshot-controller, and
+# snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of snapshot-controller, and
 # writes an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
@@ -35,6 +35,8 @@ snapshotter=github.com/kubernetes-csi/external-snapshotter
 build "csi-snapshotter and snapshot-controller" -C snapshotter build -ldflags '-s -w' -o "$PARTS/bin/" \
     $snapshotter/v8/cmd/csi-snapshotter $snapshotter/v8/cmd/snapshot-controller
 build image -C image build -o "$PARTS/bin/" .
+build registry -C registry build -ldflags '-s -w' -o "$PARTS/bin/" github.com/distribution/distribution/v3/cmd/registry
+build crane -C ../hack/release build -ldflags '-s -w' -o "$PARTS/bin/" github.com/google/go-containerregistry/cmd/crane
 if [ "${1:-}" = conformance ]; then
     build e2e.test test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
     build ginkgo build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo

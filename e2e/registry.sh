@@ -17,7 +17,8 @@ log: {accesslog: {disabled: true}, level: warn}
 storage: {filesystem: {rootdirectory: "$RUN/registry"}}
 http: {addr: "172.30.0.2:443", tls: {certificate: "$SSL_CERT_FILE", key: "$RUN/pki/registry.key"}}
 END
-registry serve "$RUN/registry.yaml" >"$RUN/log/registry" 2>&1 &
+OTEL_TRACES_EXPORTER=none registry serve "$RUN/registry.yaml" >"$RUN/log/registry" 2>&1 &
+echo $! >"$RUN/registry.pid"
 for _ in $(seq 100); do
     ! crane catalog registry.example >/dev/null 2>&1 || break
     sleep 0.1

@@ -3,8 +3,10 @@
 #
 # Usage: run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
+#        run.sh release [argument of the test binary...]     builds, publishes and installs a release
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
-# Needs: the parts of check.sh and of hack/setup.sh e2e.
+# Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
+#        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
@@ -20,9 +22,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-scenarios | conformance | startup) shift ;;
+scenarios | conformance | release | startup) shift ;;
 *)
-    echo "usage: run.sh scenarios|conformance|startup [argument...]" >&2
+    echo "usage: run.sh scenarios|conformance|release|startup [argument...]" >&2
     exit 64
     ;;
 esac
@@ -65,6 +67,8 @@ if [ "$what" != conformance ]; then
 fi
 case $what in
 conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
+# The nodes have no image of the release.
+release) IMAGES="pause busybox agnhost" step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 scenarios)
     step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"

@@ -20,7 +20,7 @@ version=${image##*:} parts=$target/bundle
 
 # Nodes find a loaded image by its tag; the digest of an archive for one architecture is another.
 rm -rf "$parts"
-mkdir -p "$parts/all/install"
+mkdir -p "$parts/all"
 tar -xf "dist/rootcellar-$version.tgz" -C "$parts"
 SOURCE_DATE_EPOCH=$(stat -c %Y "$parts/rootcellar/Chart.yaml")
 yq --inplace '(.. | select(has("digest")) | .digest) = "" | .snapshots.enabled = true' "$parts/rootcellar/values.yaml"

@@ -34,7 +34,7 @@ case $before in
 "$digest") echo "publish: $image is in the registry" ;;
 "")
     echo "publish: pushing $image"
-    crane push "$parts/oci" "$image" >/dev/null
+    crane push "$parts/oci" "$image" >"$parts/crane.log" 2>&1 || fail "$(cat "$parts/crane.log")"
     ;;
 *) fail "$image is in the registry with the digest $before, not $digest; a version is published once" ;;
 esac
@@ -47,7 +47,7 @@ if [ -n "$(there "$chart:$version")" ]; then
     echo "publish: oci://$chart:$version is in the registry"
 else
     echo "publish: pushing oci://$chart:$version"
-    helm push "dist/rootcellar-$version.tgz" "oci://${chart%/*}" 2>"$parts/helm.log" || fail "$(cat "$parts/helm.log")"
+    helm push "dist/rootcellar-$version.tgz" "oci://${chart%/*}" >"$parts/helm.log" 2>&1 || fail "$(cat "$parts/helm.log")"
 fi
 
 for object in "$name@$digest" "$chart@$(crane digest "$chart:$version")"; do

@@ -40,8 +40,11 @@ done
 archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci" .
 
 echo "release: bill of materials"
-cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "rootcellar-$version.cdx"
-mv "rootcellar-$version.cdx.json" "$dist/"
+bom=rootcellar-$version.cdx
+cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom"
+# It names the directory of the sources, and describes the test support too.
+sed "s#$PWD#/rootcellar#g" "$bom.json" >"$dist/$bom.json"
+rm "$bom.json" "tests/support/$bom.json"
 
 echo "release: the digests of the images"
 image() { # NAME DIGEST PATH FILE [FIELD]   sets the name and digest of the image at PATH in FILE

@@ -16,10 +16,13 @@ import (
 // node.
 var shellBlock = regexp.MustCompile("(?ms)^```sh(?: (\\S+))?\n(.*?)^```$")
 
-// section is the part of a Markdown file below a heading.
+// section is the part of a Markdown file below a heading. The file is relative to the repository, or absolute.
 func (s *scenario) section(file, heading string) string {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(root, file))
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(root, file)
+	}
+	text, err := os.ReadFile(file)
 	s.must(err)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
@@ -63,25 +66,24 @@ func documentedClass(s *scenario) {
 // Proves: K1.
 func quickStart(s *scenario) {
 	for _, n := range nodes() {
-		// The image is removed first, to show that the block loads it.
-		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", "registry.example/rootcellar:0.1.0")
+		// The image is removed first, to show that the node pulls it.
+		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", driverImage)
 		s.must(err)
 	}
+	s.publish()
 	var said strings.Builder
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section("README.md", "Quick start"), -1) {
 		if block[1] == "" {
-			said.WriteString(s.administrator(block[2]))
+			said.WriteString(s.administrator(root, block[2]))
 			continue
 		}
 		for _, n := range nodes() {
-			// The directory that the archives were copied to.
-			commands := "cd " + filepath.Join(target, "image") + "\n" + block[2]
-			out, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "sh", "-euc", commands)
+			out, err := s.on(n, "sh", "-euc", block[2])
 			s.must(err)
 			said.WriteString(out)
 		}
 	}
-	for _, want := range []string{"successfully rolled out", "pod/cellar condition met", "default_cellar_pvc-", "csi.rootcellar.dev"} {
+	for _, want := range []string{"successfully rolled out", "pod/cellar condition met", "default_cellar_pvc-", `release "rootcellar" uninstalled`} {
 		if !strings.Contains(said.String(), want) {
 			s.Errorf("the quick start does not print %q; it printed:\n%s", want, said.String())
 		}
@@ -97,11 +99,28 @@ func quickStart(s *scenario) {
 	}
 }
 
-// administrator runs commands in a clone of the repository, as an administrator would.
-func (s *scenario) administrator(commands string) string {
+// driverImage is the driver's image under the name in the chart.
+const driverImage = "registry.example/rootcellar:0.1.0"
+
+// publish pushes the image and the chart to the cluster's registry, which stands for the published ones.
+func (s *scenario) publish() {
 	s.Helper()
-	command := exec.CommandContext(s.ctx(), "sh", "-euxc", commands)
-	command.Dir = root
+	packages := filepath.Join(os.Getenv("RUN"), "chart")
+	for _, arguments := range [][]string{
+		{"crane", "push", filepath.Join(target, "image/oci"), driverImage},
+		{"helm", "package", filepath.Join(root, "deploy/chart"), "--destination", packages},
+		{"helm", "push", filepath.Join(packages, "rootcellar-0.1.0.tgz"), "oci://registry.example/charts"},
+	} {
+		_, err := s.shell(arguments[0], arguments[1:]...)
+		s.must(err)
+	}
+}
+
+// administrator runs commands in a directory, such as a clone of the repository, as an administrator would.
+func (s *scenario) administrator(dir, commands string) string {
+	s.Helper()
+	command := exec.CommandContext(s.ctx(), "sh", "-euc", commands)
+	command.Dir = dir
 	out, err := command.CombinedOutput()
 	if err != nil {
 		s.Fatalf("%v:\n%s", err, out)

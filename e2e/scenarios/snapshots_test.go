@@ -387,7 +387,7 @@ func (s *scenario) manually(heading string, words ...string) string {
 	for _, block := range shellBlock.FindAllStringSubmatch(section, -1) {
 		commands += block[2]
 	}
-	return s.administrator(strings.NewReplacer(words...).Replace(commands))
+	return s.administrator(root, strings.NewReplacer(words...).Replace(commands))
 }
 
 // snapshotsByTheManual has its source on the node whose disk shares blocks.
