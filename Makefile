@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
-    release publish bundle e2e-release clean
+    release publish bundle e2e-release e2e-upgrade clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -86,6 +86,11 @@ e2e-release: ## build a release twice, publish it in the registry of such a clus
 	@hack/setup.sh e2e
 	@hack/setup.sh release
 	@e2e/run.sh release
+
+e2e-upgrade: ## upgrade from the previous version on such a cluster, roll back, and upgrade again
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@e2e/run.sh upgrade
 
 e2e-startup: ## measure the time from claim to Running on such a cluster, and write benches/results
 	@e2e/check.sh

@@ -4,6 +4,7 @@
 # Usage: run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
 #        run.sh release [argument of the test binary...]     builds, publishes and installs a release
+#        run.sh upgrade [argument of the test binary...]     upgrades from the version in the file previous, and rolls back
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
@@ -22,15 +23,18 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-scenarios | conformance | release | startup) shift ;;
+scenarios | conformance | release | upgrade | startup) shift ;;
 *)
-    echo "usage: run.sh scenarios|conformance|release|startup [argument...]" >&2
+    echo "usage: run.sh scenarios|conformance|release|upgrade|startup [argument...]" >&2
     exit 64
     ;;
 esac
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target" PARTS="$target/e2e" RUN="$target/e2e/$what" E2E="$PWD/e2e"
 e2e/check.sh
+PREVIOUS=$target/previous/$(grep -v '^#' e2e/previous)
+export PREVIOUS
+[ "$what" != upgrade ] || e2e/previous.sh check
 mkdir -p "$PARTS/images"
 exec 9>"$PARTS/lock"
 flock -n 9 || { echo "e2e: another run is at work in $PARTS; wait for it or end it" >&2 && exit 1; }
@@ -45,10 +49,20 @@ step() { # NAME COMMAND [argument...]
     "$@"
     printf '  %-14s %s\n' "$name" "$(minutes "$start")" | tee -a "${STEPS:-/dev/null}"
 }
-step image contained hack/image.sh
+arch=$(dpkg --print-architecture)
+if [ "$what" = upgrade ]; then
+    step image contained hack/image.sh "$arch"
+else
+    step image contained hack/image.sh
+fi
 step parts contained e2e/parts.sh "$what"
 step manifests contained hack/manifests.sh check
-cp "$target"/image/rootcellar-*-"$(dpkg --print-architecture)".tar "$PARTS/images/rootcellar.tar"
+cp "$target"/image/rootcellar-*-"$arch".tar "$PARTS/images/rootcellar.tar"
+if [ "$what" = upgrade ]; then
+    step previous contained e2e/previous.sh
+else
+    rm -f "$PARTS/images/previous.tar"
+fi
 export PATH="$target/tools:$PATH" NODE_SETUP="$E2E/disks.sh"
 
 log=$PARTS/$what.log status=0 clusters=0
@@ -69,6 +83,7 @@ case $what in
 conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
 # The nodes have no image of the release.
 release) IMAGES="pause busybox agnhost" step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
+upgrade) step upgrade cluster scenarios -test.timeout 60m -test.run TestUpgrade "$@" ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 scenarios)
     step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"

@@ -114,8 +114,13 @@ func (s *scenario) grown(claim, size string, n node) {
 	if got := volume.Spec.Capacity.Storage().String(); got != size {
 		s.Fatalf("the PersistentVolume has %s, not %s", got, size)
 	}
-	dir := s.directory(n, "quota", volume.Name)
-	s.record(n, dir, volume, claim)
+	for _, pool := range present(n) {
+		for _, dir := range s.directories(n, pool, volume.Name) {
+			s.record(n, dir, volume, claim)
+			return
+		}
+	}
+	s.Fatalf("%s has no directory of %s", n.name, volume.Name)
 }
 
 // kubeletMetric returns a kubelet metric of a claim's volume, or -1 without one.

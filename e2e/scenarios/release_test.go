@@ -80,7 +80,7 @@ func (s *scenario) visits(lines int) {
 	})
 }
 
-// uninstalled checks that the driver is gone, and its volumes with it.
+// uninstalled checks that the driver and its volumes are removed.
 func (s *scenario) uninstalled() {
 	s.Helper()
 	s.gone("the namespace of the driver", func() error {
