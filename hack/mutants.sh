@@ -90,7 +90,7 @@ mutant "recover: staging is not cleared" \
     pool/disk.rs 's/for name in &left \{/for name in left.iter().take(0) {/'
 mutant "recover: only when the pool is served" \
     pool/disk.rs 's/        disk\.recover\(\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
-    pool/life.rs 's/(self\.serve\(disk, index, other\);\n)        Ok\(\(\)\)/$1        let disk = self.state().disk.clone()?;\n        Ok(disk.recover()?)/'
+    pool/life.rs 's/(self\.serve\(disk, index, other\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover()?)/'
 mutant "open: remembered before what was found is durable" \
     pool/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
@@ -123,7 +123,7 @@ mutant "start: the charges that copies retain are not counted" \
 mutant "start: the charges that copies in the trash retain are not counted" \
     pool/index.rs 's/        self\.retain\(&entry\.retains\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
-    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state().index.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
+    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
 
 case $goal in
 run) echo "$good killed, $bad survived" ;;

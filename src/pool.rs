@@ -33,14 +33,13 @@ mod work;
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::fault::Fault;
 use crate::filesystem::Filesystem;
 use crate::os::Os;
 use crate::quota::{Enforcement, Quotas};
-use crate::sync::lock;
 use crate::types::{NodeName, PoolId, PoolName};
 
 pub use adopt::{Adopted, adopt, retire};
@@ -68,7 +67,7 @@ pub(crate) use work::{CALLS_AT_ONCE, Work};
 
 use copies::Copies;
 use disk::Disk;
-use state::State;
+use state::PoolState;
 use trash::Trash;
 use work::Works;
 
@@ -97,7 +96,7 @@ pub type Learn<'a> = &'a dyn Fn(Site<'_>) -> std::io::Result<()>;
 pub struct Pool {
     options: PoolOptions,
     context: Context,
-    state: Mutex<State>,
+    state: PoolState,
     /// Locked while the disk is opened or inspected, which may never end on a disk that hangs.
     inspecting: Mutex<()>,
     pub(crate) trash: Trash,
@@ -125,7 +124,7 @@ impl Pool {
         Ok(Self {
             options,
             context,
-            state: Mutex::new(State::new(id)),
+            state: PoolState::new(id),
             inspecting: Mutex::new(()),
             trash: Trash::default(),
             limiting: Mutex::new(()),
@@ -145,7 +144,7 @@ impl Pool {
 
     /// Its identity; `None` if it was never seen.
     pub fn id(&self) -> Option<PoolId> {
-        self.state().id
+        self.state.id()
     }
 
     /// Starts reclaiming the trash in the background.
@@ -153,17 +152,13 @@ impl Pool {
         self.trash.start(self)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
     fn disk(&self) -> Result<Arc<Disk>> {
-        let disk = self.state().disk.clone();
+        let disk = self.state.disk();
         disk.map_err(|reason| self.unavailable(reason))
     }
 
     fn is_unavailable(&self) -> bool {
-        self.state().disk.is_err()
+        self.state.why_unavailable().is_some()
     }
 
     /// The error of a pool that cannot be used.
@@ -177,7 +172,7 @@ impl Pool {
 
     /// The reason why the pool cannot be used, if it cannot.
     pub fn why_unavailable(&self) -> Option<Unavailable> {
-        self.state().why_unavailable()
+        self.state.why_unavailable()
     }
 
     /// Classifies a fault. A full disk and a shortage of the driver's own are answers; any other
@@ -209,14 +204,7 @@ impl Pool {
     /// The knowledge about an id, and the reason why the pool cannot be used, if it cannot; both of
     /// one moment.
     pub(crate) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
-        let state = self.state();
-        let index = &state.index;
-        let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
-            (Some(entry), _) => Lookup::Entry(Arc::clone(entry)),
-            (None, Some(quarantined)) => Lookup::Quarantined(quarantined.clone()),
-            (None, None) => Lookup::Nothing,
-        };
-        (known, state.why_unavailable())
+        self.state.find(id)
     }
 
     /// At most `count` entries that match, with ids after the given one, in order.
@@ -226,10 +214,7 @@ impl Pool {
         count: usize,
         matches: impl Fn(&R) -> bool,
     ) -> Vec<Arc<Entry<R>>> {
-        let state = self.state();
-        let entries = state.index.after::<R>(id);
-        let matching = entries.filter(|entry| matches(&entry.record));
-        matching.take(count).cloned().collect()
+        self.state.after(id, count, matches)
     }
 
     /// The type of the filesystem the pool is on.
@@ -240,8 +225,7 @@ impl Pool {
 
     /// The enforcement of sizes in the pool; none while it is unavailable.
     pub fn enforcement(&self) -> Enforcement {
-        self.disk()
-            .map_or(Enforcement::None, |disk| disk.quota.enforcement())
+        self.state.enforcement()
     }
 }
 

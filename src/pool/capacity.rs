@@ -112,36 +112,29 @@ impl Reservations {
         self.grants = self.grants.wrapping_add(1);
     }
 
-    pub(super) fn recent_free_space(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
-        let Recent {
-            at,
-            space,
-            own,
-            removals,
-        } = self.recent?;
-        let is_recent = at.elapsed() < MAX_AGE && removals == index.sums.removals;
-        is_recent.then(|| self.free_space(index, policy, space, own))
-    }
-
-    pub(super) fn measured(
+    /// The free space by a new measurement, or else by the last one, if that is recent enough.
+    pub(super) fn free_space(
         &mut self,
         index: &Index,
         policy: &Policy,
-        measurement: &Measurement,
-    ) -> FreeSpace {
-        let (space, own) = (measurement.space, measurement.own(index));
-        if policy.counted {
-            self.recent = Some(Recent {
+        measurement: Option<&Measurement>,
+    ) -> Option<FreeSpace> {
+        let removals = index.sums.removals;
+        let is_recent = |last: &Recent| last.at.elapsed() < MAX_AGE && last.removals == removals;
+        let recent = match measurement {
+            Some(measurement) => Recent {
                 at: measurement.at,
-                space,
-                own,
-                removals: index.sums.removals,
-            });
-        }
-        self.free_space(index, policy, space, own)
+                space: measurement.space,
+                own: measurement.own(index),
+                removals,
+            },
+            None => self.recent.filter(is_recent)?,
+        };
+        self.recent = policy.counted.then_some(recent);
+        Some(self.sum(index, policy, recent.space, recent.own))
     }
 
-    fn free_space(&self, index: &Index, policy: &Policy, space: Space, own: u64) -> FreeSpace {
+    fn sum(&self, index: &Index, policy: &Policy, space: Space, own: u64) -> FreeSpace {
         let others = if policy.counted {
             Others::AllBut(own)
         } else {
@@ -165,7 +158,7 @@ impl Reservations {
         measurement: &Measurement,
     ) -> Result<(), Bytes> {
         let own = measurement.own(index);
-        let free = self.free_space(index, policy, measurement.space, own);
+        let free = self.sum(index, policy, measurement.space, own);
         let available = free.available();
         if size > available {
             return Err(available);
@@ -198,7 +191,7 @@ pub struct Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let size = self.size.load(Ordering::Relaxed);
-        self.work.pool.state().reservations.release(size);
+        self.work.pool.state.release(size);
     }
 }
 
@@ -241,16 +234,10 @@ impl Pool {
     pub(super) fn free_space(&self) -> Option<FreeSpace> {
         let disk = self.disk().ok()?;
         let policy = self.policy(&disk);
-        let state = self.state();
-        let recent = state.reservations.recent_free_space(&state.index, &policy);
-        drop(state);
-        if recent.is_some() {
-            return recent;
-        }
-        let measurement = self.measure(&disk).ok()?;
-        let state = &mut *self.state();
-        let free = &mut state.reservations;
-        Some(free.measured(&state.index, &policy, &measurement))
+        self.state.free_space(&policy, None).or_else(|| {
+            let measurement = self.measure(&disk).ok()?;
+            self.state.free_space(&policy, Some(&measurement))
+        })
     }
 
     fn policy(&self, disk: &Disk) -> Policy {
@@ -263,8 +250,7 @@ impl Pool {
     fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
         let at = Instant::now();
         let mut charged = if disk.accounts() {
-            let state = self.state();
-            state.index.volumes().filter_map(Charged::of).collect()
+            self.state.charged()
         } else {
             Vec::new()
         };
@@ -330,14 +316,12 @@ impl Pool {
         let disk = self.disk()?;
         let policy = self.policy(&disk);
         let grant = |measurement: &Measurement| {
-            let state = &mut *self.state();
-            if let Some(reason) = state.why_unavailable() {
-                return Err(self.unavailable(reason));
-            }
-            admit(&state.index)?;
-            let reservations = &mut state.reservations;
-            let granted = reservations.grant(&state.index, &policy, size, measurement);
-            granted.map_err(|available| Error::NoSpace {
+            let granted = self
+                .state
+                .grant(&policy, size, measurement, |reason, index| {
+                    reason.map_or_else(|| admit(index), |reason| Err(self.unavailable(reason)))
+                });
+            granted?.map_err(|available| Error::NoSpace {
                 pool: self.options.name.clone(),
                 size,
                 available,
@@ -364,13 +348,12 @@ impl Pool {
     ///
     /// Returns whether the pool is empty.
     pub(super) fn measure_if_empty(&self, disk: &Arc<Disk>, idle: bool) -> bool {
-        let before = self.state().empty();
-        let Some(before) = before else {
+        let Some(before) = self.state.empty() else {
             return false;
         };
         let outcome = disk.used(idle).map_err(Unavailable::from).and_then(|used| {
             // A volume that was made meanwhile may be part of the measurement, even if it was deleted.
-            if self.state().empty() != Some(before) {
+            if self.state.empty() != Some(before) {
                 return Ok(before.other);
             }
             let other = if idle { used } else { used.min(before.other) };
@@ -381,7 +364,7 @@ impl Pool {
             Ok(other)
         });
         match outcome {
-            Ok(other) => self.state().set_other(disk, other),
+            Ok(other) => self.state.set_other(disk, other),
             Err(unavailable) => self.mark_unavailable(&unavailable),
         }
         true

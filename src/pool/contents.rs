@@ -81,7 +81,7 @@ impl Pool {
             return Err(self.classify(fault));
         }
         let directory = entry.directory.clone();
-        Ok(self.state().index.insert(Entry { record, directory }))
+        Ok(self.state.insert(record, directory))
     }
 
     /// The charge of a volume, if its usage is counted.
@@ -119,15 +119,13 @@ impl Pool {
         // Counted before it is moved, because the reclaimer may remove it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
-        self.state()
-            .index
-            .add_to_trash(place.clone().into(), trashed);
+        self.state.add_to_trash(place.clone().into(), trashed);
         let moved = disk.move_to_trash::<R>(&entry.directory, &place);
         if matches!(moved, Ok(false) | Err(Fault { sync: false, .. })) {
-            self.state().index.remove_from_trash(place.as_ref());
+            self.state.remove_from_trash(place.as_ref());
         }
         moved.map_err(|fault| self.classify(fault))?;
-        self.state().index.remove::<R>(entry.record.id());
+        self.state.remove::<R>(entry.record.id());
         self.trash.notify();
         Ok(())
     }

@@ -87,7 +87,7 @@ impl<'a> Draft<'a> {
         // From here on the object may be on the disk, even if the sync fails.
         self.content = Content::Committed;
         let synced = disk.sync_parent::<R>();
-        let entry = pool.state().index.insert(Entry { record, directory });
+        let entry = pool.state.insert(record, directory);
         synced.map_err(|fault| pool.unsynced(fault))?;
         Ok(entry)
     }

@@ -105,8 +105,7 @@ impl Pool {
     fn write_record(&self, job: &Job<'_>, record: &VolumeRecord) -> Result<(), Fault> {
         let directory = &job.entry.directory;
         job.disk.amend(directory, record)?;
-        let (directory, record) = (directory.clone(), record.clone());
-        self.state().index.insert(Entry { record, directory });
+        self.state.insert(record.clone(), directory.clone());
         Ok(())
     }
 

@@ -1,7 +1,6 @@
 //! Opening a pool when its disk is present, and closing it when the disk fails or changes.
 
-use std::mem;
-use std::sync::{Arc, TryLockError};
+use std::sync::TryLockError;
 use std::time::Instant;
 
 use crate::sync::lock;
@@ -62,13 +61,7 @@ impl Pool {
             );
         }
         self.warn_if_unenforced(&disk);
-        let mut state = self.state();
-        state.id = Some(disk.id);
-        state.index = index;
-        state.reservations.opened(other);
-        let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
-        drop(state);
-        drop(before);
+        self.state.open(disk, index, other);
         self.trash.notify();
     }
 
@@ -113,10 +106,7 @@ impl Pool {
         // Opening the pool reports an error of the memory.
         if self.context.memory.is_retired(id).unwrap_or(false) {
             tracing::warn!(pool = %self.options.name, %id, "declared lost for good; forgotten");
-            let mut state = self.state();
-            state.id = None;
-            state.index = Index::default();
-            state.reservations.other = Bytes::ZERO;
+            self.state.forget();
         }
     }
 
@@ -124,18 +114,12 @@ impl Pool {
     /// says nothing about an open disk, which stays open.
     pub(crate) fn mark_unavailable(&self, unavailable: &Unavailable) {
         let pool = &self.options.name;
-        let mut state = self.state();
-        if matches!(unavailable, Unavailable::Shortage(_)) && state.disk.is_ok() {
-            drop(state);
+        let Some(before) = self.state.close(unavailable) else {
             tracing::warn!(%pool, reason = %unavailable, "not inspected");
             return;
-        }
-        let before = mem::replace(&mut state.disk, Err(unavailable.clone()));
-        drop(state);
-        let is_new = before.as_ref().err() != Some(unavailable);
-        // Closing the last descriptor may take long, so nobody waits for the state meanwhile.
-        drop(before);
-        if is_new {
+        };
+        // Drops the disk, which closes it.
+        if before.err().as_ref() != Some(unavailable) {
             tracing::error!(%pool, reason = %unavailable, "pool is unavailable");
         }
         self.context.claims.release(&self.options.name);

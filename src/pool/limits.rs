@@ -128,14 +128,14 @@ impl Pool {
         let Some(id) = record.quota_id().filter(|_| disk.accounts()) else {
             return Ok(());
         };
-        let limit = record.limit(self.state().retained(record.id));
+        let limit = record.limit(self.state.retained(record.id));
         disk.quota.limit(&self.context.os, id, limit)
     }
 
     /// Sets the limit of a volume anew, if the volume exists.
     pub(crate) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
         let _limiting = lock(&self.limiting);
-        let entry = self.state().index.get::<VolumeRecord>(volume).cloned();
+        let entry = self.state.get::<VolumeRecord>(volume);
         entry.map_or(Ok(()), |entry| self.set_limit(disk, &entry.record))
     }
 

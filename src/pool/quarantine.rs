@@ -16,7 +16,7 @@ impl Pool {
     pub(super) fn measure_quarantined(&self, disk: &Arc<Disk>) {
         let work = self.begin_own();
         loop {
-            let Some(path) = self.state().index.unmeasured() else {
+            let Some(path) = self.state.unmeasured() else {
                 return;
             };
             let bytes = match self.occupied(&work, disk, &path) {
@@ -33,7 +33,7 @@ impl Pool {
                     return;
                 }
             };
-            if !self.state().measured(disk, &path, bytes) {
+            if !self.state.measured(disk, &path, bytes) {
                 return;
             }
             tracing::info!(
@@ -55,7 +55,7 @@ impl Pool {
         };
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
             work.advance();
-            if self.trash.is_stopped() || !self.state().serves(disk) {
+            if self.trash.is_stopped() || !self.state.serves(disk) {
                 return Err(Errno::CANCELED);
             }
             Ok(())

@@ -1,29 +1,54 @@
 //! The state of a pool in memory: its open disk, its index, its retained charges and reservations.
 //!
 //! One mutex guards it, because a grant depends on the disk, the records and the reservations of one
-//! moment. Nobody holds it while the disk is read, written or closed.
+//! moment. Only this file locks it, and never while the disk is read, written or closed.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
+use std::ffi::{OsStr, OsString};
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::filesystem::Filesystem;
+use crate::quota::Enforcement;
+use crate::sync;
 use crate::types::{Bytes, PoolId, VolumeId};
 
-use super::capacity::{Empty, Reservations};
+use super::capacity::{Charged, Empty, FreeSpace, Measurement, Policy, Reservations};
 use super::disk::Disk;
-use super::index::Index;
+use super::index::{Index, Resource};
 use super::record::RetainedCharge;
-use super::{Unavailable, VolumeRecord};
+use super::trash::TrashEntry;
+use super::{Entry, Lookup, Unavailable, VolumeRecord};
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) disk: Result<Arc<Disk>, Unavailable>,
+pub(super) struct PoolState(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    disk: Result<Arc<Disk>, Unavailable>,
     /// The identity is known while the pool is unavailable, because its volumes still exist.
-    pub(super) id: Option<PoolId>,
-    pub(super) index: Index,
+    id: Option<PoolId>,
+    index: Index,
     /// The charges that copies under construction will retain.
-    pub(super) pending: Vec<RetainedCharge>,
-    pub(super) reservations: Reservations,
+    pending: Vec<RetainedCharge>,
+    reservations: Reservations,
+}
+
+/// The state of a pool at one moment, for its status. It has no reference to the disk, because the
+/// last one closes it when it is dropped, which may take long.
+#[derive(Debug)]
+pub(super) struct Overview {
+    pub(super) id: Option<PoolId>,
+    pub(super) unavailable: Option<Unavailable>,
+    pub(super) filesystem: Option<Filesystem>,
+    pub(super) enforcement: Enforcement,
+    pub(super) reserved: Bytes,
+    pub(super) volumes: usize,
+    pub(super) snapshots: usize,
+    pub(super) not_enforced: usize,
+    pub(super) quarantined: usize,
+    pub(super) trash: usize,
 }
 
 /// The volumes whose blocks existing copies, or copies under construction, may reference.
@@ -36,79 +61,266 @@ pub(super) struct References {
 }
 
 impl State {
+    fn why_unavailable(&self) -> Option<Unavailable> {
+        self.disk.as_ref().err().cloned()
+    }
+
+    fn enforcement(&self) -> Enforcement {
+        let disk = self.disk.as_ref();
+        disk.map_or(Enforcement::None, |disk| disk.quota.enforcement())
+    }
+
+    fn serves(&self, disk: &Arc<Disk>) -> bool {
+        let current = self.disk.as_ref();
+        current.is_ok_and(|current| Arc::ptr_eq(current, disk))
+    }
+}
+
+/// The disk.
+impl PoolState {
     /// The state of a pool that is not open yet.
     pub(super) fn new(id: Option<PoolId>) -> Self {
-        Self {
+        Self(Mutex::new(State {
             disk: Err(Unavailable::Opening),
             id,
             index: Index::default(),
             pending: Vec::new(),
             reservations: Reservations::default(),
-        }
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.0)
+    }
+
+    pub(super) fn id(&self) -> Option<PoolId> {
+        self.lock().id
+    }
+
+    pub(super) fn disk(&self) -> Result<Arc<Disk>, Unavailable> {
+        self.lock().disk.clone()
     }
 
     pub(super) fn why_unavailable(&self) -> Option<Unavailable> {
-        self.disk.as_ref().err().cloned()
+        self.lock().why_unavailable()
+    }
+
+    /// The enforcement of sizes in the pool; none while it is unavailable.
+    pub(super) fn enforcement(&self) -> Enforcement {
+        self.lock().enforcement()
     }
 
     /// Whether the pool is served from this disk.
     pub(super) fn serves(&self, disk: &Arc<Disk>) -> bool {
-        let current = self.disk.as_ref();
-        current.is_ok_and(|current| Arc::ptr_eq(current, disk))
+        self.lock().serves(disk)
+    }
+
+    /// Serves the pool from a disk. `other` are the bytes that others used when it was empty last.
+    pub(super) fn open(&self, disk: Disk, index: Index, other: Bytes) {
+        let mut state = self.lock();
+        state.id = Some(disk.id);
+        state.index = index;
+        state.reservations.opened(other);
+        let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
+        drop(state);
+        drop(before);
+    }
+
+    /// Makes the pool unavailable and returns the disk or the reason before. Closing the disk may take
+    /// long. An open disk stays open, and nothing is returned, if the reason is a shortage of the
+    /// driver's own, which says nothing about the disk.
+    pub(super) fn close(&self, reason: &Unavailable) -> Option<Result<Arc<Disk>, Unavailable>> {
+        let mut state = self.lock();
+        let stays = matches!(reason, Unavailable::Shortage(_)) && state.disk.is_ok();
+        (!stays).then(|| mem::replace(&mut state.disk, Err(reason.clone())))
+    }
+
+    /// Forgets the identity and the records.
+    pub(super) fn forget(&self) {
+        let mut state = self.lock();
+        state.id = None;
+        state.index = Index::default();
+        state.reservations.other = Bytes::ZERO;
+    }
+
+    pub(super) fn overview(&self) -> Overview {
+        let state = self.lock();
+        let (index, enforcement) = (&state.index, state.enforcement());
+        Overview {
+            id: state.id,
+            unavailable: state.why_unavailable(),
+            filesystem: state.disk.as_ref().ok().map(|disk| disk.filesystem),
+            enforcement,
+            reserved: Bytes(index.sums.sizes),
+            volumes: index.volumes().len(),
+            snapshots: index.snapshots().len(),
+            not_enforced: index.not_enforced(enforcement),
+            quarantined: index.quarantined().len(),
+            trash: index.trash().len(),
+        }
+    }
+}
+
+/// The records.
+impl PoolState {
+    /// The knowledge about an id, and the reason why the pool cannot be used, if it cannot; both of
+    /// one moment.
+    pub(super) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
+        let state = self.lock();
+        let index = &state.index;
+        let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
+            (Some(entry), _) => Lookup::Entry(Arc::clone(entry)),
+            (None, Some(quarantined)) => Lookup::Quarantined(quarantined.clone()),
+            (None, None) => Lookup::Nothing,
+        };
+        (known, state.why_unavailable())
+    }
+
+    pub(super) fn get<R: Resource>(&self, id: R::Id) -> Option<Arc<Entry<R>>> {
+        self.lock().index.get::<R>(id).cloned()
+    }
+
+    /// At most `count` entries that match, with ids after the given one, in order.
+    pub(super) fn after<R: Resource + 'static>(
+        &self,
+        id: Option<R::Id>,
+        count: usize,
+        matches: impl Fn(&R) -> bool,
+    ) -> Vec<Arc<Entry<R>>> {
+        let state = self.lock();
+        let entries = state.index.after::<R>(id);
+        let matching = entries.filter(|entry| matches(&entry.record));
+        matching.take(count).cloned().collect()
+    }
+
+    pub(super) fn insert<R: Resource>(&self, record: R, directory: String) -> Arc<Entry<R>> {
+        self.lock().index.insert(Entry { record, directory })
+    }
+
+    pub(super) fn remove<R: Resource>(&self, id: R::Id) {
+        self.lock().index.remove::<R>(id);
+    }
+
+    pub(super) fn add_to_trash(&self, name: OsString, entry: TrashEntry) {
+        self.lock().index.add_to_trash(name, entry);
+    }
+
+    pub(super) fn remove_from_trash(&self, name: &OsStr) {
+        self.lock().index.remove_from_trash(name);
     }
 
     /// The references to volumes, unless nothing was removed since `removals`.
     pub(super) fn references_since(&self, removals: Option<u64>) -> Option<References> {
-        let now = self.index.sums.removals;
+        let state = self.lock();
+        let now = state.index.sums.removals;
         if removals == Some(now) {
             return None;
         }
-        let mut volumes = self.index.referenced();
-        volumes.extend(self.pending.iter().map(|retained| retained.volume));
+        let mut volumes = state.index.referenced();
+        volumes.extend(state.pending.iter().map(|retained| retained.volume));
         Some(References {
             volumes,
-            removals: self.pending.is_empty().then_some(now),
+            removals: state.pending.is_empty().then_some(now),
         })
     }
 
+    /// The path of a quarantined tree whose disk usage is not known, if there is one.
+    pub(super) fn unmeasured(&self) -> Option<PathBuf> {
+        self.lock().index.unmeasured()
+    }
+
     /// Notes the disk usage of a quarantined tree; false if the pool is not served from `disk`.
-    pub(super) fn measured(&mut self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
-        let serves = self.serves(disk);
+    pub(super) fn measured(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
+        let mut state = self.lock();
+        let serves = state.serves(disk);
         if serves {
-            self.index.measured(path, bytes);
+            state.index.measured(path, bytes);
         }
         serves
     }
+}
 
+/// Retained charges.
+impl PoolState {
     /// The bytes that stay charged to a volume for its copies, those under construction included.
     pub(super) fn retained(&self, volume: VolumeId) -> u64 {
-        self.index.retained().with(volume, &self.pending)
+        let state = self.lock();
+        state.index.retained().with(volume, &state.pending)
     }
 
+    /// The retained charges of volumes that exist.
     pub(super) fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
+        let state = self.lock();
         let exists =
-            |retained: &&RetainedCharge| self.index.get::<VolumeRecord>(retained.volume).is_some();
+            |retained: &&RetainedCharge| state.index.get::<VolumeRecord>(retained.volume).is_some();
         retains.iter().filter(exists).copied().collect()
     }
 
-    pub(super) fn remove_pending(&mut self, retains: &[RetainedCharge]) {
+    pub(super) fn add_pending(&self, retains: &[RetainedCharge]) {
+        self.lock().pending.extend(retains);
+    }
+
+    pub(super) fn remove_pending(&self, retains: &[RetainedCharge]) {
+        let mut state = self.lock();
         for retained in retains {
-            if let Some(at) = self.pending.iter().position(|pending| pending == retained) {
-                self.pending.swap_remove(at);
+            if let Some(at) = state.pending.iter().position(|pending| pending == retained) {
+                state.pending.swap_remove(at);
             }
         }
+    }
+}
+
+/// Reservations and free space.
+impl PoolState {
+    /// The volumes whose charges the free space depends on.
+    pub(super) fn charged(&self) -> Vec<Charged> {
+        let state = self.lock();
+        state.index.volumes().filter_map(Charged::of).collect()
+    }
+
+    /// The free space by a new measurement, or else by the last one, if that is recent enough.
+    pub(super) fn free_space(
+        &self,
+        policy: &Policy,
+        measurement: Option<&Measurement>,
+    ) -> Option<FreeSpace> {
+        let state = &mut *self.lock();
+        let reservations = &mut state.reservations;
+        reservations.free_space(&state.index, policy, measurement)
+    }
+
+    /// Reserves `size` if `admit` accepts the pool and there is that much free space; if there is less,
+    /// the inner error is the largest size possible.
+    pub(super) fn grant(
+        &self,
+        policy: &Policy,
+        size: Bytes,
+        measurement: &Measurement,
+        admit: impl Fn(Option<Unavailable>, &Index) -> super::Result<()>,
+    ) -> super::Result<Result<(), Bytes>> {
+        let state = &mut *self.lock();
+        admit(state.why_unavailable(), &state.index)?;
+        let reservations = &mut state.reservations;
+        Ok(reservations.grant(&state.index, policy, size, measurement))
+    }
+
+    /// Returns reserved bytes.
+    pub(super) fn release(&self, bytes: u64) {
+        self.lock().reservations.release(bytes);
     }
 
     /// The pool, if it is empty and nothing is under construction.
     pub(super) fn empty(&self) -> Option<Empty> {
-        let empty = self.index.is_empty() && self.index.trash().is_empty();
-        self.reservations.empty().filter(|_| empty)
+        let state = self.lock();
+        let empty = state.index.is_empty() && state.index.trash().is_empty();
+        state.reservations.empty().filter(|_| empty)
     }
 
     /// Notes the bytes that others use, if the pool is still served from this disk.
-    pub(super) fn set_other(&mut self, disk: &Arc<Disk>, other: Bytes) {
-        if self.serves(disk) {
-            self.reservations.other = other;
+    pub(super) fn set_other(&self, disk: &Arc<Disk>, other: Bytes) {
+        let mut state = self.lock();
+        if state.serves(disk) {
+            state.reservations.other = other;
         }
     }
 }

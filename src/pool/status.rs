@@ -68,26 +68,26 @@ impl Pool {
     }
 
     fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
-        let (silence, state) = (self.silence(), self.state());
-        let (disk, index) = (state.disk.as_ref().ok(), &state.index);
-        let enforcement = disk.map_or(Enforcement::None, |disk| disk.quota.enforcement());
+        let state = self.state.overview();
         PoolStatus {
             name: self.options.name.clone(),
             path: self.options.path.clone(),
             id: state.id,
-            unavailable: state.why_unavailable(),
-            silence,
-            filesystem: disk.map_or_else(String::new, |disk| disk.filesystem.to_string()),
-            enforcement,
+            unavailable: state.unavailable,
+            silence: self.silence(),
+            filesystem: state
+                .filesystem
+                .map_or_else(String::new, |it| it.to_string()),
+            enforcement: state.enforcement,
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
             available: free.map_or(Bytes::ZERO, FreeSpace::available),
-            reserved: Bytes(index.sums.sizes),
-            volumes: index.volumes().len(),
-            snapshots: index.snapshots().len(),
-            not_enforced: index.not_enforced(enforcement),
+            reserved: state.reserved,
+            volumes: state.volumes,
+            snapshots: state.snapshots,
+            not_enforced: state.not_enforced,
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
-            quarantined: index.quarantined().len(),
-            trash: index.trash().len(),
+            quarantined: state.quarantined,
+            trash: state.trash,
             resisting: self.trash.resisting.load(Ordering::Relaxed),
             copies: self.copies.running.load(Ordering::Relaxed),
             copied_entries: self.copies.entries.load(Ordering::Relaxed),

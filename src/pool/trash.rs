@@ -112,7 +112,7 @@ fn run(pool: &Pool) {
                     Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
                 work.advance();
-                if pool.state().serves(&disk) {
+                if pool.state.serves(&disk) {
                     let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
                     if pool.measure_if_empty(&disk, idle) && idle {
                         wait = MEASURE_EVERY;
@@ -132,7 +132,7 @@ fn measure_quarantined<'scope>(
     pool: &'scope Pool,
     disk: &Arc<Disk>,
 ) -> Option<ScopedJoinHandle<'scope, ()>> {
-    pool.state().index.unmeasured()?;
+    pool.state.unmeasured()?;
     let disk = Arc::clone(disk);
     let name = format!("measure-{}", pool.options.name);
     let thread = std::thread::Builder::new().name(name);

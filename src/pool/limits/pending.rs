@@ -17,12 +17,12 @@ impl Pool {
     /// volume, its own charge.
     pub(in crate::pool) fn retained_by(&self, job: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
         let entry = match job.origin {
-            Origin::Snapshot(entry) => return Ok(self.state().existing(&entry.record.retains)),
+            Origin::Snapshot(entry) => return Ok(self.state.existing(&entry.record.retains)),
             Origin::Volume(entry) => self.current(entry),
         };
         let volume = &entry.record;
         // A deleted volume has no limit to raise.
-        let mut retains = self.state().existing(&volume.retains);
+        let mut retains = self.state.existing(&volume.retains);
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
@@ -59,7 +59,7 @@ impl Pool {
 
     /// The present entry of a volume, which may have grown meanwhile.
     pub(crate) fn current(&self, entry: &Arc<Entry>) -> Arc<Entry> {
-        let current = self.state().index.get(entry.record.id).cloned();
+        let current = self.state.get(entry.record.id);
         current.unwrap_or_else(|| Arc::clone(entry))
     }
 
@@ -69,7 +69,7 @@ impl Pool {
         disk: &'a Disk,
         retains: Vec<RetainedCharge>,
     ) -> Result<PendingCharges<'a>> {
-        self.state().pending.extend(&retains);
+        self.state.add_pending(&retains);
         let pending = PendingCharges {
             pool: self,
             disk,
@@ -110,7 +110,7 @@ impl Drop for PendingCharges<'_> {
         if self.retains.is_empty() {
             return;
         }
-        self.pool.state().remove_pending(&self.retains);
+        self.pool.state.remove_pending(&self.retains);
         for retained in &self.retains {
             if let Err(errno) = self.pool.refresh_limit(self.disk, retained.volume) {
                 tracing::warn!(pool = %self.pool.name(), volume = %retained.volume, %errno, "left a limit raised");

@@ -177,7 +177,7 @@ impl Pass<'_> {
         name: &OsStr,
         step: fn(&mut Self, &OsStr) -> Result<bool, Fault>,
     ) -> bool {
-        if self.pool().trash.is_stopped() || !self.pool().state().serves(self.disk) {
+        if self.pool().trash.is_stopped() || !self.pool().state.serves(self.disk) {
             return false;
         }
         self.work.advance();
@@ -186,7 +186,7 @@ impl Pass<'_> {
                 self.left.resisting.remove(name);
                 self.left.interrupted.remove(name);
                 let pool = self.pool();
-                pool.state().index.remove_from_trash(name);
+                pool.state.remove_from_trash(name);
                 tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
                 self.reclaimed += 1;
             }
@@ -243,8 +243,7 @@ impl Pass<'_> {
     /// index, a reference stays.
     fn candidates(&mut self) -> Vec<OsString> {
         let pool = self.work.pool;
-        let references = pool.state().references_since(self.left.all_referenced);
-        let Some(references) = references else {
+        let Some(references) = pool.state.references_since(self.left.all_referenced) else {
             return Vec::new();
         };
         let emptied = self.left.emptied.iter();
@@ -334,7 +333,7 @@ impl Pass<'_> {
         let (pool, disk) = (self.work.pool, self.disk);
         let os = &pool.context.os;
         if !entry.retains.is_empty() {
-            pool.state().index.remove_from_trash(name);
+            pool.state.remove_from_trash(name);
             for retained in &entry.retains {
                 let lowered = pool.refresh_limit(disk, retained.volume);
                 lowered.context("lower a volume's limit")?;
