@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::pool::{
-    Claims, Memory, PoolOptions, Unavailable, Unenforced, limits as pool_limits, path,
+    Claims, Memory, PoolOptions, Quarantined, Unavailable, Unenforced, limits as pool_limits, path,
 };
 use crate::quota::Enforcement;
 use crate::types::NodeName;
@@ -282,7 +282,7 @@ impl Examination<'_> {
         if quarantined.is_empty() {
             self.find(Level::Ok, About::Records, "every record is sound", None);
         }
-        for (path, reason) in quarantined {
+        for Quarantined { path, reason, .. } in quarantined {
             let what = format!("quarantined, not touched: {reason}");
             let remedy = advice::quarantined(&self.options.path, &path);
             self.find_of((Level::Wrong, About::Records), &path, what, remedy);

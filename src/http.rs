@@ -103,10 +103,11 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
 
 async fn metrics_text(State(page): State<Page>) -> Response {
     let pools = page.pools.into_iter();
-    let scrapes: Vec<_> = pools.map(|pool| tokio::spawn(pool.status())).collect();
+    let scrape = |scraped: Scraped| (scraped.pool.name().clone(), tokio::spawn(scraped.status()));
+    let scrapes: Vec<_> = pools.map(scrape).collect();
     let mut statuses = Vec::new();
-    for scrape in scrapes {
-        statuses.extend(scrape.await);
+    for (name, scrape) in scrapes {
+        statuses.extend(scrape.await.map(|status| (name, status)));
     }
     match page.metrics.text(statuses) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),

@@ -13,6 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::pool::PoolStatus;
 use crate::quota::Enforcement;
+use crate::types::PoolName;
 
 /// The media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -57,7 +58,7 @@ impl Metrics {
     }
 
     /// All metrics as text, with the status of each pool.
-    pub(crate) fn text(&self, pools: Vec<PoolStatus>) -> Result<String, fmt::Error> {
+    pub(crate) fn text(&self, pools: Vec<(PoolName, PoolStatus)>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(Pools(pools)));
         let mut text = String::new();
@@ -70,7 +71,7 @@ impl Metrics {
 
 /// The status of each pool at one scrape.
 #[derive(Debug)]
-struct Pools(Vec<PoolStatus>);
+struct Pools(Vec<(PoolName, PoolStatus)>);
 
 /// A metric of a pool: name, type, value, help. The name of a counter gets the suffix `_total`.
 type Metric = (
@@ -122,8 +123,8 @@ impl Collector for Pools {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         for (name, kind, value, help) in METRICS {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-            for pool in &self.0 {
-                let labels = [("pool", pool.name.as_str())];
+            for (name, pool) in &self.0 {
+                let labels = [("pool", name.as_str())];
                 let mut family = metric.encode_family(&labels)?;
                 match kind {
                     Counter => {
@@ -143,13 +144,15 @@ mod tests {
     use crate::pool::Unavailable;
     use crate::types::Bytes;
 
-    fn pool(name: &str, unavailable: Option<Unavailable>) -> PoolStatus {
-        PoolStatus {
-            name: name.parse().unwrap(),
-            path: "/pool".into(),
+    fn pool(
+        name: &str,
+        unavailable: Option<Unavailable>,
+        silence: Option<Duration>,
+    ) -> (PoolName, PoolStatus) {
+        let status = PoolStatus {
             id: None,
             unavailable,
-            silence: None,
+            silence,
             filesystem: "ext4".into(),
             enforcement: Enforcement::Project,
             total: Bytes(1000),
@@ -166,17 +169,15 @@ mod tests {
             copied_entries: 7,
             copied_bytes: Bytes(4096),
             reclaimed: 77,
-        }
+        };
+        (name.parse().unwrap(), status)
     }
 
     #[test]
     fn every_figure_of_a_pool_has_its_metric() {
-        let silent = PoolStatus {
-            silence: Some(Duration::from_secs(31)),
-            ..pool("silent", None)
-        };
-        let unavailable = pool("slow", Some(Unavailable::ReadOnly));
-        let pools = vec![pool("fast", None), unavailable, silent];
+        let silent = pool("silent", None, Some(Duration::from_secs(31)));
+        let unavailable = pool("slow", Some(Unavailable::ReadOnly), None);
+        let pools = vec![pool("fast", None, None), unavailable, silent];
         let metrics = Metrics::new();
         metrics.observe("CreateVolume", "OK", Duration::from_millis(2));
         let text = metrics.text(pools).unwrap();

@@ -47,7 +47,7 @@ pub use capacity::Reservation;
 pub use claims::Claims;
 pub(crate) use copies::Origin;
 pub use copies::{CopyPolicy, CopyStatus, Unfinished};
-pub use disk::Site;
+pub(crate) use disk::Disk;
 pub use enforce::Enforced;
 pub use enforcement::{Unenforced, said_at_init};
 pub use error::{Error, Result};
@@ -66,7 +66,6 @@ pub use unavailable::Unavailable;
 pub(crate) use work::{CALLS_AT_ONCE, Work};
 
 use copies::Copies;
-use disk::Disk;
 use state::PoolState;
 use trash::Trash;
 use work::Works;
@@ -90,13 +89,13 @@ pub struct Context {
 }
 
 /// Learns which volumes of a pool are published, before it is served.
-pub type Learn<'a> = &'a dyn Fn(Site<'_>) -> std::io::Result<()>;
+pub(crate) type Learn<'a> = &'a dyn Fn(&Disk) -> std::io::Result<()>;
 
 #[derive(Debug)]
 pub struct Pool {
     options: PoolOptions,
     context: Context,
-    state: PoolState,
+    pub(crate) state: PoolState,
     /// Locked while the disk is opened or inspected, which may never end on a disk that hangs.
     inspecting: Mutex<()>,
     pub(crate) trash: Trash,
@@ -157,10 +156,6 @@ impl Pool {
         disk.map_err(|reason| self.unavailable(reason))
     }
 
-    fn is_unavailable(&self) -> bool {
-        self.state.why_unavailable().is_some()
-    }
-
     /// The error of a pool that cannot be used.
     pub fn unavailable(&self, reason: Unavailable) -> Error {
         let pool = self.options.name.clone();
@@ -199,22 +194,6 @@ impl Pool {
             Error::Unavailable { pool, reason } => Error::CommittedUnsynced { pool, reason },
             other => other,
         }
-    }
-
-    /// The knowledge about an id, and the reason why the pool cannot be used, if it cannot; both of
-    /// one moment.
-    pub(crate) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
-        self.state.find(id)
-    }
-
-    /// At most `count` entries that match, with ids after the given one, in order.
-    pub(crate) fn after<R: Resource + 'static>(
-        &self,
-        id: Option<R::Id>,
-        count: usize,
-        matches: impl Fn(&R) -> bool,
-    ) -> Vec<Arc<Entry<R>>> {
-        self.state.after(id, count, matches)
     }
 
     /// The type of the filesystem the pool is on.

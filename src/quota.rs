@@ -25,7 +25,7 @@ pub use none::NoQuota;
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// How a size is enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
     /// By the project quota of XFS and ext4.
@@ -33,6 +33,7 @@ pub enum Enforcement {
     /// By the simple quota of btrfs.
     Squota,
     /// Not at all.
+    #[default]
     None,
 }
 

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::Os;
 use crate::pool::{
-    self, Context, Entry, Memory, Pool, PoolOptions, Site, Unavailable, VolumeRecord,
+    self, Context, Disk, Entry, Memory, Pool, PoolOptions, Unavailable, VolumeRecord,
 };
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
@@ -243,7 +243,7 @@ impl Volumes {
         std::thread::Builder::new()
             .name(format!("open-{}", pool.name()))
             .spawn(move || {
-                let opened = opening.open(deadline, &|site| volumes.learn_publications(site));
+                let opened = opening.open(deadline, &|disk| volumes.learn_publications(disk));
                 // After the patience nobody receives it; the pool keeps its own state.
                 let _ = done.send(opened.err());
             })
@@ -262,7 +262,7 @@ impl Volumes {
 
     /// Checks a pool: a changed one becomes unavailable, and an unavailable one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
-        pool.check(&|site| self.learn_publications(site));
+        pool.check(&|disk| self.learn_publications(disk));
     }
 
     /// Ends the running copies, and refuses new ones.
@@ -335,9 +335,9 @@ impl Volumes {
     }
 
     /// Reads from the mount table where a pool's volumes are published.
-    fn learn_publications(&self, site: Site<'_>) -> std::io::Result<()> {
+    fn learn_publications(&self, disk: &Disk) -> std::io::Result<()> {
         for mount in self.mounter.table()?.entries {
-            if let Some(id) = site.volume_of(&mount) {
+            if let Some(id) = disk.volume_of(&mount) {
                 self.publications.add(id, &mount.mount_point, None);
             }
         }
@@ -389,7 +389,9 @@ fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, 
     let mountinfo = Path::new("/proc/self/mountinfo");
     let table = mounter.table().map_err(Error::io("read", mountinfo))?;
     for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
-        let place = table.place_at(path).map_err(Error::io("inspect", path))?;
+        let place = table
+            .place_at(path)
+            .map_err(Error::io("inspect", path))?;
         if path == kubelet_dir && place.is_mount_root && !place.mount.shared {
             return Err(Error::invalid(
                 "--kubelet-dir",

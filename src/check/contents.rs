@@ -1,15 +1,14 @@
 //! The volumes and snapshots of pools, read from their disks without a server.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::fault::{Fault, InContext};
 use crate::pool::copies::unfinished;
 use crate::pool::index::claims;
 use crate::pool::{
-    Entry, PoolOptions, Record, SnapshotRecord, Source, Unavailable, Unfinished, VolumeRecord,
-    layout,
+    Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unfinished,
+    VolumeRecord, layout,
 };
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::types::{Bytes, VolumeId};
@@ -81,16 +80,16 @@ impl PoolContents {
         snapshots.filter(move |held| held.entry.record.source_volume_id == volume)
     }
 
-    /// The quarantined directories of a kind, with the reasons.
-    pub fn quarantined<R: Record>(&self) -> impl Iterator<Item = &(PathBuf, String)> {
+    /// The quarantined directories of a kind.
+    pub fn quarantined<R: Record>(&self) -> impl Iterator<Item = &Quarantined> {
         let quarantined = self.pool.quarantined.iter();
-        quarantined.filter(|(path, _)| path.starts_with(R::HOME))
+        quarantined.filter(|quarantined| quarantined.path.starts_with(R::HOME))
     }
 
-    /// The quarantined directory with an id, and the reason.
-    pub fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&(PathBuf, String)> {
+    /// The quarantined directory with an id.
+    pub fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
         let mut quarantined = self.pool.quarantined.iter();
-        quarantined.find(|(path, _)| claims::<R>(path, id))
+        quarantined.find(|quarantined| claims::<R>(&quarantined.path, id))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::pool::index::{Index, RecordDirs, open_own};
 use crate::pool::init::open_root;
 use crate::pool::marker::Marker;
 use crate::pool::path::find_mount;
-use crate::pool::{PoolOptions, Unavailable, Unenforced, Wanted, layout};
+use crate::pool::{PoolOptions, Quarantined, Unavailable, Unenforced, Wanted, layout};
 use crate::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
@@ -31,8 +31,7 @@ pub struct Inspection {
     pub volumes: usize,
     pub snapshots: usize,
     pub reserved: Bytes,
-    /// The quarantined directories, with the reasons.
-    pub quarantined: Vec<(PathBuf, String)>,
+    pub quarantined: Vec<Quarantined>,
     /// How it enforces sizes, if that is known.
     pub enforcement: Option<Enforcement>,
     /// Why it enforces no sizes, if it enforces none.
@@ -172,11 +171,7 @@ pub(super) fn open(
     inspection.volumes = index.volumes().len();
     inspection.snapshots = index.snapshots().len();
     inspection.reserved = Bytes(index.sums.sizes);
-    inspection.quarantined = index
-        .quarantined()
-        .iter()
-        .map(|q| (q.path.clone(), q.reason.clone()))
-        .collect();
+    inspection.quarantined = index.quarantined().to_vec();
     Ok(OpenPool {
         filesystem,
         root,

@@ -1,7 +1,6 @@
 //! The lists and details of volumes and snapshots. They come from the disks, with or without a server.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -11,7 +10,7 @@ use super::{print, table};
 use crate::check::{self, Held, Inspection, PoolContents};
 use crate::config::PoolArgs;
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Record, RetainedCharge, Source, Unfinished};
+use crate::pool::{Entry, Quarantined, Record, RetainedCharge, Source, Unfinished};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 
@@ -168,12 +167,8 @@ fn find<'a, K: Kind + 'a>(
     for contents in pools {
         let id = contents.pool.id.and_then(|pool| id_in::<K>(pool, text));
         let Some(id) = id else { continue };
-        if let Some((path, reason)) = contents.quarantined_as::<K>(id) {
-            return Err(pool::Error::Quarantined {
-                path: contents.pool.path.join(path),
-                reason: reason.clone(),
-            }
-            .into());
+        if let Some(quarantined) = contents.quarantined_as::<K>(id) {
+            return Err(quarantined.error(&contents.pool.path).into());
         }
         let held = K::all(contents).iter();
         let mut held = held.filter(|held| held.entry.record.id() == id);
@@ -247,7 +242,8 @@ fn unfinished_line(contents: &PoolContents, unfinished: &Unfinished) -> String {
 }
 
 /// The line about a quarantined object of a pool, and why it is quarantined.
-pub(super) fn quarantined_line(pool: &Inspection, (path, reason): &(PathBuf, String)) -> String {
+pub(super) fn quarantined_line(pool: &Inspection, quarantined: &Quarantined) -> String {
+    let Quarantined { path, reason, .. } = quarantined;
     let (name, path) = (&pool.name, path.display());
     format!("pool {name}: quarantined, not touched: {path}: {reason}")
 }
@@ -263,7 +259,7 @@ fn list_json<K: Kind>(pools: &[PoolContents]) -> Value {
             add(&mut copy, json!({ "pool": pool, "reported_at": told_at }));
             copies.push(copy);
         }
-        for (path, reason) in contents.quarantined::<K>() {
+        for Quarantined { path, reason, .. } in contents.quarantined::<K>() {
             let path = path.to_string_lossy();
             quarantined.push(json!({ "pool": pool, "path": path, "reason": reason }));
         }

@@ -240,7 +240,7 @@ pub(super) fn pool_json(pool: &Inspection) -> Value {
 fn to_json(pool: &Inspection) -> Value {
     let quarantined = pool.quarantined.iter();
     let quarantined: Vec<Value> = quarantined
-        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
+        .map(|entry| json!({ "path": entry.path.to_string_lossy(), "reason": entry.reason }))
         .collect();
     let mut json = pool_json(pool);
     json["reserved_bytes"] = json!(pool.reserved);

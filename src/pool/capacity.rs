@@ -221,7 +221,7 @@ impl Reservation<'_> {
 impl Pool {
     /// The largest size of the next volume; zero while the pool is unavailable or its disk does not answer.
     pub fn available(&self) -> Result<Bytes> {
-        if self.is_unavailable() || self.silence().is_some() {
+        if self.why_unavailable().is_some() || self.silence().is_some() {
             return Ok(Bytes::ZERO);
         }
         let _work = self.begin()?;
@@ -268,44 +268,22 @@ impl Pool {
         Ok(Measurement { at, space, charged })
     }
 
-    /// Reserves bytes for a volume or snapshot that is about to be made, unless it exists: the pool
-    /// may have been opened a moment ago.
-    pub(crate) fn reserve<'a, R: Resource>(
+    /// Reserves bytes for a volume or snapshot that is about to grow from `known`, or to be made if
+    /// that is `None`. Fails if the index has another: the pool may have been opened a moment ago.
+    pub(crate) fn reserve<'a, R: Resource + PartialEq>(
         &self,
         work: &'a Work<'a>,
         id: R::Id,
+        known: Option<&R>,
         size: Bytes,
     ) -> Result<Reservation<'a>> {
-        self.reserve_if(work, size, &|index| {
-            let known = index.get::<R>(id).is_some();
-            if known || index.quarantined_as::<R>(id).is_some() {
+        self.grant(size, &|index| {
+            let current = index.get::<R>(id).map(|entry| &entry.record);
+            if current != known || index.quarantined_as::<R>(id).is_some() {
                 return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
             }
             Ok(())
-        })
-    }
-
-    /// Reserves bytes for a volume that is about to grow by `more`.
-    pub(crate) fn reserve_growth<'a>(
-        &self,
-        work: &'a Work<'a>,
-        entry: &Arc<Entry>,
-        more: Bytes,
-    ) -> Result<Reservation<'a>> {
-        let id = entry.record.id;
-        self.reserve_if(work, more, &|index| match index.get::<VolumeRecord>(id) {
-            Some(current) if current.record == entry.record => Ok(()),
-            _ => Err(Error::Busy(format!("{id}, whose pool was just opened,"))),
-        })
-    }
-
-    fn reserve_if<'a>(
-        &self,
-        work: &'a Work<'a>,
-        size: Bytes,
-        admit: &dyn Fn(&Index) -> Result<()>,
-    ) -> Result<Reservation<'a>> {
-        self.grant(size, admit)?;
+        })?;
         Ok(Reservation {
             work,
             size: AtomicU64::new(size.0),

@@ -330,7 +330,7 @@ impl Pool {
             quota_id,
             bytes,
             inherited: if method == Method::Reflink { bytes } else { 0 },
-            pending: PendingCharges::none(self, disk),
+            pending: self.retain(disk, Vec::new())?,
         })
     }
 

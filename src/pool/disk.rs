@@ -57,33 +57,6 @@ pub(crate) struct Disk {
     total: Mutex<(u64, u64)>,
 }
 
-/// The place of an open pool.
-#[derive(Debug, Clone, Copy)]
-pub struct Site<'a> {
-    id: PoolId,
-    place: &'a Place,
-}
-
-impl Site<'_> {
-    /// The volume whose `data/` a mount shows, if it shows one of this pool.
-    pub fn volume_of(&self, mount: &MountEntry) -> Option<VolumeId> {
-        if mount.device != self.place.mount.device {
-            return None;
-        }
-        let below = mount.root.strip_prefix(&self.place.path).ok()?;
-        let directory = below
-            .strip_prefix(layout::VOLUMES)
-            .ok()?
-            .parent()?
-            .to_str()?;
-        let data = Path::new(layout::VOLUMES)
-            .join(directory)
-            .join(layout::DATA);
-        let hash = layout::hash_of(directory)?;
-        (data == below).then(|| VolumeId::from_hash(self.id, hash))
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
@@ -411,12 +384,22 @@ impl Disk {
         Ok(record::read(&self.meta, layout::MARKER)?)
     }
 
-    /// The place of the disk, to find the volume that a mount shows.
-    pub(crate) fn site(&self) -> Site<'_> {
-        Site {
-            id: self.id,
-            place: &self.place,
+    /// The volume whose `data/` a mount shows, if it shows one of this pool.
+    pub(crate) fn volume_of(&self, mount: &MountEntry) -> Option<VolumeId> {
+        if mount.device != self.place.mount.device {
+            return None;
         }
+        let below = mount.root.strip_prefix(&self.place.path).ok()?;
+        let directory = below
+            .strip_prefix(layout::VOLUMES)
+            .ok()?
+            .parent()?
+            .to_str()?;
+        let data = Path::new(layout::VOLUMES)
+            .join(directory)
+            .join(layout::DATA);
+        let hash = layout::hash_of(directory)?;
+        (data == below).then(|| VolumeId::from_hash(self.id, hash))
     }
 
     /// Whether the pool shares a filesystem that the node itself needs.

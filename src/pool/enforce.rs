@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::error::{Error, Result};
-use crate::quota::Enforcement;
+use crate::quota::{Enforcement, Quota};
 use crate::tree::{self, LinkCount, Tagging, Weight};
 use crate::types::Bytes;
 
@@ -138,12 +138,7 @@ impl Pool {
         let (record, quota) = (&job.entry.record, &job.disk.quota);
         let charge = quota.charge(id).context("ask what a volume uses");
         let charge = charge.map_err(classify)?;
-        refuse_if_larger(
-            record,
-            quota.inode_limit(record.size_bytes),
-            charge.bytes,
-            charge.inodes,
-        )?;
+        refuse_if_larger(record, &**quota, charge.bytes, charge.inodes)?;
         let limited = quota.limit(&self.context.os, id, record.size_bytes);
         limited.context("limit a volume").map_err(classify)
     }
@@ -189,14 +184,13 @@ impl Pool {
                 record.id
             )));
         }
-        let limit = job.disk.quota.inode_limit(record.size_bytes);
-        refuse_if_larger(record, limit, bytes, inodes)
+        refuse_if_larger(record, &*job.disk.quota, bytes, inodes)
     }
 
     /// Ends the work when the driver stops or the pool is closed.
     fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
         job.work.advance();
-        if self.copies.is_stopped() || self.is_unavailable() {
+        if self.copies.is_stopped() || self.why_unavailable().is_some() {
             return Err(Errno::CANCELED);
         }
         Ok(())
@@ -288,7 +282,7 @@ fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
 
 fn refuse_if_larger(
     record: &VolumeRecord,
-    inode_limit: Option<u64>,
+    quota: &dyn Quota,
     bytes: u64,
     inodes: u64,
 ) -> Result<()> {
@@ -300,7 +294,7 @@ fn refuse_if_larger(
             Bytes(bytes)
         )));
     }
-    match inode_limit {
+    match quota.inode_limit(size) {
         Some(limit) if inodes > limit => Err(Error::Precondition(format!(
             "volume {id} has {inodes} files and directories, and its size, {size}, allows {limit}; \
              delete files or expand its claim, then repeat this"

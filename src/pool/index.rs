@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
+use crate::pool::error::Error;
 use crate::quota::{Enforcement, Quota};
 use crate::types::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
@@ -87,6 +88,16 @@ pub struct Quarantined {
     pub reason: String,
     /// Its disk usage, which stays reserved; `None` until it is measured.
     pub space: Option<Bytes>,
+}
+
+impl Quarantined {
+    /// The error of a call about it, in the pool at a path.
+    pub(crate) fn error(&self, pool: &Path) -> Error {
+        Error::Quarantined {
+            path: pool.join(&self.path),
+            reason: self.reason.clone(),
+        }
+    }
 }
 
 /// Whether a quarantined path, below the pool's, is that of the object with an id.

@@ -14,7 +14,7 @@ use super::{Learn, Pool, Unavailable};
 impl Pool {
     /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
     /// once `learn` knows which volumes are published.
-    pub fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
+    pub(crate) fn open(&self, deadline: Instant, learn: Learn<'_>) -> Result<(), Unavailable> {
         let _inspecting = lock(&self.inspecting);
         self.open_inspecting(deadline, learn)
     }
@@ -32,7 +32,7 @@ impl Pool {
         let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
         let other = disk.marker()?.other_bytes;
         self.reconcile(&disk, &mut index)?;
-        learn(disk.site()).map_err(|error| Unavailable::Io {
+        learn(&disk).map_err(|error| Unavailable::Io {
             what: "find the published volumes".into(),
             error: error.to_string(),
         })?;
@@ -82,7 +82,7 @@ impl Pool {
 
     /// Inspects the pool: an open one may become unavailable, an unavailable one is opened if possible.
     /// Only one inspection runs at a time.
-    pub fn check(&self, learn: Learn<'_>) {
+    pub(crate) fn check(&self, learn: Learn<'_>) {
         let _inspecting = match self.inspecting.try_lock() {
             Ok(inspecting) => inspecting,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

@@ -168,15 +168,9 @@ impl Pool {
         Ok(())
     }
 
-    fn clear_leftovers(
-        &self,
-        disk: &Disk,
-        Ledger {
-            recorded, charges, ..
-        }: &Ledger,
-    ) -> Result<(), Fault> {
-        for (id, charge) in charges {
-            if recorded.contains_key(id) || !charge.is_empty() {
+    fn clear_leftovers(&self, disk: &Disk, ledger: &Ledger) -> Result<(), Fault> {
+        for (id, charge) in &ledger.charges {
+            if ledger.recorded.contains_key(id) || !charge.is_empty() {
                 continue;
             }
             match disk.quota.release(&self.context.os, *id) {

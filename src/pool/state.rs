@@ -9,7 +9,6 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::filesystem::Filesystem;
 use crate::quota::Enforcement;
 use crate::sync;
 use crate::types::{Bytes, PoolId, VolumeId};
@@ -19,10 +18,10 @@ use super::disk::Disk;
 use super::index::{Index, Resource};
 use super::record::RetainedCharge;
 use super::trash::TrashEntry;
-use super::{Entry, Lookup, Unavailable, VolumeRecord};
+use super::{Entry, Lookup, PoolStatus, Unavailable, VolumeRecord};
 
 #[derive(Debug)]
-pub(super) struct PoolState(Mutex<State>);
+pub(crate) struct PoolState(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -33,22 +32,6 @@ struct State {
     /// The charges that copies under construction will retain.
     pending: Vec<RetainedCharge>,
     reservations: Reservations,
-}
-
-/// The state of a pool at one moment, for its status. It has no reference to the disk, because the
-/// last one closes it when it is dropped, which may take long.
-#[derive(Debug)]
-pub(super) struct Overview {
-    pub(super) id: Option<PoolId>,
-    pub(super) unavailable: Option<Unavailable>,
-    pub(super) filesystem: Option<Filesystem>,
-    pub(super) enforcement: Enforcement,
-    pub(super) reserved: Bytes,
-    pub(super) volumes: usize,
-    pub(super) snapshots: usize,
-    pub(super) not_enforced: usize,
-    pub(super) quarantined: usize,
-    pub(super) trash: usize,
 }
 
 /// The volumes whose blocks existing copies, or copies under construction, may reference.
@@ -143,13 +126,15 @@ impl PoolState {
         state.reservations.other = Bytes::ZERO;
     }
 
-    pub(super) fn overview(&self) -> Overview {
+    /// The part of the status that is in memory, all of one moment.
+    pub(super) fn status(&self) -> PoolStatus {
         let state = self.lock();
-        let (index, enforcement) = (&state.index, state.enforcement());
-        Overview {
+        let (disk, index) = (state.disk.as_ref(), &state.index);
+        let enforcement = state.enforcement();
+        PoolStatus {
             id: state.id,
             unavailable: state.why_unavailable(),
-            filesystem: state.disk.as_ref().ok().map(|disk| disk.filesystem),
+            filesystem: disk.map_or_else(|_| String::new(), |disk| disk.filesystem.to_string()),
             enforcement,
             reserved: Bytes(index.sums.sizes),
             volumes: index.volumes().len(),
@@ -157,6 +142,7 @@ impl PoolState {
             not_enforced: index.not_enforced(enforcement),
             quarantined: index.quarantined().len(),
             trash: index.trash().len(),
+            ..PoolStatus::default()
         }
     }
 }
@@ -165,7 +151,7 @@ impl PoolState {
 impl PoolState {
     /// The knowledge about an id, and the reason why the pool cannot be used, if it cannot; both of
     /// one moment.
-    pub(super) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
+    pub(crate) fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
         let state = self.lock();
         let index = &state.index;
         let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
@@ -181,7 +167,7 @@ impl PoolState {
     }
 
     /// At most `count` entries that match, with ids after the given one, in order.
-    pub(super) fn after<R: Resource + 'static>(
+    pub(crate) fn after<R: Resource + 'static>(
         &self,
         id: Option<R::Id>,
         count: usize,

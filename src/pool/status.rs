@@ -1,19 +1,16 @@
 //! The status of a pool, for people, `/readyz` and metrics.
 
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::quota::Enforcement;
-use crate::types::{Bytes, PoolId, PoolName};
+use crate::types::{Bytes, PoolId};
 
 use super::capacity::FreeSpace;
 use super::{Pool, Unavailable};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PoolStatus {
-    pub name: PoolName,
-    pub path: PathBuf,
     /// Its identity, once known.
     pub id: Option<PoolId>,
     /// The reason why it cannot be used, if it cannot.
@@ -68,31 +65,17 @@ impl Pool {
     }
 
     fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
-        let state = self.state.overview();
         PoolStatus {
-            name: self.options.name.clone(),
-            path: self.options.path.clone(),
-            id: state.id,
-            unavailable: state.unavailable,
             silence: self.silence(),
-            filesystem: state
-                .filesystem
-                .map_or_else(String::new, |it| it.to_string()),
-            enforcement: state.enforcement,
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
             available: free.map_or(Bytes::ZERO, FreeSpace::available),
-            reserved: state.reserved,
-            volumes: state.volumes,
-            snapshots: state.snapshots,
-            not_enforced: state.not_enforced,
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
-            quarantined: state.quarantined,
-            trash: state.trash,
             resisting: self.trash.resisting.load(Ordering::Relaxed),
             copies: self.copies.running.load(Ordering::Relaxed),
             copied_entries: self.copies.entries.load(Ordering::Relaxed),
             copied_bytes: Bytes(self.copies.bytes.load(Ordering::Relaxed)),
             reclaimed: self.trash.removed.load(Ordering::Relaxed),
+            ..self.state.status()
         }
     }
 }

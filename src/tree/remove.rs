@@ -25,19 +25,16 @@ const MAX_PASSES: usize = 100;
 
 pub trait Watch: Sync {
     /// Called for every entry that was removed.
-    fn removed(&self);
-    /// Whether to stop. The rest of the tree stays.
-    fn stopped(&self) -> bool;
-}
-
-struct NoWatch;
-
-impl Watch for NoWatch {
     fn removed(&self) {}
+    /// Whether to stop. The rest of the tree stays.
     fn stopped(&self) -> bool {
         false
     }
 }
+
+struct NoWatch;
+
+impl Watch for NoWatch {}
 
 /// Removes the tree `name` in `dir`, if it is there.
 pub(crate) fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {

@@ -49,7 +49,7 @@ impl Volumes {
         check_enforcement(&pool, enforcement, &request.class)?;
         let work = pool.begin()?;
         let reservation = pool
-            .reserve::<VolumeRecord>(&work, id, size)
+            .reserve::<VolumeRecord>(&work, id, None, size)
             .map_err(failed)?;
         let content = origin.as_ref().map(|origin| (origin, request.class.copies));
         let record = record(id, size, enforcement, request);

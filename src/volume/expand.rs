@@ -45,7 +45,7 @@ impl Volumes {
             return Ok(size);
         }
         let more = Bytes(request.required.0.saturating_sub(size.0));
-        let room = pool.reserve_growth(&work, &entry, more)?;
+        let room = pool.reserve(&work, id, Some(&entry.record), more)?;
         let entry = pool.expand(&room, &entry, request.required)?;
         Ok(entry.record.size_bytes)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Lookup, Pool, Resource, VolumeRecord};
+use crate::pool::{Entry, Lookup, Pool, Resource, VolumeRecord};
 use crate::types::{MAX_FIELD_BYTES, ObjectId};
 
 use super::{Page, Volumes};
@@ -19,12 +19,8 @@ impl Volumes {
         let pool = pools
             .find(|pool| pool.why_unavailable().is_none())
             .unwrap_or(first);
-        match pool.find::<R>(id) {
-            (Lookup::Quarantined(quarantined), _) => Err(pool::Error::Quarantined {
-                path: pool.path().join(quarantined.path),
-                reason: quarantined.reason,
-            }
-            .into()),
+        match pool.state.find::<R>(id) {
+            (Lookup::Quarantined(quarantined), _) => Err(quarantined.error(pool.path()).into()),
             (_, Some(reason)) => Err(pool.unavailable(reason).into()),
             (Lookup::Entry(entry), None) => Ok((Arc::clone(pool), entry)),
             (Lookup::Nothing, None) => Err(no_id::<R::Id>(&id.to_string())),
@@ -42,7 +38,7 @@ impl Volumes {
                 continue;
             };
             let id = R::Id::new(pool_id, name);
-            match pool.find::<R>(id) {
+            match pool.state.find::<R>(id) {
                 (Lookup::Nothing, _) => {}
                 (Lookup::Entry(_) | Lookup::Quarantined(_), _) => return self.entry(id).map(Some),
             }
@@ -71,7 +67,7 @@ impl Volumes {
         let mut found = Vec::new();
         for pool in &self.pools {
             // One more than wanted, to find out whether there is another page.
-            let entries = pool.after(after, wanted.saturating_add(1), &matches);
+            let entries = pool.state.after(after, wanted.saturating_add(1), &matches);
             found.extend(entries.into_iter().map(|entry| (pool, entry)));
         }
         found.sort_by_key(|(_, entry)| entry.record.id());

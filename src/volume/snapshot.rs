@@ -87,7 +87,7 @@ impl Volumes {
         let in_use = !self.published(&volume)?.is_empty();
         let work = pool.begin()?;
         let needs = pool.snapshot_needs(&volume)?;
-        let room = pool.reserve::<SnapshotRecord>(&work, id, needs)?;
+        let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
         let record = record(id, &volume, request, in_use);
         let still_in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
         let entry = pool.snapshot(&room, &volume, request.class.copies, record, &still_in_use)?;

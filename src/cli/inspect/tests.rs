@@ -96,15 +96,23 @@ fn pool() -> Inspection {
         snapshots: 1,
         reserved: Bytes::ZERO,
         quarantined: vec![
-            ("volumes/x".into(), "no volume.json".into()),
-            (
-                format!("snapshots/y-{}", snapshot_id("bad").hash()).into(),
-                "damaged".into(),
+            quarantined("volumes/x", "no volume.json"),
+            quarantined(
+                &format!("snapshots/y-{}", snapshot_id("bad").hash()),
+                "damaged",
             ),
         ],
         enforcement: None,
         unenforced: None,
         problem: None,
+    }
+}
+
+pub(in crate::cli) fn quarantined(path: &str, reason: &str) -> Quarantined {
+    Quarantined {
+        path: path.into(),
+        reason: reason.into(),
+        space: None,
     }
 }
 

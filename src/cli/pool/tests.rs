@@ -1,12 +1,13 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::cli::inspect::tests::quarantined;
 
 fn pools() -> Vec<Inspection> {
     let healthy = Inspection::healthy();
     let damaged = Inspection {
         name: "old".parse().unwrap(),
-        quarantined: vec![("volumes/x".into(), "no volume.json".into())],
+        quarantined: vec![quarantined("volumes/x", "no volume.json")],
         enforcement: Some(Enforcement::None),
         unenforced: Some(Unenforced {
             reason: "it was not".into(),

@@ -254,7 +254,7 @@ impl CopyWatch for Progress<'_> {
         self.report();
         self.refused.load(Ordering::Relaxed)
             || self.pool.copies.is_stopped()
-            || self.pool.is_unavailable()
+            || self.pool.why_unavailable().is_some()
     }
 }
 

@@ -95,21 +95,8 @@ pub(in crate::pool) struct PendingCharges<'a> {
     pub(in crate::pool) retains: Vec<RetainedCharge>,
 }
 
-impl<'a> PendingCharges<'a> {
-    pub(in crate::pool) fn none(pool: &'a Pool, disk: &'a Disk) -> Self {
-        Self {
-            pool,
-            disk,
-            retains: Vec::new(),
-        }
-    }
-}
-
 impl Drop for PendingCharges<'_> {
     fn drop(&mut self) {
-        if self.retains.is_empty() {
-            return;
-        }
         self.pool.state.remove_pending(&self.retains);
         for retained in &self.retains {
             if let Err(errno) = self.pool.refresh_limit(self.disk, retained.volume) {

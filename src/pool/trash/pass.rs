@@ -403,6 +403,6 @@ impl Watch for Progress<'_> {
 
     fn stopped(&self) -> bool {
         let pool = self.work.pool;
-        pool.trash.is_stopped() || pool.is_unavailable()
+        pool.trash.is_stopped() || pool.why_unavailable().is_some()
     }
 }
