@@ -25,6 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::pool::{Error as PoolError, Unavailable};
 
 /// `EX_USAGE` of sysexits.h.
@@ -151,7 +152,8 @@ fn exit_code(error: &Error) -> u8 {
 
 /// Prints a text and a newline to stdout.
 fn print(text: impl Display) -> Result<()> {
-    writeln!(io::stdout().lock(), "{text}").map_err(Error::io("write to", Path::new("/dev/stdout")))
+    let stdout = Path::new("/dev/stdout");
+    Ok(writeln!(io::stdout().lock(), "{text}").map_err(PathFault::at("write to", stdout))?)
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //! to call. `docs/semantics.md` has the table, and [`Error::code`] is its only implementation.
 //! The match is exhaustive, so a new variant does not compile without a code.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::fault::PathFault;
 use crate::mount;
 use crate::pool::{self, Unavailable};
 use crate::types::{Invalid, PoolId};
@@ -97,12 +98,8 @@ pub enum Error {
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
     /// A step on a mount, or on a file of the driver outside every pool, failed.
-    #[error("cannot {what} {path:?}: {source}")]
-    Io {
-        what: &'static str,
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] PathFault),
     /// A defect of the driver.
     #[error("internal error: {0}")]
     Internal(String),
@@ -148,7 +145,7 @@ impl From<mount::Error> for Error {
     fn from(error: mount::Error) -> Self {
         match error {
             mount::Error::Invalid(invalid) => Self::Invalid(invalid),
-            mount::Error::Target { what, path, source } => Self::Io { what, path, source },
+            mount::Error::Io(fault) => Self::Io(fault),
             mount::Error::Internal(problem) => Self::Internal(problem),
         }
     }
@@ -157,14 +154,6 @@ impl From<mount::Error> for Error {
 impl Error {
     pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Invalid(Invalid::new(field, problem))
-    }
-
-    pub(crate) fn io(what: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Self {
-        move |source| Self::Io {
-            what,
-            path: path.to_owned(),
-            source,
-        }
     }
 
     /// The failure of a pool for an object that does not exist yet.
@@ -205,7 +194,7 @@ impl Error {
                 _ => Code::Unavailable,
             },
             // Not final to the kubelet, which keeps calling and cleans up.
-            Self::Loading | Self::Io { .. } => Code::Unavailable,
+            Self::Loading | Self::Io(_) => Code::Unavailable,
             Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,
@@ -239,7 +228,7 @@ fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code 
         | pool::Error::Crowded { .. }
         | pool::Error::Retry { .. }
         | pool::Error::Stopped(_)
-        | pool::Error::Io { .. } => Code::Unavailable,
+        | pool::Error::Io(_) => Code::Unavailable,
         pool::Error::Precondition(_)
         | pool::Error::Quarantined { .. }
         | pool::Error::NotGone { .. }

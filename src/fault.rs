@@ -1,4 +1,7 @@
-//! A failed step on a pool's disk, before the caller classifies it.
+//! A failed step on a pool's disk, before the caller classifies it, and one on any other path.
+
+use std::io;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -48,6 +51,26 @@ impl Fault {
     /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::NOSPC | Errno::DQUOT)
+    }
+}
+
+/// A failed step on a path outside the disks of pools.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} {path:?}: {source}")]
+pub struct PathFault {
+    /// The step, as in "unmount".
+    pub what: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+impl PathFault {
+    pub(crate) fn at<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl Fn(E) -> Self {
+        move |source| Self {
+            what,
+            path: path.to_owned(),
+            source: source.into(),
+        }
     }
 }
 

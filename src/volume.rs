@@ -18,6 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::mount::{Found, KernelMounter, Mounter, Target};
 use crate::os::Os;
 use crate::pool::{
@@ -376,8 +377,8 @@ fn differs(kind: &str, name: &str) -> impl Fn(String) -> Error {
     }
 }
 
-fn no_thread(pool: &Pool) -> impl Fn(std::io::Error) -> Error {
-    Error::io("start a thread for", pool.path())
+fn no_thread(pool: &Pool) -> impl Fn(std::io::Error) -> PathFault {
+    PathFault::at("start a thread for", pool.path())
 }
 
 /// The devices of the node's own filesystems. In a container the root is not the node's, so the
@@ -387,11 +388,11 @@ fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, 
     let kubelet_dir = settings.kubelet_dir.as_path();
     let mut devices = Vec::new();
     let mountinfo = Path::new("/proc/self/mountinfo");
-    let table = mounter.table().map_err(Error::io("read", mountinfo))?;
+    let table = mounter.table().map_err(PathFault::at("read", mountinfo))?;
     for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
         let place = table
             .place_at(path)
-            .map_err(Error::io("inspect", path))?;
+            .map_err(PathFault::at("inspect", path))?;
         if path == kubelet_dir && place.is_mount_root && !place.mount.shared {
             return Err(Error::invalid(
                 "--kubelet-dir",

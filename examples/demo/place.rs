@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use rootcellar::error::{Error, Result};
+use rootcellar::fault::PathFault;
 use rustix::fs::{AtFlags, CWD, FsWord, StatxAttributes, StatxFlags};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use uuid::Uuid;
@@ -191,11 +192,11 @@ pub(super) fn failed(
     path: impl Into<PathBuf>,
     source: impl Into<io::Error>,
 ) -> Error {
-    Error::Io {
+    Error::from(PathFault {
         what,
         path: path.into(),
         source: source.into(),
-    }
+    })
 }
 
 /// Removes a tree, following no link and stopping at the first mount.

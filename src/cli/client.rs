@@ -12,6 +12,7 @@ use crate::admin::admin_client::AdminClient;
 use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::types::ObjectId;
 
 /// The flag of commands that need a server.
@@ -38,8 +39,10 @@ impl ServerArgs {
     /// Connects to the server. Fails if nobody serves the socket.
     pub(super) fn connect(&self) -> Result<Server> {
         // This attempt reports the error of the system, with the path.
-        UnixStream::connect(&self.endpoint)
-            .map_err(Error::io("reach a server at the socket", &self.endpoint))?;
+        UnixStream::connect(&self.endpoint).map_err(PathFault::at(
+            "reach a server at the socket",
+            &self.endpoint,
+        ))?;
         let cannot = |error: &dyn std::fmt::Display| {
             Error::Internal(format!("cannot use {}: {error}", self.endpoint.display()))
         };

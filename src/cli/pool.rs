@@ -11,6 +11,7 @@ use super::{print, table};
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::os::Os;
 use crate::pool::{self, Adopted, Memory, PoolOptions, Unavailable, Unenforced, Wanted};
 use crate::quota::{AtInit, Enforcement};
@@ -199,8 +200,8 @@ fn retired_lines(id: PoolId, paths: &[PathBuf]) -> Vec<String> {
 
 fn list(args: &InspectArgs, state_dir: &Path) -> Result<bool> {
     let pools = check::inspect_all(&args.pools.all()?, PATIENCE);
-    let failed = Error::io("start a thread for", Path::new("pool list"));
-    let mut pools = pools.map_err(failed)?;
+    let list = Path::new("pool list");
+    let mut pools = pools.map_err(PathFault::at("start a thread for", list))?;
     recall(&mut pools, state_dir)?;
     if args.json {
         let pools: Vec<Value> = pools.iter().map(to_json).collect();

@@ -1,7 +1,6 @@
 //! The failures of mounts and their targets.
 
-use std::path::PathBuf;
-
+use crate::fault::PathFault;
 use crate::types::Invalid;
 
 /// The result of an operation on a mount.
@@ -14,14 +13,8 @@ pub enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// A step on a mount or its directory failed.
-    #[error("cannot {what} {path:?}")]
-    Target {
-        /// The step, as in "unmount".
-        what: &'static str,
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] PathFault),
     /// The kernel made another mount than the driver asked for.
     #[error("internal error: {0}")]
     Internal(String),

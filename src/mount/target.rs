@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, StatVfs};
 use rustix::io::Errno;
 
+use crate::fault::PathFault;
 use crate::os::{self, Status};
 use crate::types::Invalid;
 
@@ -128,15 +129,7 @@ impl Target {
 
     /// The failure of a step on this target.
     pub fn error(&self, what: &'static str, errno: Errno) -> Error {
-        failed(what, &self.path)(errno)
-    }
-}
-
-fn failed(what: &'static str, path: &Path) -> impl Fn(Errno) -> Error {
-    move |errno| Error::Target {
-        what,
-        path: path.to_owned(),
-        source: errno.into(),
+        PathFault::at(what, &self.path)(errno).into()
     }
 }
 
@@ -145,7 +138,7 @@ fn open_parent(path: &Path) -> Result<Option<OwnedFd>> {
     match os::open_path(path.parent().unwrap_or(path)) {
         Ok(parent) => Ok(Some(parent)),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(errno) => Err(failed("open the directory above", path)(errno)),
+        Err(errno) => Err(PathFault::at("open the directory above", path)(errno).into()),
     }
 }
 
@@ -181,10 +174,10 @@ fn check_form(path: &Path) -> Result<(), String> {
 }
 
 fn resolve(directory: impl AsFd, shown: &Path) -> Result<PathBuf> {
-    os::path_of(directory).map_err(failed("resolve", shown))
+    Ok(os::path_of(directory).map_err(PathFault::at("resolve", shown))?)
 }
 
 fn real(directory: &Path) -> Result<PathBuf> {
-    let open = os::open_path(directory).map_err(failed("open", directory))?;
+    let open = os::open_path(directory).map_err(PathFault::at("open", directory))?;
     resolve(open, directory)
 }

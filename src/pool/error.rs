@@ -3,9 +3,9 @@
 //! They say nothing about the caller: `crate::error` adds whether the object is a new one, which
 //! another node could make as well, or an existing one, which only this node has.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, PathFault};
 use crate::types::{Bytes, Invalid, PoolId, PoolName};
 
 use super::Unavailable;
@@ -70,24 +70,6 @@ pub enum Error {
     )]
     NotGone { pool: PoolId, path: PathBuf },
     /// A file of the state directory, or a pool's path, could not be read or written.
-    #[error("cannot {what} {path:?}: {source}")]
-    Io {
-        what: &'static str,
-        path: PathBuf,
-        source: std::io::Error,
-    },
-}
-
-impl Error {
-    /// The [`Error::Io`] of a step on a path.
-    pub(super) fn io<E: Into<std::io::Error>>(
-        what: &'static str,
-        path: &Path,
-    ) -> impl Fn(E) -> Self {
-        move |source| Self::Io {
-            what,
-            path: path.to_owned(),
-            source: source.into(),
-        }
-    }
+    #[error(transparent)]
+    Io(#[from] PathFault),
 }

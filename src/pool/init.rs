@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use crate::fault::InContext;
+use crate::fault::{InContext, PathFault};
 use crate::filesystem::Filesystem;
 use crate::mount::{self, GuardedDir};
 use crate::os::Os;
@@ -68,7 +68,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
         );
         return Err(Invalid::new("PATH", problem).into());
     }
-    match quota::mode(root.as_fd()).map_err(Error::io("read the quota mode of", path))? {
+    match quota::mode(root.as_fd()).map_err(PathFault::at("read the quota mode of", path))? {
         quota::Mode::Simple => Ok(false),
         quota::Mode::Full => {
             let shown = path.display();
@@ -79,7 +79,7 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
             Err(Invalid::new("PATH", problem).into())
         }
         quota::Mode::Off => {
-            quota::enable(root.as_fd()).map_err(Error::io("enable simple quota on", path))?;
+            quota::enable(root.as_fd()).map_err(PathFault::at("enable simple quota on", path))?;
             Ok(true)
         }
     }

@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::fault::PathFault;
 use crate::os::{self, Os};
 use crate::pool::error::{Error, Result};
 use crate::types::PoolId;
@@ -26,7 +27,7 @@ pub struct Memory {
     dir: OwnedFd,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct MemoryRecord {
     format: u32,
     pools: BTreeMap<PathBuf, PoolId>,
@@ -45,18 +46,18 @@ impl Memory {
         builder
             .recursive(true)
             .create(state_dir)
-            .map_err(Error::io("make the state directory", state_dir))?;
+            .map_err(PathFault::at("make the state directory", state_dir))?;
         for above in state_dir.ancestors().skip(1) {
             std::fs::File::open(above)
                 .and_then(|directory| directory.sync_all())
-                .map_err(Error::io(
+                .map_err(PathFault::at(
                     "fsync what is above the state directory",
                     state_dir,
                 ))?;
         }
         let dir = os::open_path(state_dir)
             .and_then(|place| os::open_dir(place, "."))
-            .map_err(Error::io("open the state directory", state_dir))?;
+            .map_err(PathFault::at("open the state directory", state_dir))?;
         let path = state_dir.join(FILE);
         Ok(Self { os, path, dir })
     }
@@ -114,7 +115,7 @@ impl Memory {
     fn edit(&self, change: impl FnOnce(&mut MemoryRecord)) -> Result<()> {
         // Other pools, another server or a command may write too, so each change reads first. Each has
         // its own descriptor, because a shared descriptor shares the lock.
-        let failed = Error::io::<Errno>("write", &self.path);
+        let failed = PathFault::at::<Errno>("write", &self.path);
         let lock = os::open_dir(&self.dir, ".").map_err(&failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(&failed)?;
         self.read().and_then(|before| {
@@ -122,9 +123,10 @@ impl Memory {
             change(&mut after);
             if after == before {
                 // The process that wrote it may have been killed before it was durable.
-                return self.os.fsync(&self.dir).map_err(&failed);
+                return Ok(self.os.fsync(&self.dir).map_err(&failed)?);
             }
-            record::write(&self.os, &self.dir, FILE, &after).map_err(|fault| failed(fault.errno))
+            let written = record::write(&self.os, &self.dir, FILE, &after);
+            Ok(written.map_err(|fault| failed(fault.errno))?)
         })
     }
 
@@ -132,13 +134,11 @@ impl Memory {
         if os::status_at(&self.dir, FILE).err() == Some(Errno::NOENT) {
             return Ok(MemoryRecord {
                 format: record::FORMAT,
-                pools: BTreeMap::new(),
-                retired: BTreeSet::new(),
-                unknown: Unknown::new(),
+                ..MemoryRecord::default()
             });
         }
         record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {
-            Unreadable::Fault(fault) => Error::io("read", &self.path)(fault.errno),
+            Unreadable::Fault(fault) => PathFault::at("read", &self.path)(fault.errno).into(),
             Unreadable::Damaged(reason) => Error::Quarantined {
                 path: self.path.clone(),
                 reason,

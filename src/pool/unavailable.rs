@@ -93,7 +93,7 @@ impl From<Unreadable> for Unavailable {
 impl From<Error> for Unavailable {
     fn from(error: Error) -> Self {
         let errno = match &error {
-            Error::Io { source, .. } => Errno::from_io_error(source),
+            Error::Io(fault) => Errno::from_io_error(&fault.source),
             _ => None,
         };
         let fault = errno.map(|errno| Fault::new("read or write the state directory", errno));

@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags, fstat, lstat, open};
 use tokio::net::{UnixListener, UnixSocket};
 
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 
 /// Only root may connect.
 const PRIVATE: u32 = 0o600;
@@ -29,18 +30,18 @@ impl Endpoint {
     /// Binds and listens. Replaces a socket that nobody serves, and nothing else.
     pub(super) async fn bind(path: &Path) -> Result<(Self, UnixListener)> {
         clear(path).await?;
-        let socket = UnixSocket::new_stream().map_err(Error::io("make a socket for", path))?;
+        let socket = UnixSocket::new_stream().map_err(PathFault::at("make a socket for", path))?;
         socket
             .bind(path)
-            .map_err(Error::io("bind the socket", path))?;
+            .map_err(PathFault::at("bind the socket", path))?;
         // Nobody can connect before listen(2), and by then the mode is right.
         fs::set_permissions(path, Permissions::from_mode(PRIVATE))
-            .map_err(Error::io("restrict access to the socket", path))?;
+            .map_err(PathFault::at("restrict access to the socket", path))?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = open(path, flags, Mode::empty())
-            .map_err(|errno| Error::io("examine the socket", path)(errno.into()))?;
+        let file =
+            open(path, flags, Mode::empty()).map_err(PathFault::at("examine the socket", path))?;
         let listener = socket.listen(BACKLOG);
-        let listener = listener.map_err(Error::io("listen on the socket", path))?;
+        let listener = listener.map_err(PathFault::at("listen on the socket", path))?;
         let path = path.to_owned();
         Ok((Self { path, file }, listener))
     }
@@ -71,23 +72,24 @@ async fn clear(path: &Path) -> Result<()> {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => return refuse("is not a socket; remove it or give another path"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("examine the socket", path)(error)),
+        Err(error) => return Err(PathFault::at("examine the socket", path)(error).into()),
     }
     // Non-blocking, so that a running server with a full queue answers "again" and not "refused".
-    let probe = UnixSocket::new_stream().map_err(Error::io("make a socket for", path))?;
+    let probe = UnixSocket::new_stream().map_err(PathFault::at("make a socket for", path))?;
     match probe
         .connect(path)
         .await
         .map_err(|error| (error.kind(), error))
     {
         Err((io::ErrorKind::ConnectionRefused, _)) => {
-            fs::remove_file(path).map_err(Error::io("replace the stale socket", path))
+            let removed = fs::remove_file(path);
+            Ok(removed.map_err(PathFault::at("replace the stale socket", path))?)
         }
         Err((io::ErrorKind::NotFound, _)) => Ok(()),
         Ok(_) | Err((io::ErrorKind::WouldBlock, _)) => {
             refuse("belongs to a running server; stop it or give another path")
         }
-        Err((_, error)) => Err(Error::io("find the server of the socket", path)(error)),
+        Err((_, error)) => Err(PathFault::at("find the server of the socket", path)(error).into()),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::Code::{
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
 use crate::error::Object;
-use crate::fault::Fault;
+use crate::fault::{Fault, PathFault};
 use crate::mount::Error as MountError;
 use crate::pool::{Error as PoolError, Unavailable};
 use crate::types::{Bytes, PoolId, PoolName};
@@ -113,9 +113,9 @@ table! {
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::NotGone { .. }), existing(PoolError::NotGone { pool: id(), path: path() })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Error::Io { .. }, Error::Io { what: "read", path: path(), source: eio() }
+    Error::Io(_), Error::Io(path_fault())                     
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(PoolError::Io { .. }), existing(PoolError::Io { what: "read", path: path(), source: eio() })
+    pool_error!(PoolError::Io(_)), existing(PoolError::Io(path_fault()))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::AllLocked, Error::AllLocked                       => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Error::Internal(_), Error::Internal(text())              => [Intern,  Intern,  Intern,  Intern,  Intern,  Intern];
@@ -137,8 +137,8 @@ fn fault() -> Fault {
     Fault::new("chown", rustix::io::Errno::INVAL)
 }
 
-fn cannot_unmount() -> MountError {
-    MountError::Target {
+fn path_fault() -> PathFault {
+    PathFault {
         what: "unmount",
         path: path(),
         source: eio(),
@@ -220,7 +220,7 @@ fn a_status_has_a_message_and_no_details() {
 /// Proves: E1.
 #[test]
 fn a_message_holds_its_source() {
-    let error = Error::from(cannot_unmount());
+    let error = Error::from(MountError::Io(path_fault()));
     let message = status(&error, Operation::Volume)
         .unwrap_err()
         .message()
