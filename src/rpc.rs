@@ -38,15 +38,14 @@ const ALL_CALLS: u32 = u32::MAX;
 pub(crate) struct Plugin {
     pub(crate) driver_name: String,
     pub(crate) node: NodeName,
-    /// The topology key, whose value names the node of a volume.
-    pub(crate) topology_key: String,
+    /// The topology segment of the node.
+    pub(crate) topology: Topology,
 }
 
 /// The state that the services share.
 #[derive(Debug)]
 pub(crate) struct Edge {
     plugin: Plugin,
-    topology: Topology,
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
     /// Each call holds one until it ends.
@@ -124,13 +123,8 @@ use service;
 impl Edge {
     /// The state of services over these volumes.
     pub(crate) fn new(plugin: Plugin, volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
-        let topology = Topology {
-            key: plugin.topology_key.clone(),
-            value: plugin.node.topology_value(),
-        };
         Self {
             plugin,
-            topology,
             volumes,
             metrics,
             permits: Arc::new(Semaphore::new(ALL_CALLS as usize)),

@@ -28,7 +28,9 @@ use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
 use crate::pool::{CALLS_AT_ONCE, Pool, PoolOptions};
-use crate::rpc::{AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin};
+use crate::rpc::{
+    AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,
+};
 use crate::volume::{PATIENCE, Settings, Volumes};
 
 use socket::Endpoint;
@@ -58,12 +60,13 @@ const FLUSH: Duration = Duration::from_secs(1);
 
 /// Serves the pools of the configuration until a signal, or until no pool can be served.
 pub fn run(config: Config, pools: Vec<PoolOptions>) -> Result<()> {
+    let (key, value) = (config.topology_key, config.node.topology_value());
+    let topology = format!("{key}={value}");
     let plugin = Plugin {
         driver_name: config.driver_name,
-        topology_key: config.topology_key.clone(),
+        topology: Topology { key, value },
         node: config.node.clone(),
     };
-    let topology = format!("{}={}", config.topology_key, config.node.topology_value());
     let volumes = Arc::new(Volumes::new(Settings {
         node: config.node,
         topology,

@@ -135,15 +135,13 @@ fn enforcement_lines(quota: AtInit, unenforced: Result<Option<Unenforced>, Unava
 
 fn enable_quota(path: &Path) -> Result<bool> {
     let shown = path.display();
-    if pool::enable_quota(path)? {
-        print(format_args!(
+    print(if pool::enable_quota(path)? {
+        format!(
             "simple quota is on for the btrfs of {shown}; a running server uses it within seconds"
-        ))?;
+        )
     } else {
-        print(format_args!(
-            "simple quota was on already for the btrfs of {shown}"
-        ))?;
-    }
+        format!("simple quota was on already for the btrfs of {shown}")
+    })?;
     Ok(true)
 }
 

@@ -333,17 +333,6 @@ impl Index {
         quarantine.find(|quarantined| claims::<R>(&quarantined.path, id))
     }
 
-    /// The resources of a kind with ids after the given one, in order.
-    pub(crate) fn after<R: Resource + 'static>(
-        &self,
-        id: Option<R::Id>,
-    ) -> impl Iterator<Item = &Arc<Entry<R>>> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        R::entries(self)
-            .range((id.map_or(Unbounded, Excluded), Unbounded))
-            .map(|(_, entry)| entry)
-    }
-
     pub(crate) fn volumes(&self) -> impl ExactSizeIterator<Item = &Arc<Entry>> {
         self.volumes.values()
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::mem;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -167,14 +168,19 @@ impl PoolState {
     }
 
     /// At most `count` entries that match, with ids after the given one, in order.
-    pub(crate) fn after<R: Resource + 'static>(
+    pub(crate) fn after<R: Resource>(
         &self,
         id: Option<R::Id>,
         count: usize,
         matches: impl Fn(&R) -> bool,
     ) -> Vec<Arc<Entry<R>>> {
         let state = self.lock();
-        let entries = state.index.after::<R>(id);
+        let after = (
+            id.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        let entries = R::entries(&state.index).range(after);
+        let entries = entries.map(|(_, entry)| entry);
         let matching = entries.filter(|entry| matches(&entry.record));
         matching.take(count).cloned().collect()
     }
@@ -226,7 +232,7 @@ impl PoolState {
     }
 }
 
-/// Retained charges.
+/// Retained charges, reservations and free space.
 impl PoolState {
     /// The bytes that stay charged to a volume for its copies, those under construction included.
     pub(super) fn retained(&self, volume: VolumeId) -> u64 {
@@ -254,10 +260,7 @@ impl PoolState {
             }
         }
     }
-}
 
-/// Reservations and free space.
-impl PoolState {
     /// The volumes whose charges the free space depends on.
     pub(super) fn charged(&self) -> Vec<Charged> {
         let state = self.lock();

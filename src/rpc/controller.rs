@@ -33,8 +33,8 @@ service! {
     ControllerService: csi::Controller {
         create_volume(CreateVolumeRequest: name) -> CreateVolumeResponse,
             Rpc::write(Operation::CreateVolume), |edge, request| {
-                let volume = edge.volumes.create(&request::create(request, &edge.topology)?)?;
-                Ok(csi::CreateVolumeResponse { volume: Some(message(&volume, &edge.topology)) })
+                let volume = edge.volumes.create(&request::create(request, &edge.plugin.topology)?)?;
+                Ok(csi::CreateVolumeResponse { volume: Some(message(&volume, &edge.plugin.topology)) })
             };
 
         delete_volume(DeleteVolumeRequest: volume_id) -> DeleteVolumeResponse,
@@ -51,7 +51,7 @@ service! {
                 let max_entries = request::max_entries(request.max_entries)?;
                 let page = edge.volumes.list(max_entries, &request.starting_token)?;
                 let entry = |volume| csi::list_volumes_response::Entry {
-                    volume: Some(message(volume, &edge.topology)),
+                    volume: Some(message(volume, &edge.plugin.topology)),
                     status: None,
                 };
                 Ok(csi::ListVolumesResponse {
@@ -64,16 +64,16 @@ service! {
             Rpc::read(Operation::Volume), |edge, request| {
                 let volume = edge.volumes.get(&request.volume_id)?;
                 Ok(csi::ControllerGetVolumeResponse {
-                    volume: Some(message(&volume, &edge.topology)),
+                    volume: Some(message(&volume, &edge.plugin.topology)),
                     status: Some(VolumeStatus::default()),
                 })
             };
 
         create_snapshot(CreateSnapshotRequest: name) -> CreateSnapshotResponse,
             Rpc::write(Operation::CreateSnapshot), |edge, request| {
-                let request = request::snapshot(request, &edge.topology)?;
+                let request = request::snapshot(request, &edge.plugin.topology)?;
                 let snapshot = edge.volumes.create_snapshot(&request)?;
-                let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
+                let snapshot = Some(snapshot_message(&snapshot, &edge.plugin.topology));
                 Ok(csi::CreateSnapshotResponse { snapshot })
             };
 
@@ -94,7 +94,7 @@ service! {
                 let token = &request.starting_token;
                 let page = edge.volumes.list_snapshots(&filter, max_entries, token)?;
                 let entry = |snapshot| csi::list_snapshots_response::Entry {
-                    snapshot: Some(snapshot_message(snapshot, &edge.topology)),
+                    snapshot: Some(snapshot_message(snapshot, &edge.plugin.topology)),
                 };
                 Ok(csi::ListSnapshotsResponse {
                     entries: page.objects.iter().map(entry).collect(),
@@ -105,7 +105,7 @@ service! {
         get_snapshot(GetSnapshotRequest: snapshot_id) -> GetSnapshotResponse,
             Rpc::read(Operation::Volume), |edge, request| {
                 let snapshot = edge.volumes.get_snapshot(&request.snapshot_id)?;
-                let snapshot = Some(snapshot_message(&snapshot, &edge.topology));
+                let snapshot = Some(snapshot_message(&snapshot, &edge.plugin.topology));
                 Ok(csi::GetSnapshotResponse { snapshot })
             };
 
@@ -173,7 +173,7 @@ fn is_unsupported(error: &Error) -> bool {
 /// The largest size that the next `CreateVolume` with the same parameters would accept.
 fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Result<Bytes> {
     let topology = request.accessible_topology.as_ref();
-    if topology.is_some_and(|place| !edge.topology.is_in(place)) {
+    if topology.is_some_and(|place| !edge.plugin.topology.is_in(place)) {
         return Ok(Bytes::ZERO);
     }
     // Mistakes that every node refuses do not count here, so that CreateVolume can report them.

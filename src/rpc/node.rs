@@ -62,7 +62,7 @@ service! {
             Rpc::read(Operation::Query).while_loading(), |edge, _| Ok(csi::NodeGetInfoResponse {
                 node_id: edge.plugin.node.to_string(),
                 max_volumes_per_node: 0,
-                accessible_topology: Some(edge.topology.to_message()),
+                accessible_topology: Some(edge.plugin.topology.to_message()),
             });
     }
 }

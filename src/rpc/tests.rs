@@ -50,8 +50,11 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
     }
     let plugin = Plugin {
         driver_name: "csi.example".into(),
+        topology: Topology {
+            key: KEY.into(),
+            value: node.topology_value(),
+        },
         node,
-        topology_key: KEY.into(),
     };
     let metrics = Arc::new(Metrics::new());
     (dir, Arc::new(Edge::new(plugin, volumes, metrics)))

@@ -76,11 +76,8 @@ async fn clear(path: &Path) -> Result<()> {
     }
     // Non-blocking, so that a running server with a full queue answers "again" and not "refused".
     let probe = UnixSocket::new_stream().map_err(PathFault::at("make a socket for", path))?;
-    match probe
-        .connect(path)
-        .await
-        .map_err(|error| (error.kind(), error))
-    {
+    let connected = probe.connect(path).await;
+    match connected.map_err(|error| (error.kind(), error)) {
         Err((io::ErrorKind::ConnectionRefused, _)) => {
             let removed = fs::remove_file(path);
             Ok(removed.map_err(PathFault::at("replace the stale socket", path))?)

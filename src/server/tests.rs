@@ -38,7 +38,10 @@ impl Running {
         let plugin = Plugin {
             driver_name: "csi.example".into(),
             node: "n1".parse().unwrap(),
-            topology_key: "topology.example/node".into(),
+            topology: Topology {
+                key: "topology.example/node".into(),
+                value: "n1".into(),
+            },
         };
         let (_endpoint, listener) = Endpoint::bind(&socket_in(dir.path())).await.unwrap();
         let http = bind_http("127.0.0.1:0".parse().unwrap()).await.unwrap();

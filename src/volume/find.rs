@@ -49,7 +49,7 @@ impl Volumes {
     /// At most `max_entries` objects (0: all) that match, after the one with the id `token` (empty:
     /// from the first). A token is the last id of the page before, so that an object which is created
     /// or deleted in between does not shift the next page.
-    pub(super) fn page<R: Resource + 'static, T>(
+    pub(super) fn page<R: Resource, T>(
         &self,
         max_entries: usize,
         token: &str,

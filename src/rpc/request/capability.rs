@@ -1,8 +1,8 @@
 //! `VolumeCapability`.
 
 use crate::csi;
+use crate::csi::volume_capability::AccessType;
 use crate::csi::volume_capability::access_mode::Mode;
-use crate::csi::volume_capability::{AccessType, MountVolume};
 use crate::error::{Error, Result};
 use crate::mount::MountOptions;
 use crate::types::MAX_FIELD_BYTES;
@@ -31,15 +31,14 @@ pub(crate) fn capability(message: &csi::VolumeCapability) -> Result<Capability> 
         ));
     }
     let flags = &mount.mount_flags;
-    within_limit(
-        "mount_flags",
-        flags.iter().map(String::len).sum(),
-        MAX_MAP_BYTES,
-    )?;
+    let bytes = flags.iter().map(String::len).sum();
+    within_limit("mount_flags", bytes, MAX_MAP_BYTES)?;
+    let options = MountOptions::parse(flags)?;
+    within_limit("fs_type", mount.fs_type.len(), MAX_FIELD_BYTES)?;
     Ok(Capability {
         access_mode,
-        options: MountOptions::parse(flags)?,
-        fs_type: fs_type(mount)?,
+        options,
+        fs_type: Some(mount.fs_type.clone()).filter(|fs_type| !fs_type.is_empty()),
     })
 }
 
@@ -69,9 +68,4 @@ fn access_mode(number: i32) -> Result<AccessMode> {
             format!("{number} is not a known access mode"),
         )),
     }
-}
-
-fn fs_type(mount: &MountVolume) -> Result<Option<String>> {
-    within_limit("fs_type", mount.fs_type.len(), MAX_FIELD_BYTES)?;
-    Ok(Some(mount.fs_type.clone()).filter(|fs_type| !fs_type.is_empty()))
 }
