@@ -100,7 +100,6 @@ pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
 pub fn assert_enforced(filesystem: &str, by: &str) {
     let expected = [
         "install.md: kubeadm, bare metal",
-        "operations.md: Enforce sizes",
         "operations.md: Replace a disk",
     ]
     .map(|place| (place.to_owned(), Value::from(by)));
