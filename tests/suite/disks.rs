@@ -95,7 +95,7 @@ impl Rig {
 
     /// Waits until `/readyz` reports this text about a pool, without a check of the capacity.
     fn wait_only(&self, pool: &str, says: &str) {
-        eventually(&format!("pool {pool}: {says}"), || {
+        eventually(format!("pool {pool}: {says}"), || {
             self.readyz_has(pool, says)
         });
     }
