@@ -71,12 +71,12 @@ bundle: ## add an archive to dist/ that installs the driver with snapshots witho
 manifests: ## render the chart into deploy/install, which kubectl applies
 	@hack/manifests.sh write
 
-e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only
+e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only; K8S=1.34, 1.35 or 1.36
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh scenarios
 
-e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster
+e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster; K8S as for e2e
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh conformance
@@ -97,5 +97,6 @@ e2e-startup: ## measure the time from claim to Running on such a cluster, and wr
 	@hack/setup.sh e2e
 	@e2e/run.sh startup
 
-clean: ## remove everything that was built
+clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean
+	rm -rf dist

@@ -6,11 +6,19 @@
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
+#        K8S    the minor version of Kubernetes: one of kubernetes/, or default: the one of go.mod
 set -eu
 cd "$(dirname "$0")"
 k8s=k8s.io/kubernetes
-version=$(go list -m -f '{{.Version}}' $k8s)
+# The module of the version. The sidecars, the tests and their clients are those of go.mod.
+from=.
+[ -z "${K8S:-}" ] || [ ! -d "kubernetes/$K8S" ] || from=kubernetes/$K8S
+version=$(go -C "$from" list -m -f '{{.Version}}' $k8s)
 minor=${version#v1.}
+if [ -n "${K8S:-}" ] && [ "$K8S" != "1.${minor%%.*}" ]; then
+    echo "e2e: there is no Kubernetes $K8S here, only: $(find kubernetes -mindepth 1 -maxdepth 1 -printf '%f ')1.${minor%%.*}" >&2
+    exit 1
+fi
 stamp=k8s.io/component-base/version
 flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=${minor%%.*}"
 # Without the paths of this machine, so that a build with another module cache reuses the compiled objects.
@@ -24,9 +32,10 @@ build() { # NAME [argument of go...]
     go "$@"
 }
 for command in kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
-    build "$command $version" build -ldflags "$flags" -o "$PARTS/bin/" "$k8s/cmd/$command"
+    build "$command $version" -C "$from" build -ldflags "$flags" -o "$PARTS/bin/" "$k8s/cmd/$command"
 done
-build "agnhost and the registrar" build -ldflags "$flags" -o "$PARTS/bin/" $k8s/test/images/agnhost ./registrar
+build agnhost -C "$from" build -ldflags "$flags" -o "$PARTS/bin/" $k8s/test/images/agnhost
+build registrar build -ldflags '-s -w' -o "$PARTS/bin/" ./registrar
 build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" \
     github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
 build csi-resizer -C resizer build -ldflags '-s -w' -o "$PARTS/bin/" \
@@ -38,8 +47,8 @@ build image -C image build -o "$PARTS/bin/" .
 build registry -C registry build -ldflags '-s -w' -o "$PARTS/bin/" github.com/distribution/distribution/v3/cmd/registry
 build crane -C ../hack/release build -ldflags '-s -w' -o "$PARTS/bin/" github.com/google/go-containerregistry/cmd/crane
 if [ "${1:-}" = conformance ]; then
-    build e2e.test test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
-    build ginkgo build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
+    build e2e.test -C "$from" test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
+    build ginkgo -C "$from" build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
 fi
 
 ../hack/snapshot-controller.sh "$PARTS/snapshot-controller"

@@ -20,6 +20,8 @@ rm -rf "$PREVIOUS"
 mkdir -p "$PREVIOUS"
 git archive --output="$PREVIOUS.tar" "$commit"
 tar -xf "$PREVIOUS.tar" -C "$PREVIOUS"
+mkdir -p "$target"
+ln -sfn "$CARGO_TARGET_DIR/tools" "$target/tools"
 CARGO_TARGET_DIR=$target "$PREVIOUS/hack/musl.sh"
 "$PARTS/bin/image" "$PARTS/images/previous.tar" localhost/rootcellar:previous /rootcellar \
     "$target/$(uname -m)-unknown-linux-musl/release/rootcellar=/rootcellar"

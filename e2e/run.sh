@@ -9,6 +9,8 @@
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
+#        K8S               the minor version of Kubernetes, such as 1.35; scenarios and conformance without arguments then
+#                          write their result into docs/compatibility.md; default: the version of go.mod
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
 #        ROUNDS, RESULTS   of startup: how often both kinds of pods start, default: 5; the directory of the table,
@@ -30,7 +32,8 @@ scenarios | conformance | release | upgrade | startup) shift ;;
     ;;
 esac
 target=${CARGO_TARGET_DIR:-$PWD/target}
-export CARGO_TARGET_DIR="$target" PARTS="$target/e2e" RUN="$target/e2e/$what" E2E="$PWD/e2e"
+export CARGO_TARGET_DIR="$target" PARTS="$target/e2e${K8S:+-$K8S}" E2E="$PWD/e2e"
+export RUN="$PARTS/$what"
 e2e/check.sh
 PREVIOUS=$target/previous/$(grep -v '^#' e2e/previous)
 export PREVIOUS
@@ -57,7 +60,7 @@ else
 fi
 step parts contained e2e/parts.sh "$what"
 step manifests contained hack/manifests.sh check
-cp "$target"/image/rootcellar-*-"$arch".tar "$PARTS/images/rootcellar.tar"
+cp "$target/image/rootcellar-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/images/rootcellar.tar"
 if [ "$what" = upgrade ]; then
     step previous contained e2e/previous.sh
 else
@@ -78,6 +81,11 @@ cluster() { # COMMAND [argument...]
 if [ "$what" != conformance ]; then
     step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./scenarios
+fi
+if [ "$what" = release ]; then
+    [ -z "$(git status --porcelain)" ] || { echo "e2e: a release is built from a commit; commit or remove the changes first" >&2 && exit 1; }
+    # The cluster has no Internet.
+    step crates contained cargo fetch --locked
 fi
 case $what in
 conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
@@ -105,6 +113,12 @@ if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
     . benches/results.sh
     result startup "e2e/run.sh startup" "${ROUNDS:-5} rounds of 50 pods of each kind" "$(cat "$RUN/startup.note")" <"$RUN/startup.tsv"
 fi
-counts=$(awk -v status="$status" -f hack/count.awk "$log")
-echo "$counts" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/' | tee "${SUMMARY:-$PARTS/$what.summary}"
+result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
+case $what in
+scenarios | conformance)
+    [ -z "${K8S:-}" ] || [ $# -gt 0 ] ||
+        e2e/record.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //')" "$what" "$result"
+    ;;
+esac
+echo "$result" | tee "${SUMMARY:-$PARTS/$what.summary}"
 exit "$status"

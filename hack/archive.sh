@@ -5,6 +5,6 @@
 archive() { # FILE DIRECTORY [name...]   gives the same bytes at every time and for every user
     to=$1 directory=$2
     shift 2
-    tar --create --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w \
-        --directory "$directory" "$@" >"$to"
+    TAR_OPTIONS='' tar --create --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+        --mode=a-st,u+rwX,go+rX,go-w --directory "$directory" "$@" >"$to"
 }

@@ -5,6 +5,7 @@
 # Needs: the parts of hack/setup.sh release; dist/, as release.sh writes it; the registry of the sidecars.
 # Env:   as release.sh
 set -eu
+umask 022
 cd "$(dirname "$0")/.."
 . hack/archive.sh
 fail() {
@@ -13,7 +14,7 @@ fail() {
 }
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export PATH="$target/tools:$PATH"
-[ -e dist/SHA256SUMS ] || fail "there is no release in dist/; make release builds it"
+hack/sign.sh check
 read -r image _ <dist/images.txt
 version=${image##*:} parts=$target/bundle
 [ $# -gt 0 ] || set -- amd64 arm64
@@ -22,24 +23,28 @@ version=${image##*:} parts=$target/bundle
 rm -rf "$parts"
 mkdir -p "$parts/all"
 tar -xf "dist/rootcellar-$version.tgz" -C "$parts"
+tar -xf "dist/rootcellar-$version-manifests.tar" -C "$parts"
 SOURCE_DATE_EPOCH=$(stat -c %Y "$parts/rootcellar/Chart.yaml")
 yq --inplace '(.. | select(has("digest")) | .digest) = "" | .snapshots.enabled = true' "$parts/rootcellar/values.yaml"
 CHART="$parts/rootcellar" hack/manifests.sh render "$parts/all/install"
-cp -R dist/install/snapshot-controller "$parts/all/install/"
+mv "$parts/install/snapshot-controller" "$parts/all/install/"
 tag=$(sed -n 's/.*\/snapshot-controller:\([^ ]*\) .*/\1/p' dist/images.txt) yq --inplace \
     '.images[0].newTag = strenv(tag) | del(.images[0].digest)' "$parts/all/install/snapshot-controller/kustomization.yaml"
-cp -R dist/examples dist/README.md "$parts/all/"
+mv "$parts/examples" "$parts/all/"
+cp dist/README.md "$parts/all/"
 
 for arch in "$@"; do
-    cp -R "$parts/all" "$parts/$arch"
-    mkdir "$parts/$arch/images"
-    cp "dist/rootcellar-$version-$arch.tar" "$parts/$arch/images/rootcellar.tar"
-    tail -n +2 dist/images.txt | while read -r name digest; do
-        [ "$(crane digest "$name")" = "$digest" ] || fail "$name is not $digest in its registry"
-        echo "bundle: pulling $name, linux/$arch"
-        file=${name##*/}
-        crane pull --platform "linux/$arch" "$name" "$parts/$arch/images/${file%:*}.tar"
-    done
-    archive "dist/rootcellar-$version-offline-$arch.tar" "$parts/$arch" .
+    name=rootcellar-$version-offline-$arch
+    cp -R "$parts/all" "$parts/$name"
+    mkdir "$parts/$name/images"
+    cp "dist/rootcellar-$version-$arch.tar" "$parts/$name/images/rootcellar.tar"
+    tail -n +2 dist/images.txt >"$parts/sidecars"
+    while read -r image digest; do
+        [ "$(crane digest "$image")" = "$digest" ] || fail "$image is not $digest in its registry"
+        echo "bundle: pulling $image, linux/$arch"
+        file=${image##*/}
+        crane pull --platform "linux/$arch" "$image" "$parts/$name/images/${file%:*}.tar"
+    done <"$parts/sidecars"
+    archive "dist/$name.tar" "$parts" "$name"
 done
 hack/sign.sh

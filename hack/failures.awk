@@ -4,9 +4,9 @@
 /^failures:$/ { on = !on; next }
 /^test result:/ { on = 0 }
 !on { next }
-/^---- .* stdout ----$/ { flush(); trace = 0 }
-/^stack backtrace:$/ { trace = 1 }
-!trace { lines[n++] = $0 }
+/^---- .* stdout ----$/ { flush() }
+/^stack backtrace:$|^ +[0-9]+: |^ +at |^note: Some details are omitted/ { next }
+{ lines[n++] = $0 }
 END { flush() }
 
 function flush(    i) {

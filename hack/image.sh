@@ -58,8 +58,9 @@ done
 [ $# -gt 1 ] || exit 0
 layout=$target/image/oci
 rm -rf "$layout"
-# shellcheck disable=SC2016 # for the inner shell
-in_memory eval 'buildah manifest create index >/dev/null
-    for archive in /mnt/image/rootcellar-*-*.tar; do buildah manifest add index "docker-archive:$archive" >/dev/null; done
-    buildah manifest push --quiet --all --format oci index oci:/mnt/image/oci' </dev/null
+archives=
+for arch in "$@"; do archives="$archives docker-archive:/mnt/image/rootcellar-$version-$arch.tar"; done
+in_memory eval "buildah manifest create index >/dev/null
+    for archive in$archives; do buildah manifest add index \"\$archive\" >/dev/null; done
+    buildah manifest push --quiet --all --format oci index oci:/mnt/image/oci" </dev/null
 echo "$layout: $(jq -r '.manifests[0].digest' "$layout/index.json"), linux/$(echo "$*" | sed 's/ /, linux\//g')"

@@ -10,9 +10,12 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 limit=8388608
 # Rust's own linker links for every architecture, without a cross compiler and without this machine's libc.
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
-# Panics name source files. The paths of this machine would make the bytes differ from machine to machine.
-CARGO_ENCODED_RUSTFLAGS=$(printf '%s=cargo\037%s=target' \
-    "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}" "--remap-path-prefix=$target")
+# Panics name source files. The paths of this machine would make the bytes differ from machine to machine. Those of the
+# standard library are the path of its commit, unless its sources are installed.
+commit=$(rustc --version --verbose | sed -n 's/^commit-hash: //p')
+CARGO_ENCODED_RUSTFLAGS=$(printf '%s=cargo\037%s=target\037%s=%s' \
+    "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}" "--remap-path-prefix=$target" \
+    "--remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust" "/rustc/$commit")
 export CARGO_ENCODED_RUSTFLAGS
 
 [ $# -gt 0 ] || set -- "$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')"

@@ -4,7 +4,7 @@
 #
 # Usage: publish.sh
 # Needs: the parts of hack/setup.sh release; dist/, as release.sh writes it; a login to the registry, by `crane auth login`
-#        and `helm registry login`.
+#        or `docker login`.
 # Env:   as release.sh
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,18 +13,19 @@ fail() {
     exit 1
 }
 target=${CARGO_TARGET_DIR:-$PWD/target}
-key=${COSIGN_KEY:-$target/release-key/cosign.key} parts=$target/publish
-export PATH="$target/tools:$PATH" COSIGN_PASSWORD="${COSIGN_PASSWORD:-}"
-[ -e dist/SHA256SUMS ] || fail "there is no release in dist/; make release builds it"
-(cd dist && sha256sum --quiet --check SHA256SUMS) || fail "dist/ is not as it was built; build it again with make release"
+parts=$target/publish
+export PATH="$target/tools:$PATH"
+. hack/key.sh
+hack/sign.sh check
 read -r image digest <dist/images.txt
 version=${image##*:} name=${image%:*}
 registry=${name%/*}
 [ "$registry" = "${REGISTRY:-$registry}" ] || fail "dist/ is for $registry; for $REGISTRY run: make release REGISTRY=$REGISTRY"
 chart=$registry/charts/rootcellar
 
-there() { # IMAGE   its digest in the registry, or nothing
-    crane digest "$1" 2>/dev/null || true
+there() { # IMAGE   prints its digest in the registry; nothing if the registry says that it has none
+    crane digest "$1" 2>"$parts/crane.log" || grep -qE 'MANIFEST_UNKNOWN|NAME_UNKNOWN|404 Not Found' "$parts/crane.log" ||
+        fail "cannot ask for $1: $(cat "$parts/crane.log")"
 }
 rm -rf "$parts"
 mkdir -p "$parts/oci"
@@ -40,10 +41,11 @@ case $before in
 esac
 
 # Helm writes the time into the manifest of a chart, so the archive inside is compared.
-if [ -n "$(there "$chart:$version")" ]; then
-    published=$(crane manifest "$chart:$version" | jq -r '.layers[0].digest')
+before=$(there "$chart:$version")
+if [ -n "$before" ]; then
+    published=$(crane manifest "$chart@$before" | jq -r '.layers[0].digest')
     [ "$published" = "sha256:$(sha256sum <"dist/rootcellar-$version.tgz" | cut -d' ' -f1)" ] ||
-        fail "$chart:$version is another chart; a version is published once"
+        fail "$chart:$version is in the registry as another chart; a version is published once"
     echo "publish: oci://$chart:$version is in the registry"
 else
     echo "publish: pushing oci://$chart:$version"

@@ -7,9 +7,9 @@
 # Env:   CARGO_TARGET_DIR  absolute
 #        REGISTRY          the registry, or a path in one, that publish.sh fills; default: the one in the chart's values
 #        SIDECARS          the place of the sidecars' images, such as a mirror; default: registry.k8s.io/sig-storage
-#        COSIGN_KEY        the private key of the signatures, for cosign; default: a pair that the first run generates
-#        COSIGN_PASSWORD   the password of the key; default: empty
+#        COSIGN_KEY, COSIGN_PASSWORD  see key.sh
 set -eu
+umask 022
 cd "$(dirname "$0")/.."
 . hack/archive.sh
 fail() {
@@ -18,16 +18,18 @@ fail() {
 }
 target=${CARGO_TARGET_DIR:-$PWD/target}
 parts=$target/release-parts dist=$PWD/dist
-export PATH="$target/tools:$target/tools/cargo/bin:$PATH" COSIGN_PASSWORD="${COSIGN_PASSWORD:-}"
+export PATH="$target/tools:$target/tools/cargo/bin:$PATH"
 changes=$(git status --porcelain)
 [ -z "$changes" ] || fail "a release is built from a commit; commit or remove these changes first:
 $changes"
+# A key that cannot be read is an error before the build and not after it.
+. hack/key.sh
 version=$(yq .version deploy/chart/Chart.yaml)
 address=$(yq .image.repository deploy/chart/values.yaml)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) REGISTRY=${REGISTRY:-${address%/*}}
 export SOURCE_DATE_EPOCH REGISTRY
 rm -rf "$parts" "$dist"
-mkdir -p "$parts" "$dist"
+mkdir -p "$parts/manifests" "$parts/sources/rootcellar" "$dist"
 
 echo "release: binaries and images"
 hack/image.sh amd64 arm64
@@ -36,15 +38,15 @@ for pair in amd64:x86_64 arm64:aarch64; do
     cp "$target/${pair#*:}-unknown-linux-musl/release/rootcellar" "$dist/rootcellar-$version-linux-$arch"
     cp "$target/image/rootcellar-$version-$arch.tar" "$dist/"
 done
-
 archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci" .
 
 echo "release: bill of materials"
+# It is written beside the sources and names their directory.
 bom=rootcellar-$version.cdx
-cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom"
-# It names the directory of the sources, and describes the test support too.
-sed "s#$PWD#/rootcellar#g" "$bom.json" >"$dist/$bom.json"
-rm "$bom.json" "tests/support/$bom.json"
+git archive --output="$parts/sources.tar" HEAD
+tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
+(cd "$parts/sources/rootcellar" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom")
+sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' "$parts/sources/rootcellar/$bom.json" >"$dist/$bom.json"
 
 echo "release: the digests of the images"
 image() { # NAME DIGEST PATH FILE [FIELD]   sets the name and digest of the image at PATH in FILE
@@ -59,19 +61,20 @@ sidecar() { # NAME:TAG PATH FILE [FIELD]
     image "$name" "$digest" "$@"
 }
 cp -R deploy/chart "$parts/rootcellar"
-cp -R deploy/examples "$dist/"
-values=$parts/rootcellar/values.yaml controller=$dist/install/snapshot-controller
+cp -R deploy/examples "$parts/manifests/"
+values=$parts/rootcellar/values.yaml controller=$parts/manifests/install/snapshot-controller
 image "$REGISTRY/rootcellar:$version" "$(jq -r '.manifests[0].digest' "$target/image/oci/index.json")" .image "$values"
 for part in provisioner registrar resizer snapshots; do
     sidecar "$(yq ".$part.image | (.repository | sub(\".*/\", \"\")) + \":\" + .tag" "$values")" ".$part.image" "$values"
 done
 
 echo "release: chart and manifests"
-CHART="$parts/rootcellar" hack/manifests.sh render "$dist/install"
+CHART="$parts/rootcellar" hack/manifests.sh render "$parts/manifests/install"
 hack/snapshot-controller.sh "$controller"
 sidecar "snapshot-controller:$(yq '.images[0].newTag' "$controller/kustomization.yaml")" '.images[0]' \
     "$controller/kustomization.yaml" newName
 yq --inplace 'del(.images[0].newTag)' "$controller/kustomization.yaml"
+archive "$dist/rootcellar-$version-manifests.tar" "$parts/manifests" examples install
 archive "$parts/chart.tar" "$parts" rootcellar
 gzip --no-name <"$parts/chart.tar" >"$dist/rootcellar-$version.tgz"
 sed "s#@REGISTRY@#$REGISTRY#g; s#@VERSION@#$version#g" hack/release/README.md >"$dist/README.md"

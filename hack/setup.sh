@@ -82,7 +82,8 @@ fi
 if [ "$purpose" = release ]; then
     crate cargo-cyclonedx 0.5.9
     if ! cmp -s hack/release/go.sum "$tools/release.sum"; then
-        echo "setup: building cosign, crane and yq, which takes four minutes"
+        echo "setup: building cosign, crane, helm and yq, which takes four minutes"
+        (cd hack/helm && go build -trimpath -buildvcs=false -o "$tools/" tool)
         (cd hack/release && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$tools/" tool)
         cp hack/release/go.sum "$tools/release.sum"
     fi

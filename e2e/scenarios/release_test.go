@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -29,17 +28,19 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// obey runs the blocks of a section of the release's README in a directory, those for nodes on each node.
+// obey runs the blocks of a section of the release's README in a directory, and those for nodes on each node.
 func (s *scenario) obey(section, dir string) {
 	s.Helper()
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section(filepath.Join(dist, "README.md"), section), -1) {
 		commands := strings.ReplaceAll(block[2], "amd64", runtime.GOARCH)
+		// A version of its own would do more: the pods start anew.
+		commands = strings.ReplaceAll(commands, "--reset-then-reuse-values", "--reset-then-reuse-values --set log.level=debug")
 		if block[1] == "" {
 			s.administrator(dir, commands)
 			continue
 		}
 		for _, n := range nodes() {
-			_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "sh", "-euc", "cd "+dir+"\n"+commands)
+			_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "sh", "-euc", "cd "+s.downloads()+"\n"+commands)
 			s.must(err)
 		}
 	}
@@ -48,33 +49,36 @@ func (s *scenario) obey(section, dir string) {
 func releaseReadme(s *scenario) {
 	s.obey("Verify", dist)
 	s.obey("Install", dist)
-	for _, n := range nodes() {
-		pod := s.driverPod(n)
-		for _, container := range pod.Spec.Containers {
-			if !strings.HasPrefix(container.Image, "registry.example/") || !strings.Contains(container.Image, "@sha256:") {
-				s.Errorf("%s has the image %s", container.Name, container.Image)
-			}
+	images := s.administrator(dist, `{ cat install/*/rootcellar.yaml; helm get manifest rootcellar --namespace `+system+`
+kubectl --namespace kube-system get deployment snapshot-controller --output yaml; } | grep '^ *\(- \)\?image: ' | sort -u`)
+	for image := range strings.Lines(images) {
+		if !strings.Contains(image, "registry.example/") || !strings.Contains(image, "@sha256:") {
+			s.Errorf("an image has no digest: %s", image)
 		}
 	}
-	s.visits(1)
+	s.visits()
+	before := s.driverPod(node1).UID
 	s.obey("Upgrade and roll back", dist)
 	var revisions []struct{ Status, Description string }
 	s.must(json.Unmarshal([]byte(s.administrator(dist, "helm history rootcellar --namespace "+system+" --output json 2>/dev/null")), &revisions))
 	if len(revisions) != 3 || revisions[2].Description != "Rollback to 1" {
 		s.Errorf("the history of Helm is %v", revisions)
 	}
-	s.visits(1)
+	if s.driverPod(node1).UID == before {
+		s.Error("the driver's pod is the one before the upgrade")
+	}
+	s.visits()
 	s.obey("Remove", dist)
 	s.uninstalled()
 }
 
-// visits waits until the pod of the examples has written this many lines.
-func (s *scenario) visits(lines int) {
+// visits waits until the pod of the examples has written into its volume.
+func (s *scenario) visits() {
 	s.Helper()
 	s.eventually("the pod of the examples writes", patience, func() string {
 		out, err := s.shell("kubectl", "exec", "cellar", "--", "cat", "/data/visits")
-		if err != nil || strings.Count(out, "\n")+1 < lines || out == "" {
-			return out
+		if err != nil || out == "" {
+			return "it has written " + out
 		}
 		return ""
 	})
@@ -94,24 +98,11 @@ func (s *scenario) uninstalled() {
 	}
 }
 
-// changedImage puts an image with another label under the published name, as an intruder in the registry could.
+// changedImage puts other objects under the published names, as an intruder in the registry could.
 func changedImage(s *scenario) {
-	published := s.administrator(dist, "crane digest "+driverImage)
-	verify := []string{"verify", "--key", filepath.Join(dist, "cosign.pub"), "--insecure-ignore-tlog", driverImage}
-	_, err := s.shell("cosign", verify...)
-	s.must(err)
-	s.administrator(dist, "crane mutate --platform linux/"+runtime.GOARCH+" --label changed=yes --tag "+driverImage+" "+driverImage)
-	if out, err := s.shell("cosign", verify...); err == nil || !strings.Contains(out, "no signatures found") {
-		s.Errorf("cosign verify says of the changed image: %v %s", err, out)
-	}
-	out, err := s.shell("make", "--no-print-directory", "-C", filepath.Dir(dist), "publish",
-		"CARGO_TARGET_DIR="+filepath.Join(os.Getenv("RUN"), "target1"), "COSIGN_KEY="+filepath.Join(os.Getenv("RUN"), "key/cosign.key"))
-	if err == nil || !strings.Contains(out, "a version is published once") {
-		s.Errorf("make publish says of the changed image: %v %s", err, out)
-	}
-	s.administrator(dist, "crane tag registry.example/rootcellar@"+strings.TrimSpace(published)+" 0.1.0")
-	_, err = s.shell("cosign", verify...)
-	s.must(err)
+	chart := "registry.example/charts/rootcellar:0.1.0"
+	s.intruded(driverImage, "crane mutate --platform linux/"+runtime.GOARCH+" --label changed=yes --tag "+driverImage+" "+driverImage)
+	s.intruded(chart, "crane copy "+driverImage+" "+chart)
 
 	other := filepath.Join(s.TempDir(), "SHA256SUMS")
 	text, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
@@ -123,8 +114,31 @@ func changedImage(s *scenario) {
 	}
 }
 
-// unpacked returns a directory with the offline archive, which a node unpacks there.
-func (s *scenario) unpacked() string {
+// intruded checks that cosign and make publish notice another object under a name, and restores the published one.
+func (s *scenario) intruded(name, change string) {
+	s.Helper()
+	published := strings.TrimSpace(s.administrator(dist, "crane digest "+name))
+	verify := []string{"verify", "--key", filepath.Join(dist, "cosign.pub"), "--insecure-ignore-tlog", name}
+	_, err := s.shell("cosign", verify...)
+	s.must(err)
+	s.administrator(dist, change)
+	// The copy of a signed image is signed, but under its own name.
+	if out, err := s.shell("cosign", verify...); err == nil {
+		s.Errorf("cosign verifies the changed %s: %s", name, out)
+	}
+	out, err := s.shell("make", "--no-print-directory", "-C", filepath.Dir(dist), "publish",
+		"CARGO_TARGET_DIR="+filepath.Join(os.Getenv("RUN"), "target1"), "COSIGN_KEY="+filepath.Join(os.Getenv("RUN"), "key/cosign.key"))
+	if err == nil || !strings.Contains(out, "a version is published once") {
+		s.Errorf("make publish says of the changed %s: %v %s", name, err, out)
+	}
+	repository, tag, _ := strings.Cut(name, ":")
+	s.administrator(dist, "crane tag "+repository+"@"+published+" "+tag)
+	_, err = s.shell("cosign", verify...)
+	s.must(err)
+}
+
+// downloads is the directory to which the offline archive was copied.
+func (s *scenario) downloads() string {
 	s.Helper()
 	dir := filepath.Join(os.Getenv("RUN"), "offline")
 	s.must(os.MkdirAll(dir, 0o755))
@@ -146,15 +160,17 @@ func offline(s *scenario) {
 			"ctr images ls -q | grep -e sig-storage -e rootcellar -e '^sha256:' | xargs ctr images rm --sync >/dev/null")
 		s.must(err)
 	}
-	dir := s.unpacked()
+	dir := filepath.Join(s.downloads(), "rootcellar-0.1.0-offline-"+runtime.GOARCH)
 	s.obey("Without a registry", dir)
-	s.administrator(dir, "kubectl --namespace "+system+" rollout status --timeout=3m daemonset/rootcellar")
-	for _, n := range nodes() {
-		if pod := s.driverPod(n); pod.Status.Phase != corev1.PodRunning {
-			s.Errorf("the driver on %s is %s", n.name, pod.Status.Phase)
-		}
+	for _, set := range []string{system + " daemonset/rootcellar", system + " deployment/rootcellar-resizer", "kube-system deployment/snapshot-controller"} {
+		s.administrator(dir, "kubectl rollout status --timeout=3m --namespace "+set)
 	}
-	s.administrator(dir, `kubectl apply --filename examples
-kubectl wait --for=condition=Ready --timeout=3m pod/cellar`)
-	s.visits(1)
+	// Only node2 has a filesystem that shares blocks.
+	s.administrator(dir, `kubectl cordon node1
+kubectl apply --filename examples
+kubectl wait --for=condition=Ready --timeout=3m pod/cellar
+kubectl uncordon node1
+kubectl apply --filename examples/snapshots/snapshot.yaml
+kubectl wait volumesnapshot/cellar --for=jsonpath='{.status.readyToUse}'=true --timeout=2m`)
+	s.visits()
 }
