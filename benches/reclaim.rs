@@ -12,7 +12,7 @@
 //!
 //! Exit code 1 when rm wins, or when the reply for a full volume takes more than twice as long as
 //! for an empty one. The minimum decides, because other work disturbs it least.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 #[allow(dead_code, unreachable_pub)]
 mod pool;

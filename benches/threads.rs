@@ -8,7 +8,7 @@
 //!        THREADS  the several threads (default 4)
 //!
 //! Prints the median times, and the median, least and greatest ratio of one thread to several.
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;

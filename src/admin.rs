@@ -1,4 +1,4 @@
 //! The generated types, client and server of the driver's own service (`proto/rootcellar.proto`).
-#![allow(missing_docs, unreachable_pub, clippy::pedantic)]
+#![allow(unreachable_pub, clippy::pedantic)]
 
 tonic::include_proto!("rootcellar.v1");

@@ -12,7 +12,7 @@ mod walk;
 mod weigh;
 
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
-pub(crate) use remove::remove;
+pub(crate) use remove::{remove, remove_any};
 pub(crate) use tag::Tagging;
 pub(crate) use weigh::{LinkCount, Seen, Weight, weigh};
 

@@ -212,13 +212,13 @@ impl Pool {
     fn tag(&self, job: &Job<'_>, id: u32) -> Result<(), Fault> {
         let os = &self.context.os;
         let dir = volume_dir(job)?;
-        tree::remove(os, dir.as_fd(), SCRATCH)?;
+        tree::remove_any(os, dir.as_fd(), SCRATCH)?;
         os.mkdir(&dir, SCRATCH, 0o700).context("make a directory")?;
         let scratch = os::open_dir(&dir, SCRATCH).context("open a directory")?;
         let set = job.disk.quota.set_tag(os, scratch.as_fd(), Some(id), true);
         set.context("tag a directory")?;
         self.tag_all(job, Some((id, &scratch)))?;
-        tree::remove(os, dir.as_fd(), SCRATCH)?;
+        tree::remove_any(os, dir.as_fd(), SCRATCH)?;
         job.disk.sync()
     }
 
@@ -230,7 +230,7 @@ impl Pool {
             return;
         };
         let restored = volume_dir(job)
-            .and_then(|dir| tree::remove(&self.context.os, dir.as_fd(), SCRATCH))
+            .and_then(|dir| tree::remove_any(&self.context.os, dir.as_fd(), SCRATCH))
             .and_then(|()| self.tag_all(job, None))
             .and_then(|()| job.disk.sync())
             .and_then(|()| {

@@ -226,7 +226,7 @@ impl Index {
     pub(crate) fn distrust<R: Resource>(&mut self, entry: &Entry<R>, reason: String) {
         let id = entry.record.id();
         self.remove::<R>(id);
-        let space = Some(entry.record.promised());
+        let space = Some(entry.record.reserved());
         let name = OsStr::new(&entry.directory);
         self.quarantine::<R>(name, R::volume(id), reason, space);
     }
@@ -257,7 +257,7 @@ impl Index {
         let record = &entry.record;
         let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
-        sums.sizes = sums.sizes.saturating_add(record.promised());
+        sums.sizes = sums.sizes.saturating_add(record.reserved());
         sums.covered = sums.covered.saturating_add(record.covered());
         sums.copied = sums.copied.saturating_add(record.copied());
         sums.retained = sums.retained.saturating_add(retained);
@@ -273,7 +273,7 @@ impl Index {
         let record = &entry.record;
         let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
-        sums.sizes = sums.sizes.saturating_sub(record.promised());
+        sums.sizes = sums.sizes.saturating_sub(record.reserved());
         sums.covered = sums.covered.saturating_sub(record.covered());
         sums.copied = sums.copied.saturating_sub(record.copied());
         sums.retained = sums.retained.saturating_sub(retained);

@@ -118,7 +118,8 @@ impl Pool {
             tracing::warn!(%pool, reason = %unavailable, "not inspected");
             return;
         };
-        // Drops the disk, which closes it.
+        // This drops the disk. Closing it may take long, so nobody waits for a lock meanwhile, and the claims
+        // end after it.
         if before.err().as_ref() != Some(unavailable) {
             tracing::error!(%pool, reason = %unavailable, "pool is unavailable");
         }

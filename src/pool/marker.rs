@@ -77,7 +77,7 @@ pub(crate) fn init(
     node: &NodeName,
 ) -> Result<NewPool, Unavailable> {
     check_empty(root)?;
-    tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
+    tree::remove_any(os, root.as_fd(), layout::META_BUILDING)?;
     let filesystem = Filesystem::of(root).context("read the filesystem's type")?;
     let quota = quotas.enable_for_new_pool(filesystem, root.as_fd());
     let id = PoolId::random();
@@ -86,7 +86,7 @@ pub(crate) fn init(
         Ok(()) => {}
         // Another process made the pool meanwhile.
         Err(Errno::EXIST) => {
-            tree::remove(os, root.as_fd(), layout::META_BUILDING)?;
+            tree::remove_any(os, root.as_fd(), layout::META_BUILDING)?;
             let other = Marker::read(root)?.ok_or(Unavailable::Unmarked)?;
             let id = other.id;
             return Ok(NewPool { id, quota });

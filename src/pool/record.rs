@@ -138,7 +138,8 @@ pub trait Record: Serialize + DeserializeOwned {
 
     fn id(&self) -> Self::Id;
     fn name(&self) -> &<Self::Id as ObjectId>::Name;
-    fn promised(&self) -> u64;
+    /// The bytes reserved for it.
+    fn reserved(&self) -> u64;
     /// Its quota id, if it has one.
     fn quota_id(&self) -> Option<u32>;
     /// Whether its quota id is in force; false while its tree is being tagged.
@@ -175,7 +176,7 @@ impl Record for VolumeRecord {
         &self.name
     }
 
-    fn promised(&self) -> u64 {
+    fn reserved(&self) -> u64 {
         self.size_bytes.0
     }
 

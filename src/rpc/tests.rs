@@ -24,7 +24,7 @@ fn edge(loaded: bool) -> (TempDir, Arc<Edge>) {
     edge_with(&[], loaded)
 }
 
-/// The edge over pools of these names, with mounts that exist only in memory.
+/// The edge over pools of these names. Its mounts end with the private namespace of the test program.
 fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
     let dir = tempfile::tempdir().unwrap();
     let pool = |name: &&str| {

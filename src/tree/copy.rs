@@ -21,7 +21,6 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
-
 use crate::sync::lock;
 
 use super::entries::{Entry, next_entries};

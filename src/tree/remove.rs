@@ -36,14 +36,19 @@ struct NoWatch;
 
 impl Watch for NoWatch {}
 
-/// Removes the tree `name` in `dir`, if it is there.
+/// Removes the tree `name` in `dir`. An absent tree is a fault: somebody else moved or removed it.
 pub(crate) fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
-    let top = match os::open_dir(dir, name) {
-        Err(Errno::NOENT) => return Ok(()),
-        top => top.context("open a directory to remove")?,
-    };
+    let top = os::open_dir(dir, name).context("open a directory to remove")?;
     empty(os, &top, None, RemovalPolicy::PLAIN, &NoWatch)?;
     os.rmdir(dir, name).context("remove a directory")
+}
+
+/// As [`remove`], for a tree that may be absent.
+pub(crate) fn remove_any(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
+    match os::open_dir(dir, name) {
+        Err(Errno::NOENT) => Ok(()),
+        _ => remove(os, dir, name),
+    }
 }
 
 /// Removes everything in `top` except the entry `keep`. An entry that cannot be removed does not

@@ -101,7 +101,7 @@ impl Record for SnapshotRecord {
         &self.name
     }
 
-    fn promised(&self) -> u64 {
+    fn reserved(&self) -> u64 {
         self.held_bytes.0
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct TrashEntry {
 impl TrashEntry {
     pub(crate) fn new<R: Resource>(record: &R) -> Self {
         Self {
-            reserved: record.promised(),
+            reserved: record.reserved(),
             quota_id: record.quota_id(),
             retains: record.retains().to_vec(),
             volume: R::volume(record.id()),

@@ -113,7 +113,7 @@ table! {
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::NotGone { .. }), existing(PoolError::NotGone { pool: id(), path: path() })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Error::Io(_), Error::Io(path_fault())                     
+    Error::Io(_), Error::Io(path_fault())
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Io(_)), existing(PoolError::Io(path_fault()))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];

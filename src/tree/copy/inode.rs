@@ -8,7 +8,6 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
-
 use crate::sync::lock;
 
 use super::fault::Reason;

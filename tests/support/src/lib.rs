@@ -6,11 +6,7 @@
     clippy::missing_panics_doc,
     reason = "a test fails by a panic"
 )]
-#![allow(
-    missing_debug_implementations,
-    missing_docs,
-    reason = "only tests use it"
-)]
+#![allow(missing_debug_implementations, reason = "only tests use it")]
 #![allow(
     clippy::new_without_default,
     reason = "a new one is a directory on the disk"
