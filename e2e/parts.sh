@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the programs of the test cluster, from Go modules at the versions of go.mod: Kubernetes, the stock sidecars and
-# snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of snapshot-controller, and
-# writes an archive for every image that the manifests and tests name.
+# snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of
+# snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.

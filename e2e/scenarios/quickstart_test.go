@@ -88,6 +88,12 @@ func quickStart(s *scenario) {
 			s.Errorf("the quick start does not print %q; it printed:\n%s", want, said.String())
 		}
 	}
+	s.uninstalled()
+}
+
+// uninstalled checks that the driver and its volumes are removed.
+func (s *scenario) uninstalled() {
+	s.Helper()
 	_, err := client.CoreV1().Namespaces().Get(s.ctx(), system, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		s.Errorf("after the uninstall the namespace is still there: %v", err)

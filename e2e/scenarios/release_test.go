@@ -7,8 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // dist is the release that release.sh built and published.
@@ -82,20 +80,6 @@ func (s *scenario) visits() {
 		}
 		return ""
 	})
-}
-
-// uninstalled checks that the driver and its volumes are removed.
-func (s *scenario) uninstalled() {
-	s.Helper()
-	s.gone("the namespace of the driver", func() error {
-		_, err := client.CoreV1().Namespaces().Get(s.ctx(), system, metav1.GetOptions{})
-		return err
-	})
-	for _, n := range nodes() {
-		if left := s.directories(n, "default", ""); len(left) > 0 {
-			s.Errorf("left on %s: %q", n.name, left)
-		}
-	}
 }
 
 // changedImage puts other objects under the published names, as an intruder in the registry could.
