@@ -1,11 +1,15 @@
 //! The flags of the server and of the commands, and the checks that concern more than one flag.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::pool::PoolOptions;
-use crate::types::{Invalid, NodeName};
+use crate::fault::PathFault;
+use crate::mount::MountTable;
+use crate::pool::{self, Memory, PoolOptions, PoolSet};
+use crate::types::{Invalid, NodeName, PoolName};
 
 /// The longest path of a Unix socket: `sun_path` without its final NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -25,10 +29,23 @@ pub enum LogFormat {
     Json,
 }
 
+/// The environment variable of `--pool-set`.
+const SETS_ENV: &str = "ROOTCELLAR_POOL_SETS";
+
 /// The pools of one flag or of the environment variable.
 type PoolList = Vec<PoolOptions>;
 
-/// The flag for pools.
+/// The pool sets of one flag or of the environment variable.
+type SetList = Vec<PoolSet>;
+
+/// The pools and pool sets of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Configured {
+    pub pools: Vec<PoolOptions>,
+    pub sets: Vec<PoolSet>,
+}
+
+/// The flags for pools.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 pub struct PoolArgs {
@@ -41,6 +58,16 @@ pub struct PoolArgs {
     #[arg(long = "pool", env = POOLS_ENV, value_name = "NAME=PATH[,OPTION...]",
           value_parser = parse_pools)]
     pools: Vec<PoolList>,
+
+    /// Use every mount directly below this directory as a pool; repeat for more
+    ///
+    /// The form is NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%]. The members are named
+    /// NAME/DIRECTORY, and a class says pool: NAME. A volume goes to the member with the most free
+    /// space. With match, only directories with such names count. With init, the server makes an empty
+    /// member a pool. A directory without a mount is never a member. A ';' separates sets.
+    #[arg(long = "pool-set", env = SETS_ENV, value_name = "NAME=DIR[,OPTION...]",
+          value_parser = parse_sets)]
+    sets: Vec<SetList>,
 }
 
 /// The flag for the state directory.
@@ -101,10 +128,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// The pools. Fails if a file of the server or of the kubelet is in a pool or beside the socket,
-    /// or if the kubelet's directory does not exist.
-    pub fn pools(&self) -> Result<Vec<PoolOptions>> {
-        let pools = self.pools.all()?;
+    /// The pools and sets. Fails if a file of the server or of the kubelet is in a pool or beside the
+    /// socket, or if the kubelet's directory does not exist.
+    pub fn pools(&self) -> Result<Configured> {
+        let configured = self.pools.all()?;
         let state_dir = self.state.state_dir.as_path();
         let own = state_dir.display();
         // A socket in the root directory has every other directory beside it.
@@ -113,26 +140,25 @@ impl Config {
             let problem = format!("{own} is in the directory of the socket; put it elsewhere");
             return Err(Error::invalid("--state-dir", problem));
         }
-        for pool in &pools {
-            let shown = show(pool);
+        for place in configured.places() {
             for (flag, path) in [
                 ("--endpoint", self.endpoint.as_path()),
                 ("--state-dir", state_dir),
                 ("--kubelet-dir", &self.kubelet_dir),
             ] {
-                if path.starts_with(&pool.path) {
-                    let problem = format!("{} is inside {shown}; move one of them", path.display());
+                if path.starts_with(place.path) {
+                    let problem = format!("{} is inside {place}; move one of them", path.display());
                     return Err(Error::invalid(flag, problem));
                 }
             }
-            if pool.path.starts_with(state_dir) {
-                let problem = format!("{shown} is inside {own}; move one of them");
+            if place.path.starts_with(state_dir) {
+                let problem = format!("{place} is inside {own}; move one of them");
                 return Err(Error::invalid("--state-dir", problem));
             }
         }
         let kubelet = self.kubelet_dir.display();
         let problem = match std::fs::metadata(&self.kubelet_dir) {
-            Ok(metadata) if metadata.is_dir() => return Ok(pools),
+            Ok(metadata) if metadata.is_dir() => return Ok(configured),
             Ok(_) => format!("{kubelet} is not a directory"),
             Err(error) => format!("{kubelet} must be a directory, and cannot be examined: {error}"),
         };
@@ -141,51 +167,130 @@ impl Config {
 }
 
 impl PoolArgs {
-    /// The pools. Fails if two have the same name or path, or if one is inside another.
-    pub fn all(&self) -> Result<Vec<PoolOptions>> {
-        let pools = self.pools.concat();
-        for (at, pool) in pools.iter().enumerate() {
-            let conflict = pools[..at].iter().find_map(|other| conflict(pool, other));
+    /// The pools and sets. Fails if two have the same name or path, or if one is inside another.
+    pub fn all(&self) -> Result<Configured> {
+        let configured = Configured {
+            pools: self.pools.concat(),
+            sets: self.sets.concat(),
+        };
+        let places: Vec<Place<'_>> = configured.places().collect();
+        for (at, place) in places.iter().enumerate() {
+            let conflict = places[..at].iter().find_map(|other| place.conflict(other));
             if let Some(problem) = conflict {
-                return Err(Error::invalid("--pool (or ROOTCELLAR_POOLS)", problem));
+                return Err(Error::invalid(place.flag(), problem));
             }
+        }
+        Ok(configured)
+    }
+}
+
+impl Configured {
+    /// The pools, and the members of the sets: their mounts, and the pools that the memory has.
+    pub fn expand(self, memory: Option<&Memory>) -> Result<Vec<PoolOptions>> {
+        let mut pools = self.pools;
+        if !self.sets.is_empty() {
+            let table = Path::new("/proc/self/mountinfo");
+            let table = MountTable::read().map_err(PathFault::at("read", table))?;
+            let members = pool::members(&self.sets, &table, memory)?;
+            pools.extend(members.into_iter().map(|member| member.options));
         }
         Ok(pools)
     }
+
+    /// Whether the pool at a path must be a mount point.
+    pub fn requires_mount(&self, path: &Path) -> bool {
+        let mut pools = self.pools.iter();
+        let mut sets = self.sets.iter();
+        pools.any(|pool| pool.path == path && pool.require_mount)
+            || sets.any(|set| set.member_at(path).is_some())
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        let pools = self.pools.iter().map(|pool| Place {
+            name: &pool.name,
+            path: &pool.path,
+            set: None,
+        });
+        let sets = self.sets.iter().map(|set| Place {
+            name: set.name(),
+            path: set.dir(),
+            set: Some(set),
+        });
+        pools.chain(sets)
+    }
 }
 
-/// Parses pools that are separated by ';'. Only the environment variable may be empty.
-fn parse_pools(text: &str) -> Result<PoolList, String> {
+/// The place of a pool or a set, for comparisons.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    name: &'a PoolName,
+    path: &'a Path,
+    set: Option<&'a PoolSet>,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.set.is_some() {
+            "pool set"
+        } else {
+            "pool"
+        };
+        write!(f, "{kind} {} at {}", self.name, self.path.display())
+    }
+}
+
+impl Place<'_> {
+    fn flag(&self) -> &'static str {
+        match self.set {
+            Some(_) => "--pool-set (or ROOTCELLAR_POOL_SETS)",
+            None => "--pool (or ROOTCELLAR_POOLS)",
+        }
+    }
+
+    fn conflict(&self, other: &Self) -> Option<String> {
+        let name = self.name;
+        if name == other.name {
+            return Some(format!(
+                "two pools have the name {name}; give each a name of its own"
+            ));
+        }
+        if self.path == other.path {
+            let both_match = [self, other].map(|place| place.set?.matching.as_ref());
+            return match (both_match, self.set, other.set) {
+                ([Some(_), Some(_)], ..) => None,
+                (_, Some(_), Some(_)) => Some(format!(
+                    "{self} has the directory of {other}; give each a match of its own"
+                )),
+                _ => Some(format!("{self} has the path of {other}")),
+            };
+        }
+        if self.path.starts_with(other.path) {
+            return Some(format!("{self} is inside {other}"));
+        }
+        let is_above = other.path.starts_with(self.path);
+        is_above.then(|| format!("{self} is above {other}"))
+    }
+}
+
+/// Parses the entries of a flag or of its environment variable, which ';' separates. Only the variable
+/// may be empty.
+fn parse_list<T: FromStr<Err = Invalid>>(text: &str, env: &str) -> Result<Vec<T>, String> {
     let entries = text.split(';').map(str::trim);
     let entries = entries.filter(|entry| !entry.is_empty());
     let parse = |entry: &str| entry.parse().map_err(|error: Invalid| error.problem);
-    let pools: PoolList = entries.map(parse).collect::<Result<_, _>>()?;
-    if pools.is_empty() && std::env::var_os(POOLS_ENV).is_none_or(|value| value != text) {
+    let list: Vec<T> = entries.map(parse).collect::<Result<_, _>>()?;
+    if list.is_empty() && std::env::var_os(env).is_none_or(|value| value != text) {
         return Err("it names no pool; write NAME=PATH[,OPTION...]".to_owned());
     }
-    Ok(pools)
+    Ok(list)
 }
 
-fn show(pool: &PoolOptions) -> String {
-    format!("pool {} at {}", pool.name, pool.path.display())
+fn parse_pools(text: &str) -> Result<PoolList, String> {
+    parse_list(text, POOLS_ENV)
 }
 
-fn conflict(pool: &PoolOptions, other: &PoolOptions) -> Option<String> {
-    let (shown, other_shown) = (show(pool), show(other));
-    if pool.name == other.name {
-        let name = &pool.name;
-        Some(format!(
-            "two pools have the name {name}; give each a name of its own"
-        ))
-    } else if pool.path == other.path {
-        Some(format!("{shown} has the path of pool {}", other.name))
-    } else if pool.path.starts_with(&other.path) {
-        Some(format!("{shown} is inside {other_shown}"))
-    } else if other.path.starts_with(&pool.path) {
-        Some(format!("{other_shown} is inside {shown}"))
-    } else {
-        None
-    }
+fn parse_sets(text: &str) -> Result<SetList, String> {
+    parse_list(text, SETS_ENV)
 }
 
 /// Parses the name of a node.

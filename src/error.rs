@@ -110,6 +110,8 @@ pub enum Error {
 pub enum Object {
     /// An object that does not exist yet. Another node could create it as well.
     New,
+    /// An object that may exist in the pool, whose records were not read yet.
+    Unread,
     /// An object that exists, or a copy of one. Only this node has it.
     Existing,
 }
@@ -117,9 +119,14 @@ pub enum Object {
 /// The message of a pool's failure for an object.
 fn in_context(error: &pool::Error, object: Object) -> String {
     match (error, object) {
-        (pool::Error::Unavailable { pool, reason }, Object::New) if is_unread(reason) => format!(
-            "pool {pool} may hold the volume, and its records cannot be read yet: {reason}; try again"
-        ),
+        (pool::Error::Unavailable { pool, reason }, object)
+            if object == Object::Unread || object == Object::New && is_unread(reason) =>
+        {
+            format!(
+                "pool {pool} may hold the volume, and its records cannot be read yet: {reason}; try \
+                 again"
+            )
+        }
         (pool::Error::Unavailable { pool, reason }, Object::Existing)
         | (pool::Error::CommittedUnsynced { pool, reason }, _) => {
             format!("pool {pool}, which holds the volume, is unavailable: {reason}")
@@ -159,6 +166,11 @@ impl Error {
     /// The failure of a pool for an object that does not exist yet.
     pub(crate) fn of_new(error: pool::Error) -> Self {
         Self::of(error, Object::New)
+    }
+
+    /// The failure of a pool that was not read yet and may have the object.
+    pub(crate) fn of_unread(error: pool::Error) -> Self {
+        Self::of(error, Object::Unread)
     }
 
     fn of(error: pool::Error, object: Object) -> Self {
@@ -216,7 +228,9 @@ fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code 
         {
             Code::ResourceExhausted
         }
-        pool::Error::NoSpace { .. } | pool::Error::DiskFull { .. } => match operation {
+        pool::Error::NoSpace { .. }
+        | pool::Error::NoEmptyDisk { .. }
+        | pool::Error::DiskFull { .. } => match operation {
             // "Infeasible" to the kubelet: the user may shrink the claim.
             Operation::Expand => Code::OutOfRange,
             // RESOURCE_EXHAUSTED is not final to the snapshotter: the object could not be deleted.

@@ -1,5 +1,6 @@
 //! The pages for health and metrics.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::sync::Mutex;
 use crate::metrics::{self, Metrics};
 use crate::pool::{Pool, PoolStatus, Unavailable};
 use crate::quota::Enforcement;
+use crate::sync::lock;
 use crate::types::PoolName;
 use crate::volume::Volumes;
 
@@ -27,14 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Page {
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
-    pools: Vec<Scraped>,
+    turns: Turns,
 }
+
+/// One lock for each pool that was scraped. It is locked during a report, so that a dead disk blocks one
+/// thread and not one for every request.
+type Turns = Arc<std::sync::Mutex<BTreeMap<PoolName, Arc<Mutex<()>>>>>;
 
 /// A pool that reports its status.
 #[derive(Debug, Clone)]
 struct Scraped {
     pool: Arc<Pool>,
-    /// Locked during a report, so that a dead disk blocks one thread and not one for every request.
     turn: Arc<Mutex<()>>,
 }
 
@@ -55,15 +60,22 @@ pub(crate) async fn serve(
 
 impl Page {
     fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
-        let scraped = |pool| Scraped {
-            pool: Arc::clone(pool),
-            turn: Arc::default(),
-        };
         Self {
-            pools: volumes.pools().iter().map(scraped).collect(),
             volumes,
             metrics,
+            turns: Turns::default(),
         }
+    }
+
+    /// The pools of now.
+    fn scraped(&self) -> Vec<Scraped> {
+        let mut turns = lock(&self.turns);
+        let pools = self.volumes.pools();
+        let scraped = pools.iter().map(|pool| Scraped {
+            pool: Arc::clone(pool),
+            turn: Arc::clone(turns.entry(pool.name().clone()).or_default()),
+        });
+        scraped.collect()
     }
 }
 
@@ -92,8 +104,8 @@ impl Scraped {
 
 async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
     // Only from memory, because a dead disk would not answer. A complete status would count all volumes.
-    let pools = page.volumes.pools().iter();
-    let pools = pools.map(|pool| {
+    let pools = page.volumes.pools();
+    let pools = pools.iter().map(|pool| {
         let unenforced = pool.enforcement() == Enforcement::None;
         let name = pool.name().clone();
         (name, pool.why_unavailable(), pool.silence(), unenforced)
@@ -102,7 +114,7 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
 }
 
 async fn metrics_text(State(page): State<Page>) -> Response {
-    let pools = page.pools.into_iter();
+    let pools = page.scraped().into_iter();
     let scrape = |scraped: Scraped| (scraped.pool.name().clone(), tokio::spawn(scraped.status()));
     let scrapes: Vec<_> = pools.map(scrape).collect();
     let mut statuses = Vec::new();
@@ -213,6 +225,8 @@ mod tests {
             kubelet_dir: dir.path().to_owned(),
             state_dir: dir.path().join("state"),
             pools: vec![pool.parse().unwrap()],
+            sets: Vec::new(),
+            member_wait: crate::volume::MEMBER_WAIT,
             lock_wait: Duration::ZERO,
             patience: crate::volume::PATIENCE,
         };
@@ -220,7 +234,7 @@ mod tests {
         volumes.load().unwrap();
         let page = Page::new(volumes, Arc::new(Metrics::new()));
         // As a request does that a dead disk blocks.
-        let turn = Arc::clone(&page.pools[0].turn).lock_owned().await;
+        let turn = Arc::clone(&page.scraped()[0].turn).lock_owned().await;
         let answer = readyz(State(page)).await;
         let (code, text) = answer;
         assert_eq!(code, StatusCode::OK);

@@ -124,7 +124,8 @@ impl Collector for Pools {
         for (name, kind, value, help) in METRICS {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for (name, pool) in &self.0 {
-                let labels = [("pool", name.as_str())];
+                let mut labels = vec![("pool", name.in_classes())];
+                labels.extend(name.member().map(|member| ("member", member)));
                 let mut family = metric.encode_family(&labels)?;
                 match kind {
                     Counter => {

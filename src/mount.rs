@@ -14,7 +14,7 @@ use rustix::fs::StatVfsMountFlags;
 pub use error::{Error, Result};
 pub use kernel::{GuardedDir, KernelMounter, open_guarded};
 pub use options::{Atime, MountOptions};
-pub use table::{MountEntry, MountTable, Place};
+pub use table::{MountEntry, MountTable, MountWatch, Place};
 pub use target::{Found, Target};
 
 /// A mount that is not attached yet.

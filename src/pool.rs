@@ -25,6 +25,7 @@ mod options;
 pub(crate) mod path;
 mod quarantine;
 pub(crate) mod record;
+mod set;
 mod state;
 mod status;
 mod trash;
@@ -61,6 +62,7 @@ pub use record::{
     AccessMode, FORMAT, Method, Mode, Parameters, Record, RetainedCharge, Sharing, SnapshotRecord,
     Source, Unknown, VolumeRecord,
 };
+pub use set::{Member, PoolSet, members};
 pub use status::PoolStatus;
 pub use unavailable::Unavailable;
 pub(crate) use work::{CALLS_AT_ONCE, Work};
@@ -194,6 +196,22 @@ impl Pool {
             Error::Unavailable { pool, reason } => Error::CommittedUnsynced { pool, reason },
             other => other,
         }
+    }
+
+    /// Why the records, which may exist, were never read since the start.
+    pub(crate) fn why_unread(&self) -> Option<Unavailable> {
+        self.state.why_unread()
+    }
+
+    /// The id of the mount that it is served from.
+    pub(crate) fn mount_id(&self) -> Option<u64> {
+        let disk = self.state.disk();
+        disk.ok().map(|disk| disk.place.mount.id)
+    }
+
+    /// The number of its volumes.
+    pub(crate) fn volumes(&self) -> usize {
+        self.state.volumes()
     }
 
     /// The type of the filesystem the pool is on.

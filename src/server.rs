@@ -13,25 +13,26 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::Server;
 
 use crate::admin::admin_server::{self, AdminServer};
-use crate::config::Config;
+use crate::config::{Config, Configured};
 use crate::csi::controller_server::{self, ControllerServer};
 use crate::csi::identity_server::{self, IdentityServer};
 use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::pool::{CALLS_AT_ONCE, Pool, PoolOptions};
+use crate::mount::MountWatch;
+use crate::pool::{CALLS_AT_ONCE, Pool};
 use crate::rpc::{
     AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,
 };
-use crate::volume::{PATIENCE, Settings, Volumes};
+use crate::volume::{MEMBER_WAIT, PATIENCE, Settings, Volumes};
 
 use socket::Endpoint;
 
@@ -46,8 +47,21 @@ const THREADS_OF_POOL: usize = CALLS_AT_ONCE + 2;
 /// Threads for the work that needs no disk: loading, unpublishing, and calls that are answered from memory.
 const OTHER_THREADS: usize = 64;
 
-/// The interval of the health checks of a pool.
+/// The number of members for which a set has threads, if their disks all hang.
+const MEMBERS: usize = 128;
+
+/// The interval of the health checks of a pool, if there are few.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// The least pause between two health checks, so that many pools cost no more than twenty.
+const CHECK_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest time between two searches for members of sets: a member that was retired leaves without
+/// a change of a mount.
+const DISCOVER_EVERY: Duration = Duration::from_secs(10);
+
+/// The pause after a search, because pods mount and unmount often.
+const DISCOVER_PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,7 +73,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// Serves the pools of the configuration until a signal, or until no pool can be served.
-pub fn run(config: Config, pools: Vec<PoolOptions>) -> Result<()> {
+pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()> {
     let (key, value) = (config.topology_key, config.node.topology_value());
     let topology = format!("{key}={value}");
     let plugin = Plugin {
@@ -67,16 +81,19 @@ pub fn run(config: Config, pools: Vec<PoolOptions>) -> Result<()> {
         topology: Topology { key, value },
         node: config.node.clone(),
     };
+    let most_pools = pools.len() + MEMBERS * sets.len();
     let volumes = Arc::new(Volumes::new(Settings {
         node: config.node,
         topology,
         kubelet_dir: config.kubelet_dir,
         state_dir: config.state.state_dir,
         pools,
+        sets,
+        member_wait: MEMBER_WAIT,
         lock_wait: Duration::from_secs(config.lock_wait),
         patience: PATIENCE,
     })?);
-    let runtime = runtime(volumes.pools().len())?;
+    let runtime = runtime(most_pools)?;
     let served = runtime.block_on(async {
         let stop = stop_signal()?;
         let http = match config.http {
@@ -173,8 +190,8 @@ fn services(edge: &Arc<Edge>) -> Router {
         .fallback(async || Status::unimplemented("unknown service").into_http::<Body>())
 }
 
-/// Loads the records, then checks the health of the pools forever. Each pool has a task of its own,
-/// so that a disk that hangs delays no other. Returns the reason to stop.
+/// Loads the records, then checks the health of the pools and finds members of sets forever. Returns
+/// the reason to stop.
 async fn check_pools(volumes: Arc<Volumes>) -> Error {
     let loading = Arc::clone(&volumes);
     match tokio::task::spawn_blocking(move || loading.load()).await {
@@ -182,23 +199,61 @@ async fn check_pools(volumes: Arc<Volumes>) -> Error {
         Ok(Err(error)) => return error,
         Err(panic) => return Error::Internal(format!("loading: {panic}")),
     }
-    let mut checks = JoinSet::new();
-    for pool in volumes.pools() {
-        checks.spawn(check_pool(Arc::clone(&volumes), Arc::clone(pool)));
-    }
-    match checks.join_next().await {
-        Some(ended) => Error::Internal(format!("the health checks of a pool ended: {ended:?}")),
-        None => std::future::pending().await,
+    tokio::select! {
+        () = check_in_turn(&volumes) => Error::Internal("the health checks ended".into()),
+        error = discover(&volumes) => error,
     }
 }
 
-async fn check_pool(volumes: Arc<Volumes>, pool: Arc<Pool>) {
-    loop {
-        tokio::time::sleep(CHECK_EVERY).await;
-        let (volumes, pool) = (Arc::clone(&volumes), Arc::clone(&pool));
+/// Checks one pool after the other. Each check has a thread of its own, so that a disk that hangs delays
+/// no other.
+async fn check_in_turn(volumes: &Arc<Volumes>) {
+    for turn in 0_usize.. {
+        let pools = volumes.pools();
+        let pause = CHECK_EVERY / u32::try_from(pools.len()).unwrap_or(u32::MAX).max(1);
+        tokio::time::sleep(pause.max(CHECK_PAUSE)).await;
+        if let Some(next) = turn.checked_rem(pools.len()) {
+            check(volumes, Arc::clone(&pools[next]));
+        }
+    }
+}
+
+/// Begins the check of a pool. It does nothing while another check of the pool is at work.
+fn check(volumes: &Arc<Volumes>, pool: Arc<Pool>) {
+    let volumes = Arc::clone(volumes);
+    tokio::spawn(async move {
         let checked = tokio::task::spawn_blocking(move || volumes.check_pool(&pool)).await;
         if let Err(panic) = checked {
             tracing::error!(%panic, "the health check of a pool failed");
+        }
+    });
+}
+
+/// Finds members of sets whenever a mount changes, and checks those that changed. Returns the reason
+/// to stop.
+async fn discover(volumes: &Arc<Volumes>) -> Error {
+    if !volumes.has_sets() {
+        return std::future::pending().await;
+    }
+    let watch = match MountWatch::new() {
+        Ok(watch) => Arc::new(watch),
+        Err(error) => return Error::Internal(format!("cannot watch the mounts: {error}")),
+    };
+    loop {
+        let (searching, watch) = (Arc::clone(volumes), Arc::clone(&watch));
+        match tokio::task::spawn_blocking(move || searching.discover()).await {
+            Ok(Ok(changed)) => {
+                for pool in changed {
+                    check(volumes, pool);
+                }
+            }
+            Ok(Err(error)) => tracing::error!(%error, "cannot find the members of pool sets"),
+            Err(panic) => tracing::error!(%panic, "cannot find the members of pool sets"),
+        }
+        tokio::time::sleep(DISCOVER_PAUSE).await;
+        let waited = tokio::task::spawn_blocking(move || watch.wait(DISCOVER_EVERY)).await;
+        if let Err(panic) = waited {
+            return Error::Internal(format!("cannot wait for mounts: {panic}"));
         }
     }
 }

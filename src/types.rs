@@ -10,6 +10,9 @@ use uuid::Uuid;
 /// The longest string field the CSI specification allows, in bytes.
 pub const MAX_FIELD_BYTES: usize = 128;
 
+/// The longest DNS label and label value, in bytes.
+const MAX_LABEL: usize = 63;
+
 /// A number of bytes.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -117,7 +120,8 @@ macro_rules! checked_string {
 }
 
 checked_string! {
-    /// The name an operator gives a pool: a DNS label, at most 63 bytes.
+    /// The name of a pool. An operator gives a pool or a pool set a DNS label of at most 63 bytes, which
+    /// is parsed. A member of a set has the name of the set, `/`, and the name of its directory.
     PoolName, "pool", check_pool_name
 }
 checked_string! {
@@ -137,7 +141,7 @@ checked_string! {
 fn check_pool_name(text: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let rule = "a-z, 0-9 and '-', and neither begins nor ends with '-'";
-    check_label("pool", text, 63, allowed, |c| c != '-', rule)
+    check_label("pool", text, MAX_LABEL, allowed, |c| c != '-', rule)
 }
 
 fn check_node_name(text: &str) -> Result<(), String> {
@@ -189,11 +193,32 @@ fn check_name(of: &str, text: &str) -> Result<(), String> {
     }
 }
 
+impl PoolName {
+    /// The name of the member that is mounted at a directory of this set; `None` if the directory's name
+    /// has characters that a member's cannot have.
+    pub fn of_member(&self, directory: &str) -> Option<Self> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let is_name = (1..=MAX_LABEL).contains(&directory.len())
+            && directory.chars().all(allowed)
+            && directory.starts_with(|c: char| c.is_ascii_alphanumeric());
+        is_name.then(|| Self(format!("{self}/{directory}")))
+    }
+
+    /// The name that a class gives: that of the pool, or that of the set.
+    pub fn in_classes(&self) -> &str {
+        self.0.split_once('/').map_or(&*self.0, |(set, _)| set)
+    }
+
+    /// The name within the set; `None` for a pool that is in no set.
+    pub fn member(&self) -> Option<&str> {
+        self.0.split_once('/').map(|(_, member)| member)
+    }
+}
+
 impl NodeName {
     /// The value of the topology label: the name, or its beginning and a hash where the name is
     /// longer than the 63 characters of a label value.
     pub fn topology_value(&self) -> String {
-        const MAX_LABEL: usize = 63;
         if self.0.len() <= MAX_LABEL {
             return self.0.clone();
         }

@@ -8,6 +8,7 @@ mod enforce;
 mod expand;
 mod find;
 mod in_flight;
+mod pools;
 mod publications;
 mod publish;
 mod snapshot;
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::mount::{Found, KernelMounter, Mounter, Target};
+use crate::mount::{Found, KernelMounter, MountTable, Mounter, Target};
 use crate::os::Os;
 use crate::pool::{
-    self, Context, Disk, Entry, Memory, Pool, PoolOptions, Unavailable, VolumeRecord,
+    Context, Disk, Entry, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
 };
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
@@ -35,10 +36,14 @@ pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 
 use find::{parse_id, shorten};
 use in_flight::InFlight;
+use pools::Pools;
 use publications::Publications;
 
 /// The default of [`Settings::patience`].
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The default of [`Settings::member_wait`].
+pub const MEMBER_WAIT: Duration = Duration::from_mins(1);
 
 /// The server starts without a pool that takes longer than this to open.
 const OPEN_PATIENCE: Duration = Duration::from_mins(1);
@@ -53,6 +58,9 @@ pub struct Settings {
     /// The directory in which the server remembers its pools.
     pub state_dir: PathBuf,
     pub pools: Vec<PoolOptions>,
+    pub sets: Vec<PoolSet>,
+    /// The time after the start during which a set waits for the members that were not read yet.
+    pub member_wait: Duration,
     /// The time to wait, for all pools together, until another server releases its locks.
     pub lock_wait: Duration,
     /// A pool has no capacity after its disk has not answered an operation for this time.
@@ -84,7 +92,8 @@ pub struct Volumes {
     settings: Settings,
     mounter: Arc<dyn Mounter>,
     memory: Arc<Memory>,
-    pools: Vec<Arc<Pool>>,
+    pools: Pools,
+    started: Instant,
     publications: Publications,
     in_flight: InFlight,
     loaded: AtomicBool,
@@ -152,6 +161,15 @@ pub struct PublishRequest {
     pub read_only: bool,
 }
 
+/// The capacity for volumes of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capacity {
+    /// The sum over the pools of the class.
+    pub available: Bytes,
+    /// The largest size that the next creation would accept.
+    pub largest: Bytes,
+}
+
 /// A page of volumes or snapshots.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
@@ -196,16 +214,14 @@ impl Volumes {
             claims: Arc::default(),
             patience: settings.patience,
         };
-        let pools = settings
-            .pools
-            .iter()
-            .map(|options| Pool::new(options.clone(), context.clone()).map(Arc::new))
-            .collect::<pool::Result<_>>()?;
+        let table = mount_table(seams.mounter.as_ref())?;
+        let pools = Pools::new(&settings.pools, settings.sets.clone(), &table, context)?;
         Ok(Self {
             settings,
             mounter: seams.mounter,
             memory,
             pools,
+            started: Instant::now(),
             publications: Publications::default(),
             in_flight: InFlight::default(),
             loaded: AtomicBool::new(false),
@@ -216,17 +232,18 @@ impl Volumes {
     /// Fails only if another server has locked every pool.
     pub fn load(self: &Arc<Self>) -> Result<()> {
         let deadline = Instant::now() + self.settings.lock_wait;
+        let pools = self.pools();
         let mut locked = 0;
-        for pool in &self.pools {
+        for pool in pools.iter() {
             // A pool that is unavailable for another reason is checked again later.
             if self.open_patiently(pool, deadline)? == Some(Unavailable::Locked) {
                 locked += 1;
             }
         }
-        if locked > 0 && locked == self.pools.len() {
+        if locked > 0 && locked == pools.len() {
             return Err(Error::AllLocked);
         }
-        for pool in &self.pools {
+        for pool in pools.iter() {
             pool.start_reclaiming().map_err(no_thread(pool))?;
         }
         self.loaded.store(true, Ordering::Release);
@@ -266,22 +283,43 @@ impl Volumes {
         pool.check(&|disk| self.learn_publications(disk));
     }
 
+    /// Whether there are pool sets, whose members come and go with mounts.
+    pub fn has_sets(&self) -> bool {
+        !self.pools.sets().is_empty()
+    }
+
+    /// Finds the members of sets that were mounted or unmounted since the last call. Returns those to
+    /// check now.
+    pub fn discover(&self) -> Result<Vec<Arc<Pool>>> {
+        let found = self.pools.discover(&mount_table(self.mounter.as_ref())?)?;
+        for pool in &found.added {
+            let (name, path) = (pool.name(), pool.path().display());
+            tracing::info!(pool = %name, %path, "found a member of a pool set");
+            pool.start_reclaiming().map_err(no_thread(pool))?;
+        }
+        for pool in &found.removed {
+            tracing::info!(pool = %pool.name(), "is no member of a pool set any more");
+            pool.trash.stop();
+        }
+        Ok(found.changed)
+    }
+
     /// Ends the running copies, and refuses new ones.
     pub fn stop_copies(&self) {
-        for pool in &self.pools {
+        for pool in self.pools().iter() {
             pool.copies.stop();
         }
     }
 
     pub fn stop(&self) {
-        for pool in &self.pools {
+        for pool in self.pools().iter() {
             pool.trash.stop();
         }
     }
 
-    /// The pools in the order of their configuration.
-    pub fn pools(&self) -> &[Arc<Pool>] {
-        &self.pools
+    /// The pools of now: those of the configuration, then the members of sets.
+    pub fn pools(&self) -> Arc<[Arc<Pool>]> {
+        self.pools.all()
     }
 
     /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
@@ -357,7 +395,10 @@ impl Volumes {
 
     /// Checks a target path of a request; `None` if the directory above it does not exist.
     fn target(&self, path: &Path) -> Result<Option<Target>> {
-        let pools: Vec<&Path> = self.pools.iter().map(|pool| pool.path()).collect();
+        let pools = self.settings.pools.iter().map(|pool| &*pool.path);
+        let pools: Vec<&Path> = pools
+            .chain(self.pools.sets().iter().map(PoolSet::dir))
+            .collect();
         match Target::open(path, &self.settings.kubelet_dir, &pools)? {
             Some(target) if self.publications.is_inside(target.path()) => {
                 let problem = format!("{} is inside a published volume", path.display());
@@ -381,14 +422,18 @@ fn no_thread(pool: &Pool) -> impl Fn(std::io::Error) -> PathFault {
     PathFault::at("start a thread for", pool.path())
 }
 
+fn mount_table(mounter: &dyn Mounter) -> Result<MountTable> {
+    let mountinfo = Path::new("/proc/self/mountinfo");
+    Ok(mounter.table().map_err(PathFault::at("read", mountinfo))?)
+}
+
 /// The devices of the node's own filesystems. In a container the root is not the node's, so the
 /// kubelet's directory and the state directory count as well. Refuses a kubelet directory from which
 /// no mount would propagate to the host.
 fn root_devices(settings: &Settings, mounter: &dyn Mounter) -> Result<Vec<(u32, u32)>> {
     let kubelet_dir = settings.kubelet_dir.as_path();
     let mut devices = Vec::new();
-    let mountinfo = Path::new("/proc/self/mountinfo");
-    let table = mounter.table().map_err(PathFault::at("read", mountinfo))?;
+    let table = mount_table(mounter)?;
     for path in [Path::new("/"), kubelet_dir, &settings.state_dir] {
         let place = table
             .place_at(path)

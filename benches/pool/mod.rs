@@ -11,7 +11,7 @@ use std::time::Duration;
 use rootcellar::pool::AccessMode;
 use rootcellar::types::Bytes;
 use rootcellar::volume::{
-    Capability, Class, CreateRequest, PATIENCE, Settings, SourceId, Volume, Volumes,
+    Capability, Class, CreateRequest, MEMBER_WAIT, PATIENCE, Settings, SourceId, Volume, Volumes,
 };
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
@@ -113,6 +113,8 @@ impl Bench {
             state_dir: dir.path().join("state"),
             pools: vec![option.parse().unwrap()],
             lock_wait: Duration::ZERO,
+            sets: Vec::new(),
+            member_wait: MEMBER_WAIT,
             patience: PATIENCE,
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());

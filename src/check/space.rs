@@ -122,5 +122,6 @@ fn free_space(
         others,
         reserved,
         policy: Policy::new(options, counted, on_root_disk),
+        exclusive: opened.index.is_exclusive(),
     })
 }

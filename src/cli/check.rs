@@ -11,10 +11,9 @@ use super::inspect::{InspectArgs, NO_POOL};
 use super::pool::pool_json;
 use super::print;
 use crate::check::{self, Finding, Report, Surroundings};
-use crate::config::{StateArgs, parse_node};
+use crate::config::parse_node;
 use crate::error::Result;
-use crate::os::Os;
-use crate::pool::{Memory, PoolOptions};
+use crate::pool::PoolOptions;
 use crate::types::NodeName;
 
 #[derive(Debug, Args)]
@@ -26,9 +25,6 @@ pub(super) struct CheckArgs {
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = parse_node)]
     node: Option<NodeName>,
 
-    #[command(flatten)]
-    state: StateArgs,
-
     /// Expect the kubelet's directory here, whose filesystem the node itself needs
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet",
           value_parser = PoolOptions::absolute_path)]
@@ -37,17 +33,14 @@ pub(super) struct CheckArgs {
 
 /// Prints the findings. False if anything is wrong.
 pub(super) fn run(args: &CheckArgs) -> Result<bool> {
-    let (pools, state_dir) = (args.inspect.pools.all()?, &args.state.state_dir);
-    // A check creates nothing, and a missing directory remembers nothing.
-    let memory = state_dir.is_dir();
-    let memory = memory.then(|| Memory::open(Os::default(), state_dir));
-    let memory = memory.transpose()?;
+    let memory = args.inspect.memory()?;
+    let pools = args.inspect.pools(memory.as_ref())?;
     let reports = check::check(
         &pools,
         Surroundings {
             node: args.node.as_ref(),
             memory: memory.as_ref(),
-            needed: &[Path::new("/"), &args.kubelet_dir, state_dir],
+            needed: &[Path::new("/"), &args.kubelet_dir, args.inspect.state_dir()],
             progress: if io::stderr().is_terminal() {
                 &show_progress
             } else {

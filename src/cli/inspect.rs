@@ -1,6 +1,7 @@
 //! The lists and details of volumes and snapshots. They come from the disks, with or without a server.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
@@ -8,9 +9,12 @@ use serde_json::{Map, Value, json};
 
 use super::{print, table};
 use crate::check::{self, Held, Inspection, PoolContents};
-use crate::config::PoolArgs;
+use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Quarantined, Record, RetainedCharge, Source, Unfinished};
+use crate::os::Os;
+use crate::pool::{
+    Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source, Unfinished,
+};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 
@@ -20,7 +24,10 @@ pub(super) const NO_POOL: &str = "no pool is configured; give --pool or ROOTCELL
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]
-    pub(super) pools: PoolArgs,
+    pools: PoolArgs,
+
+    #[command(flatten)]
+    state: StateArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -37,8 +44,26 @@ pub(super) struct ShowArgs {
 }
 
 impl InspectArgs {
+    /// The pools, the members of sets included.
+    pub(super) fn pools(&self, memory: Option<&Memory>) -> Result<Vec<PoolOptions>> {
+        self.pools.all()?.expand(memory)
+    }
+
+    /// The server's memory. A command that inspects creates nothing, and a missing directory remembers
+    /// nothing.
+    pub(super) fn memory(&self) -> Result<Option<Memory>> {
+        let dir = &self.state.state_dir;
+        let memory = dir.is_dir().then(|| Memory::open(Os::default(), dir));
+        Ok(memory.transpose()?)
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        &self.state.state_dir
+    }
+
     fn contents(&self) -> Result<Vec<PoolContents>> {
-        Ok(self.pools.all()?.iter().map(check::contents).collect())
+        let pools = self.pools(self.memory()?.as_ref())?;
+        Ok(pools.iter().map(check::contents).collect())
     }
 }
 

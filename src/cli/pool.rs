@@ -36,12 +36,7 @@ pub(super) enum PoolCommand {
         path: PathBuf,
     },
     /// List the configured pools, without disturbing a server
-    List {
-        #[command(flatten)]
-        inspect: InspectArgs,
-        #[command(flatten)]
-        state: StateArgs,
-    },
+    List(InspectArgs),
     /// Adopt the pool at a path: another node's, another one than the path had, or a retired one
     Adopt {
         #[command(flatten)]
@@ -85,7 +80,7 @@ pub(super) fn run(command: &PoolCommand) -> Result<bool> {
     match command {
         PoolCommand::Init(place) => init(place),
         PoolCommand::EnableQuota { path } => enable_quota(path),
-        PoolCommand::List { inspect, state } => list(inspect, &state.state_dir),
+        PoolCommand::List(inspect) => list(inspect),
         PoolCommand::Adopt { place, state } => adopt(place, &state.state_dir),
         PoolCommand::Retire { id, state } => retire(*id, &state.state_dir),
     }
@@ -93,10 +88,8 @@ pub(super) fn run(command: &PoolCommand) -> Result<bool> {
 
 impl PlaceArgs {
     fn wanted(&self) -> Result<Wanted> {
-        let configured = self.pools.all()?;
-        let mut configured = configured.iter();
         Ok(Wanted {
-            require_mount: configured.any(|pool| pool.path == self.path && pool.require_mount),
+            require_mount: self.pools.all()?.requires_mount(&self.path),
             any_filesystem: self.any_filesystem,
         })
     }
@@ -196,11 +189,17 @@ fn retired_lines(id: PoolId, paths: &[PathBuf]) -> Vec<String> {
     lines
 }
 
-fn list(args: &InspectArgs, state_dir: &Path) -> Result<bool> {
-    let pools = check::inspect_all(&args.pools.all()?, PATIENCE);
+fn list(args: &InspectArgs) -> Result<bool> {
+    let memory = args.memory()?;
+    let pools = check::inspect_all(&args.pools(memory.as_ref())?, PATIENCE);
     let list = Path::new("pool list");
     let mut pools = pools.map_err(PathFault::at("start a thread for", list))?;
-    recall(&mut pools, state_dir)?;
+    if let Some(memory) = memory {
+        // The id of an unavailable pool is known.
+        for pool in pools.iter_mut().filter(|pool| pool.id.is_none()) {
+            pool.id = memory.recall(&pool.path)?;
+        }
+    }
     if args.json {
         let pools: Vec<Value> = pools.iter().map(to_json).collect();
         print(format_args!("{:#}", Value::from(pools)))?;
@@ -209,17 +208,6 @@ fn list(args: &InspectArgs, state_dir: &Path) -> Result<bool> {
     }
     let is_healthy = |pool: &Inspection| pool.problem.is_none() && pool.quarantined.is_empty();
     Ok(pools.iter().all(is_healthy))
-}
-
-/// Adds the remembered ids of unavailable pools.
-fn recall(pools: &mut [Inspection], state_dir: &Path) -> Result<()> {
-    if state_dir.is_dir() {
-        let memory = Memory::open(Os::default(), state_dir)?;
-        for pool in pools.iter_mut().filter(|pool| pool.id.is_none()) {
-            pool.id = memory.recall(&pool.path)?;
-        }
-    }
-    Ok(())
 }
 
 /// The keys that a list and a check have in common.
@@ -288,6 +276,7 @@ fn lines(pools: &[Inspection]) -> Vec<String> {
 fn row(pool: &Inspection) -> Vec<String> {
     let state = match (&pool.problem, pool.quarantined.len()) {
         (Some(Unavailable::Silent { .. }), _) => "not answering".to_owned(),
+        (Some(Unavailable::NotMounted), _) => "missing".to_owned(),
         (Some(_), _) => "unavailable".to_owned(),
         (None, 0) => "ok".to_owned(),
         (None, quarantined) => format!("{quarantined} quarantined"),

@@ -14,7 +14,7 @@ const OLDEST_KERNEL: (u32, u32) = (5, 14);
 
 /// Serves until a signal.
 pub(super) fn run(config: Config) -> Result<bool> {
-    let pools = config.pools()?;
+    let configured = config.pools()?;
     kernel_at_least(&rustix::system::uname().release().to_string_lossy())?;
     start_log(config.log_format)?;
     allow_descriptors();
@@ -22,10 +22,11 @@ pub(super) fn run(config: Config) -> Result<bool> {
         version = env!("CARGO_PKG_VERSION"),
         node = %config.node,
         driver = config.driver_name,
-        pools = pools.len(),
+        pools = configured.pools.len(),
+        sets = configured.sets.len(),
         "rootcellar starts"
     );
-    crate::server::run(config, pools)?;
+    crate::server::run(config, configured)?;
     Ok(true)
 }
 

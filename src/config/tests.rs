@@ -26,7 +26,7 @@ fn configured(kubelet: &Path, line: &str) -> Result<(Config, PoolList), String> 
     let config = Command::try_parse_from(words.chain(given.iter().copied()));
     let config = config.map_err(|error| error.to_string())?.config;
     let pools = config.pools().map_err(|error| error.to_string())?;
-    Ok((config, pools))
+    Ok((config, pools.pools))
 }
 
 #[test]
@@ -43,7 +43,10 @@ fn the_defaults_are_as_documented() {
         state: StateArgs {
             state_dir: "/var/lib/rootcellar/state".into(),
         },
-        pools: PoolArgs { pools: Vec::new() },
+        pools: PoolArgs {
+            pools: Vec::new(),
+            sets: Vec::new(),
+        },
         http: None,
         log_format: LogFormat::Text,
         lock_wait: 30,
@@ -75,6 +78,7 @@ fn good_values_are_accepted() {
         "--pool=fast=/srv/a --pool=bulk=/srv/ab,require-mount",
         "--pool=fast=/var/lib/rootcellar/pool",
         "--kubelet-dir=/proc --pool=fast=/proc/pool",
+        "--pool-set=a=/a,match=nvme*,init,overcommit=2,reserve=1% --pool-set=b=/a,match=sd?",
     ];
     let kubelet = tempfile::tempdir().unwrap();
     for line in cases {
@@ -149,7 +153,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "--pool=b=/a/b --pool=a=/a",
-        "pool b at /a/b is inside pool a",
+        "pool a at /a is above pool b at /a/b",
     ),
     (
         "--endpoint=unix:///csi/csi.sock --pool=a=/csi",
@@ -165,6 +169,36 @@ const MISTAKES: &[(&str, &str)] = &[
         "pool a at /s/a is inside /s",
     ),
     ("--kubelet-dir=/k/l --pool=a=/k", "/k/l is inside pool a"),
+    (
+        "--pool-set=a=/a,require-mount",
+        "unknown option \"require-mount\"",
+    ),
+    ("--pool-set=a=/a,match", "option \"match\" needs a value"),
+    ("--pool-set=a=/a,match=[", "match \"[\""),
+    ("--pool-set=a=/a,init=yes", "option \"init\" takes no value"),
+    ("--pool-set=a", "no '='"),
+    ("--pool-set=a/b=/a", "pool name \"a/b\""),
+    ("--pool-set=a=/a --pool=a=/b", "two pools have the name a"),
+    (
+        "--pool-set=a=/a --pool=b=/a/b",
+        "pool set a at /a is above pool b at /a/b",
+    ),
+    (
+        "--pool-set=b=/a/b --pool=a=/a",
+        "pool set b at /a/b is inside pool a at /a",
+    ),
+    (
+        "--pool-set=a=/a --pool-set=b=/a,match=b*",
+        "give each a match of its own",
+    ),
+    (
+        "--kubelet-dir=/k/l --pool-set=a=/k",
+        "/k/l is inside pool set a at /k",
+    ),
+    (
+        "--state-dir=/s --pool-set=a=/s/a",
+        "pool set a at /s/a is inside /s",
+    ),
 ];
 
 #[test]
@@ -225,6 +259,32 @@ fn a_semicolon_separates_pools() {
     let kubelet = tempfile::tempdir().unwrap();
     let twice = configured(kubelet.path(), "--pool=a=/a;a=/b");
     assert_invalid(twice, "ROOTCELLAR_POOLS", "two pools");
+}
+
+#[test]
+fn a_member_must_be_a_mount_point() {
+    let configured = PoolArgs {
+        pools: vec![vec![
+            "a=/a".parse().unwrap(),
+            "b=/b,require-mount".parse().unwrap(),
+        ]],
+        sets: vec![vec!["c=/c,match=d*".parse().unwrap()]],
+    };
+    let configured = configured.all().unwrap();
+    for (path, expected) in [
+        ("/a", false),
+        ("/b", true),
+        ("/c", false),
+        ("/c/d1", true),
+        ("/c/e", false),
+        ("/c/d1/d2", false),
+    ] {
+        assert_eq!(
+            configured.requires_mount(Path::new(path)),
+            expected,
+            "{path}"
+        );
+    }
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! The mount table. It is read at start and when a pool is opened, and not by ordinary requests.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::os;
+
+const TABLE: &str = "/proc/self/mountinfo";
 
 /// One mount of this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +55,7 @@ pub struct MountTable {
 
 impl MountTable {
     pub fn read() -> std::io::Result<Self> {
-        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+        Ok(Self::parse(&std::fs::read(TABLE)?))
     }
 
     /// Parses the lines of mountinfo, proc(5), and skips malformed ones.
@@ -77,6 +83,24 @@ impl MountTable {
 
     pub fn place_at(&self, path: &Path) -> std::io::Result<Place> {
         self.place_of(os::open_path(path)?)
+    }
+}
+
+/// Waits for changes of the mount table, in which the kernel wakes everybody who polls it.
+#[derive(Debug)]
+pub struct MountWatch(File);
+
+impl MountWatch {
+    pub fn new() -> std::io::Result<Self> {
+        File::open(TABLE).map(Self)
+    }
+
+    /// Waits until a mount has changed since the last wait or the start, at most as long as given.
+    pub fn wait(&self, at_most: Duration) {
+        let mut polled = [PollFd::new(&self.0, PollFlags::PRI)];
+        let at_most = Timespec::try_from(at_most).ok();
+        // An error ends the wait early, which does no harm.
+        let _ = poll(&mut polled, at_most.as_ref());
     }
 }
 

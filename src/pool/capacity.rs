@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, InContext};
 use crate::pool::error::{Error, Result};
-use crate::types::Bytes;
+use crate::types::{Bytes, VolumeId};
 
 use super::disk::Disk;
 use super::index::{Index, Resource};
@@ -30,13 +30,23 @@ const COVER: u64 = 64 << 20;
 /// The age at which charges are read again to report the capacity. A grant always reads them.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
+/// The age at which an inspection measures the disk of a set's member again.
+const MEASURE_AGAIN: Duration = Duration::from_secs(4);
+
+/// The age up to which placement trusts a measurement, because it must not ask every disk of a set:
+/// one may hang. The inspections of a member are at most 10 seconds apart.
+const MAX_PLACEMENT_AGE: Duration = Duration::from_secs(15);
+
 /// The reservations of a pool, and its last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     /// The bytes reserved for objects under construction.
     in_flight: u64,
-    /// The number of grants and openings: nothing was added to the pool while it is the same.
-    grants: u64,
+    /// The number of objects under construction, and whether one of them has the whole disk.
+    building: usize,
+    whole: bool,
+    /// The number of grants, releases and openings: nothing was added to the pool while it is the same.
+    changes: u64,
     /// The bytes that others used on the filesystem when the pool was empty last.
     pub(super) other: Bytes,
     recent: Option<Recent>,
@@ -51,6 +61,19 @@ struct Recent {
     own: u64,
     /// The removals from the index until then: the charge of a deleted volume no longer counts.
     removals: u64,
+    /// The changes of reservations until then.
+    changes: u64,
+}
+
+/// The space that a grant reserves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Demand {
+    /// These bytes, for a new object or one that grows.
+    Object(Bytes),
+    /// These bytes more, for an object under construction.
+    More(Bytes),
+    /// The whole disk, if it is empty and its capacity is in this range.
+    Disk { least: Bytes, most: Bytes },
 }
 
 /// The space of a filesystem and the charges of its volumes.
@@ -85,7 +108,7 @@ impl Charged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Empty {
     other: Bytes,
-    grants: u64,
+    changes: u64,
 }
 
 impl Measurement {
@@ -109,29 +132,51 @@ impl Reservations {
     pub(super) fn opened(&mut self, other: Bytes) {
         self.other = other;
         self.recent = None;
-        self.grants = self.grants.wrapping_add(1);
+        self.changes = self.changes.wrapping_add(1);
     }
 
-    /// The free space by a new measurement, or else by the last one, if that is recent enough.
-    pub(super) fn free_space(
+    /// The free space by a new measurement.
+    pub(super) fn measured(
         &mut self,
         index: &Index,
         policy: &Policy,
-        measurement: Option<&Measurement>,
-    ) -> Option<FreeSpace> {
-        let removals = index.sums.removals;
-        let is_recent = |last: &Recent| last.at.elapsed() < MAX_AGE && last.removals == removals;
-        let recent = match measurement {
-            Some(measurement) => Recent {
-                at: measurement.at,
-                space: measurement.space,
-                own: measurement.own(index),
-                removals,
-            },
-            None => self.recent.filter(is_recent)?,
+        measurement: &Measurement,
+    ) -> FreeSpace {
+        let recent = Recent {
+            at: measurement.at,
+            space: measurement.space,
+            own: measurement.own(index),
+            removals: index.sums.removals,
+            changes: self.changes,
         };
-        self.recent = policy.counted.then_some(recent);
+        self.recent = Some(recent);
+        self.sum(index, policy, recent.space, recent.own)
+    }
+
+    /// The free space by the last measurement, if that is recent enough.
+    pub(super) fn remembered(
+        &self,
+        index: &Index,
+        policy: &Policy,
+        max_age: Duration,
+    ) -> Option<FreeSpace> {
+        let recent = self.recent.filter(|last| last.at.elapsed() < max_age)?;
         Some(self.sum(index, policy, recent.space, recent.own))
+    }
+
+    /// The free space by the last measurement, if that is recent enough and no volume was removed since.
+    pub(super) fn known(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
+        let same = self.recent?.removals == index.sums.removals;
+        let recent = self.remembered(index, policy, MAX_AGE);
+        recent.filter(|_| policy.counted && same)
+    }
+
+    /// The free space by the last measurement, if the pool has not changed since then.
+    pub(super) fn unchanged(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
+        let recent = self.recent?;
+        let same = recent.removals == index.sums.removals && recent.changes == self.changes;
+        let remembered = self.remembered(index, policy, MAX_PLACEMENT_AGE);
+        remembered.filter(|_| same && self.in_flight == 0)
     }
 
     fn sum(&self, index: &Index, policy: &Policy, space: Space, own: u64) -> FreeSpace {
@@ -146,37 +191,58 @@ impl Reservations {
             others,
             reserved: reserved.saturating_add(self.in_flight),
             policy: *policy,
+            exclusive: self.whole || index.is_exclusive(),
         }
     }
 
-    /// Reserves bytes; if there is less free space, the error is the largest size possible.
+    /// Reserves space and returns its bytes; if there is less, the error is the largest size possible.
     pub(super) fn grant(
         &mut self,
         index: &Index,
         policy: &Policy,
-        size: Bytes,
+        demand: Demand,
         measurement: &Measurement,
-    ) -> Result<(), Bytes> {
+    ) -> Result<Bytes, Bytes> {
         let own = measurement.own(index);
         let free = self.sum(index, policy, measurement.space, own);
         let available = free.available();
-        if size > available {
-            return Err(available);
-        }
+        let size = match demand {
+            Demand::Object(_) if free.exclusive => return Err(Bytes::ZERO),
+            Demand::Object(size) | Demand::More(size) if size <= available => size,
+            Demand::Object(_) | Demand::More(_) => return Err(available),
+            Demand::Disk { least, most } => {
+                let fits = least <= available && available <= most;
+                if !fits || !self.is_unused(index) {
+                    return Err(Bytes::ZERO);
+                }
+                self.whole = true;
+                available
+            }
+        };
+        self.building += usize::from(!matches!(demand, Demand::More(_)));
         self.in_flight = self.in_flight.saturating_add(size.0);
-        self.grants = self.grants.wrapping_add(1);
-        Ok(())
+        self.changes = self.changes.wrapping_add(1);
+        Ok(size)
     }
 
-    pub(super) fn release(&mut self, bytes: u64) {
+    /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
+    pub(super) fn is_unused(&self, index: &Index) -> bool {
+        self.building == 0 && index.is_empty() && index.trash().is_empty()
+    }
+
+    /// Ends a reservation, which may be of the whole disk.
+    pub(super) fn release(&mut self, bytes: u64, whole: bool) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.building = self.building.saturating_sub(1);
+        self.whole &= !whole;
+        self.changes = self.changes.wrapping_add(1);
     }
 
     /// These reservations, if there are none.
     pub(super) fn empty(&self) -> Option<Empty> {
         (self.in_flight == 0).then_some(Empty {
             other: self.other,
-            grants: self.grants,
+            changes: self.changes,
         })
     }
 }
@@ -186,17 +252,19 @@ impl Reservations {
 pub struct Reservation<'a> {
     pub(super) work: &'a Work<'a>,
     size: AtomicU64,
+    /// Whether it is of the whole disk.
+    whole: bool,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let size = self.size.load(Ordering::Relaxed);
-        self.work.pool.state.release(size);
+        self.work.pool.state.release(size, self.whole);
     }
 }
 
 impl Reservation<'_> {
-    pub(super) fn size(&self) -> Bytes {
+    pub(crate) fn size(&self) -> Bytes {
         Bytes(self.size.load(Ordering::Relaxed))
     }
 
@@ -207,7 +275,8 @@ impl Reservation<'_> {
             return Ok(());
         }
         let grant = |more| {
-            self.work.pool.grant(Bytes(more), &|_| Ok(()))?;
+            let demand = Demand::More(Bytes(more));
+            self.work.pool.grant(demand, &|_| Ok(()))?;
             self.size.fetch_add(more, Ordering::Relaxed);
             Ok(())
         };
@@ -229,14 +298,65 @@ impl Pool {
         Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
     }
 
+    /// About the largest size of the next volume, to compare the members of a set: by the last
+    /// inspection, if that is recent enough.
+    pub(crate) fn roughly_available(&self) -> Result<Bytes> {
+        self.available_by(|policy| self.state.remembered(policy, MAX_PLACEMENT_AGE))
+    }
+
+    /// The largest size of the next volume in a member of a set. Its disk is asked only if the pool has
+    /// changed since the last inspection.
+    pub(crate) fn available_in_member(&self) -> Result<Bytes> {
+        self.available_by(|policy| self.state.unchanged(policy))
+    }
+
+    /// The size of a volume that takes the whole disk; zero while the pool is not empty.
+    pub(crate) fn available_disk(&self) -> Result<Bytes> {
+        let Ok(disk) = self.disk() else {
+            return Ok(Bytes::ZERO);
+        };
+        if self.silence().is_some() || !self.state.is_unused() {
+            return Ok(Bytes::ZERO);
+        }
+        let policy = self.policy(&disk).of_disk();
+        if let Some(free) = self.state.unchanged(&policy) {
+            return Ok(free.available());
+        }
+        let _work = self.begin()?;
+        let measured = self.measure(&disk);
+        let free = measured.map(|measurement| self.state.measured(&policy, &measurement));
+        Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
+    }
+
+    fn available_by(&self, known: impl Fn(&Policy) -> Option<FreeSpace>) -> Result<Bytes> {
+        if self.why_unavailable().is_some() || self.silence().is_some() {
+            return Ok(Bytes::ZERO);
+        }
+        let disk = self.disk()?;
+        match known(&self.policy(&disk)) {
+            Some(free) => Ok(free.available()),
+            None => self.available(),
+        }
+    }
+
+    /// Measures the disk for the placement in a set, if the last measurement is not recent.
+    pub(super) fn measure_for_placement(&self, disk: &Disk) -> Result<(), Fault> {
+        let policy = self.policy(disk);
+        if self.state.remembered(&policy, MEASURE_AGAIN).is_none() {
+            let measurement = self.measure(disk)?;
+            self.state.measured(&policy, &measurement);
+        }
+        Ok(())
+    }
+
     /// The free space, by charges that are at most [`MAX_AGE`] old: reading them takes time for each
     /// volume.
     pub(super) fn free_space(&self) -> Option<FreeSpace> {
         let disk = self.disk().ok()?;
         let policy = self.policy(&disk);
-        self.state.free_space(&policy, None).or_else(|| {
+        self.state.known(&policy).or_else(|| {
             let measurement = self.measure(&disk).ok()?;
-            self.state.free_space(&policy, Some(&measurement))
+            Some(self.state.measured(&policy, &measurement))
         })
     }
 
@@ -277,7 +397,28 @@ impl Pool {
         known: Option<&R>,
         size: Bytes,
     ) -> Result<Reservation<'a>> {
-        self.grant(size, &|index| {
+        self.reserve_as(work, id, known, Demand::Object(size))
+    }
+
+    /// Reserves the whole disk for a new volume, if the pool is empty and its capacity is in a range.
+    pub(crate) fn reserve_disk<'a>(
+        &self,
+        work: &'a Work<'a>,
+        id: VolumeId,
+        least: Bytes,
+        most: Bytes,
+    ) -> Result<Reservation<'a>> {
+        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Disk { least, most })
+    }
+
+    fn reserve_as<'a, R: Resource + PartialEq>(
+        &self,
+        work: &'a Work<'a>,
+        id: R::Id,
+        known: Option<&R>,
+        demand: Demand,
+    ) -> Result<Reservation<'a>> {
+        let size = self.grant(demand, &|index| {
             let current = index.get::<R>(id).map(|entry| &entry.record);
             if current != known || index.quarantined_as::<R>(id).is_some() {
                 return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
@@ -287,22 +428,30 @@ impl Pool {
         Ok(Reservation {
             work,
             size: AtomicU64::new(size.0),
+            whole: matches!(demand, Demand::Disk { .. }),
         })
     }
 
-    fn grant(&self, size: Bytes, admit: &dyn Fn(&Index) -> Result<()>) -> Result<()> {
+    fn grant(&self, demand: Demand, admit: &dyn Fn(&Index) -> Result<()>) -> Result<Bytes> {
         let disk = self.disk()?;
-        let policy = self.policy(&disk);
+        let policy = match demand {
+            Demand::Disk { .. } => self.policy(&disk).of_disk(),
+            _ => self.policy(&disk),
+        };
         let grant = |measurement: &Measurement| {
             let granted = self
                 .state
-                .grant(&policy, size, measurement, |reason, index| {
+                .grant(&policy, demand, measurement, |reason, index| {
                     reason.map_or_else(|| admit(index), |reason| Err(self.unavailable(reason)))
                 });
-            granted?.map_err(|available| Error::NoSpace {
-                pool: self.options.name.clone(),
-                size,
-                available,
+            let pool = self.options.name.clone();
+            granted?.map_err(|available| match demand {
+                Demand::Object(size) | Demand::More(size) => Error::NoSpace {
+                    pool,
+                    size,
+                    available,
+                },
+                Demand::Disk { least, .. } => Error::NoEmptyDisk { pool, least },
             })
         };
         let space = disk.space().map_err(|fault| self.classify(fault))?;
@@ -313,7 +462,7 @@ impl Pool {
             charged: Vec::new(),
         };
         match grant(&uncharged) {
-            Err(Error::NoSpace { .. }) if policy.counted => {
+            Err(Error::NoSpace { .. } | Error::NoEmptyDisk { .. }) if policy.counted => {
                 let measured = self.measure(&disk);
                 grant(&measured.map_err(|fault| self.classify(fault))?)
             }

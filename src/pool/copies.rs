@@ -46,6 +46,10 @@ impl Origin {
         }
     }
 
+    pub(crate) fn is_exclusive(&self) -> bool {
+        matches!(self, Self::Volume(entry) if entry.record.exclusive)
+    }
+
     pub(crate) fn least_size(&self) -> Bytes {
         match self {
             Self::Volume(entry) => entry.record.size_bytes,

@@ -40,6 +40,15 @@ pub enum Error {
         /// The largest size that the pool would accept.
         available: Bytes,
     },
+    #[error(
+        "pool {pool} has no empty disk of {least} or more and within the limit, and the class has \
+         exclusive: true; delete the volumes of a disk, or add one"
+    )]
+    NoEmptyDisk {
+        pool: PoolName,
+        /// The least capacity.
+        least: Bytes,
+    },
     /// The pool's disk is full, although the pool had free space.
     #[error("pool {pool} is full: cannot {what}; free space on its disk")]
     DiskFull { pool: PoolName, what: &'static str },

@@ -130,6 +130,8 @@ pub(crate) struct Sums {
     pub(crate) copied: u64,
     /// The sizes of trash entries.
     trash: u64,
+    /// The number of volumes that have the whole disk.
+    exclusive: usize,
     /// The number of volumes and snapshots that were removed or replaced.
     pub(crate) removals: u64,
 }
@@ -261,6 +263,7 @@ impl Index {
         sums.covered = sums.covered.saturating_add(record.covered());
         sums.copied = sums.copied.saturating_add(record.copied());
         sums.retained = sums.retained.saturating_add(retained);
+        sums.exclusive += usize::from(record.is_exclusive());
         let entry = Arc::new(entry);
         R::entries_mut(self).insert(id, Arc::clone(&entry));
         entry
@@ -277,6 +280,7 @@ impl Index {
         sums.covered = sums.covered.saturating_sub(record.covered());
         sums.copied = sums.copied.saturating_sub(record.copied());
         sums.retained = sums.retained.saturating_sub(retained);
+        sums.exclusive -= usize::from(record.is_exclusive());
         sums.removals += 1;
         self.change_retained(record.retains(), Retained::remove);
     }
@@ -416,6 +420,11 @@ impl Index {
 
     pub(crate) fn quarantined(&self) -> &[Quarantined] {
         &self.quarantine
+    }
+
+    /// Whether a volume has the whole disk.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.sums.exclusive > 0
     }
 
     pub(crate) fn is_empty(&self) -> bool {

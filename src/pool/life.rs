@@ -65,6 +65,13 @@ impl Pool {
         self.trash.notify();
     }
 
+    fn measure_member(&self, disk: &Disk) -> Result<(), Unavailable> {
+        match self.name().member() {
+            Some(_) => Ok(self.measure_for_placement(disk)?),
+            None => Ok(()),
+        }
+    }
+
     fn warn_if_unenforced(&self, disk: &Disk) {
         let (pool, path) = (&self.options.name, &self.options.path);
         match disk.unenforced(path) {
@@ -90,7 +97,9 @@ impl Pool {
         };
         if let Ok(disk) = self.disk() {
             let _work = self.begin_own();
-            if let Err(unavailable) = disk.verify(&self.options) {
+            let verified = disk.verify(&self.options);
+            let inspected = verified.and_then(|()| self.measure_member(&disk));
+            if let Err(unavailable) = inspected {
                 self.mark_unavailable(&unavailable);
             }
             return;

@@ -1,12 +1,14 @@
 //! The options of one pool, as in `--pool`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::str::{FromStr, Split};
 
 use crate::types::{Bytes, Invalid, PoolName};
 
 /// The flag that errors name.
 const FLAG: &str = "--pool";
+
+const KNOWN: &str = "init, require-mount, overcommit=R and reserve=BYTES|N%";
 
 /// The factor of a pool's capacity that may be reserved, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,39 +74,42 @@ impl PoolOptions {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(',');
-        let first = parts.next().unwrap_or_default();
-        let (name, path) = first
-            .split_once('=')
-            .ok_or("it has no '='; write NAME=PATH[,OPTION...]")?;
-        let mut options = Self {
-            name: name.parse().map_err(|error: Invalid| error.problem)?,
-            path: Self::absolute_path(path)?,
+    /// The options of a pool that has none.
+    pub(super) fn plain(name: PoolName, path: PathBuf) -> Self {
+        Self {
+            name,
+            path,
             init: false,
             require_mount: false,
             overcommit: Overcommit::default(),
             reserve: None,
             any_filesystem: false,
-        };
-        let mut seen = Vec::new();
-        for part in parts {
-            let (key, value) = part
-                .split_once('=')
-                .map_or((part, None), |(k, v)| (k, Some(v)));
-            if seen.contains(&key) {
-                return Err(format!("option {key:?} is given twice"));
-            }
-            seen.push(key);
-            options.set(key, value)?;
         }
-        Ok(options)
     }
 
-    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (name, path, options) = split(text)?;
+        let mut pool = Self::plain(name, path);
+        set_each(options, |key, value| match (key, value) {
+            ("require-mount", None) => {
+                pool.require_mount = true;
+                Ok(())
+            }
+            ("require-mount", Some(_)) => Err(takes_no_value(key)),
+            _ => pool.set(key, value, KNOWN),
+        })?;
+        Ok(pool)
+    }
+
+    /// Sets an option that pools and sets have. `known` are the known ones, for an error.
+    pub(super) fn set(
+        &mut self,
+        key: &str,
+        value: Option<&str>,
+        known: &str,
+    ) -> Result<(), String> {
         match (key, value) {
             ("init", None) => self.init = true,
-            ("require-mount", None) => self.require_mount = true,
             ("any-filesystem", None) => self.any_filesystem = true,
             ("overcommit", Some(value)) => {
                 self.overcommit = parse_overcommit(value).ok_or_else(|| {
@@ -122,16 +127,11 @@ impl PoolOptions {
                     )
                 })?);
             }
-            ("init" | "require-mount" | "any-filesystem", Some(_)) => {
-                return Err(format!("option {key:?} takes no value"));
-            }
-            ("overcommit" | "reserve", None) => {
-                return Err(format!("option {key:?} needs a value after '='"));
-            }
+            ("init" | "any-filesystem", Some(_)) => return Err(takes_no_value(key)),
+            ("overcommit" | "reserve", None) => return Err(needs_value(key)),
             _ => {
                 return Err(format!(
-                    "unknown option {key:?}; known are init, require-mount, overcommit=R and \
-                     reserve=BYTES|N%, and a path cannot have ','"
+                    "unknown option {key:?}; known are {known}, and a path cannot have ','"
                 ));
             }
         }
@@ -146,6 +146,44 @@ impl FromStr for PoolOptions {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }
+}
+
+/// Splits `NAME=PATH[,OPTION...]` into the name, the path and the options.
+pub(super) fn split(text: &str) -> Result<(PoolName, PathBuf, Split<'_, char>), String> {
+    let mut parts = text.split(',');
+    let first = parts.next().unwrap_or_default();
+    let (name, path) = first
+        .split_once('=')
+        .ok_or("it has no '='; write NAME=PATH[,OPTION...]")?;
+    let name = name.parse().map_err(|error: Invalid| error.problem)?;
+    Ok((name, PoolOptions::absolute_path(path)?, parts))
+}
+
+/// Gives each option to `set`, with its value.
+pub(super) fn set_each<'a>(
+    options: impl Iterator<Item = &'a str>,
+    mut set: impl FnMut(&'a str, Option<&'a str>) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut seen = Vec::new();
+    for option in options {
+        let (key, value) = option
+            .split_once('=')
+            .map_or((option, None), |(key, value)| (key, Some(value)));
+        if seen.contains(&key) {
+            return Err(format!("option {key:?} is given twice"));
+        }
+        seen.push(key);
+        set(key, value)?;
+    }
+    Ok(())
+}
+
+pub(super) fn takes_no_value(key: &str) -> String {
+    format!("option {key:?} takes no value")
+}
+
+pub(super) fn needs_value(key: &str) -> String {
+    format!("option {key:?} needs a value after '='")
 }
 
 fn digits(text: &str) -> Option<u64> {

@@ -25,7 +25,10 @@ pub(crate) fn open_mounted(
     path: &Path,
     required: bool,
 ) -> Result<(OwnedFd, os::Status), Unavailable> {
-    let at = open_pool_path(path)?;
+    let at = match open_pool_path(path) {
+        Err(Unavailable::Absent) if required => return Err(Unavailable::NotMounted),
+        opened => opened?,
+    };
     let status = os::status(&at).context("inspect the pool's directory")?;
     if required && !status.is_mount_root {
         return Err(Unavailable::NotMounted);
@@ -46,14 +49,13 @@ pub(super) fn inspect_path(
     options: &PoolOptions,
     context: &Context,
 ) -> Result<(OwnedFd, Place, Filesystem), Unavailable> {
-    if options.init && context.memory.recall(&options.path)?.is_none() {
+    // The directory of a member is a mount point, which exists.
+    let may_make = options.init && options.name.member().is_none();
+    if may_make && context.memory.recall(&options.path)?.is_none() {
         marker::make_directory(&context.os, &options.path)?;
     }
-    let at = open_pool_path(&options.path)?;
+    let (at, _) = open_mounted(&options.path, options.require_mount)?;
     let place = find_mount(|table| table.place_of(&at))?;
-    if options.require_mount && !place.is_mount_root {
-        return Err(Unavailable::NotMounted);
-    }
     if options.require_mount && !place.mounts_whole_filesystem() {
         return Err(Unavailable::CannotTell);
     }

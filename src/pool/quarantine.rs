@@ -33,7 +33,7 @@ impl Pool {
                     return;
                 }
             };
-            if !self.state.measured(disk, &path, bytes) {
+            if !self.state.measured_quarantined(disk, &path, bytes) {
                 return;
             }
             tracing::info!(

@@ -53,6 +53,9 @@ pub struct VolumeRecord {
     /// Whether its class asked for no enforcement.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enforcement_declined: bool,
+    /// Whether it has the whole disk, which no other volume or snapshot may use.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
     /// The original, if it is a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -149,6 +152,10 @@ pub trait Record: Serialize + DeserializeOwned {
     /// The bytes of its data that simple quota may charge to others.
     fn inherited(&self) -> u64;
     fn retains(&self) -> &[RetainedCharge];
+    /// Whether it has the whole disk.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
     /// The part of the reserved bytes that retained charges cover.
     fn covered(&self) -> u64 {
         0
@@ -186,6 +193,10 @@ impl Record for VolumeRecord {
 
     fn is_limited(&self) -> bool {
         !self.enforcing
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.exclusive
     }
 
     fn inherited(&self) -> u64 {

@@ -9,12 +9,13 @@ use std::mem;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::quota::Enforcement;
 use crate::sync;
 use crate::types::{Bytes, PoolId, VolumeId};
 
-use super::capacity::{Charged, Empty, FreeSpace, Measurement, Policy, Reservations};
+use super::capacity::{Charged, Demand, Empty, FreeSpace, Measurement, Policy, Reservations};
 use super::disk::Disk;
 use super::index::{Index, Resource};
 use super::record::RetainedCharge;
@@ -29,6 +30,8 @@ struct State {
     disk: Result<Arc<Disk>, Unavailable>,
     /// The identity is known while the pool is unavailable, because its volumes still exist.
     id: Option<PoolId>,
+    /// Whether the index was read since the start.
+    read: bool,
     index: Index,
     /// The charges that copies under construction will retain.
     pending: Vec<RetainedCharge>,
@@ -67,6 +70,7 @@ impl PoolState {
         Self(Mutex::new(State {
             disk: Err(Unavailable::Opening),
             id,
+            read: false,
             index: Index::default(),
             pending: Vec::new(),
             reservations: Reservations::default(),
@@ -103,6 +107,7 @@ impl PoolState {
     pub(super) fn open(&self, disk: Disk, index: Index, other: Bytes) {
         let mut state = self.lock();
         state.id = Some(disk.id);
+        state.read = true;
         state.index = index;
         state.reservations.opened(other);
         let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
@@ -125,6 +130,20 @@ impl PoolState {
         state.id = None;
         state.index = Index::default();
         state.reservations.other = Bytes::ZERO;
+    }
+
+    /// Why the records, which may exist, were never read since the start.
+    pub(super) fn why_unread(&self) -> Option<Unavailable> {
+        let state = self.lock();
+        let reason = state.disk.as_ref().err().filter(|_| !state.read)?;
+        let exist =
+            state.id.is_some() || matches!(reason, Unavailable::Opening | Unavailable::Locked);
+        exist.then(|| reason.clone())
+    }
+
+    /// The number of volumes.
+    pub(super) fn volumes(&self) -> usize {
+        self.lock().index.volumes().len()
     }
 
     /// The part of the status that is in memory, all of one moment.
@@ -222,7 +241,7 @@ impl PoolState {
     }
 
     /// Notes the disk usage of a quarantined tree; false if the pool is not served from `disk`.
-    pub(super) fn measured(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
+    pub(super) fn measured_quarantined(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
         let mut state = self.lock();
         let serves = state.serves(disk);
         if serves {
@@ -267,35 +286,55 @@ impl PoolState {
         state.index.volumes().filter_map(Charged::of).collect()
     }
 
-    /// The free space by a new measurement, or else by the last one, if that is recent enough.
-    pub(super) fn free_space(
-        &self,
-        policy: &Policy,
-        measurement: Option<&Measurement>,
-    ) -> Option<FreeSpace> {
+    /// The free space by a new measurement.
+    pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
         let state = &mut *self.lock();
         let reservations = &mut state.reservations;
-        reservations.free_space(&state.index, policy, measurement)
+        reservations.measured(&state.index, policy, measurement)
     }
 
-    /// Reserves `size` if `admit` accepts the pool and there is that much free space; if there is less,
-    /// the inner error is the largest size possible.
+    /// The free space by the last measurement, if that is recent enough.
+    pub(super) fn remembered(&self, policy: &Policy, max_age: Duration) -> Option<FreeSpace> {
+        let state = self.lock();
+        state.reservations.remembered(&state.index, policy, max_age)
+    }
+
+    /// The free space by the last measurement, if the pool has not changed since then.
+    pub(super) fn unchanged(&self, policy: &Policy) -> Option<FreeSpace> {
+        let state = self.lock();
+        state.reservations.unchanged(&state.index, policy)
+    }
+
+    /// The free space by the last measurement, if that is as good as a new one.
+    pub(super) fn known(&self, policy: &Policy) -> Option<FreeSpace> {
+        let state = self.lock();
+        state.reservations.known(&state.index, policy)
+    }
+
+    /// Reserves space if `admit` accepts the pool, and returns its bytes; if there is less, the inner error
+    /// is the largest size possible.
     pub(super) fn grant(
         &self,
         policy: &Policy,
-        size: Bytes,
+        demand: Demand,
         measurement: &Measurement,
         admit: impl Fn(Option<Unavailable>, &Index) -> super::Result<()>,
-    ) -> super::Result<Result<(), Bytes>> {
+    ) -> super::Result<Result<Bytes, Bytes>> {
         let state = &mut *self.lock();
         admit(state.why_unavailable(), &state.index)?;
         let reservations = &mut state.reservations;
-        Ok(reservations.grant(&state.index, policy, size, measurement))
+        Ok(reservations.grant(&state.index, policy, demand, measurement))
     }
 
-    /// Returns reserved bytes.
-    pub(super) fn release(&self, bytes: u64) {
-        self.lock().reservations.release(bytes);
+    /// Ends a reservation, which may be of the whole disk.
+    pub(super) fn release(&self, bytes: u64, whole: bool) {
+        self.lock().reservations.release(bytes, whole);
+    }
+
+    /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
+    pub(super) fn is_unused(&self) -> bool {
+        let state = self.lock();
+        state.reservations.is_unused(&state.index)
     }
 
     /// The pool, if it is empty and nothing is under construction.

@@ -15,7 +15,11 @@ pub enum Unavailable {
     Opening,
     #[error("nothing is at its path; make the directory or mount the disk")]
     Absent,
-    #[error("nothing is mounted at its path, and it has require-mount; mount the disk")]
+    /// The path is no mount point, and must be one.
+    #[error(
+        "nothing is mounted at its path, which must be a mount point; mount the disk, or, if it is lost \
+         for good, `rootcellar pool retire`"
+    )]
     NotMounted,
     /// The path is a bind of a directory, and the pool has `require-mount`.
     #[error(

@@ -11,8 +11,7 @@ use crate::csi::controller_service_capability::rpc::Type as RpcType;
 use crate::csi::controller_service_capability::{Rpc as RpcMessage, Type};
 use crate::csi::validate_volume_capabilities_response::Confirmed;
 use crate::error::{Error, Operation, Result};
-use crate::types::Bytes;
-use crate::volume::{Class, Snapshot, SnapshotFilter, Source, Volume};
+use crate::volume::{Capacity, Class, Snapshot, SnapshotFilter, Source, Volume};
 
 use super::{Answer, Edge, Rpc, Topology, request, service};
 
@@ -111,10 +110,10 @@ service! {
 
         get_capacity(GetCapacityRequest) -> GetCapacityResponse,
             Rpc::read(Operation::Query), |edge, request| {
-                let bytes = capacity(edge, &request)?.to_i64();
+                let capacity = capacity(edge, &request)?;
                 Ok(csi::GetCapacityResponse {
-                    available_capacity: bytes,
-                    maximum_volume_size: Some(bytes),
+                    available_capacity: capacity.available.to_i64(),
+                    maximum_volume_size: Some(capacity.largest.to_i64()),
                     minimum_volume_size: None,
                 })
             };
@@ -170,11 +169,11 @@ fn is_unsupported(error: &Error) -> bool {
     )
 }
 
-/// The largest size that the next `CreateVolume` with the same parameters would accept.
-fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Result<Bytes> {
+/// The capacity for a `CreateVolume` with the same parameters.
+fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Result<Capacity> {
     let topology = request.accessible_topology.as_ref();
     if topology.is_some_and(|place| !edge.plugin.topology.is_in(place)) {
-        return Ok(Bytes::ZERO);
+        return Ok(Capacity::default());
     }
     // Mistakes that every node refuses do not count here, so that CreateVolume can report them.
     let class = Class::parse_leniently(&request.parameters);

@@ -41,6 +41,8 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         kubelet_dir: dir.path().join("kubelet"),
         state_dir: dir.path().join("state"),
         pools: pools.iter().map(pool).collect(),
+        sets: Vec::new(),
+        member_wait: crate::volume::MEMBER_WAIT,
         lock_wait: Duration::ZERO,
         patience: PATIENCE,
     };

@@ -16,6 +16,7 @@ use crate::csi::group_controller_client::GroupControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
 use crate::os::{Observer, Os, Step};
+use crate::pool::PoolOptions;
 use crate::volume::Seams;
 
 /// A server in this process.
@@ -87,6 +88,8 @@ fn settings(dir: &Path, pools: Vec<PoolOptions>) -> Settings {
         kubelet_dir: dir.to_owned(),
         state_dir: dir.join("state"),
         pools,
+        sets: Vec::new(),
+        member_wait: crate::volume::MEMBER_WAIT,
         lock_wait: Duration::ZERO,
         patience: PATIENCE,
     }

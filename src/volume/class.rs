@@ -18,6 +18,8 @@ const MAX_ID: u32 = u32::MAX - 1;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Class {
     pub pool: Option<PoolName>,
+    /// Whether a volume takes the whole disk of a set's member.
+    pub exclusive: bool,
     /// Whether the kernel must enforce the size.
     pub enforcement: EnforcementPolicy,
     /// The parameters in the volume's record.
@@ -98,6 +100,9 @@ impl Class {
                 let choices = [("none", Sharing::None), ("node", Sharing::Node)];
                 self.parameters.sharing = choose(key, value, &choices)?;
             }
+            "exclusive" => {
+                self.exclusive = choose(key, value, &[("true", true), ("false", false)])?;
+            }
             "enforcement" => {
                 let choices = [
                     ("auto", EnforcementPolicy::Auto),
@@ -114,8 +119,8 @@ impl Class {
             _ => {
                 return Err(parameter(
                     key,
-                    "unknown parameter; known are pool, enforcement, mode, uid, gid, sharing, copy \
-                     and maxStall",
+                    "unknown parameter; known are pool, exclusive, enforcement, mode, uid, gid, \
+                     sharing, copy and maxStall",
                 ));
             }
         }

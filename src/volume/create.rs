@@ -8,8 +8,10 @@ use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeR
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
 
+use super::pools::OfClass;
 use super::{
-    Capability, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes, differs,
+    Capability, Capacity, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes,
+    differs,
 };
 
 impl Volumes {
@@ -30,44 +32,75 @@ impl Volumes {
             }
             None => None,
         };
-        let (pool, origin) = self.place(request)?;
+        let (of_class, origin) = self.place(request)?;
         self.check_topology(request.excludes_node)?;
+        let size = size_of(request, origin.as_ref())?;
+        self.check_read(&of_class)?;
+        let exclusive = request.class.exclusive;
+        if exclusive && !of_class.is_set {
+            let problem = format!(
+                "pool {} is no pool set, of which it could take a disk",
+                of_class.name
+            );
+            return Err(Error::invalid("parameter \"exclusive\"", problem));
+        }
+        of_class.place(exclusive, |pool| {
+            self.create_in(pool, origin.as_ref(), size, request)
+        })
+    }
+
+    fn create_in(
+        &self,
+        pool: &Pool,
+        origin: Option<&Origin>,
+        size: Bytes,
+        request: &CreateRequest,
+    ) -> Result<Volume> {
         // No other node can copy a source on this node.
         let failed: fn(pool::Error) -> Error = match origin {
             Some(_) => Error::from,
             None => Error::of_new,
         };
-        let size = size_of(request, origin.as_ref())?;
         let id = match (pool.id(), pool.why_unavailable()) {
             (_, Some(reason)) => return Err(failed(pool.unavailable(reason))),
             (Some(id), None) => VolumeId::new(id, &request.name),
             (None, None) => return Err(Error::Internal("an open pool has no id".into())),
         };
         let _id = self.in_flight.lock_id(&id.to_string())?;
-        check_filesystem(&pool, &request.capabilities, Some(&request.class), failed)?;
+        check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
         let enforcement = pool.enforcement();
-        check_enforcement(&pool, enforcement, &request.class)?;
+        check_enforcement(pool, enforcement, &request.class)?;
         let work = pool.begin()?;
-        let reservation = pool
-            .reserve::<VolumeRecord>(&work, id, None, size)
-            .map_err(failed)?;
-        let content = origin.as_ref().map(|origin| (origin, request.class.copies));
-        let record = record(id, size, enforcement, request);
+        let reservation = if request.class.exclusive {
+            let most = request.limit.unwrap_or(Bytes::MAX);
+            pool.reserve_disk(&work, id, size.max(Bytes(1)), most)
+        } else {
+            pool.reserve::<VolumeRecord>(&work, id, None, size)
+        };
+        let reservation = reservation.map_err(failed)?;
+        let content = origin.map(|origin| (origin, request.class.copies));
+        let record = record(id, reservation.size(), enforcement, request);
         let entry = pool
             .create(&reservation, enforcement, content, record)
             .map_err(failed)?;
-        Ok(Volume::new(&pool, &entry))
+        Ok(Volume::new(pool, &entry))
     }
 
-    /// The pool of a new volume, and its source. A copy is in the pool of its source, because blocks
-    /// can be shared only there.
-    fn place(&self, request: &CreateRequest) -> Result<(Arc<Pool>, Option<Origin>)> {
+    /// The pools that a new volume may be in, and its source. A copy is in the pool of its source,
+    /// because blocks can be shared only there.
+    fn place(&self, request: &CreateRequest) -> Result<(OfClass, Option<Origin>)> {
         let Some(source) = &request.source else {
-            return Ok((Arc::clone(self.choose_pool(&request.class)?), None));
+            let named = request.class.pool.as_ref();
+            return Ok((self.pools.of_class(named)?, None));
         };
         let (pool, origin) = self.origin(source)?;
+        if request.class.exclusive || origin.is_exclusive() {
+            let problem =
+                "a volume with exclusive: true has a whole disk, and is neither a copy nor copied";
+            return Err(Error::invalid("volume_content_source", problem));
+        }
         let named = request.class.pool.as_ref();
-        if let Some(name) = named.filter(|name| *name != pool.name()) {
+        if let Some(name) = named.filter(|name| name.as_str() != pool.name().in_classes()) {
             let problem = format!(
                 "{} is in pool {}, and the class says {name}; a copy is made in the pool of its \
                  source",
@@ -76,55 +109,51 @@ impl Volumes {
             );
             return Err(Error::invalid("parameter \"pool\"", problem));
         }
-        Ok((pool, Some(origin)))
+        Ok((OfClass::only(pool), Some(origin)))
     }
 
-    /// The largest size that the next creation with this class and these capabilities would accept;
-    /// zero if this node would refuse it. A request that every node would refuse does not count,
-    /// because only `CreateVolume` can report that.
-    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Bytes> {
-        let fits = |pool: &Pool| {
+    /// Fails for some time after the start if a member of a set was not read: a volume whose creation
+    /// was not answered may be there.
+    fn check_read(&self, of_class: &OfClass) -> Result<()> {
+        if !of_class.is_set || self.started.elapsed() >= self.settings.member_wait {
+            return Ok(());
+        }
+        let unread = of_class
+            .pools
+            .iter()
+            .find_map(|pool| Some((pool, pool.why_unread()?)));
+        unread.map_or(Ok(()), |(pool, reason)| {
+            let pool = pool.name().clone();
+            Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
+        })
+    }
+
+    /// The capacity for volumes with this class and these capabilities; none if this node would refuse
+    /// them. A request that every node would refuse does not count, because only `CreateVolume` can
+    /// report that.
+    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
+        let fits = |pool: &&Arc<Pool>| {
             check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
                 && check_enforcement(pool, pool.enforcement(), class).is_ok()
         };
-        match self.choose_pool(class) {
-            Ok(pool) if fits(pool) => Ok(pool.available()?),
+        match self.pools.of_class(class.pool.as_ref()) {
+            Ok(of_class) => of_class.capacity(class.exclusive, fits),
             // The class must name a pool. `CreateVolume` reports that.
             Err(Error::Invalid(_)) => {
-                let mut pools = self.pools.iter().filter(|pool| fits(pool));
-                pools.try_fold(Bytes::ZERO, |most, pool| Ok(most.max(pool.available()?)))
+                let largest = self
+                    .pools()
+                    .iter()
+                    .filter(fits)
+                    .try_fold(Bytes::ZERO, |most, pool| {
+                        Ok::<_, Error>(most.max(pool.available()?))
+                    })?;
+                Ok(Capacity {
+                    available: largest,
+                    largest,
+                })
             }
-            Ok(_) | Err(_) => Ok(Bytes::ZERO),
+            Err(_) => Ok(Capacity::default()),
         }
-    }
-
-    /// The pool of a class: the named one, the only one, or the one with the name `default`.
-    fn choose_pool(&self, class: &Class) -> Result<&Arc<Pool>> {
-        let named = |name: &str| self.pools.iter().find(|pool| pool.name().as_str() == name);
-        match (&class.pool, self.pools.as_slice()) {
-            (_, []) => Err(Error::Unsuitable(
-                "this node has no pool; give it one by --pool".into(),
-            )),
-            (Some(name), _) => named(name.as_str()).ok_or_else(|| {
-                Error::Unsuitable(format!(
-                    "this node has no pool {name}; it has {}",
-                    self.names()
-                ))
-            }),
-            (None, [only]) => Ok(only),
-            (None, _) => named("default").ok_or_else(|| {
-                let problem = format!(
-                    "missing, and this node has several pools ({}), none of them called default",
-                    self.names()
-                );
-                Error::invalid("parameter \"pool\"", problem)
-            }),
-        }
-    }
-
-    fn names(&self) -> String {
-        let names: Vec<&str> = self.pools.iter().map(|pool| pool.name().as_str()).collect();
-        names.join(", ")
     }
 
     /// Checks that an existing volume matches the request.
@@ -163,9 +192,14 @@ pub(super) fn check_fits(
 ) -> Result<()> {
     let has = entry.record.parameters;
     if let Some(class) = class {
-        if let Some(name) = class.pool.as_ref().filter(|name| *name != pool.name()) {
+        let named = class.pool.as_ref();
+        if let Some(name) = named.filter(|name| name.as_str() != pool.name().in_classes()) {
             let problem = format!("the volume is in pool {}, not in {name}", pool.name());
             return Err(Error::invalid("parameter \"pool\"", problem));
+        }
+        if class.exclusive != entry.record.exclusive {
+            let problem = format!("the volume was made with {}", entry.record.exclusive);
+            return Err(Error::invalid("parameter \"exclusive\"", problem));
         }
         check_enforced(entry.record.enforcement, class.enforcement)?;
         if class.parameters != has {
@@ -286,6 +320,7 @@ fn record(
         quota_id: None,
         enforcing: false,
         enforcement_declined: declined,
+        exclusive: request.class.exclusive,
         source: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),

@@ -44,6 +44,11 @@ impl Volumes {
         if request.required <= size {
             return Ok(size);
         }
+        if entry.record.exclusive {
+            return Err(Error::OutOfRange(format!(
+                "volume {id} has a whole disk (exclusive: true), which is {size}; it cannot grow"
+            )));
+        }
         let more = Bytes(request.required.0.saturating_sub(size.0));
         let room = pool.reserve(&work, id, Some(&entry.record), more)?;
         let entry = pool.expand(&room, &entry, request.required)?;

@@ -13,7 +13,8 @@ pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
 impl Volumes {
     pub(super) fn entry<R: Resource>(&self, id: R::Id) -> Result<Located<R>> {
         let pool = id.pool();
-        let mut pools = self.pools.iter().filter(|known| known.id() == Some(pool));
+        let all = self.pools();
+        let mut pools = all.iter().filter(|known| known.id() == Some(pool));
         let first = pools.next().ok_or(Error::PoolNotHere { pool })?;
         // A disk that was moved to another path is known at both paths and open at one.
         let pool = pools
@@ -33,7 +34,7 @@ impl Volumes {
         &self,
         name: &<R::Id as ObjectId>::Name,
     ) -> Result<Option<Located<R>>> {
-        for pool in &self.pools {
+        for pool in self.pools().iter() {
             let Some(pool_id) = pool.id() else {
                 continue;
             };
@@ -65,7 +66,8 @@ impl Volumes {
             wanted => wanted,
         };
         let mut found = Vec::new();
-        for pool in &self.pools {
+        let pools = self.pools();
+        for pool in pools.iter() {
             // One more than wanted, to find out whether there is another page.
             let entries = pool.state.after(after, wanted.saturating_add(1), &matches);
             found.extend(entries.into_iter().map(|entry| (pool, entry)));
@@ -92,7 +94,7 @@ impl Volumes {
         let parsed: R::Id = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
         let pool = parsed.pool();
-        let is_here = self.pools.iter().any(|known| known.id() == Some(pool));
+        let is_here = self.pools().iter().any(|known| known.id() == Some(pool));
         if !is_here && self.memory.is_retired(pool)? {
             tracing::warn!(id, "was in a retired pool");
             return Ok(());

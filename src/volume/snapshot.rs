@@ -72,7 +72,12 @@ impl Volumes {
         }
         let source: VolumeId = parse_id(&request.source)?;
         let _source = self.in_flight.share_source(&request.source)?;
-        let (pool, volume) = self.source(source)?;
+        let (pool, volume) = self.source::<VolumeRecord>(source)?;
+        if volume.record.exclusive {
+            return Err(Error::Precondition(format!(
+                "volume {source} has a whole disk (exclusive: true), which leaves no space for snapshots"
+            )));
+        }
         self.check_topology(request.excludes_node)?;
         let id = SnapshotId::new(source.pool(), &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;

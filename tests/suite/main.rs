@@ -19,6 +19,7 @@ mod poweroff;
 mod reclaim;
 mod rpc;
 mod server;
+mod sets;
 mod sizes;
 mod snapshots;
 mod steps;

@@ -18,7 +18,7 @@ use rootcellar::mount::{Atime, Mounter, Target};
 use rootcellar::pool::Parameters;
 use rootcellar::quota::Enforcement;
 use rootcellar::types::{Bytes, ObjectId, VolumeId};
-use rootcellar::volume::{Capability, Class, CreateRequest, PublishRequest, Volume};
+use rootcellar::volume::{Capability, Capacity, Class, CreateRequest, PublishRequest, Volume};
 
 use random::{Op, ops};
 use reference::Model;
@@ -82,7 +82,8 @@ impl World {
             .volumes
             .get(volume)
             .map_or(POOLS[0], |made| &made.pool);
-        let mut pools = self.driver().pools().iter();
+        let pools = self.driver().pools();
+        let mut pools = pools.iter();
         let pool = pools.find(|pool| pool.name().as_str() == home).unwrap();
         VolumeId::new(pool.id().unwrap(), &name(volume))
     }
@@ -197,7 +198,7 @@ impl World {
 
     fn capacity(&self, class: &Class, capability: &Capability) {
         let capabilities = std::slice::from_ref(capability);
-        let got = self.driver().capacity(class, capabilities).unwrap();
+        let got = self.driver().capacity(class, capabilities).unwrap().largest;
         match Model::place(class, capabilities) {
             Some(pool) => self.check_capacity(&pool, got),
             None => assert_eq!(got, Bytes::ZERO),
@@ -214,7 +215,7 @@ impl World {
             pool: Some(pool.parse().unwrap()),
             ..Class::default()
         };
-        let capacity = self.driver().capacity(&class, &[]).unwrap().0;
+        let capacity = self.driver().capacity(&class, &[]).unwrap().largest.0;
         let more = CreateRequest {
             class: class.clone(),
             ..create("probe", capacity + 1)
@@ -230,7 +231,10 @@ impl World {
             ..create("probe", capacity)
         };
         let made = self.driver().create(&exact).expect("exactly the capacity");
-        assert_eq!(self.driver().capacity(&class, &[]).unwrap(), Bytes::ZERO);
+        assert_eq!(
+            self.driver().capacity(&class, &[]).unwrap(),
+            Capacity::default()
+        );
         self.driver().delete(&made.id.to_string()).unwrap();
         self.await_reclaim();
     }
@@ -255,7 +259,7 @@ impl World {
     fn check(&self) {
         let all = self.all();
         assert_eq!(self.driver().list(0, "").unwrap().objects, all);
-        for pool in self.driver().pools() {
+        for pool in self.driver().pools().iter() {
             let of_pool: Vec<&Volume> = all.iter().filter(|v| v.pool == *pool.name()).collect();
             self.check_disk(pool.name().as_str(), &of_pool);
             self.check_capacity(pool.name().as_str(), pool.available().unwrap());
@@ -337,7 +341,7 @@ impl World {
 
     /// Waits until every deleted volume is reclaimed.
     fn finish(&self) {
-        for pool in self.driver().pools() {
+        for pool in self.driver().pools().iter() {
             let trash = pool.path().join(".rootcellar/trash");
             eventually("the trash is empty", || names(&trash).is_empty());
         }

@@ -329,7 +329,7 @@ fn a_class_may_require_that_sizes_are_enforced_or_that_they_are_not() {
     let ask = |driver: &Running, policy: EnforcementPolicy, size: Bytes| {
         let mut request = create(&format!("{policy:?}-{}", size.0), size.0);
         request.class.enforcement = policy;
-        let available = driver.capacity(&request.class, &[]).unwrap();
+        let available = driver.capacity(&request.class, &[]).unwrap().largest;
         let made = driver.create(&request);
         (
             available > Bytes::ZERO,

@@ -50,6 +50,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         quota_id: Some(1 << 30),
         enforcing: false,
         enforcement_declined: false,
+        exclusive: false,
         source,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),

@@ -61,6 +61,14 @@ impl Policy {
             on_root_disk,
         }
     }
+
+    /// The policy for a volume that takes the whole disk, of which nothing is overcommitted.
+    pub(crate) fn of_disk(self) -> Self {
+        Self {
+            overcommit: Overcommit::default(),
+            ..self
+        }
+    }
 }
 
 /// The values that the free space of a pool depends on.
@@ -73,6 +81,8 @@ pub(crate) struct FreeSpace {
     /// those of trash entries.
     pub(crate) reserved: u64,
     pub(crate) policy: Policy,
+    /// Whether one volume has the whole disk.
+    pub(crate) exclusive: bool,
 }
 
 /// The used bytes of a filesystem that are not its volumes' own.
@@ -90,6 +100,9 @@ impl FreeSpace {
     /// at most the capacity for volumes times the overcommit, less the reservations. `reserve` and
     /// the slack are subtracted from both, or reservations that are not written yet would use them.
     pub(crate) fn available(&self) -> Bytes {
+        if self.exclusive {
+            return Bytes::ZERO;
+        }
         let set_aside = self.set_aside();
         let free = self.space.available.saturating_sub(set_aside);
         let overcommit = u128::from(self.policy.overcommit.0);
@@ -148,6 +161,7 @@ mod tests {
             others: Others::WhenEmpty(other),
             reserved,
             policy: PLAIN,
+            exclusive: false,
         }
     }
 
@@ -275,6 +289,7 @@ mod tests {
                 overcommit: Overcommit(1_000_000),
                 ..PLAIN
             },
+            exclusive: false,
         };
         assert_eq!(free.available(), Bytes::MAX);
         let full = FreeSpace {

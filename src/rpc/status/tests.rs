@@ -83,6 +83,8 @@ table! {
     Error::of_new(unavailable(Unavailable::Opening))            => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(new PoolError::Unavailable { .. }), Error::of_new(unavailable(Unavailable::Absent))
                                                              => [Exhaust, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::Pool { error: PoolError::Unavailable { .. }, object: Object::Unread },
+    Error::of_unread(unavailable(Unavailable::NotMounted))      => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Unavailable { .. }), existing(unavailable(Unavailable::ReadOnly))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::CommittedUnsynced { .. }),
@@ -91,6 +93,8 @@ table! {
     pool_error!(PoolError::Crowded { .. }), existing(PoolError::Crowded { pool: pool(), calls: 128 })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::NoSpace { .. }), Error::of_new(no_space())
+                                                             => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
+    pool_error!(PoolError::NoEmptyDisk { .. }), Error::of_new(PoolError::NoEmptyDisk { pool: pool(), least: Bytes(1) })
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     pool_error!(PoolError::DiskFull { .. }), Error::of_new(PoolError::DiskFull { pool: pool(), what: "write" })
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];

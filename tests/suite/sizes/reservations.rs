@@ -147,7 +147,7 @@ impl Rig {
     fn create(&mut self, at: usize, size: u64, policy: EnforcementPolicy) -> bool {
         let mut request = create(&format!("pvc{at}"), size * MIB);
         request.class.enforcement = policy;
-        let most = self.driver().capacity(&request.class, &[]).unwrap();
+        let most = self.driver().capacity(&request.class, &[]).unwrap().largest;
         let made = self.driver().create(&request);
         // More space may be free by then, from deleted volumes.
         let refused = made.is_err() && request.required <= most;

@@ -85,7 +85,8 @@ fn a_snapshot_needs_free_space_for_its_charge() {
     let free_space = rig
         .driver()
         .capacity(&rootcellar::volume::Class::default(), &[])
-        .unwrap();
+        .unwrap()
+        .largest;
     rig.make("other", free_space.0 - mib(8));
     let error = rig.snapshot("snap", &source).unwrap_err();
     assert_code(&error, Operation::CreateSnapshot, Code::FailedPrecondition);
@@ -139,7 +140,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
 fn the_size_of_a_copy_and_the_retained_charge_of_its_source_are_reserved() {
     let (rig, source) = require!(loop_devices, rig_with_a_file());
     let class = rootcellar::volume::Class::default();
-    let free_space = || rig.driver().capacity(&class, &[]).unwrap().0;
+    let free_space = || rig.driver().capacity(&class, &[]).unwrap().largest.0;
     let before = free_space();
     let cloned = rig.clone_of("cloned", SIZE, &source).unwrap();
     assert_about("with a clone", before - free_space(), SIZE + mib(40));
@@ -307,7 +308,7 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
     let record = rig.volume_data("source").with_file_name("volume.json");
     std::fs::remove_file(&record).unwrap();
     let class = rootcellar::volume::Class::default();
-    let free_space = |rig: &Rig| rig.driver().capacity(&class, &[]).unwrap().0;
+    let free_space = |rig: &Rig| rig.driver().capacity(&class, &[]).unwrap().largest.0;
     rig.start();
     let before = free_space(&rig);
     rig.delete(&clone);
@@ -325,7 +326,7 @@ fn source_and_copies_can_all_write_their_sizes_on_a_disk_that_is_wholly_reserved
     rig.restore("restored", SIZE, &snapshot).unwrap();
     rig.clone_of("cloned", mib(80), &source).unwrap();
     let class = rootcellar::volume::Class::default();
-    let rest = rig.driver().capacity(&class, &[]).unwrap().0;
+    let rest = rig.driver().capacity(&class, &[]).unwrap().largest.0;
     rig.make("rest", rest);
     let volumes = [
         ("source", SIZE, 40),

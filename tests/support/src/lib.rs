@@ -44,8 +44,8 @@ use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
-    Capability, Class, CopyPolicy, CreateRequest, PATIENCE, PublishRequest, Seams, Settings,
-    SnapshotClass, SnapshotRequest, Volumes,
+    Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PATIENCE, PublishRequest, Seams,
+    Settings, SnapshotClass, SnapshotRequest, Volumes,
 };
 
 use crate::disk::Disk;
@@ -186,6 +186,8 @@ impl Node {
             kubelet_dir: self.path("kubelet"),
             state_dir: self.path("state"),
             pools: pools.iter().map(parse).collect(),
+            sets: Vec::new(),
+            member_wait: MEMBER_WAIT,
             // A child just forked by another test still has the lock file open that this test has
             // closed.
             lock_wait: Duration::from_secs(2),
@@ -200,9 +202,14 @@ impl Node {
 
     /// A driver with these pools, loaded, and these fakes.
     pub fn volumes_of(&self, pools: &[String], fakes: &Fakes) -> Running {
+        self.volumes_with(self.settings(pools), fakes)
+    }
+
+    /// A driver with these settings, loaded, and these fakes.
+    pub fn volumes_with(&self, settings: Settings, fakes: &Fakes) -> Running {
         let settings = Settings {
             patience: fakes.patience,
-            ..self.settings(pools)
+            ..settings
         };
         let volumes = Volumes::with_seams(settings, fakes.seams());
         let volumes = Arc::new(volumes.unwrap());
@@ -306,7 +313,7 @@ pub struct Running(pub Arc<Volumes>);
 impl Running {
     /// Checks every pool, as the server does every few seconds.
     pub fn check_pools(&self) {
-        for pool in self.pools() {
+        for pool in self.pools().iter() {
             self.check_pool(pool);
         }
     }

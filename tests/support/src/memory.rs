@@ -1,11 +1,13 @@
 //! Pools on filesystems in memory. Only the test changes them, so it knows the used bytes exactly,
 //! and no step waits for a disk.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
+use rootcellar::volume::Settings;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::{Node, machine};
+use crate::{Fakes, Node, Running, machine};
 
 /// The size of each filesystem in bytes.
 pub const SIZE: u64 = 256 << 20;
@@ -68,6 +70,92 @@ impl Drop for MemoryNode {
             // A lazy unmount, because files that a failed test has open must not prevent the
             // removal of the directory.
             let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A node with a pool set on filesystems in memory. The test mounts and unmounts its members.
+pub struct MemorySet {
+    disks: RefCell<Vec<String>>,
+    dir: Node,
+}
+
+impl MemorySet {
+    /// Makes the node, with members of these names and sizes.
+    pub fn new(members: &[(&str, u64)]) -> Self {
+        let node = Self {
+            disks: RefCell::default(),
+            dir: Node::new(),
+        };
+        for name in ["disks", "kept"] {
+            std::fs::create_dir(node.dir.path(name)).unwrap();
+        }
+        for (name, size) in members {
+            node.add(name, *size);
+        }
+        node
+    }
+
+    /// The mount point of a member.
+    pub fn member(&self, name: &str) -> PathBuf {
+        self.dir.path("disks").join(name)
+    }
+
+    /// Makes a disk of this size and mounts it as a member.
+    pub fn add(&self, name: &str, size: u64) {
+        let kept = self.dir.path("kept").join(name);
+        for at in [&kept, &self.member(name)] {
+            std::fs::create_dir_all(at).unwrap();
+        }
+        let size = std::ffi::CString::new(format!("size={size}")).unwrap();
+        let flags = MountFlags::empty();
+        rustix::mount::mount("rootcellar-test", &kept, "tmpfs", flags, size.as_c_str()).unwrap();
+        self.disks.borrow_mut().push(name.to_owned());
+        self.mount(name);
+    }
+
+    /// Mounts the disk of a member again.
+    pub fn mount(&self, name: &str) {
+        let kept = self.dir.path("kept").join(name);
+        rustix::mount::mount_bind(kept, self.member(name)).unwrap();
+    }
+
+    /// Unmounts the disk of a member, which keeps its content.
+    pub fn unmount(&self, name: &str) {
+        rustix::mount::unmount(self.member(name), UnmountFlags::empty()).unwrap();
+    }
+
+    /// `--pool-set` with these options, each after a comma.
+    pub fn option(&self, options: &str) -> String {
+        let dir = self.dir.path("disks");
+        format!(
+            "set={},init,any-filesystem,reserve=0{options}",
+            dir.display()
+        )
+    }
+
+    /// The settings of a driver with this one set.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            sets: vec![self.option("").parse().unwrap()],
+            ..self.dir.settings(&[])
+        }
+    }
+
+    /// A driver with the set, loaded.
+    pub fn volumes(&self) -> Running {
+        self.dir.volumes_with(self.settings(), &Fakes::default())
+    }
+}
+
+crate::extends!(MemorySet, dir: Node);
+
+impl Drop for MemorySet {
+    fn drop(&mut self) {
+        for name in self.disks.borrow().iter() {
+            for at in [self.member(name), self.dir.path("kept").join(name)] {
+                let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
+            }
         }
     }
 }

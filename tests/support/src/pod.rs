@@ -85,7 +85,12 @@ impl PodNode {
     pub async fn serve(&self, pools: &[String], page: SocketAddr) -> Server {
         let mut serve = Server::command(&self.dir, pools);
         serve.arg("--http").arg(page.to_string());
-        let server = Server::spawn(&self.dir, &mut self.in_pod(&serve));
+        self.spawn(&serve).await
+    }
+
+    /// Starts a command that serves in the pod, and waits until it is ready.
+    pub async fn spawn(&self, serve: &Command) -> Server {
+        let server = Server::spawn(&self.dir, &mut self.in_pod(serve));
         server.wait_ready().await;
         server
     }

@@ -41,7 +41,8 @@ impl Server {
             .arg(node.path("kubelet"))
             .env_remove("CSI_ENDPOINT")
             .env_remove("NODE_NAME")
-            .env_remove("ROOTCELLAR_POOLS");
+            .env_remove("ROOTCELLAR_POOLS")
+            .env_remove("ROOTCELLAR_POOL_SETS");
         for pool in pools {
             command.args(["--pool", pool]);
         }

@@ -1,0 +1,271 @@
+//! The pools of a node: those of the configuration, and the members of its pool sets, which come and go.
+
+use std::cmp::Reverse;
+use std::sync::{Arc, Mutex};
+
+use crate::error::{Error, Result};
+use crate::mount::MountTable;
+use crate::pool::{self, Context, Member, Pool, PoolOptions, PoolSet};
+use crate::sync::lock;
+use crate::types::{Bytes, PoolName};
+
+use super::Capacity;
+
+#[derive(Debug)]
+pub(super) struct Pools {
+    context: Context,
+    sets: Vec<PoolSet>,
+    /// The pools of the configuration, then the members of sets.
+    list: Mutex<Arc<[Arc<Pool>]>>,
+}
+
+/// The pools that a class may use: one, or the members of a set.
+#[derive(Debug)]
+pub(super) struct OfClass {
+    /// The name that a class gives.
+    pub(super) name: PoolName,
+    pub(super) pools: Vec<Arc<Pool>>,
+    pub(super) is_set: bool,
+}
+
+/// The changes that one comparison with the mounts has found.
+#[derive(Debug, Default)]
+pub(super) struct Discovered {
+    pub(super) added: Vec<Arc<Pool>>,
+    pub(super) removed: Vec<Arc<Pool>>,
+    /// The members whose mount is not the one that they are served from, the added ones included.
+    pub(super) changed: Vec<Arc<Pool>>,
+}
+
+impl Pools {
+    /// The pools of the configuration, and the members of sets; none is open.
+    pub(super) fn new(
+        pools: &[PoolOptions],
+        sets: Vec<PoolSet>,
+        table: &MountTable,
+        context: Context,
+    ) -> Result<Self> {
+        let members = pool::members(&sets, table, Some(&*context.memory))?;
+        let members = members.iter().map(|member| &member.options);
+        let all = pools.iter().chain(members);
+        let all = all.map(|options| Pool::new(options.clone(), context.clone()).map(Arc::new));
+        let list = all.collect::<pool::Result<Arc<[_]>>>()?;
+        Ok(Self {
+            context,
+            sets,
+            list: Mutex::new(list),
+        })
+    }
+
+    /// All pools now.
+    pub(super) fn all(&self) -> Arc<[Arc<Pool>]> {
+        Arc::clone(&lock(&self.list))
+    }
+
+    pub(super) fn sets(&self) -> &[PoolSet] {
+        &self.sets
+    }
+
+    /// Adds the members that are new, and removes those that are neither mounted nor known any more.
+    pub(super) fn discover(&self, table: &MountTable) -> Result<Discovered> {
+        let mut found = Discovered::default();
+        let members = pool::members(&self.sets, table, Some(&*self.context.memory))?;
+        let mut list = lock(&self.list);
+        let mut all = Vec::with_capacity(list.len());
+        for pool in list.iter() {
+            let is_member = members
+                .iter()
+                .any(|member| member.options.path == pool.path());
+            if pool.name().member().is_none() || is_member {
+                all.push(Arc::clone(pool));
+            } else {
+                found.removed.push(Arc::clone(pool));
+            }
+        }
+        for Member { options, mount } in members {
+            let known = all.iter().find(|pool| pool.path() == options.path);
+            let pool = if let Some(pool) = known {
+                Arc::clone(pool)
+            } else {
+                let pool = Arc::new(Pool::new(options, self.context.clone())?);
+                found.added.push(Arc::clone(&pool));
+                all.push(Arc::clone(&pool));
+                pool
+            };
+            if pool.mount_id() != mount {
+                found.changed.push(pool);
+            }
+        }
+        *list = all.into();
+        Ok(found)
+    }
+
+    /// The pools of a class: those with the name that it gives, or, without one, the only ones or those
+    /// with the name `default`.
+    pub(super) fn of_class(&self, wanted: Option<&PoolName>) -> Result<OfClass> {
+        let all = self.all();
+        let pools = all.iter().map(|pool| pool.name());
+        let mut has: Vec<&PoolName> = pools.filter(|name| name.member().is_none()).collect();
+        has.extend(self.sets.iter().map(PoolSet::name));
+        let find = |wanted: &str| has.iter().find(|name| name.as_str() == wanted);
+        let shown = || {
+            let shown: Vec<&str> = has.iter().map(|name| name.as_str()).collect();
+            shown.join(", ")
+        };
+        let name = match (wanted, has.as_slice()) {
+            (_, []) => {
+                let problem = "this node has no pool; give it one by --pool or --pool-set";
+                return Err(Error::Unsuitable(problem.into()));
+            }
+            (Some(wanted), _) => find(wanted.as_str()).ok_or_else(|| {
+                Error::Unsuitable(format!(
+                    "this node has no pool {wanted}; it has {}",
+                    shown()
+                ))
+            })?,
+            (None, [only]) => only,
+            (None, _) => find("default").ok_or_else(|| {
+                let problem = format!(
+                    "missing, and this node has several pools ({}), none of them called default",
+                    shown()
+                );
+                Error::invalid("parameter \"pool\"", problem)
+            })?,
+        };
+        let is_of_class = |pool: &&Arc<Pool>| pool.name().in_classes() == name.as_str();
+        Ok(OfClass {
+            name: (*name).clone(),
+            pools: all.iter().filter(is_of_class).cloned().collect(),
+            is_set: self.sets.iter().any(|set| set.name() == *name),
+        })
+    }
+}
+
+impl OfClass {
+    /// One pool.
+    pub(super) fn only(pool: Arc<Pool>) -> Self {
+        Self {
+            name: pool.name().clone(),
+            pools: vec![pool],
+            is_set: false,
+        }
+    }
+
+    /// Makes a volume in one of the pools. In a set this is the available member with the most free
+    /// space, and of several the one with the fewest volumes. A whole disk is the smallest that fits. A
+    /// member that cannot have the volume has changed nothing, and the next one is tried.
+    pub(super) fn place<T>(&self, exclusive: bool, make: impl Fn(&Pool) -> Result<T>) -> Result<T> {
+        if !self.is_set {
+            return self
+                .pools
+                .first()
+                .map_or_else(|| self.empty(), |pool| make(pool));
+        }
+        // The refusal of the member with the most free space says the most.
+        let mut refused: Option<(Bytes, Error)> = None;
+        for pool in self.ranked(exclusive)? {
+            let error = match make(&pool) {
+                Ok(volume) => return Ok(volume),
+                Err(error) => error,
+            };
+            if !leaves_others(&error) {
+                return Err(error);
+            }
+            let available = available(&error);
+            if refused.as_ref().is_none_or(|(most, _)| available > *most) {
+                refused = Some((available, error));
+            }
+        }
+        refused.map_or_else(|| self.empty(), |(_, error)| Err(self.of_set(error)))
+    }
+
+    /// The members that are available, the best for a new volume first; all of them if none is.
+    fn ranked(&self, exclusive: bool) -> Result<Vec<Arc<Pool>>> {
+        let is_available =
+            |pool: &&Arc<Pool>| pool.why_unavailable().is_none() && pool.silence().is_none();
+        let mut ranked = Vec::new();
+        for pool in self.pools.iter().filter(is_available) {
+            let rank = if exclusive {
+                (pool.available_disk()?, Reverse(Bytes::ZERO), 0)
+            } else {
+                (
+                    Bytes::ZERO,
+                    Reverse(pool.roughly_available()?),
+                    pool.volumes(),
+                )
+            };
+            ranked.push((rank, pool));
+        }
+        if ranked.is_empty() {
+            return Ok(self.pools.clone());
+        }
+        ranked.sort_by_key(|(rank, _)| *rank);
+        Ok(ranked
+            .into_iter()
+            .map(|(_, pool)| Arc::clone(pool))
+            .collect())
+    }
+
+    fn empty<T>(&self) -> Result<T> {
+        let set = &self.name;
+        Err(Error::Unsuitable(format!(
+            "pool set {set} has no member on this node; mount a disk below its directory"
+        )))
+    }
+
+    /// The failure of all members, as one of the set.
+    fn of_set(&self, mut error: Error) -> Error {
+        if let Error::Pool { error, .. } = &mut error
+            && let pool::Error::NoSpace { pool, .. } | pool::Error::NoEmptyDisk { pool, .. } = error
+        {
+            pool.clone_from(&self.name);
+        }
+        error
+    }
+
+    pub(super) fn capacity(
+        &self,
+        exclusive: bool,
+        fits: impl FnMut(&&Arc<Pool>) -> bool,
+    ) -> Result<Capacity> {
+        let mut capacity = Capacity::default();
+        for pool in self.pools.iter().filter(fits) {
+            let most = match (self.is_set, exclusive) {
+                (true, true) => pool.available_disk()?,
+                (true, false) => pool.available_in_member()?,
+                (false, true) => Bytes::ZERO,
+                (false, false) => pool.available()?,
+            };
+            let sum = capacity.available.0.saturating_add(most.0);
+            capacity.available = Bytes(sum).min(Bytes::MAX);
+            capacity.largest = capacity.largest.max(most);
+        }
+        Ok(capacity)
+    }
+}
+
+/// Whether another member of a set may have the volume that this one refused.
+fn leaves_others(error: &Error) -> bool {
+    match error {
+        Error::Unsuitable(_) => true,
+        Error::Pool { error, .. } => matches!(
+            error,
+            pool::Error::NoSpace { .. }
+                | pool::Error::NoEmptyDisk { .. }
+                | pool::Error::DiskFull { .. }
+                | pool::Error::Crowded { .. }
+        ),
+        _ => false,
+    }
+}
+
+/// The free space that a refusal reports.
+fn available(error: &Error) -> Bytes {
+    match error {
+        Error::Pool {
+            error: pool::Error::NoSpace { available, .. },
+            ..
+        } => *available,
+        _ => Bytes::ZERO,
+    }
+}

@@ -1,0 +1,104 @@
+//! Members that are mounted, unmounted, missing at the start, and retired.
+
+use rootcellar::os::Os;
+use rootcellar::pool::{Memory, retire};
+use rootcellar::types::ObjectId;
+
+use super::{
+    Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, Unavailable, assert_code, capacity,
+    create, names_of, place, why,
+};
+use support::{Fakes, require};
+
+/// A disk that is mounted later becomes a member, and an unmounted one makes its volumes unavailable and
+/// leaves the capacity until it returns.
+///
+/// Proves: PS4.
+#[test]
+fn members_come_and_go() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[("a", 32 * MIB)]);
+    let driver = node.volumes();
+    let alone = capacity(&driver);
+    node.add("b", 64 * MIB);
+    let changed = driver.discover().unwrap();
+    assert_eq!(changed.len(), 1);
+    driver.check_pools();
+    assert_eq!(names_of(&driver), ["set/a", "set/b"]);
+    assert!(capacity(&driver).available > Bytes(2 * alone.available.0));
+    let volume = driver.create(&create("v", 8 * MIB)).unwrap();
+    assert_eq!(volume.pool.as_str(), "set/b");
+
+    node.unmount("b");
+    assert_eq!(driver.discover().unwrap()[0].name().as_str(), "set/b");
+    driver.check_pools();
+    assert_eq!(why(&driver, "b"), Some(Unavailable::NotMounted));
+    assert_eq!(capacity(&driver).available, alone.available);
+    let id = volume.id.to_string();
+    let deleted = driver.delete(&id).unwrap_err();
+    assert_code(&deleted, Operation::Delete, Code::Unavailable);
+    let again = driver.create(&create("v", 8 * MIB)).unwrap_err();
+    assert_code(&again, Operation::CreateVolume, Code::Unavailable);
+    assert_eq!(place(&driver, "w", MIB), "a");
+
+    node.mount("b");
+    driver.check_pools();
+    assert_eq!(driver.create(&create("v", 8 * MIB)).unwrap(), volume);
+    assert_eq!(driver.discover().unwrap().len(), 0, "nothing has changed");
+}
+
+/// A set waits for a member that was not read since the start, because a volume whose creation was not
+/// answered may be there. After the time it goes on without the member. Its volumes stay unavailable.
+///
+/// Proves: PS5.
+#[test]
+fn a_name_that_may_be_on_an_unread_member_is_not_made_again_at_once() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[("a", 32 * MIB), ("b", 64 * MIB)]);
+    let volume = node.volumes().create(&create("v", 8 * MIB)).unwrap();
+    assert_eq!(volume.pool.as_str(), "set/b");
+    node.unmount("b");
+
+    let waiting = node.volumes();
+    assert_eq!(names_of(&waiting), ["set/a", "set/b"]);
+    let refused = waiting.create(&create("v", 8 * MIB)).unwrap_err();
+    assert_code(&refused, Operation::CreateVolume, Code::Unavailable);
+    let message = refused.to_string();
+    assert!(
+        message.starts_with("pool set/b may hold the volume"),
+        "{message}"
+    );
+    node.mount("b");
+    waiting.check_pools();
+    assert_eq!(waiting.create(&create("v", 8 * MIB)).unwrap(), volume);
+    drop(waiting);
+
+    node.unmount("b");
+    let settings = Settings {
+        member_wait: Duration::ZERO,
+        ..node.settings()
+    };
+    let driver = node.volumes_with(settings, &Fakes::default());
+    let second = driver.create(&create("v", 8 * MIB)).unwrap();
+    assert_eq!(second.pool.as_str(), "set/a");
+    let read = driver.get(&volume.id.to_string()).unwrap_err();
+    assert_code(&read, Operation::Volume, Code::Unavailable);
+}
+
+/// A missing member is listed until it is retired.
+///
+/// Proves: PS4.
+#[test]
+fn a_retired_member_leaves_the_set() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[("a", 32 * MIB), ("b", 64 * MIB)]);
+    let volume = node.volumes().create(&create("v", 8 * MIB)).unwrap();
+    node.unmount("b");
+    let driver = node.volumes();
+    let memory = Memory::open(Os::default(), &node.path("state")).unwrap();
+    retire(&memory, volume.id.pool()).unwrap();
+    driver.check_pools();
+    driver.discover().unwrap();
+    assert_eq!(names_of(&driver), ["set/a"]);
+    driver.delete(&volume.id.to_string()).unwrap();
+}
