@@ -5,6 +5,7 @@ mod advice;
 mod contents;
 mod inspect;
 mod limits;
+mod sets;
 mod space;
 mod usage;
 
@@ -25,6 +26,7 @@ pub use contents::{Held, PoolContents, contents};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
 use inspect::{OpenPool, open};
+use sets::Traits;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -119,15 +121,18 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
                 shares_blocks: None,
                 findings: Vec::new(),
             },
+            traits: Traits::default(),
         };
         if let Err(unavailable) = examination.run(&claims) {
             examination.report.pool.problem = Some(unavailable.clone());
             let (what, remedy) = advice::of_unavailable(&unavailable);
             examination.find(Level::Wrong, About::Pool, what, remedy);
         }
-        examination.report
+        (examination.report, examination.traits)
     };
-    pools.iter().map(check).collect()
+    let mut reports: Vec<(Report, Traits)> = pools.iter().map(check).collect();
+    sets::compare(&mut reports);
+    reports.into_iter().map(|(report, _)| report).collect()
 }
 
 /// The check of one pool.
@@ -135,6 +140,7 @@ struct Examination<'a> {
     options: &'a PoolOptions,
     surroundings: Surroundings<'a>,
     report: Report,
+    traits: Traits,
 }
 
 impl Examination<'_> {
@@ -185,6 +191,11 @@ impl Examination<'_> {
             pool.snapshots
         );
         self.find(Level::Ok, About::Pool, what, None);
+        self.traits = Traits {
+            disk: sets::disk_of(&place),
+            volumes: opened.index.volumes().map(sets::named).collect(),
+            remedy: None,
+        };
         self.mount(&place);
         self.enforcement(&opened, &place)?;
         self.snapshots(&opened)?;
@@ -252,7 +263,8 @@ impl Examination<'_> {
                 format!("sizes are not enforced, and {volumes} volumes promise it: {reason}"),
             ),
         };
-        self.find(level, About::Enforcement, what, remedy);
+        self.find(level, About::Enforcement, what, remedy.clone());
+        self.traits.remedy = Some(remedy);
         Ok(())
     }
 

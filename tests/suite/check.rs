@@ -8,14 +8,17 @@ mod snapshots;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
+use rootcellar::config::Configured;
 use rootcellar::pool::{PoolOptions, enable_quota};
-use rootcellar::volume::EnforcementPolicy;
+use rootcellar::volume::{EnforcementPolicy, Settings};
 
 use crate::sizes::{Rig, SIZE};
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
+use support::memory::MemorySet;
 use support::picture::with_times;
 use support::require;
 use support::{Fakes, Node, create};
@@ -26,14 +29,15 @@ const MIB: u64 = 1 << 20;
 fn reports(options: &[String]) -> Vec<Report> {
     let parse = |text: &String| text.parse::<PoolOptions>().unwrap();
     let options: Vec<PoolOptions> = options.iter().map(parse).collect();
-    let surroundings = Surroundings {
-        node: None,
-        memory: None,
-        needed: &[],
-        progress: &|_, _, _| {},
-    };
-    check(&options, surroundings)
+    check(&options, SURROUNDINGS)
 }
+
+const SURROUNDINGS: Surroundings<'_> = Surroundings {
+    node: None,
+    memory: None,
+    needed: &[],
+    progress: &|_, _, _| {},
+};
 
 /// The report about one pool without a reserve.
 fn report_on(pool: &Path) -> Report {
@@ -311,6 +315,44 @@ fn a_pool_that_could_not_be_served_is_wrong() {
         assert!(report.pool.problem.is_some());
     }
     assert_well(&reports(&[pool])[0]);
+}
+
+/// A volume that was made on another member while its disk was missing is reported on both when the disk
+/// is back.
+///
+/// Proves: PS5.
+#[test]
+fn an_orphan_in_a_set_is_wrong() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[("a", 32 * MIB), ("b", 64 * MIB)]);
+    let settings = Settings {
+        member_wait: Duration::ZERO,
+        ..node.settings()
+    };
+    let request = create("pvc", MIB);
+    let first = node.volumes().create(&request).unwrap();
+    node.unmount("b");
+    let driver = node.volumes_with(settings.clone(), &Fakes::default());
+    let second = driver.create(&request).unwrap();
+    assert_ne!(first.id, second.id);
+    node.mount("b");
+    let sets = Configured {
+        pools: Vec::new(),
+        sets: settings.sets,
+    };
+    let reports = check(&sets.expand(None).unwrap(), SURROUNDINGS);
+    for (report, (own, other)) in reports.iter().zip([(&second, &first), (&first, &second)]) {
+        let found = the(
+            report,
+            Level::Wrong,
+            About::Records,
+            "one of them is an orphan",
+        );
+        assert!(found.what.contains(&other.id.to_string()), "{}", found.what);
+        let remedy = found.remedy.as_deref().unwrap();
+        let delete = format!("rootcellar volume delete {}", own.id);
+        assert!(remedy.ends_with(&delete), "{remedy}");
+    }
 }
 
 /// A class may ask for no enforcement of a size, and that is only a note.
