@@ -146,16 +146,20 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"stall of nothing", "storageClasses: [{name: a, parameters: {maxStall: 0s}}]", "at '/storageClasses/0/parameters/maxStall'"},
 		{"bad deletion policy", "snapshots: {classes: [{name: a, deletionPolicy: Recycle}]}", "at '/snapshots/classes/0/deletionPolicy'"},
 		{"no tag", "provisioner: {image: {tag: \"\"}}", "csi-provisioner has neither a tag nor a digest"},
-		{"no pools", "pools: []", "at '/pools': minItems"},
+		{"no pools", "pools: []", "pools and poolSets are both empty; name a pool or a pool set"},
+		{"unknown set option", "poolSets: [{name: a, requireMount: true}]", "additional properties 'requireMount' not allowed"},
+		{"discard of a pool", "pools: [{name: a, discard: true}]", "additional properties 'discard' not allowed"},
+		{"set without a name", "poolSets: [{path: a}]", "at '/poolSets/0': missing property 'name'"},
+		{"exclusive as a boolean", "storageClasses: [{name: a, parameters: {exclusive: true}}]", "at '/storageClasses/0/parameters/exclusive'"},
 
 		{"pool outside", "pools: [{name: a, path: /srv/a}]", "pool a: /srv/a is not below poolsDir, which is /var/lib/rootcellar/pools"},
 		{"pool beside", "pools: [{name: a, path: /var/lib/rootcellar/pools2}]", "is not below poolsDir"},
 		{"pool is poolsDir", "pools: [{name: a, path: /var/lib/rootcellar/pools/}]", "is not below poolsDir"},
 		{"pool climbs out", "pools: [{name: a, path: ../a}]", "holds '.' or '..'; write it without"},
-		{"pool inside a pool", "pools: [{name: a}, {name: b, path: a/b}]", "pools a at /var/lib/rootcellar/pools/a and b at /var/lib/rootcellar/pools/a/b: one is inside the other"},
+		{"pool inside a pool", "pools: [{name: a}, {name: b, path: a/b}]", "pool a at /var/lib/rootcellar/pools/a and pool b at /var/lib/rootcellar/pools/a/b: one is inside the other"},
 		{"pool around a pool", "pools: [{name: b, path: a/b}, {name: a}]", "one is inside the other"},
-		{"two of one name", "pools: [{name: a}, {name: a, path: b}]", "two pools are called a"},
-		{"two of one path", "pools: [{name: a}, {name: b, path: a/}]", "pools a and b are both at /var/lib/rootcellar/pools/a"},
+		{"two of one name", "pools: [{name: a}, {name: a, path: b}]", "a pool and a pool are both called a; each needs a name of its own"},
+		{"two of one path", "pools: [{name: a}, {name: b, path: a/}]", "pool a and pool b are both at /var/lib/rootcellar/pools/a; each needs a path of its own"},
 		{"semicolon in a path", "pools: [{name: a, path: \"a;b\"}]", "pool a: the path \"/var/lib/rootcellar/pools/a;b\" may hold only"},
 		{"comma in a path", "pools: [{name: a, path: \"a,init\"}]", "may hold only"},
 		{"equals sign in a path", "pools: [{name: a, path: \"a=b\"}]", "may hold only"},
@@ -168,6 +172,31 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"overcommit too fine", "pools: [{name: a, overcommit: 1.0001}]", "overcommit 1.0001 has more than 3 decimals"},
 		{"overcommit nothing", "pools: [{name: a, overcommit: 0}]", "at '/pools/0/overcommit'"},
 		{"reserve too much", "pools: [{name: a, reserve: 101%}]", "at '/pools/0/reserve'"},
+
+		{"set outside", "poolSets: [{name: a, path: /srv}]", "pool set a: /srv is not below poolsDir, which is /var/lib/rootcellar/pools"},
+		{"set above poolsDir", "poolSets: [{name: a, path: /var/lib/rootcellar}]", "move the pool set or set poolsDir"},
+		{"set climbs out", "poolSets: [{name: a, path: ..}]", "holds '.' or '..'; write it without"},
+		{"pool at poolsDir", "pools: [{name: a, path: .}]", "holds '.' or '..'; write it without"},
+		{"pool in a set", "poolSets: [{name: a, path: .}]", "pool default at /var/lib/rootcellar/pools/default and pool set a at /var/lib/rootcellar/pools: one is inside the other"},
+		{"pool as a member", "{pools: [{name: b, path: a/b}], poolSets: [{name: a}]}", "one is inside the other"},
+		{"set in a pool", "poolSets: [{name: a, path: default/a}]", "one is inside the other"},
+		{"set at a pool", "poolSets: [{name: a, path: default}]", "pool default and pool set a are both at /var/lib/rootcellar/pools/default; each needs a path of its own"},
+		{"set in a set", "poolSets: [{name: a}, {name: b, path: a/b}]", "pool set a at /var/lib/rootcellar/pools/a and pool set b at /var/lib/rootcellar/pools/a/b: one is inside the other"},
+		{"two sets of one path", "poolSets: [{name: a, match: a*}, {name: b, path: a}]", "pool set a and pool set b are both at /var/lib/rootcellar/pools/a; give each a match, so that no disk is in both"},
+		{"two sets of one name", "poolSets: [{name: a}, {name: a, path: b}]", "a pool set and a pool set are both called a"},
+		{"set of a pool's name", "poolSets: [{name: default, path: a}]", "a pool and a pool set are both called default; each needs a name of its own"},
+		{"semicolon in a set's name", "poolSets: [{name: \"a;b\", path: a}]", "pool set \"a;b\": a name has at most 63 characters"},
+		{"slash in a set's name", "poolSets: [{name: a/b, path: a}]", "a name has at most 63 characters"},
+		{"comma in a set's path", "poolSets: [{name: a, path: \"a,init\"}]", "may hold only"},
+		{"comma in a match", "poolSets: [{name: a, match: \"a*,b*\"}]", "pool set a: match \"a*,b*\" may hold only letters, digits and - _ . * ? ! [ ]"},
+		{"semicolon in a match", "poolSets: [{name: a, match: \"a;b\"}]", "may hold only"},
+		{"slash in a match", "poolSets: [{name: a, match: \"a/*\"}]", "may hold only"},
+		{"quote in a match", "poolSets: [{name: a, match: \"a'b\"}]", "may hold only"},
+		{"variable in a match", "poolSets: [{name: a, match: \"$(NODE_NAME)\"}]", "may hold only"},
+		{"empty match", "poolSets: [{name: a, match: \"\"}]", "at '/poolSets/0/match'"},
+		{"overcommit of a set too fine", "poolSets: [{name: a, overcommit: 1.0001}]", "pool set a: overcommit 1.0001 has more than 3 decimals"},
+		{"reserve of a set too much", "poolSets: [{name: a, reserve: 101%}]", "at '/poolSets/0/reserve'"},
+		{"kubelet in a set", "{poolsDir: /var, pools: [], poolSets: [{name: lib}]}", "kubeletDir: /var/lib/kubelet is in poolsDir, which is /var;"},
 
 		{"poolsDir relative", "poolsDir: pools", "poolsDir: \"pools\" is not absolute"},
 		{"poolsDir root", "poolsDir: //", "poolsDir: \"//\" is the root directory"},
@@ -201,7 +230,13 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"default class as a name", "defaultClass: rootcellar", "at '/defaultClass': got string, want boolean"},
 		{"shared class as a string", "sharedClass: \"true\"", "at '/sharedClass': got string, want boolean"},
 		{"two classes of one name", "storageClasses: [{name: a}, {name: a}]", "two StorageClasses are called a"},
-		{"class of no pool", "storageClasses: [{name: a, pool: b}]", "StorageClass a: no pool is called b; the pools are: default"},
+		{"class of no pool", "storageClasses: [{name: a, pool: b}]", "StorageClass a: no pool or pool set is called b; there are: default"},
+		{"class of a member", "{pools: [], poolSets: [{name: a}], storageClasses: [{name: c, pool: a/disk1}]}", "StorageClass c: no pool or pool set is called a/disk1; there are: a"},
+		{"class that cannot choose a set", "{pools: [{name: a}], poolSets: [{name: b}], storageClasses: [{name: c}]}", "StorageClass c: it names no pool, there are 2, and none is called default"},
+		{"exclusive volumes of a pool", "storageClasses: [{name: a, pool: default, parameters: {exclusive: \"true\"}}]",
+			"StorageClass a: exclusive is true and default is a pool; an exclusive volume needs the disks of a pool set"},
+		{"exclusive volumes of the only pool", "storageClasses: [{name: a, parameters: {exclusive: \"true\"}}]", "exclusive is true and default is a pool"},
+		{"exclusive volumes of the pool default", "{poolSets: [{name: b}], storageClasses: [{name: a, parameters: {exclusive: \"true\"}}]}", "exclusive is true and default is a pool"},
 		{"class that cannot choose", "{pools: [{name: a}, {name: b}], storageClasses: [{name: c}]}", "StorageClass c: it names no pool, there are 2, and none is called default"},
 		{"class that annotates itself", "storageClasses: [{name: a, default: true, annotations: {storageclass.kubernetes.io/is-default-class: \"true\"}}]",
 			"StorageClass a: annotations: the chart itself writes storageclass.kubernetes.io/is-default-class, where the class has `default: true`; leave it out"},
@@ -341,6 +376,33 @@ func TestPools(t *testing.T) {
 			t.Errorf("%s: %q, not %q", pools, got, want)
 		}
 	}
+}
+
+// The pool sets reach the driver in its own syntax, beside the pools or without any.
+func TestPoolSets(t *testing.T) {
+	tests := map[string]string{
+		"[{name: a}]":                                   "a=/var/lib/rootcellar/pools/a",
+		"[{name: a, path: b/c/, init: true}]":           "a=/var/lib/rootcellar/pools/b/c,init",
+		"[{name: a, path: .}]":                          "a=/var/lib/rootcellar/pools",
+		"[{name: a, path: /var/lib/rootcellar/pools/}]": "a=/var/lib/rootcellar/pools",
+		"[{name: a, init: true, discard: true, reserve: 5%, overcommit: 1.5, match: \"[!x]?-*.d\"}]": "a=/var/lib/rootcellar/pools/a,match=[!x]?-*.d,init,overcommit=1.5,reserve=5%,discard",
+		"[{name: a, path: d, match: a*}, {name: b, path: d, match: b*}]":                             "a=/var/lib/rootcellar/pools/d,match=a*;b=/var/lib/rootcellar/pools/d,match=b*",
+		"[{name: a, init: false, discard: false, reserve: 500000000000}]":                            "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
+	}
+	for sets, want := range tests {
+		found := objects(t, values(t, "{pools: [], poolSets: "+sets+", storageClasses: [{name: c, pool: a, parameters: {exclusive: \"true\"}}]}"))
+		_, container := driver(t, found)
+		if got := variable(container, "ROOTCELLAR_POOL_SETS"); got != want {
+			t.Errorf("%s: %q, not %q", sets, got, want)
+		}
+		same(t, variable(container, "ROOTCELLAR_POOLS"), "")
+		same(t, one[*storagev1.StorageClass](t, found).Parameters, map[string]string{"pool": "a", "exclusive": "true"})
+	}
+	_, container := driver(t, objects(t, values(t, "poolSets: [{name: a}]")))
+	same(t, variable(container, "ROOTCELLAR_POOLS"), "default=/var/lib/rootcellar/pools/default,init")
+	same(t, variable(container, "ROOTCELLAR_POOL_SETS"), "a=/var/lib/rootcellar/pools/a")
+	// The only set is the pool of a class that names none.
+	objects(t, values(t, "{pools: [], poolSets: [{name: a}], storageClasses: [{name: c, parameters: {exclusive: \"true\"}}]}"))
 }
 
 // A digest takes precedence over the tag.

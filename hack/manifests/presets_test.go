@@ -327,13 +327,10 @@ func TestOpenShiftConstraints(t *testing.T) {
 	same(t, len(all[*machineconfigurationv1.MachineConfig](found)), 0)
 }
 
-// The MachineConfig, asked for, has a unit that labels every pool.
-func TestMachineConfig(t *testing.T) {
-	found := objects(t, "--set=openshift.machineConfig.create=true,openshift.machineConfig.role=storage,pools[0].name=a,pools[1].name=default,"+
-		"pools[2].name=b,pools[2].path=d-1/b")
-	config := one[*machineconfigurationv1.MachineConfig](t, found)
-	same(t, config.Name, "99-storage-rootcellar")
-	same(t, config.Labels["machineconfiguration.openshift.io/role"], "storage")
+// labelling returns the MachineConfig, asked for, and its unit.
+func labelling(t *testing.T, arguments ...string) (*machineconfigurationv1.MachineConfig, string) {
+	t.Helper()
+	config := one[*machineconfigurationv1.MachineConfig](t, objects(t, append(arguments, "--set=openshift.machineConfig.create=true")...))
 	var ignition struct {
 		Ignition struct {
 			Version string `json:"version"`
@@ -353,16 +350,43 @@ func TestMachineConfig(t *testing.T) {
 	same(t, len(ignition.Systemd.Units), 1)
 	unit := ignition.Systemd.Units[0]
 	same(t, unit.Enabled, true)
-	for _, line := range []string{
+	return config, unit.Contents
+}
+
+// hasLines checks that a unit has each of these lines.
+func hasLines(t *testing.T, unit string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		if !strings.Contains(unit, "\n"+line+"\n") {
+			t.Errorf("no line %q in:\n%s", line, unit)
+		}
+	}
+}
+
+// The unit of the MachineConfig labels every pool.
+func TestMachineConfig(t *testing.T) {
+	config, unit := labelling(t, "--set=openshift.machineConfig.role=storage,pools[0].name=a,pools[1].name=default,pools[2].name=b,pools[2].path=d-1/b")
+	same(t, config.Name, "99-storage-rootcellar")
+	same(t, config.Labels["machineconfiguration.openshift.io/role"], "storage")
+	hasLines(t, unit,
 		// A disk that is absent must not keep the others from their label.
 		"RequiresMountsFor=/var/lib/rootcellar/pools",
-		`After=var-lib-rootcellar-pools-a.mount var-lib-rootcellar-pools-default.mount var-lib-rootcellar-pools-d\x2d1.mount var-lib-rootcellar-pools-d\x2d1-b.mount`,
+		`After=var-lib-rootcellar-pools-a.mount var-lib-rootcellar-pools-d\x2d1.mount var-lib-rootcellar-pools-d\x2d1-b.mount var-lib-rootcellar-pools-default.mount`,
 		"ExecStart=/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools",
-		"ExecStart=-/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools/a /var/lib/rootcellar/pools/a/.rootcellar/staging",
-	} {
-		if !strings.Contains(unit.Contents, line+"\n") {
-			t.Errorf("no line %q in:\n%s", line, unit.Contents)
-		}
+		"ExecStart=-/usr/bin/chcon -t container_file_t /var/lib/rootcellar/pools/a /var/lib/rootcellar/pools/a/.rootcellar/staging")
+}
+
+// The unit labels the disks of every set, by their names on the node.
+func TestMachineConfigOfSets(t *testing.T) {
+	_, unit := labelling(t, values(t, `{pools: [], poolSets: [{name: a, path: d/e}, {name: b, match: "n*"}], storageClasses: []}`))
+	hasLines(t, unit,
+		"After=var-lib-rootcellar-pools-d.mount var-lib-rootcellar-pools-d-e.mount var-lib-rootcellar-pools-b.mount",
+		"ExecStart=-/usr/bin/sh -c 'chcon -t container_file_t /var/lib/rootcellar/pools/d/e /var/lib/rootcellar/pools/d/e/* /var/lib/rootcellar/pools/d/e/*/.rootcellar/staging'",
+		"ExecStart=-/usr/bin/sh -c 'chcon -t container_file_t /var/lib/rootcellar/pools/b /var/lib/rootcellar/pools/b/n* /var/lib/rootcellar/pools/b/n*/.rootcellar/staging'")
+	_, unit = labelling(t, values(t, `{pools: [], poolSets: [{name: a, path: .}]}`))
+	hasLines(t, unit, "ExecStart=-/usr/bin/sh -c 'chcon -t container_file_t /var/lib/rootcellar/pools /var/lib/rootcellar/pools/* /var/lib/rootcellar/pools/*/.rootcellar/staging'")
+	if strings.Contains(unit, ".mount") {
+		t.Errorf("it waits for a mount that is no pool's:\n%s", unit)
 	}
 }
 

@@ -95,62 +95,97 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The path of a pool. Takes pool, and dir: the directory above all pools. */}}
+{{/* The path of a pool or a pool set. Takes kind (pool or pool set), entry, and dir: the directory above all pools. */}}
 {{- define "rootcellar.poolPath" -}}
-{{- $path := .pool.path | default .pool.name -}}
-{{- if not (hasPrefix "/" $path) -}}
+{{- $of := printf "%s %s" .kind .entry.name -}}
+{{- $path := .entry.path | default .entry.name -}}
+{{- if and (eq $path ".") (eq .kind "pool set") -}}
+{{- $path = .dir -}}
+{{- else if not (hasPrefix "/" $path) -}}
 {{- $path = printf "%s/%s" .dir $path -}}
 {{- end -}}
-{{- $path = include "rootcellar.dir" (dict "of" (printf "pool %s" .pool.name) "path" $path) -}}
-{{- if not (hasPrefix (printf "%s/" .dir) $path) -}}
-{{- fail (printf "pool %s: %s is not below poolsDir, which is %s; the driver sees no other disks of the host, so move the pool or set poolsDir to a directory above all pools" .pool.name $path .dir) -}}
+{{- $path = include "rootcellar.dir" (dict "of" $of "path" $path) -}}
+{{- /* The disks of a set are below its path, so it may be poolsDir itself. */ -}}
+{{- $above := eq .kind "pool" | ternary $path (printf "%s/" $path) -}}
+{{- if not (hasPrefix (printf "%s/" .dir) $above) -}}
+{{- fail (printf "%s: %s is not below poolsDir, which is %s; the driver sees no other disks of the host, so move the %s or set poolsDir to a directory above all pools" $of $path .dir .kind) -}}
 {{- end -}}
 {{- $path -}}
 {{- end -}}
 
-{{/* The value of ROOTCELLAR_POOLS. Refuses the mistakes that the driver would refuse at its start. */}}
-{{- define "rootcellar.pools" -}}
+{{/* The pools and the pool sets as JSON: the kind, path and entry of each, by its name. Refuses the mistakes that the
+driver would refuse at its start. */}}
+{{- define "rootcellar.allPools" -}}
 {{- $dir := include "rootcellar.poolsDir" . -}}
 {{- include "rootcellar.apart" . -}}
+{{- if not (or .Values.pools .Values.poolSets) -}}
+{{- fail "pools and poolSets are both empty; name a pool or a pool set" -}}
+{{- end -}}
 {{- $seen := dict -}}
-{{- $entries := list -}}
-{{- range $pool := .Values.pools -}}
+{{- range $kind, $entries := dict "pool" .Values.pools "pool set" .Values.poolSets -}}
+{{- range $entry := $entries -}}
+{{- $of := printf "%s %s" $kind .name -}}
 {{- if not (regexMatch `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$` .name) -}}
-{{- fail (printf "pool %q: a name has at most 63 characters of a-z, 0-9 and '-', and neither begins nor ends with '-'" .name) -}}
+{{- fail (printf "%s %q: a name has at most 63 characters of a-z, 0-9 and '-', and neither begins nor ends with '-'" $kind .name) -}}
 {{- end -}}
-{{- if hasKey $seen .name -}}
-{{- fail (printf "two pools are called %s; every pool needs a name of its own" .name) -}}
+{{- with get $seen .name -}}
+{{- fail (printf "a %s and a %s are both called %s; each needs a name of its own" .kind $kind $entry.name) -}}
 {{- end -}}
-{{- $path := include "rootcellar.poolPath" (dict "pool" . "dir" $dir) -}}
-{{- range $other, $at := $seen -}}
-{{- if eq $path $at -}}
-{{- fail (printf "pools %s and %s are both at %s; every pool needs a path of its own" $other $pool.name $path) -}}
-{{- else if or (hasPrefix (printf "%s/" $at) $path) (hasPrefix (printf "%s/" $path) $at) -}}
-{{- fail (printf "pools %s at %s and %s at %s: one is inside the other" $other $at $pool.name $path) -}}
+{{- if not (regexMatch `^[][A-Za-z0-9._*?!-]*$` (.match | default "")) -}}
+{{- fail (printf "%s: match %q may hold only letters, digits and - _ . * ? ! [ ]" $of .match) -}}
+{{- end -}}
+{{- if and (hasKey . "overcommit") (not (regexMatch `^[0-9]+(\.[0-9]{1,3})?$` (toString .overcommit))) -}}
+{{- fail (printf "%s: overcommit %v has more than 3 decimals" $of .overcommit) -}}
+{{- end -}}
+{{- $path := include "rootcellar.poolPath" (dict "kind" $kind "entry" . "dir" $dir) -}}
+{{- range $name, $other := $seen -}}
+{{- $both := printf "%s %s and %s" $other.kind $name $of -}}
+{{- $sets := and (eq $kind "pool set") (eq $other.kind "pool set") -}}
+{{- if and $sets (eq $path $other.path) -}}
+{{- if not (and $entry.match $other.entry.match) -}}
+{{- fail (printf "%s are both at %s; give each a match, so that no disk is in both" $both $path) -}}
+{{- end -}}
+{{- else if eq $path $other.path -}}
+{{- fail (printf "%s are both at %s; each needs a path of its own" $both $path) -}}
+{{- else if or (hasPrefix (printf "%s/" $other.path) $path) (hasPrefix (printf "%s/" $path) $other.path) -}}
+{{- fail (printf "%s %s at %s and %s at %s: one is inside the other" $other.kind $name $other.path $of $path) -}}
 {{- end -}}
 {{- end -}}
-{{- $_ := set $seen .name $path -}}
-{{- $entry := list (printf "%s=%s" .name $path) -}}
+{{- $_ := set $seen .name (dict "kind" $kind "path" $path "entry" .) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $seen -}}
+{{- end -}}
+
+{{/* The value of ROOTCELLAR_POOLS or ROOTCELLAR_POOL_SETS. Takes entries, and all: the result of allPools. */}}
+{{- define "rootcellar.pools" -}}
+{{- $all := fromJson .all -}}
+{{- $pools := list -}}
+{{- range .entries -}}
+{{- $pool := list (printf "%s=%s" .name (get $all .name).path) -}}
+{{- with .match -}}
+{{- $pool = append $pool (printf "match=%s" .) -}}
+{{- end -}}
 {{- if .init -}}
-{{- $entry = append $entry "init" -}}
+{{- $pool = append $pool "init" -}}
 {{- end -}}
 {{- if .requireMount -}}
-{{- $entry = append $entry "require-mount" -}}
+{{- $pool = append $pool "require-mount" -}}
 {{- end -}}
 {{- if hasKey . "overcommit" -}}
-{{- if not (regexMatch `^[0-9]+(\.[0-9]{1,3})?$` (toString .overcommit)) -}}
-{{- fail (printf "pool %s: overcommit %v has more than 3 decimals" .name .overcommit) -}}
-{{- end -}}
-{{- $entry = append $entry (printf "overcommit=%v" .overcommit) -}}
+{{- $pool = append $pool (printf "overcommit=%v" .overcommit) -}}
 {{- end -}}
 {{- if hasKey . "reserve" -}}
 {{- /* Helm parses a number as a float, which it would print as 5e+10. */ -}}
 {{- $reserve := kindIs "string" .reserve | ternary .reserve (int64 .reserve | toString) -}}
-{{- $entry = append $entry (printf "reserve=%s" $reserve) -}}
+{{- $pool = append $pool (printf "reserve=%s" $reserve) -}}
 {{- end -}}
-{{- $entries = append $entries (join "," $entry) -}}
+{{- if .discard -}}
+{{- $pool = append $pool "discard" -}}
 {{- end -}}
-{{- join ";" $entries -}}
+{{- $pools = append $pools (join "," $pool) -}}
+{{- end -}}
+{{- join ";" $pools -}}
 {{- end -}}
 
 {{/* The StorageClasses as JSON: those of the values, changed by defaultClass and sharedClass. */}}
@@ -176,11 +211,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toJson $classes -}}
 {{- end -}}
 
-{{/* The systemd mount units for every directory of path below dir. Takes path and dir. */}}
+{{/* The systemd mount units for every directory of path below dir; none if path is dir. Takes path and dir. */}}
 {{- define "rootcellar.mountUnits" -}}
 {{- $at := .dir -}}
 {{- $units := list -}}
-{{- range trimPrefix (printf "%s/" .dir) .path | splitList "/" -}}
+{{- range trimPrefix .dir .path | splitList "/" | compact -}}
 {{- $at = printf "%s/%s" $at . -}}
 {{- /* As systemd-escape --path; a path holds no other characters: see rootcellar.dir. */ -}}
 {{- $unit := trimPrefix "/" $at | replace "-" `\x2d` | replace "@" `\x40` | replace "+" `\x2b` | replace "~" `\x7e` | replace "/" "-" -}}
