@@ -24,7 +24,7 @@ type entry struct {
 // first start on a cluster without the driver, and remove it again.
 var first = []entry{
 	{"the README's quick start, as it is written", quickStart},
-	{"the preset bare-metal, with disks that are made pools by hand", bareMetal},
+	{"the preset bare-metal, from blank disks to a StatefulSet as docs/install.md has it", bareMetal},
 }
 
 // apart affect nothing but their own namespace, and run at the same time.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -270,7 +271,7 @@ func TestRules(t *testing.T) {
 // The chart renders no object beyond this list.
 func TestObjects(t *testing.T) {
 	more := map[string][]string{
-		"bare-metal": {"rootcellar-bulk", "rootcellar-bulk-retain", "rootcellar-fast", "rootcellar-fast-retain"},
+		"bare-metal": {"rootcellar", "rootcellar-exclusive", "rootcellar-retain"},
 	}
 	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
 		namespace := one[*corev1.Namespace](t, found)
@@ -390,15 +391,52 @@ func TestMachineConfigOfSets(t *testing.T) {
 	}
 }
 
-// The disks of bare-metal are prepared to enforce sizes, and a class there takes no disk that does not.
-func TestBareMetalRequiresEnforcement(t *testing.T) {
-	found := objects(t, presetValues("bare-metal"))
-	classes := 0
-	for _, object := range found {
-		if class, is := object.(*storagev1.StorageClass); is {
-			classes++
+// The disks of bare-metal are prepared to enforce sizes, and a class there takes no disk that does not. One set has them
+// all, also beside the preset of a distribution.
+func TestBareMetal(t *testing.T) {
+	for _, beside := range []string{"values", "k0s", "openshift"} {
+		found := objects(t, presetValues(beside), presetValues("bare-metal"))
+		exclusive := map[string]string{"rootcellar": "", "rootcellar-retain": "", "rootcellar-exclusive": "true"}
+		for _, class := range all[*storagev1.StorageClass](found) {
 			same(t, class.Parameters["enforcement"], "required")
+			same(t, class.Parameters["pool"], "disks")
+			same(t, class.Parameters["exclusive"], exclusive[class.Name])
+			delete(exclusive, class.Name)
 		}
+		same(t, len(exclusive), 0)
+		_, container := driver(t, found)
+		same(t, variable(container, "ROOTCELLAR_POOLS"), "")
+		same(t, variable(container, "ROOTCELLAR_POOL_SETS"), "disks=/var/lib/rootcellar/pools/disks,init")
 	}
-	same(t, classes, 4)
+}
+
+// The settings in docs/install.md for disks that are mounted elsewhere: as on Talos and by clouds.
+func TestBareMetalElsewhere(t *testing.T) {
+	for set, want := range map[string]string{
+		"poolsDir=/var/mnt,poolSets[0].path=.,poolSets[0].match=disk*": "disks=/var/mnt,match=disk*,init",
+		"poolsDir=/mnt/disks,poolSets[0].path=.":                       "disks=/mnt/disks,init",
+	} {
+		text, err := os.ReadFile("../../docs/install.md")
+		if err != nil || !strings.Contains(string(text), "`--set '"+set+"'`") {
+			t.Errorf("docs/install.md does not have %s: %v", set, err)
+		}
+		_, container := driver(t, objects(t, presetValues("bare-metal"), "--set="+set))
+		same(t, variable(container, "ROOTCELLAR_POOL_SETS"), want)
+	}
+}
+
+// The example of a StatefulSet uses a class of every preset, and its claims ask for one.
+func TestStatefulSetExample(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/examples/statefulset/statefulset.yaml")
+	found := decoded(t, text, err)
+	set := one[*appsv1.StatefulSet](t, found)
+	same(t, set.Spec.ServiceName, one[*corev1.Service](t, found).Name)
+	same(t, *set.Spec.Replicas, 4)
+	same(t, *set.Spec.VolumeClaimTemplates[0].Spec.StorageClassName, "rootcellar")
+	everywhere(t, func(t *testing.T, _ string, found []runtime.Object) {
+		classes := all[*storagev1.StorageClass](found)
+		if !slices.ContainsFunc(classes, func(class *storagev1.StorageClass) bool { return class.Name == "rootcellar" }) {
+			t.Error("it has no class rootcellar")
+		}
+	})
 }
