@@ -46,7 +46,7 @@ use crate::types::{NodeName, PoolId, PoolName};
 pub use adopt::{Adopted, adopt, retire};
 pub use capacity::Reservation;
 pub use claims::Claims;
-pub(crate) use copies::Origin;
+pub(crate) use copies::{Content, Origin};
 pub use copies::{CopyPolicy, CopyStatus, Unfinished};
 pub(crate) use disk::Disk;
 pub use enforce::Enforced;

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, FileType, IFlags, Mode, OFlags, Statx, Timespec, Timestamps, XattrFlags,
+    AtFlags, FileType, IFlags, Mode, OFlags, SeekFrom, Statx, Timespec, Timestamps, XattrFlags,
+    seek, sendfile,
 };
 use rustix::io::Errno;
 
@@ -82,7 +83,7 @@ impl Os {
     }
 
     /// Copies at most `bytes` bytes from one file to the same offset of another, and returns their
-    /// number: 0 at the end of the file.
+    /// number: 0 at the end of the file. The position of the target is undefined after it.
     pub fn copy_range(
         &self,
         target: impl AsFd,
@@ -92,8 +93,15 @@ impl Os {
     ) -> Outcome<u64> {
         let (mut from, mut to) = (offset, offset);
         self.on_file(Step::CopyRange, target, |target| {
-            let (from, to) = (Some(&mut from), Some(&mut to));
-            rustix::fs::copy_file_range(source, from, target, to, bytes)
+            let ends = (Some(&mut from), Some(&mut to));
+            match rustix::fs::copy_file_range(&source, ends.0, target, ends.1, bytes) {
+                // Between most filesystems, the kernel copies only to the position of the target.
+                Err(Errno::XDEV) => {
+                    seek(target, SeekFrom::Start(offset))?;
+                    sendfile(target, &source, Some(&mut from), bytes)
+                }
+                copied => copied,
+            }
         })
         .map(|copied| copied as u64)
     }

@@ -18,9 +18,7 @@ use super::disk::{self, Disk};
 use super::draft::Draft;
 use super::record::Record;
 use super::trash::TrashEntry;
-use super::{
-    CopyPolicy, Entry, Origin, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout,
-};
+use super::{Content, Entry, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout};
 
 impl Pool {
     /// Makes a volume from its record, empty or as a copy; visible by one rename and durable on return.
@@ -30,7 +28,7 @@ impl Pool {
         &self,
         reservation: &Reservation<'_>,
         enforcement: Enforcement,
-        content: Option<(&Origin, CopyPolicy)>,
+        content: Option<Content<'_>>,
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
         let (disk, _) = self.attached()?;

@@ -67,12 +67,14 @@ impl Origin {
 
     /// Whether content of this length fits into a copy of a size. With simple quota a copy is not
     /// charged for shared blocks, so any content fits that fits its source.
-    fn fits(&self, bytes: u64, size: Bytes) -> bool {
+    fn fits(&self, method: Method, bytes: u64, size: Bytes) -> bool {
         let enforcement = match self {
             Self::Volume(entry) => entry.record.enforcement,
             Self::Snapshot(entry) => entry.record.enforcement,
         };
-        let shares = enforcement == Enforcement::Squota && self.size() > Bytes::ZERO;
+        let shares = method != Method::Copy
+            && enforcement == Enforcement::Squota
+            && self.size() > Bytes::ZERO;
         shares || bytes <= size.0
     }
 
@@ -98,6 +100,15 @@ impl Origin {
     }
 }
 
+/// The content of a new volume that is a copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Content<'a> {
+    pub(crate) origin: &'a Origin,
+    /// The pool of the original.
+    pub(crate) from: &'a Pool,
+    pub(crate) policy: CopyPolicy,
+}
+
 /// The parameters of a class about copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CopyPolicy {
@@ -109,6 +120,8 @@ pub struct CopyPolicy {
 
 pub(super) struct CopyJob<'a> {
     pub(super) origin: &'a Origin,
+    /// The pool of the original: that of the copy, or another member of its set.
+    pub(super) from: &'a Pool,
     /// The new volume or snapshot.
     pub(super) copy: Source,
     pub(super) policy: CopyPolicy,
@@ -143,6 +156,7 @@ impl Pool {
         let (disk, _) = self.attached()?;
         let job = CopyJob {
             origin: &origin,
+            from: self,
             copy: Source::Snapshot(record.id),
             policy,
             reservation,
@@ -164,18 +178,20 @@ impl Pool {
         &self,
         disk: &Disk,
         reservation: &Reservation<'_>,
-        (origin, policy): (&Origin, CopyPolicy),
+        content: Content<'_>,
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
+        let origin = content.origin;
         let job = CopyJob {
             origin,
+            from: content.from,
             copy: Source::Volume(record.id),
-            policy,
+            policy: content.policy,
             reservation,
             limit: record.limit(0),
         };
         let (made, draft) = self.draft_copy(disk, &job)?;
-        let fits = origin.fits(made.bytes, record.size_bytes);
+        let fits = origin.fits(made.method, made.bytes, record.size_bytes);
         if record.enforcement != Enforcement::None && !fits {
             return Err(Error::OutOfRange(format!(
                 "{} contains {}, which does not fit into {}; request a larger size",
@@ -198,8 +214,17 @@ impl Pool {
         job: &CopyJob<'_>,
     ) -> Result<(CopyResult<'a>, Draft<'a>)> {
         let fault = |fault| self.classify(fault);
-        let source = self.open_origin(disk, job.origin)?;
-        let method = disk.method(&source).map_err(fault)?;
+        let is_here = std::ptr::eq(self, job.from);
+        let source = if is_here {
+            self.open_origin(disk, job.origin)?
+        } else {
+            job.from.open_origin(&*job.from.disk()?, job.origin)?
+        };
+        let method = if is_here {
+            disk.method(&source).map_err(fault)?
+        } else {
+            Method::Copy
+        };
         if method == Method::Copy && !job.policy.copy {
             let (pool, filesystem) = (self.name(), disk.filesystem);
             let problem = format!(
@@ -374,6 +399,11 @@ impl Pool {
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, quota_id, job.limit) {
             return does_not_fit(job);
+        }
+        if !std::ptr::eq(self, job.from) && !fault.is_full() {
+            // Either disk may have failed, and the next inspections find out which.
+            let pool = job.from.name().clone();
+            return Error::Retry { pool, fault };
         }
         self.classify(fault)
     }

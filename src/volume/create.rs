@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, AccessMode, Entry, FORMAT, Origin, Pool, Source, VolumeRecord};
+use crate::pool::{self, AccessMode, Content, Entry, FORMAT, Origin, Pool, Source, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
 
@@ -34,7 +34,7 @@ impl Volumes {
         };
         let (of_class, origin) = self.place(request)?;
         self.check_topology(request.excludes_node)?;
-        let size = size_of(request, origin.as_ref())?;
+        let size = size_of(request, origin.as_ref().map(|(_, origin)| origin))?;
         self.check_read(&of_class)?;
         let exclusive = request.class.exclusive;
         if exclusive && !of_class.is_set {
@@ -52,7 +52,7 @@ impl Volumes {
     fn create_in(
         &self,
         pool: &Pool,
-        origin: Option<&Origin>,
+        origin: Option<&(Arc<Pool>, Origin)>,
         size: Bytes,
         request: &CreateRequest,
     ) -> Result<Volume> {
@@ -78,7 +78,11 @@ impl Volumes {
             pool.reserve::<VolumeRecord>(&work, id, None, size)
         };
         let reservation = reservation.map_err(failed)?;
-        let content = origin.map(|origin| (origin, request.class.copies));
+        let content = origin.map(|(from, origin)| Content {
+            origin,
+            from,
+            policy: request.class.copies,
+        });
         let record = record(id, reservation.size(), enforcement, request);
         let entry = pool
             .create(&reservation, enforcement, content, record)
@@ -86,9 +90,10 @@ impl Volumes {
         Ok(Volume::new(pool, &entry))
     }
 
-    /// The pools that a new volume may be in, and its source. A copy is in the pool of its source,
-    /// because blocks can be shared only there.
-    fn place(&self, request: &CreateRequest) -> Result<(OfClass, Option<Origin>)> {
+    /// The pools that a new volume may be in, and its source with its pool. A copy is in the pool of its
+    /// source, because blocks can be shared only there; if it may be made byte by byte, another member
+    /// of the same set is the second choice.
+    fn place(&self, request: &CreateRequest) -> Result<(OfClass, Option<(Arc<Pool>, Origin)>)> {
         let Some(source) = &request.source else {
             let named = request.class.pool.as_ref();
             return Ok((self.pools.of_class(named)?, None));
@@ -109,7 +114,12 @@ impl Volumes {
             );
             return Err(Error::invalid("parameter \"pool\"", problem));
         }
-        Ok((OfClass::only(pool), Some(origin)))
+        let of_class = if request.class.copies.copy {
+            self.pools.beside(&pool)?
+        } else {
+            OfClass::only(Arc::clone(&pool))
+        };
+        Ok((of_class, Some((pool, origin))))
     }
 
     /// Fails for some time after the start if a member of a set was not read: a volume whose creation

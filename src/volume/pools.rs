@@ -26,6 +26,8 @@ pub(super) struct OfClass {
     pub(super) name: PoolName,
     pub(super) pools: Vec<Arc<Pool>>,
     pub(super) is_set: bool,
+    /// The member that is tried before the others.
+    first: Option<Arc<Pool>>,
 }
 
 /// The changes that one comparison with the mounts has found.
@@ -137,6 +139,20 @@ impl Pools {
             name: (*name).clone(),
             pools: all.iter().filter(is_of_class).cloned().collect(),
             is_set: self.sets.iter().any(|set| set.name() == *name),
+            first: None,
+        })
+    }
+
+    /// A pool, and after it the other members of its set.
+    pub(super) fn beside(&self, pool: &Arc<Pool>) -> Result<OfClass> {
+        let sets = self.sets.iter().map(PoolSet::name);
+        let mut sets = sets.filter(|set| set.as_str() == pool.name().in_classes());
+        let Some(set) = sets.next() else {
+            return Ok(OfClass::only(Arc::clone(pool)));
+        };
+        Ok(OfClass {
+            first: Some(Arc::clone(pool)),
+            ..self.of_class(Some(set))?
         })
     }
 }
@@ -148,6 +164,7 @@ impl OfClass {
             name: pool.name().clone(),
             pools: vec![pool],
             is_set: false,
+            first: None,
         }
     }
 
@@ -185,15 +202,16 @@ impl OfClass {
             |pool: &&Arc<Pool>| pool.why_unavailable().is_none() && pool.silence().is_none();
         let mut ranked = Vec::new();
         for pool in self.pools.iter().filter(is_available) {
-            let rank = if exclusive {
-                (pool.available_disk()?, Reverse(Bytes::ZERO), 0)
+            let is_first = self
+                .first
+                .as_ref()
+                .is_some_and(|first| Arc::ptr_eq(first, pool));
+            let free = if exclusive {
+                (pool.available_disk()?, Reverse(Bytes::ZERO))
             } else {
-                (
-                    Bytes::ZERO,
-                    Reverse(pool.roughly_available()?),
-                    pool.volumes(),
-                )
+                (Bytes::ZERO, Reverse(pool.roughly_available()?))
             };
+            let rank = (!is_first, free, pool.volumes());
             ranked.push((rank, pool));
         }
         if ranked.is_empty() {

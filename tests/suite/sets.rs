@@ -1,5 +1,6 @@
 //! Pool sets: their members, the placement of volumes, and members that come and go.
 
+mod copies;
 mod discovery;
 mod exclusive;
 mod server;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rootcellar::volume::Settings;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::{Fakes, Node, Running, machine};
+use crate::{Fakes, Node, Running, machine, wait_for_trash};
 
 /// The size of each filesystem in bytes.
 pub const SIZE: u64 = 256 << 20;
@@ -123,6 +123,11 @@ impl MemorySet {
     /// Unmounts the disk of a member, which keeps its content.
     pub fn unmount(&self, name: &str) {
         rustix::mount::unmount(self.member(name), UnmountFlags::empty()).unwrap();
+    }
+
+    /// Waits until the trash of a member is empty.
+    pub fn wait_for_trash_of(&self, name: &str) {
+        wait_for_trash(&self.member(name));
     }
 
     /// `--pool-set` with these options, each after a comma.
