@@ -451,6 +451,14 @@ pub fn statx(file: impl AsFd) -> Outcome<Statx> {
     rustix::fs::statx(file, "", flags, STATX_WANTED)
 }
 
+/// The major and minor number in a kernel release of uname(2), as in `6.1.0-28-amd64`.
+pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
 pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
     Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)

@@ -8,6 +8,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::{Config, LogFormat};
 use crate::error::{Error, Result};
+use crate::os;
 
 /// The oldest kernel with every system call in use: `nosymfollow` of `mount_setattr` came in 5.14.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);
@@ -33,14 +34,11 @@ pub(super) fn run(config: Config) -> Result<bool> {
 /// Fails if a kernel release of uname(2) is too old or has another form.
 fn kernel_at_least(release: &str) -> Result<()> {
     let (major, minor) = OLDEST_KERNEL;
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
-    let (Some(Ok(has_major)), Some(Ok(has_minor))) = (numbers.next(), numbers.next()) else {
+    let Some(version) = os::kernel_version(release) else {
         let problem = format!("{release:?} is not a version; rootcellar needs {major}.{minor}");
         return Err(Error::invalid("kernel", problem));
     };
-    if (has_major, has_minor) < OLDEST_KERNEL {
+    if version < OLDEST_KERNEL {
         return Err(Error::invalid(
             "kernel",
             format!("{release} is too old; rootcellar needs Linux {major}.{minor} or newer"),
