@@ -43,6 +43,20 @@ impl Fault {
             )
     }
 
+    /// Whether the disk failed.
+    pub fn is_of_the_disk(&self) -> bool {
+        self.sync
+            || matches!(
+                self.errno,
+                Errno::IO
+                    | Errno::ROFS
+                    | Errno::UCLEAN
+                    | Errno::BADMSG
+                    | Errno::NXIO
+                    | Errno::NODEV
+            )
+    }
+
     /// Whether the driver lacks memory or file descriptors; the disk may be healthy.
     pub fn is_shortage(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)

@@ -424,17 +424,8 @@ fn needs(job: &CopyJob<'_>, reserved: u64, content: u64, retains: &[RetainedChar
 
 /// Whether a step of a copy failed because of the copied tree, and not because of the disk.
 pub(super) fn is_of_the_tree(fault: Fault) -> bool {
-    let of_the_disk = matches!(
-        fault.errno,
-        Errno::CANCELED
-            | Errno::IO
-            | Errno::ROFS
-            | Errno::UCLEAN
-            | Errno::BADMSG
-            | Errno::NXIO
-            | Errno::NODEV
-    );
-    !(of_the_disk || fault.sync || fault.is_full() || fault.is_local())
+    let is_canceled = fault.errno == Errno::CANCELED;
+    !(is_canceled || fault.is_of_the_disk() || fault.is_full() || fault.is_local())
 }
 
 fn does_not_fit(job: &CopyJob<'_>) -> Error {
