@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,8 @@ pub enum Step {
     SetAttribute,
     /// utimensat(2).
     SetTimes,
+    /// `FITRIM`.
+    Trim,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -384,6 +387,14 @@ impl Os {
     pub fn destroy_subvolume(&self, filesystem: impl AsFd, id: u64) -> Outcome {
         self.on_file(Step::DestroySubvolume, filesystem, |filesystem| {
             sys::destroy_subvolume(filesystem, id)
+        })
+    }
+
+    /// Discards the free space in a range of a filesystem's addresses; returns the number of bytes that
+    /// the filesystem reports.
+    pub fn trim(&self, filesystem: impl AsFd, range: &Range<u64>) -> Outcome<u64> {
+        self.on_file(Step::Trim, filesystem, |filesystem| {
+            sys::trim(filesystem, range)
         })
     }
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -239,22 +240,60 @@ pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
     Ok(map.mapped)
 }
 
+/// `struct fstrim_range` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct TrimRange {
+    start: u64,
+    length: u64,
+    /// The least free extent; the kernel raises it to the least that the device can discard.
+    least: u64,
+}
+
+/// Discards the free space in a range of a filesystem's addresses, by any open file on it: `FITRIM`.
+/// Returns the number of bytes that the filesystem reports; XFS reports the range. EOPNOTSUPP, ENOTTY:
+/// the device or the filesystem cannot discard; EINVAL: the range begins behind the end.
+pub fn trim(fs: BorrowedFd<'_>, range: &Range<u64>) -> Result<u64, Errno> {
+    const FITRIM: Opcode = opcode::read_write::<TrimRange>(b'X', 121);
+    let mut trimmed = TrimRange {
+        start: range.start,
+        length: range.end.saturating_sub(range.start),
+        least: 0,
+    };
+    // SAFETY: the ioctl reads and writes one `struct fstrim_range`.
+    unsafe { ioctl(fs, Updater::<FITRIM, _>::new(&mut trimmed))? };
+    Ok(trimmed.length)
+}
+
 /// `struct xfs_fsop_geom_v4` of `xfs_fs.h`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Geometry {
-    before: [u32; 23],
+    block_size: u32,
+    realtime_extent: u32,
+    /// The blocks of an allocation group.
+    group_blocks: u32,
+    between: [u32; 20],
     flags: u32,
     after: [u32; 4],
 }
 
-/// Whether files of an XFS can share blocks: the flags of `XFS_IOC_FSGEOMETRY_V4`.
+/// Whether files of an XFS can share blocks.
 pub fn has_reflinks(fs: BorrowedFd<'_>) -> Result<bool, Errno> {
-    const XFS_IOC_FSGEOMETRY_V4: Opcode = opcode::read::<Geometry>(b'X', 124);
     const REFLINK: u32 = 1 << 20;
+    Ok(geometry(fs)?.flags & REFLINK != 0)
+}
+
+/// The bytes of an allocation group of an XFS. The last group may be smaller.
+pub fn group_bytes(fs: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let geometry = geometry(fs)?;
+    Ok(u64::from(geometry.block_size) * u64::from(geometry.group_blocks))
+}
+
+fn geometry(fs: BorrowedFd<'_>) -> Result<Geometry, Errno> {
+    const XFS_IOC_FSGEOMETRY_V4: Opcode = opcode::read::<Geometry>(b'X', 124);
     // SAFETY: the ioctl writes one `struct xfs_fsop_geom_v4`, which `Geometry` is.
-    let geometry: Geometry = unsafe { ioctl(fs, Getter::<XFS_IOC_FSGEOMETRY_V4, _>::new())? };
-    Ok(geometry.flags & REFLINK != 0)
+    unsafe { ioctl(fs, Getter::<XFS_IOC_FSGEOMETRY_V4, _>::new()) }
 }
 
 /// `BTRFS_SUBVOL_RDONLY`.
@@ -463,6 +502,30 @@ pub fn search_tree(
     kind: u32,
     least: u64,
 ) -> Result<Vec<u64>, Errno> {
+    let arguments = search(fs, tree, object, kind, least)?;
+    Ok(arguments.items().map(|(offset, _)| offset).collect())
+}
+
+/// The first chunk of a btrfs, from the logical address `least` on: its address and its bytes.
+pub fn next_chunk(fs: BorrowedFd<'_>, least: u64) -> Result<Option<(u64, u64)>, Errno> {
+    const CHUNK_TREE: u64 = 3;
+    const CHUNKS: u64 = 256;
+    const CHUNK_ITEM: u32 = 228;
+    let arguments = search(fs, CHUNK_TREE, CHUNKS, CHUNK_ITEM, least)?;
+    let chunk = arguments.items().next();
+    Ok(chunk.and_then(|(address, item)| {
+        let bytes = item.first_chunk()?;
+        Some((address, u64::from_le_bytes(*bytes)))
+    }))
+}
+
+fn search(
+    fs: BorrowedFd<'_>,
+    tree: u64,
+    object: u64,
+    kind: u32,
+    least: u64,
+) -> Result<SearchArguments, Errno> {
     const MOST: u32 = 64;
     let mut arguments = SearchArguments {
         tree,
@@ -477,22 +540,28 @@ pub fn search_tree(
     };
     // SAFETY: the ioctl reads and writes one `btrfs_ioctl_search_args`.
     unsafe { ioctl(fs, Updater::<BTRFS_IOC_TREE_SEARCH, _>::new(&mut arguments))? };
-    let offsets = Offsets(&arguments.found).take(arguments.items as usize);
-    Ok(offsets.collect())
+    Ok(arguments)
 }
 
-/// The offsets in `struct btrfs_ioctl_search_header`s, each with its item behind it.
-struct Offsets<'a>(&'a [u8]);
+impl SearchArguments {
+    fn items(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        Items(&self.found).take(self.items as usize)
+    }
+}
 
-impl Iterator for Offsets<'_> {
-    type Item = u64;
+/// The offset in each `struct btrfs_ioctl_search_header`, and the item behind it.
+struct Items<'a>(&'a [u8]);
 
-    fn next(&mut self) -> Option<u64> {
+impl<'a> Iterator for Items<'a> {
+    type Item = (u64, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
         let (header, rest) = self.0.split_first_chunk::<32>()?;
         let offset = header.get(16..24)?.try_into().ok()?;
         let length = header.get(28..)?.try_into().ok()?;
-        self.0 = rest.get(u32::from_ne_bytes(length) as usize..)?;
-        Some(u64::from_ne_bytes(offset))
+        let (item, rest) = rest.split_at_checked(u32::from_ne_bytes(length) as usize)?;
+        self.0 = rest;
+        Some((u64::from_ne_bytes(offset), item))
     }
 }
 
@@ -575,11 +644,12 @@ mod tests {
             found.extend_from_slice(&length.to_ne_bytes());
             found.extend(std::iter::repeat_n(0xFF, length as usize));
         }
-        let offsets = |found| -> Vec<u64> { Offsets(found).collect() };
-        assert_eq!(offsets(&found), [7, 9]);
-        assert_eq!(offsets(&found[..40]), [7], "cut short");
-        assert_eq!(offsets(&found[..34]), [0; 0], "cut shorter");
-        assert_eq!(offsets(&[]), [0; 0]);
+        let (first, second) = ((7, &[0xFF; 3][..]), (9, &[][..]));
+        let items = |found| -> Vec<_> { Items(found).collect() };
+        assert_eq!(items(&found), [first, second]);
+        assert_eq!(items(&found[..40]), [first], "cut short");
+        assert_eq!(items(&found[..34]), [], "cut shorter");
+        assert_eq!(items(&[]), []);
     }
 
     #[test]
@@ -589,6 +659,7 @@ mod tests {
         assert_eq!(size_of::<ExtendedAttributes>(), 28);
         assert_eq!(size_of::<Inherit>(), 80);
         assert_eq!(size_of::<Geometry>(), 112);
+        assert_eq!(size_of::<TrimRange>(), 24);
         assert_eq!(std::mem::offset_of!(QuotaState, flags), 2);
         assert_eq!(std::mem::offset_of!(Geometry, flags), 92);
     }

@@ -148,7 +148,6 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"no tag", "provisioner: {image: {tag: \"\"}}", "csi-provisioner has neither a tag nor a digest"},
 		{"no pools", "pools: []", "pools and poolSets are both empty; name a pool or a pool set"},
 		{"unknown set option", "poolSets: [{name: a, requireMount: true}]", "additional properties 'requireMount' not allowed"},
-		{"discard of a pool", "pools: [{name: a, discard: true}]", "additional properties 'discard' not allowed"},
 		{"set without a name", "poolSets: [{path: a}]", "at '/poolSets/0': missing property 'name'"},
 		{"exclusive as a boolean", "storageClasses: [{name: a, parameters: {exclusive: true}}]", "at '/storageClasses/0/parameters/exclusive'"},
 
@@ -171,6 +170,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"long name", "pools: [{name: " + strings.Repeat("a", 64) + "}]", "a name has at most 63 characters"},
 		{"overcommit too fine", "pools: [{name: a, overcommit: 1.0001}]", "overcommit 1.0001 has more than 3 decimals"},
 		{"overcommit nothing", "pools: [{name: a, overcommit: 0}]", "at '/pools/0/overcommit'"},
+		{"discard with a word", "pools: [{name: a, discard: weekly}]", "at '/pools/0/discard'"},
 		{"reserve too much", "pools: [{name: a, reserve: 101%}]", "at '/pools/0/reserve'"},
 
 		{"set outside", "poolSets: [{name: a, path: /srv}]", "pool set a: /srv is not below poolsDir, which is /var/lib/rootcellar/pools"},
@@ -366,6 +366,8 @@ func TestPools(t *testing.T) {
 		"[{name: a, requireMount: true, init: false}]":    "a=/var/lib/rootcellar/pools/a,require-mount",
 		"[{name: a, overcommit: 1.5, reserve: 10%}]":      "a=/var/lib/rootcellar/pools/a,overcommit=1.5,reserve=10%",
 		"[{name: a, overcommit: 2, reserve: 0}]":          "a=/var/lib/rootcellar/pools/a,overcommit=2,reserve=0",
+		"[{name: a, reserve: 1Gi, discard: true}]":        "a=/var/lib/rootcellar/pools/a,reserve=1Gi,discard",
+		"[{name: a, discard: false}]":                     "a=/var/lib/rootcellar/pools/a",
 		"[{name: a, overcommit: 1000}]":                   "a=/var/lib/rootcellar/pools/a,overcommit=1000",
 		"[{name: a, reserve: 500000000000}]":              "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
 		"[{name: a, reserve: 50Gi}, {name: b, path: aa}]": "a=/var/lib/rootcellar/pools/a,reserve=50Gi;b=/var/lib/rootcellar/pools/aa",

@@ -8,7 +8,7 @@ use crate::types::{Bytes, Invalid, PoolName};
 /// The flag that errors name.
 const FLAG: &str = "--pool";
 
-const KNOWN: &str = "init, require-mount, overcommit=R and reserve=BYTES|N%";
+const KNOWN: &str = "init, require-mount, overcommit=R, reserve=BYTES|N% and discard";
 
 /// The factor of a pool's capacity that may be reserved, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub enum Reserve {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
 pub struct PoolOptions {
     pub name: PoolName,
     /// Its path: absolute, without `.` and `..`.
@@ -43,6 +47,8 @@ pub struct PoolOptions {
     pub overcommit: Overcommit,
     /// The part that is not used for volumes; by default nothing, or 15 % on the root disk.
     pub reserve: Option<Reserve>,
+    /// Whether free space is discarded after entries of the trash were reclaimed.
+    pub discard: bool,
     /// Whether tests may use any filesystem.
     pub any_filesystem: bool,
 }
@@ -83,6 +89,7 @@ impl PoolOptions {
             require_mount: false,
             overcommit: Overcommit::default(),
             reserve: None,
+            discard: false,
             any_filesystem: false,
         }
     }
@@ -110,6 +117,7 @@ impl PoolOptions {
     ) -> Result<(), String> {
         match (key, value) {
             ("init", None) => self.init = true,
+            ("discard", None) => self.discard = true,
             ("any-filesystem", None) => self.any_filesystem = true,
             ("overcommit", Some(value)) => {
                 self.overcommit = parse_overcommit(value).ok_or_else(|| {
@@ -127,7 +135,9 @@ impl PoolOptions {
                     )
                 })?);
             }
-            ("init" | "any-filesystem", Some(_)) => return Err(takes_no_value(key)),
+            ("init" | "discard" | "any-filesystem", Some(_)) => {
+                return Err(takes_no_value(key));
+            }
             ("overcommit" | "reserve", None) => return Err(needs_value(key)),
             _ => {
                 return Err(format!(
@@ -142,7 +152,7 @@ impl PoolOptions {
 impl FromStr for PoolOptions {
     type Err = Invalid;
 
-    /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]`.
+    /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%][,discard]`.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }
@@ -243,6 +253,7 @@ mod tests {
             require_mount: false,
             overcommit: Overcommit(1000),
             reserve: None,
+            discard: false,
             any_filesystem: false,
         }
     }
@@ -256,6 +267,10 @@ mod tests {
         };
         let reserve = |r| PoolOptions {
             reserve: Some(r),
+            ..base.clone()
+        };
+        let discard = PoolOptions {
+            discard: true,
             ..base.clone()
         };
         let bytes = |n| reserve(Reserve::Bytes(Bytes(n)));
@@ -275,6 +290,7 @@ mod tests {
                     ..base.clone()
                 },
             ),
+            (",discard", discard),
             (
                 ",any-filesystem",
                 PoolOptions {
@@ -308,7 +324,7 @@ mod tests {
 
     #[test]
     fn options_combine_in_any_order() {
-        let options: PoolOptions = "a=/b,overcommit=2,init,reserve=1%,require-mount"
+        let options: PoolOptions = "a=/b,discard,overcommit=2,init,reserve=1%,require-mount"
             .parse()
             .unwrap();
         let expected = PoolOptions {
@@ -316,6 +332,7 @@ mod tests {
             require_mount: true,
             overcommit: Overcommit(2000),
             reserve: Some(Reserve::Percent(1)),
+            discard: true,
             ..plain("a", "/b")
         };
         assert_eq!(options, expected);
@@ -364,6 +381,10 @@ mod tests {
             "option \"reserve\" is given twice",
         ),
         ("fast=/srv,init=true", "option \"init\" takes no value"),
+        (
+            "fast=/srv,discard=true",
+            "option \"discard\" takes no value",
+        ),
         (
             "fast=/srv,overcommit",
             "option \"overcommit\" needs a value",

@@ -18,7 +18,7 @@ use super::{Memory, PoolOptions};
 /// The flag that errors name.
 const FLAG: &str = "--pool-set";
 
-const KNOWN: &str = "match=GLOB, init, overcommit=R and reserve=BYTES|N%";
+const KNOWN: &str = "match=GLOB, init, overcommit=R, reserve=BYTES|N% and discard";
 
 /// The options of a pool set, as in `--pool-set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl PoolSet {
 impl FromStr for PoolSet {
     type Err = Invalid;
 
-    /// Parses `NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%]`.
+    /// Parses `NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%][,discard]`.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }

@@ -1,6 +1,7 @@
 //! Reclaiming deleted volumes and snapshots in the background, without a lock that a request could
 //! wait for. An entry that cannot be removed is reported and tried again, each time after a longer wait.
 
+mod discard;
 mod entry;
 mod pass;
 
@@ -14,6 +15,7 @@ use crate::sync::lock;
 use super::Pool;
 use super::disk::Disk;
 
+use discard::Discard;
 pub(crate) use entry::{TrashEntry, entries};
 use pass::Leftovers;
 
@@ -95,6 +97,7 @@ fn run(pool: &Pool) {
     std::thread::scope(|scope| {
         let mut measuring: Option<ScopedJoinHandle<'_, ()>> = None;
         let mut left = Leftovers::default();
+        let mut discard = Discard::new(pool);
         let mut last_reclaimed = None;
         // Whether the trash may have entries that no pass has seen.
         let mut news = true;
@@ -108,7 +111,10 @@ fn run(pool: &Pool) {
                 let work = pool.begin_own();
                 match left.pass(&work, &disk, std::mem::take(&mut news)) {
                     Ok(0) => {}
-                    Ok(_) => last_reclaimed = Some(Instant::now()),
+                    Ok(_) => {
+                        last_reclaimed = Some(Instant::now());
+                        discard.reclaimed();
+                    }
                     Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
                 work.advance();
@@ -121,7 +127,7 @@ fn run(pool: &Pool) {
                 let next = left.next();
                 wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
             }
-            news |= pool.trash.wait(wait);
+            news |= discard.wait(wait);
         }
     });
 }

@@ -63,6 +63,11 @@ impl Pool {
         }
     }
 
+    /// Whether a call is at work. Every copy is part of one.
+    pub(super) fn is_at_work(&self) -> bool {
+        lock(&self.works.0).calls > 0
+    }
+
     /// The time since the disk answered last, if that is too long.
     pub fn silence(&self) -> Option<Duration> {
         let state = lock(&self.works.0);

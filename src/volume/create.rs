@@ -14,6 +14,9 @@ use super::{
     differs,
 };
 
+/// A source, and its pool.
+type OriginIn = (Arc<Pool>, Origin);
+
 impl Volumes {
     /// Creates a volume, or returns the existing one with that name if it matches.
     pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
@@ -52,7 +55,7 @@ impl Volumes {
     fn create_in(
         &self,
         pool: &Pool,
-        origin: Option<&(Arc<Pool>, Origin)>,
+        origin: Option<&OriginIn>,
         size: Bytes,
         request: &CreateRequest,
     ) -> Result<Volume> {
@@ -93,7 +96,7 @@ impl Volumes {
     /// The pools that a new volume may be in, and its source with its pool. A copy is in the pool of its
     /// source, because blocks can be shared only there; if it may be made byte by byte, another member
     /// of the same set is the second choice.
-    fn place(&self, request: &CreateRequest) -> Result<(OfClass, Option<(Arc<Pool>, Origin)>)> {
+    fn place(&self, request: &CreateRequest) -> Result<(OfClass, Option<OriginIn>)> {
         let Some(source) = &request.source else {
             let named = request.class.pool.as_ref();
             return Ok((self.pools.of_class(named)?, None));

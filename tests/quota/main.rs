@@ -7,6 +7,7 @@ mod check;
 mod classes;
 mod copies;
 mod detection;
+mod discard;
 mod documents;
 mod enforce;
 mod escapes;

@@ -1,6 +1,7 @@
 //! Reclaiming volumes after pods: every entry in a deleted volume is removed, and nothing outside
 //! it.
 
+mod discard;
 mod fixture;
 
 use std::ffi::OsStr;

@@ -1,6 +1,7 @@
 //! The tests' own loop-mounted filesystems. They end with the mount namespace of the test process,
 //! so an aborted test leaves no mount behind.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -85,6 +86,11 @@ impl LoopMount {
     /// The image.
     pub fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// The bytes that the image takes.
+    pub fn allocated(&self) -> u64 {
+        std::fs::metadata(&self.image).unwrap().blocks() * 512
     }
 
     /// The mount point.
