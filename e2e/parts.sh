@@ -60,9 +60,13 @@ image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
 }
 sig=registry.k8s.io/sig-storage tests=registry.k8s.io/e2e-test-images busybox=/bin/busybox=/bin/busybox
 image pause registry.k8s.io/pause:3.10 /bin/sleep,2147483647 $busybox
-# Busybox also stands in for the images of Kubernetes' suites that are used for their shell alone.
-image busybox "busybox:1.37,$tests/busybox:1.37.0-1,$tests/nginx:1.15-4,$tests/glibc-dns-testing:2.0.0" - $busybox
-image agnhost "$tests/agnhost:2.63.0" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
+# Busybox also stands in for the images of Kubernetes' suites that are used for their shell alone. The suites of each
+# version have tags of their own.
+for name in busybox:1.37.0-1 nginx:1.14-4 nginx:1.15-4 glibc-dns-testing:2.0.0 jessie-dnsutils:1.7; do
+    shells=${shells:-busybox:1.37},$tests/$name
+done
+image busybox "$shells" - $busybox
+image agnhost "$tests/agnhost:2.63.0,$tests/agnhost:2.59,$tests/agnhost:2.56" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
 image provisioner $sig/csi-provisioner:v6.3.0 /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"
 image snapshotter $sig/csi-snapshotter:v8.7.0 /csi-snapshotter "$PARTS/bin/csi-snapshotter=/csi-snapshotter"
 image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
