@@ -157,7 +157,9 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
         }
     }
     if pools.is_empty() {
-        text.push_str("no pool is configured\n");
+        text.push_str(
+            "no pool is here; configure one, or mount a disk below the directory of a pool set\n",
+        );
     }
     let code = if loaded {
         StatusCode::OK
@@ -182,8 +184,18 @@ mod tests {
         let silent = || ("hung".parse().unwrap(), None, long, true);
         let cases = [
             // loaded, pools, code, text
-            (true, vec![], 200, "no pool is configured\n"),
-            (false, vec![], 503, "loading\nno pool is configured\n"),
+            (
+                true,
+                vec![],
+                200,
+                "no pool is here; configure one, or mount a disk below the directory of a pool set\n",
+            ),
+            (
+                false,
+                vec![],
+                503,
+                "loading\nno pool is here; configure one, or mount a disk below the directory of a pool set\n",
+            ),
             (true, vec![healthy()], 200, "pool fast: healthy\n"),
             (false, vec![healthy()], 503, "loading\npool fast: healthy\n"),
             (

@@ -19,7 +19,7 @@ use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 
 /// The message for a configuration without pools.
-pub(super) const NO_POOL: &str = "no pool is configured; give --pool or ROOTCELLAR_POOLS";
+pub(super) const NO_POOL: &str = "no pool is here; give --pool or ROOTCELLAR_POOLS, or mount a disk below the directory of a pool set";
 
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {

@@ -169,12 +169,9 @@ async fn a_server_serves_from_start_to_stop() {
             .await
             .starts_with("HTTP/1.1 200 OK\r\n")
     );
-    assert!(
-        server
-            .get("/readyz")
-            .await
-            .ends_with("no pool is configured\n")
-    );
+    assert!(server.get("/readyz").await.ends_with(
+        "no pool is here; configure one, or mount a disk below the directory of a pool set\n"
+    ));
     let metrics = server.get("/metrics").await;
     assert!(
         metrics.contains("\ncontent-type: application/openmetrics-text;"),

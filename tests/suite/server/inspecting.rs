@@ -190,7 +190,7 @@ async fn one_is_shown_by_id_or_name() {
     }
     assert_refused(&show("snapshot", &volume), 1, "does not exist");
     let without_pools = rootcellar(&["volume", "show", "pvc-1"]).output().unwrap();
-    assert_refused(&without_pools, 64, "no pool is configured");
+    assert_refused(&without_pools, 64, "no pool is here");
 }
 
 /// A pool that cannot be read is reported on stderr, and quarantined entries below the table. Both
