@@ -4,6 +4,7 @@ mod copies;
 mod discovery;
 mod exclusive;
 mod server;
+mod model;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,408 @@
+//! Random requests on a set whose members come, go and fill, compared after every step with a model
+//! that fits on a page.
+
+mod reference;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::{Just, Strategy, any, prop};
+use proptest::prop_oneof;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestError, TestRunner};
+use rustix::fs::{FallocateFlags, fallocate};
+
+use rootcellar::os::Os;
+use rootcellar::pool::{Memory, Pool, retire};
+use rootcellar::types::{ObjectId, PoolId, VolumeId};
+use rootcellar::volume::MEMBER_WAIT;
+
+use super::{
+    Arc, Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, capacity, create, reservable,
+};
+use reference::{Member, Model, TOLERANCE};
+use support::{Fakes, Running, eventually, name, names, require};
+
+const STEPS: usize = 2_000;
+/// The members, the smallest first, because each gets a volume before the next one is added.
+const MEMBERS: [(&str, u64); 3] = [("a", 64), ("b", 96), ("c", 128)];
+const NAMES: [&str; 5] = ["v0", "v1", "v2", "v3", "v4"];
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create(&'static str, u64),
+    /// Deletes the volume with this name of a member.
+    Delete(&'static str, usize),
+    /// Requests a byte more than the largest size, and exactly that.
+    Probe,
+    Unmount(usize),
+    /// Unmounts a member, and creates a volume before the driver has noticed.
+    Pull(usize, &'static str, u64),
+    Mount(usize),
+    /// Lets other data use this many bytes of a member.
+    Fill(usize, u64),
+    Retire(usize),
+    /// Mounts a new disk in place of a retired one.
+    Replace(usize),
+    /// Starts the driver again, which waits for members that are not mounted, or has waited.
+    Restart {
+        waits: bool,
+    },
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let member = || 0..MEMBERS.len();
+    let size = || select(vec![4 * MIB, 20 * MIB, 44 * MIB, 100 * MIB]);
+    let other = select(vec![0, 20 * MIB, 40 * MIB]);
+    prop_oneof![
+        12 => (select(&NAMES[..]), size()).prop_map(|(name, size)| Op::Create(name, size)),
+        6 => (select(&NAMES[..]), member()).prop_map(|(name, m)| Op::Delete(name, m)),
+        2 => Just(Op::Probe),
+        2 => member().prop_map(Op::Unmount),
+        2 => (member(), select(&NAMES[..]), size()).prop_map(|(m, name, size)| Op::Pull(m, name, size)),
+        6 => member().prop_map(Op::Mount),
+        3 => (member(), other).prop_map(|(m, bytes)| Op::Fill(m, bytes)),
+        1 => member().prop_map(Op::Retire),
+        1 => member().prop_map(Op::Replace),
+        3 => any::<bool>().prop_map(|waits| Op::Restart { waits }),
+    ]
+}
+
+/// The driver under test and its model.
+struct World {
+    running: Option<Running>,
+    /// The ids of the members.
+    ids: Vec<PoolId>,
+    node: MemorySet,
+    model: Model,
+    /// The number of disks that were replaced.
+    replaced: u32,
+    /// Whether the driver may have made a name again that a missing member holds.
+    gave_up: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let node = MemorySet::new(&[]);
+        let mut world = Self {
+            running: Some(node.volumes()),
+            ids: Vec::new(),
+            node,
+            model: Model {
+                members: Vec::new(),
+                waits: true,
+            },
+            replaced: 0,
+            gave_up: false,
+        };
+        for (m, (_, size)) in MEMBERS.into_iter().enumerate() {
+            world.model.members.push(Member::new(size));
+            let id = world.add(m);
+            world.ids.push(id);
+        }
+        world
+    }
+
+    fn driver(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    fn pool(&self, m: usize) -> Option<Arc<Pool>> {
+        let pools = self.driver().pools();
+        let path = self.node.member(MEMBERS[m].0);
+        pools.iter().find(|pool| pool.path() == path).cloned()
+    }
+
+    /// Adds the disk of a member, which is the largest one, and makes a volume there: a pool that is
+    /// never empty does not measure the use by others in the background.
+    fn add(&mut self, m: usize) -> PoolId {
+        let keeper = format!("kept{}-{}", m, self.replaced);
+        let size = self.model.members[m].size;
+        self.node.add(MEMBERS[m].0, size * MIB);
+        self.look();
+        let volume = self.driver().create(&create(&keeper, 0)).unwrap();
+        self.model.members[m].volumes.insert(keeper, 0);
+        assert_eq!(volume.pool.member(), Some(MEMBERS[m].0));
+        volume.id.pool()
+    }
+
+    /// Lets the driver notice the changes of mounts. The reclaimer of an unmounted disk may have its
+    /// lock for a moment.
+    fn look(&self) {
+        eventually("every mounted member is served", || {
+            self.driver().discover().unwrap();
+            self.driver().check_pools();
+            let mut members = self.model.members.iter().enumerate();
+            members.all(|(m, member)| {
+                let pool = self.pool(m);
+                let serves = pool.is_some_and(|pool| pool.why_unavailable().is_none());
+                !member.is_available() || serves
+            })
+        });
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Create(name, size) => self.create(name, size),
+            Op::Delete(name, m) => self.delete(name, m),
+            Op::Probe => self.probe(),
+            Op::Unmount(m) => {
+                self.unmount(m);
+                self.look();
+            }
+            Op::Pull(m, name, size) => {
+                self.unmount(m);
+                self.create_unnoticed(m, name, size);
+                self.look();
+            }
+            Op::Mount(m) if !self.model.members[m].mounted => {
+                self.node.mount(MEMBERS[m].0);
+                let member = &mut self.model.members[m];
+                member.mounted = true;
+                member.read |= !member.retired;
+                self.look();
+            }
+            Op::Fill(m, bytes) => self.fill(m, bytes),
+            Op::Retire(m) => self.retire(m),
+            Op::Replace(m) => self.replace(m),
+            Op::Restart { waits } => self.restart(waits),
+            Op::Mount(_) => {}
+        }
+    }
+
+    fn unmount(&mut self, m: usize) {
+        if self.model.members[m].mounted {
+            self.node.unmount(MEMBERS[m].0);
+            self.model.members[m].mounted = false;
+        }
+    }
+
+    /// Creates a volume; the outcome must be one of these.
+    fn create_as(&mut self, allowed: &[Result<usize, Code>], name: &str, size: u64) {
+        let got = self.driver().create(&create(name, size));
+        let got = match got {
+            Ok(volume) => {
+                let member = volume.pool.member().unwrap();
+                let m = MEMBERS.iter().position(|(name, _)| *name == member);
+                let m = m.unwrap();
+                let made = &mut self.model.members[m].volumes;
+                let size = *made.entry(name.to_owned()).or_insert(size);
+                assert_eq!(volume.id, VolumeId::new(self.ids[m], &volume.name));
+                assert_eq!((volume.name.as_str(), volume.size), (name, Bytes(size)));
+                Ok(m)
+            }
+            Err(error) => Err(error.code(Operation::CreateVolume)),
+        };
+        assert!(allowed.contains(&got), "{got:?} is not one of {allowed:?}");
+    }
+
+    fn create(&mut self, name: &str, size: u64) {
+        let allowed = self.model.create(name, size);
+        self.create_as(&allowed, name, size);
+    }
+
+    /// Creates a volume while the driver does not know that a member is missing. A volume that it knows
+    /// to be there is returned.
+    fn create_unnoticed(&mut self, m: usize, name: &str, size: u64) {
+        let mut allowed = self.model.create(name, size);
+        let member = &self.model.members[m];
+        if member.is_known() && self.was_served(m) {
+            for outcome in &mut allowed {
+                let has = member.volumes.get(name);
+                if *outcome == Err(Code::Unavailable) && has.is_some() {
+                    let large = has.is_some_and(|has| *has >= size);
+                    *outcome = if large {
+                        Ok(m)
+                    } else {
+                        Err(Code::AlreadyExists)
+                    };
+                }
+            }
+        }
+        self.create_as(&allowed, name, size);
+    }
+
+    fn was_served(&self, m: usize) -> bool {
+        let pool = self.pool(m);
+        pool.is_some_and(|pool| pool.why_unavailable().is_none())
+    }
+
+    fn delete(&mut self, name: &str, m: usize) {
+        let id = VolumeId::new(self.ids[m], &support::name(name));
+        let got = match self.driver().delete(&id.to_string()) {
+            Ok(()) => Ok(()),
+            Err(error) => match error.code(Operation::Delete) {
+                Code::Ok => Ok(()),
+                code => Err(code),
+            },
+        };
+        assert_eq!(got, self.model.delete(m, name));
+        self.await_reclaim();
+    }
+
+    /// Waits until the trash is reclaimed, because until then a member cannot reserve the freed space.
+    fn await_reclaim(&self) {
+        eventually("the trash is empty", || {
+            let pools = self.driver().pools();
+            pools.iter().all(|pool| pool.status().trash == 0)
+        });
+    }
+
+    fn probe(&mut self) {
+        let largest = capacity(self.driver()).largest.0;
+        let refused = match self.model.create("probe", largest + 1 + TOLERANCE)[..] {
+            [Err(code)] => code,
+            ref other => panic!("{other:?}"),
+        };
+        self.create_as(&[Err(refused)], "probe", largest + 1);
+        if largest == 0 || refused != Code::ResourceExhausted {
+            return;
+        }
+        let roomiest = self
+            .model
+            .create("probe", largest.saturating_sub(TOLERANCE));
+        self.create_as(&roomiest, "probe", largest);
+        for m in self.model.holders("probe") {
+            self.delete("probe", m);
+        }
+    }
+
+    /// The driver finds the use by others at the next inspection of a disk; here it measures at once.
+    fn fill(&mut self, m: usize, bytes: u64) {
+        let disk = self.node.path("kept").join(MEMBERS[m].0);
+        let file = File::create(disk.join("other")).unwrap();
+        if bytes > 0 {
+            fallocate(&file, FallocateFlags::empty(), 0, bytes).unwrap();
+        }
+        self.model.members[m].other = bytes;
+        if let Some(pool) = self.pool(m) {
+            pool.available().unwrap();
+        }
+    }
+
+    fn retire(&mut self, m: usize) {
+        let memory = Memory::open(Os::default(), &self.node.path("state")).unwrap();
+        let retired = retire(&memory, self.ids[m]);
+        let member = &mut self.model.members[m];
+        assert_eq!(retired.is_ok(), member.retired || !member.mounted);
+        member.retired |= retired.is_ok();
+        self.look();
+        self.look();
+    }
+
+    /// Needs a driver that makes volumes, because the new disk gets one.
+    fn replace(&mut self, m: usize) {
+        let unread = self.model.members.iter().any(Member::is_unread);
+        let member = &self.model.members[m];
+        if !member.retired || member.mounted || unread {
+            return;
+        }
+        self.model.members[m] = Member::new(256 << self.replaced);
+        self.replaced += 1;
+        self.ids[m] = self.add(m);
+    }
+
+    fn restart(&mut self, waits: bool) {
+        // The old driver must release its locks before the new one can take them.
+        self.running = None;
+        let member_wait = if waits { MEMBER_WAIT } else { Duration::ZERO };
+        let settings = Settings {
+            member_wait,
+            ..self.node.settings()
+        };
+        self.running = Some(self.node.volumes_with(settings, &Fakes::default()));
+        self.model.restart(waits);
+        self.gave_up |= !waits && self.model.members.iter().any(Member::is_unread);
+    }
+
+    /// The invariants that hold after every step.
+    fn check(&self) {
+        let mut listed = Vec::new();
+        for (m, member) in self.model.members.iter().enumerate() {
+            self.check_member(m, member);
+            if member.is_known() {
+                let ids = member.volumes.iter();
+                let ids = ids.map(|(volume, size)| {
+                    (VolumeId::new(self.ids[m], &name(volume)), Bytes(*size))
+                });
+                listed.extend(ids);
+            }
+        }
+        listed.sort_unstable();
+        let list = self.driver().list(0, "").unwrap().objects;
+        let list: Vec<_> = list.iter().map(|volume| (volume.id, volume.size)).collect();
+        assert_eq!(list, listed);
+        if !self.gave_up {
+            let members = self.model.members.iter().filter(|member| !member.retired);
+            let mut seen = BTreeSet::new();
+            for volume in members.flat_map(|member| member.volumes.keys()) {
+                assert!(seen.insert(volume), "{volume} is in two members");
+            }
+        }
+        self.check_capacity();
+    }
+
+    /// Asserts the state of a member, and that its disk holds exactly its volumes.
+    fn check_member(&self, m: usize, member: &Member) {
+        let pool = self.pool(m);
+        let exists = member.mounted || !member.retired;
+        assert_eq!(pool.is_some(), exists, "{member:?}");
+        let available = pool.is_some_and(|pool| pool.why_unavailable().is_none());
+        assert_eq!(available, member.is_available(), "{member:?}");
+        let disk = self.node.path("kept").join(MEMBERS[m].0);
+        let directories = names(&disk.join("volumes"));
+        assert_eq!(directories.len(), member.volumes.len(), "{directories:?}");
+        for volume in member.volumes.keys() {
+            let id = VolumeId::new(self.ids[m], &name(volume));
+            let hash = format!("-{}", id.hash());
+            let is_there = directories.iter().any(|name| name.ends_with(&hash));
+            assert!(is_there, "{volume} is not in {directories:?}");
+        }
+    }
+
+    fn check_capacity(&self) {
+        let (sum, most) = self.model.capacity();
+        let tolerance = TOLERANCE * MEMBERS.len() as u64;
+        let got = capacity(self.driver());
+        for (got, most) in [(got.available, sum), (got.largest, most)] {
+            let within = most.saturating_sub(tolerance)..=most;
+            assert!(within.contains(&got.0), "{got:?} is not in {within:?}");
+        }
+    }
+}
+
+/// After every step of any sequence of requests, mounts, unmounts and restarts, exactly the acknowledged
+/// volumes exist, each in one member, and each was made where the most room was.
+///
+/// Proves: PS2, PS4, PS5.
+#[test]
+fn any_sequence_of_mounts_and_requests_does_what_the_model_says() {
+    require!(mount_namespace);
+    let config = Config {
+        cases: 8,
+        failure_persistence: None,
+        max_shrink_iters: 1024,
+        ..Config::default()
+    };
+    let sequences = prop::collection::vec(ops(), 1..=80);
+    let steps = AtomicUsize::new(0);
+    while steps.load(Ordering::Relaxed) < STEPS {
+        let outcome = TestRunner::new(config.clone()).run(&sequences, |sequence| {
+            let mut world = World::new();
+            for op in &sequence {
+                world.apply(op);
+                world.check();
+                steps.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            let TestError::Fail(reason, sequence) = error else {
+                panic!("{error}");
+            };
+            let lines: Vec<String> = sequence.iter().map(|op| format!("{op:?}")).collect();
+            panic!("{reason}\nafter\n{}", lines.join("\n"));
+        }
+    }
+}
