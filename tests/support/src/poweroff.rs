@@ -2,6 +2,7 @@
 //! copied after each step that changes a disk and after each reply. A copy holds exactly the data
 //! that the disks would hold after a power-off at that moment.
 
+pub mod control;
 pub mod image;
 pub mod loops;
 pub mod operations;

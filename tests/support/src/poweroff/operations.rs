@@ -8,7 +8,8 @@ use rootcellar::os::{self, Step};
 use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
-use super::scene::{Kill, SIZE, Scene};
+use super::control::Kill;
+use super::scene::{SIZE, Scene};
 use crate::{NODE, eventually};
 
 /// An operation, and the state that a driver started after a power-off must find.

@@ -2,22 +2,20 @@
 //! inspected afterwards. An implementation of [`Disks`] provides the disks and their content after
 //! a power-off: real filesystems in images, or a model.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use rootcellar::error::{Code, Operation as Call};
-use rootcellar::os::{self, Object, Observer, Os, Step};
+use rootcellar::os::{self, Observer, Os};
 use rootcellar::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::volume::{
     CopyPolicy, CreateRequest, ExpandRequest, Mode, SnapshotClass, SnapshotFilter, SnapshotRequest,
     SourceId,
 };
-use rustix::io::Errno;
 
+use super::control::{Control, Kill};
 use super::operations::Operation;
 use crate::{Fakes, Node, Running, create, eventually, name, names, publish};
 
@@ -59,83 +57,6 @@ pub struct Moments<M> {
     pub replied: Vec<M>,
 }
 
-/// A step at which the driver is killed.
-#[derive(Debug, Clone, Copy)]
-pub enum Kill {
-    /// Before the step on an entry whose name has this prefix.
-    Before(Step, &'static str),
-    /// After that step.
-    After(Step, &'static str),
-}
-
-#[derive(Debug, Default)]
-struct Plan {
-    kill: Option<Kill>,
-    killed: bool,
-    reclaims: bool,
-    skips: Option<(Step, &'static str)>,
-}
-
-/// Kills the driver, blocks its reclaimer, and reports its steps.
-#[derive(Debug)]
-struct Control {
-    plan: Mutex<Plan>,
-    changed: Condvar,
-    witness: Option<Arc<dyn Observer>>,
-}
-
-impl Control {
-    fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap()
-    }
-
-    fn set(&self, change: impl FnOnce(&mut Plan)) {
-        change(&mut self.plan());
-        self.changed.notify_all();
-    }
-}
-
-impl Observer for Control {
-    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
-        let mut plan = self.plan();
-        let thread = std::thread::current();
-        if thread
-            .name()
-            .is_some_and(|name| name.starts_with("reclaim"))
-        {
-            while !plan.reclaims {
-                plan = self.changed.wait(plan).unwrap();
-            }
-        }
-        if let Some(Kill::Before(at, start)) = plan.kill {
-            plan.killed |= at == step && name.to_string_lossy().starts_with(start);
-        }
-        if plan.killed { Err(Errno::IO) } else { Ok(()) }
-    }
-
-    fn after(&self, step: Step, name: &OsStr) {
-        let mut plan = self.plan();
-        if let Some(Kill::After(at, start)) = plan.kill {
-            plan.killed |= at == step && name.to_string_lossy().starts_with(start);
-        }
-    }
-
-    fn changed(&self, step: Step, object: Object<'_>) {
-        if let Some(witness) = &self.witness {
-            witness.changed(step, object);
-        }
-    }
-
-    fn skips(&self, sync: Step, file: BorrowedFd<'_>) -> bool {
-        let path = os::path_of(file).unwrap().display().to_string();
-        let is_meant = |(step, at): &mut (Step, &str)| {
-            let (middle, end) = at.split_once('*').unwrap_or(("", at));
-            *step == sync && path.contains(middle) && path.ends_with(end)
-        };
-        self.plan().skips.take_if(is_meant).is_some()
-    }
-}
-
 /// A node with its driver, which may be down.
 pub struct Scene {
     pub node: Arc<Node>,
@@ -148,11 +69,7 @@ pub struct Scene {
 
 impl Scene {
     fn new(node: &Arc<Node>, witness: Option<Arc<dyn Observer>>) -> Self {
-        let control = Arc::new(Control {
-            plan: Mutex::default(),
-            changed: Condvar::new(),
-            witness,
-        });
+        let control = Arc::new(Control::new(witness));
         Self {
             node: Arc::clone(node),
             running: None,
