@@ -7,7 +7,7 @@ use support::disk::{Disk, EXT4, XFS};
 use support::disk_node::{OURS, inodes_of};
 use support::poweroff::loops::{Kind, lose_power};
 use support::poweroff::operations::OPERATIONS;
-use support::poweroff::scene::Scene;
+use support::poweroff::scene::{Pools, Scene};
 use support::{eventually, kernel, names, require};
 
 /// The operations that set or free limits.
@@ -76,7 +76,7 @@ fn lose_power_on(disk: Disk) {
     };
     let operations = OPERATIONS.iter();
     let operations = { operations }.filter(|operation| ABOUT_LIMITS.contains(&operation.name));
-    lose_power(kind, false, operations);
+    lose_power(kind, false, Pools::One, operations);
 }
 
 /// Wherever the power fails, each volume on XFS is limited to the size in its record, and no limit

@@ -1,13 +1,14 @@
-//! Power-off on loop mounts of the pool's disk and of the state directory's disk. Both images are
+//! Power-off on loop mounts of the disks of pools and of the state directory's disk. The images are
 //! copied after each step that changes a disk and after each reply. The copies hold the data that
 //! the disks would hold after a power failure at that moment.
 
 use support::poweroff::loops::{self, Kind};
-pub(crate) use support::poweroff::loops::{PLACES, mount_empty, unmount_all};
+pub(crate) use support::poweroff::loops::{mount_empty, unmount_all};
 pub(crate) use support::poweroff::{operations, scene};
 use support::require;
 
-use operations::OPERATIONS;
+use operations::{OPERATIONS, of_sets};
+use scene::Pools;
 
 pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
     simple_quota: true,
@@ -16,7 +17,7 @@ pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
 
 fn lose_power(kind: Kind) {
     for commits in [false, true] {
-        loops::lose_power(kind, commits, OPERATIONS);
+        loops::lose_power(kind, commits, Pools::One, OPERATIONS);
     }
 }
 
@@ -55,4 +56,16 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
 fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
     require!(loop_devices);
     lose_power(BTRFS_WITH_QUOTA);
+}
+
+/// A power failure may interrupt a creation or deletion on a set of two members: each acknowledged
+/// volume is there once, and a repeated request finds it instead of making it on the other member.
+///
+/// Proves: D1, PS5.
+#[test]
+fn a_set_has_every_acknowledged_volume_once() {
+    require!(loop_devices);
+    for commits in [false, true] {
+        loops::lose_power(Kind::plain("ext4"), commits, Pools::Set, of_sets());
+    }
 }

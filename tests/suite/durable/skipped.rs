@@ -9,6 +9,7 @@ use rootcellar::os::Step::{self, Fsync, Syncfs};
 use super::lose_power;
 use crate::poweroff::BTRFS_WITH_QUOTA;
 use crate::poweroff::operations::{OPERATIONS, Operation};
+use crate::poweroff::scene::Pools;
 use support::poweroff::loops;
 use support::require;
 
@@ -75,7 +76,7 @@ fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
 fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
     require!(loop_devices);
     are_missed(LOGGED, |operation| {
-        lose_power(true, slice::from_ref(operation));
+        lose_power(true, Pools::One, slice::from_ref(operation));
     });
 }
 
@@ -84,7 +85,7 @@ fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
 fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
     require!(loop_devices);
     are_missed(UNORDERED, |operation| {
-        lose_power(false, slice::from_ref(operation));
+        lose_power(false, Pools::One, slice::from_ref(operation));
     });
 }
 
@@ -93,6 +94,6 @@ fn a_skipped_sync_is_missed_on_a_disk_that_keeps_no_order() {
 fn a_skipped_sync_is_missed_on_btrfs_with_quota() {
     require!(loop_devices);
     are_missed(LIMITED, |operation| {
-        loops::lose_power(BTRFS_WITH_QUOTA, false, [operation]);
+        loops::lose_power(BTRFS_WITH_QUOTA, false, Pools::One, [operation]);
     });
 }

@@ -1,4 +1,4 @@
-//! Power-off tests. The pool and the state directory are on two loop mounts, whose images are
+//! Power-off tests. Each pool and the state directory are on a loop mount, whose images are
 //! copied after each step that changes a disk and after each reply. A copy holds exactly the data
 //! that the disks would hold after a power-off at that moment.
 

@@ -10,22 +10,19 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::image::Image;
 use super::operations::Operation;
-use super::scene::{Disks, Moments, Scene, play};
+use super::scene::{Disks, Moments, Pools, Scene, play};
 use crate::disk::Disk;
 use crate::loops::LoopMount;
 use crate::{Node, eventually};
 
-/// The mount points of the two disks.
-pub const PLACES: [&str; 2] = ["disk", "state"];
-
-/// Both disks at one moment.
-type Shot = [Arc<Image>; 2];
+/// All disks at one moment.
+type Shot = Vec<Arc<Image>>;
 
 /// While it is armed, copies the images after every step that changed them.
 #[derive(Debug)]
 struct Camera {
-    images: [PathBuf; 2],
-    mounts: [PathBuf; 2],
+    images: Vec<PathBuf>,
+    mounts: Vec<PathBuf>,
     /// Whether the filesystems commit by themselves after every step, as they may at any time.
     commits: bool,
     shots: Mutex<Option<Vec<Shot>>>,
@@ -33,18 +30,21 @@ struct Camera {
 
 impl Camera {
     fn shoot(&self, shots: &mut Vec<Shot>) {
-        let [pool, state] = [0, 1].map(|disk| {
-            let image = Image::read(&self.images[disk]);
+        let read = |(disk, path): (usize, &PathBuf)| {
+            let image = Image::read(path);
             match shots.last() {
                 Some(last) if *last[disk] == image => Arc::clone(&last[disk]),
                 _ => Arc::new(image),
             }
-        });
-        let is_news = shots.last().is_none_or(|[last_pool, last_state]| {
-            !Arc::ptr_eq(last_pool, &pool) || !Arc::ptr_eq(last_state, &state)
-        });
-        if is_news {
-            shots.push([pool, state]);
+        };
+        let shot: Shot = self.images.iter().enumerate().map(read).collect();
+        let is_same = |last: &Shot| {
+            last.iter()
+                .zip(&shot)
+                .all(|(last, now)| Arc::ptr_eq(last, now))
+        };
+        if !shots.last().is_some_and(is_same) {
+            shots.push(shot);
         }
     }
 }
@@ -70,7 +70,7 @@ pub struct Kind {
     pub make: &'static [&'static str],
     /// Options of mount.
     pub mount: &'static [&'static str],
-    /// Whether simple quota is enabled on the pool's disk.
+    /// Whether simple quota is enabled on the disk of the first pool.
     pub simple_quota: bool,
     /// Inspects the served state after a power-off, in addition to the checks of every scene.
     pub inspect: fn(&Scene),
@@ -89,29 +89,34 @@ impl Kind {
     }
 }
 
-/// Two filesystems in images, which are stored in memory.
+/// Filesystems in images, which are stored in memory.
 struct Loops {
     kind: Kind,
-    disks: [LoopMount; 2],
-    empty: [Image; 2],
+    pools: Pools,
+    disks: Vec<LoopMount>,
+    empty: Vec<Image>,
     camera: Arc<Camera>,
     node: Arc<Node>,
 }
 
 impl Loops {
-    fn new(kind: Kind, commits: bool) -> Self {
+    fn new(kind: Kind, commits: bool, pools: Pools) -> Self {
         let node = Arc::new(Node::new());
         let images = node.path("images");
         std::fs::create_dir(&images).unwrap();
         mount_empty(&images);
-        let images = PLACES.map(|place| images.join(place));
-        let mounts = PLACES.map(|place| node.path(place));
-        let disks = [0, 1].map(|disk| {
-            std::fs::create_dir(&mounts[disk]).unwrap_or_default();
+        let places = pools.places().iter();
+        let mounts: Vec<PathBuf> = places.map(|place| node.path(place)).collect();
+        let images: Vec<PathBuf> = (0..mounts.len())
+            .map(|n| images.join(n.to_string()))
+            .collect();
+        let disk = |(image, at): (&PathBuf, &PathBuf)| {
+            std::fs::create_dir_all(at).unwrap();
             Disk::new(kind.filesystem)
                 .made_with(kind.make)
-                .format(&images[disk], &mounts[disk])
-        });
+                .format(image, at)
+        };
+        let disks: Vec<LoopMount> = images.iter().zip(&mounts).map(disk).collect();
         if kind.simple_quota {
             disks[0].mount(kind.mount);
             assert!(enable_quota(disks[0].path()).unwrap());
@@ -119,7 +124,8 @@ impl Loops {
         }
         Self {
             kind,
-            empty: [0, 1].map(|disk| Image::read(&images[disk])),
+            pools,
+            empty: images.iter().map(|image| Image::read(image)).collect(),
             disks,
             camera: Arc::new(Camera {
                 images,
@@ -140,6 +146,10 @@ impl Loops {
 
 impl Disks for Loops {
     type Moment = Shot;
+
+    fn pools(&self) -> Pools {
+        self.pools
+    }
 
     fn format(&mut self) {
         for (disk, image) in self.empty.iter().enumerate() {
@@ -163,16 +173,16 @@ impl Disks for Loops {
     }
 
     fn unmount(&mut self) {
-        unmount_all(&self.node);
+        unmount_all(&self.node, self.pools);
     }
 
     fn inspect(&self, scene: &Scene) {
         (self.kind.inspect)(scene);
     }
 
-    fn mount(&mut self, shot: &Shot, pool_is_missing: bool) {
+    fn mount(&mut self, shot: &Shot, first_is_missing: bool) {
         for (disk, image) in shot.iter().enumerate() {
-            if disk == 0 && pool_is_missing {
+            if disk == 0 && first_is_missing {
                 mount_empty(self.disks[disk].path());
             } else {
                 self.insert(disk, image);
@@ -181,10 +191,10 @@ impl Disks for Loops {
     }
 }
 
-/// Unmounts both disks as an operator would. It retries, because the thread that opened a pool may
-/// be the last to close it.
-pub fn unmount_all(node: &Node) {
-    for place in PLACES {
+/// Unmounts all disks as an operator would. It retries, because the thread that opened a pool may be
+/// the last to close it.
+pub fn unmount_all(node: &Node, pools: Pools) {
+    for place in pools.places() {
         let at = node.path(place);
         eventually("nothing holds the disk", || {
             rustix::mount::unmount(&at, UnmountFlags::empty()).is_ok()
@@ -203,9 +213,10 @@ pub fn mount_empty(at: &Path) {
 pub fn lose_power<'a>(
     kind: Kind,
     commits: bool,
+    pools: Pools,
     operations: impl IntoIterator<Item = &'a Operation>,
 ) {
-    let mut loops = Loops::new(kind, commits);
+    let mut loops = Loops::new(kind, commits, pools);
     let node = Arc::clone(&loops.node);
     for operation in operations {
         play(&mut loops, &node, operation);

@@ -23,7 +23,7 @@ pub struct Operation {
     pub before: fn(&Scene) -> bool,
     /// The state required after the reply.
     pub after: fn(&Scene) -> bool,
-    /// Whether the pool's disk is missing when the driver is started again.
+    /// Whether the disk of the first pool is missing when the driver is started again.
     pub disk_is_missing: bool,
     /// Whether a limit may differ from its record until a start corrects it.
     pub leaves_limits: bool,
@@ -316,6 +316,39 @@ pub const OPERATIONS: &[Operation] = &[
         ..Operation::NOTHING
     },
 ];
+
+/// The operations that are also played on a set, which makes each volume once.
+const OF_SETS: [&str; 8] = [
+    "make a pool",
+    "create",
+    "create what a killed driver left in staging",
+    "create what a killed driver left in sight",
+    "start where a killed driver left something in staging",
+    "delete",
+    "delete what a killed driver took out of sight",
+    "reclaim",
+];
+
+/// The volume may be on the member that is missing, so none is made on the other.
+const MEMBER_IS_MISSING: Operation = Operation {
+    name: "create where the member is missing then",
+    prepare: Scene::start,
+    act: |scene| {
+        scene.make("pvc");
+        assert!(scene.directory("pvc").starts_with(scene.pool()));
+    },
+    before: |scene| scene.waits_for("pvc"),
+    after: |scene| scene.waits_for("pvc"),
+    disk_is_missing: true,
+    ..Operation::NOTHING
+};
+
+/// The operations for a set.
+pub fn of_sets() -> impl Iterator<Item = &'static Operation> {
+    let operations = OPERATIONS.iter();
+    let shared = operations.filter(|operation| OF_SETS.contains(&operation.name));
+    shared.chain([&MEMBER_IS_MISSING])
+}
 
 fn with_kept(scene: &mut Scene) {
     scene.start();

@@ -1,23 +1,24 @@
-//! A node with its pool and its state directory on two disks, played up to a power-off and
-//! inspected afterwards. An implementation of [`Disks`] provides the disks and their content after
+//! A node with its pool and its state directory on two disks, or with the members of a set on two and
+//! the state directory on a third, played up to a power-off and inspected afterwards. An implementation of [`Disks`] provides the disks and their content after
 //! a power-off: real filesystems in images, or a model.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Observer, Os};
+use rootcellar::pool::PoolStatus;
 use rootcellar::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::volume::{
-    CopyPolicy, CreateRequest, ExpandRequest, Mode, SnapshotClass, SnapshotFilter, SnapshotRequest,
-    SourceId,
+    CopyPolicy, CreateRequest, ExpandRequest, Mode, Settings, SnapshotClass, SnapshotFilter,
+    SnapshotRequest, SourceId,
 };
 
 use super::control::{Control, Kill};
 use super::operations::Operation;
-use crate::{Fakes, Node, Running, create, eventually, name, names, publish};
+use crate::{Fakes, Node, Running, create, directory_of, name, names, publish, wait_for_trash};
 
 const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
@@ -30,11 +31,30 @@ const COPIES: CopyPolicy = CopyPolicy {
     max_stall: None,
 };
 
-/// Two disks that can lose power.
+/// The pools of a scene, each on a disk.
+#[derive(Debug, Clone, Copy)]
+pub enum Pools {
+    One,
+    /// The two members of a set.
+    Set,
+}
+
+impl Pools {
+    /// The mount points of the disks; the last one is the state directory.
+    pub fn places(self) -> &'static [&'static str] {
+        match self {
+            Self::One => &["disk", "state"],
+            Self::Set => &["set/a", "set/b", "state"],
+        }
+    }
+}
+
+/// Disks that can lose power.
 pub trait Disks {
-    /// The content of both disks after a power-off.
+    /// The content of all disks after a power-off.
     type Moment;
-    /// Inserts empty disks, mounted at `disk` and `state`.
+    fn pools(&self) -> Pools;
+    /// Inserts empty disks, mounted at their places.
     fn format(&mut self);
     /// The observer of every change on the disks.
     fn witness(&self) -> Arc<dyn Observer>;
@@ -47,8 +67,8 @@ pub trait Disks {
     fn unmount(&mut self);
     /// Inspects the served state, in addition to the checks of every scene.
     fn inspect(&self, _scene: &Scene) {}
-    /// Inserts the disks of a moment, without the pool's disk if that is missing.
-    fn mount(&mut self, moment: &Self::Moment, pool_is_missing: bool);
+    /// Inserts the disks of a moment, without the first one if that is missing.
+    fn mount(&mut self, moment: &Self::Moment, first_is_missing: bool);
 }
 
 /// The contents that a power-off may leave during an operation and after its reply.
@@ -61,19 +81,21 @@ pub struct Moments<M> {
 pub struct Scene {
     pub node: Arc<Node>,
     pub running: Option<Running>,
-    /// The pool whose id was returned by a reply.
+    /// The first pool, whose id was returned by a reply.
     pub id: Option<PoolId>,
+    pools: Pools,
     control: Arc<Control>,
     fakes: Fakes,
 }
 
 impl Scene {
-    fn new(node: &Arc<Node>, witness: Option<Arc<dyn Observer>>) -> Self {
+    fn new(node: &Arc<Node>, pools: Pools, witness: Option<Arc<dyn Observer>>) -> Self {
         let control = Arc::new(Control::new(witness));
         Self {
             node: Arc::clone(node),
             running: None,
             id: None,
+            pools,
             fakes: Fakes {
                 os: Os::observed(control.clone()),
                 // The quotas are the kernel's, as the disks are.
@@ -83,9 +105,31 @@ impl Scene {
         }
     }
 
-    /// The pool's path.
+    /// The paths of the pools.
+    fn pools(&self) -> Vec<PathBuf> {
+        match self.pools {
+            Pools::One => vec![self.node.path("disk/pool")],
+            Pools::Set => ["set/a", "set/b"].map(|at| self.node.path(at)).into(),
+        }
+    }
+
+    /// The path of the first pool.
     pub fn pool(&self) -> PathBuf {
-        self.node.path("disk/pool")
+        self.pools().swap_remove(0)
+    }
+
+    fn settings(&self) -> Settings {
+        let option = |name: &str, path: &str| {
+            let path = self.node.path(path);
+            format!("{name}={},init,any-filesystem,reserve=0", path.display())
+        };
+        match self.pools {
+            Pools::One => self.node.settings(&[option("default", "disk/pool")]),
+            Pools::Set => Settings {
+                sets: vec![option("set", "set").parse().unwrap()],
+                ..self.node.settings(&[])
+            },
+        }
     }
 
     /// The interface to the disks.
@@ -96,9 +140,7 @@ impl Scene {
     /// Ends the driver if one runs, and starts another.
     pub fn start(&mut self) {
         self.stop();
-        let pool = self.pool();
-        let option = format!("default={},init,any-filesystem,reserve=0", pool.display());
-        let running = self.node.volumes_of(&[option], &self.fakes);
+        let running = self.node.volumes_with(self.settings(), &self.fakes);
         if running.pools()[0].why_unavailable().is_none() {
             self.id = running.pools()[0].id();
         }
@@ -136,10 +178,9 @@ impl Scene {
     /// As [`Scene::kill`], of a driver that is being started.
     pub fn kill_starting(&mut self, kill: Kill) {
         self.running = None;
-        let option = format!("default={},init,any-filesystem", self.pool().display());
-        let (node, fakes) = (Arc::clone(&self.node), self.fakes.clone());
         self.kill(kill, |scene| {
-            scene.running = Some(node.volumes_of(&[option], &fakes));
+            let running = scene.node.volumes_with(scene.settings(), &scene.fakes);
+            scene.running = Some(running);
         });
     }
 
@@ -150,9 +191,9 @@ impl Scene {
 
     /// Waits until nothing is left to reclaim.
     pub fn is_reclaimed(&self) {
-        eventually("the trash is empty", || {
-            names(&self.pool().join(".rootcellar/trash")).is_empty()
-        });
+        for pool in self.pools() {
+            wait_for_trash(&pool);
+        }
     }
 
     pub fn driver(&self) -> &Running {
@@ -162,6 +203,12 @@ impl Scene {
     /// Requests a volume; returns whether it was made.
     pub fn create(&self, volume: &str) -> bool {
         self.driver().create(&request(volume)).is_ok()
+    }
+
+    /// Whether the driver cannot say yet where a volume is.
+    pub fn waits_for(&self, volume: &str) -> bool {
+        let refused = self.driver().create(&request(volume)).err();
+        refused.is_some_and(|refused| refused.code(Call::CreateVolume) == Code::Unavailable)
     }
 
     /// Makes a volume, or finds it.
@@ -235,8 +282,15 @@ impl Scene {
         found == snapshots
     }
 
+    /// The id of a volume, or the id that it would have in the first pool.
     fn id_of(&self, volume: &str) -> String {
-        VolumeId::new(self.id.unwrap(), &name(volume)).to_string()
+        let all = self.driver().list(0, "").unwrap().objects;
+        let found = all.iter().find(|found| found.name.as_str() == volume);
+        let id = found.map_or_else(
+            || VolumeId::new(self.id.unwrap(), &name(volume)),
+            |found| found.id,
+        );
+        id.to_string()
     }
 
     /// Requests the deletion of a volume; returns whether it is deleted.
@@ -275,26 +329,31 @@ impl Scene {
 
     /// The directory of a volume.
     pub fn directory(&self, volume: &str) -> PathBuf {
-        let volumes = self.pool().join("volumes");
         let start = format!("{volume}-");
-        let mut directories = names(&volumes).into_iter();
-        let directory = directories.find(|directory| directory.starts_with(&start));
-        volumes.join(directory.unwrap())
+        let homes = self.pools().into_iter().map(|pool| pool.join("volumes"));
+        let mut homes =
+            homes.filter(|home| names(home).iter().any(|name| name.starts_with(&start)));
+        directory_of(&homes.next().unwrap(), volume)
     }
 
-    /// Whether the pool is available, has the id that was reported (if one was), and holds exactly
-    /// these volumes.
-    /// volumes.
+    /// Whether the pools are available, the first one has the id that was reported (if one was), and
+    /// they hold exactly these volumes, each once.
     pub fn holds(&self, volumes: &[&str]) -> bool {
-        let pool = &self.driver().pools()[0];
+        let pools = self.driver().pools();
+        let available = { pools.iter() }.all(|pool| pool.why_unavailable().is_none());
         let found = self.driver().list(0, "").unwrap().objects;
         let mut found: Vec<_> = found.iter().map(|volume| volume.name.as_str()).collect();
         found.sort_unstable();
-        let is_the_pool = self.id.is_none() || pool.id() == self.id;
-        pool.why_unavailable().is_none() && is_the_pool && found == volumes
+        let is_the_pool = self.id.is_none() || pools[0].id() == self.id;
+        available && is_the_pool && found == volumes
     }
 
-    /// Whether the pool is unavailable for a reason that contains `says`.
+    fn status(&self) -> Vec<PoolStatus> {
+        let pools = self.driver().pools();
+        pools.iter().map(|pool| pool.status()).collect()
+    }
+
+    /// Whether the first pool is unavailable for a reason that contains `says`.
     pub fn is_unavailable(&self, says: &str) -> bool {
         let unavailable = self.driver().pools()[0].why_unavailable();
         unavailable.is_some_and(|unavailable| unavailable.to_string().contains(says))
@@ -303,11 +362,10 @@ impl Scene {
     /// Asserts that all visible volumes and snapshots are complete, and that no partly made or
     /// partly deleted one remains.
     fn assert_complete(&self) {
-        let pool = &self.driver().pools()[0];
-        if pool.why_unavailable().is_some() {
+        let pools = self.driver().pools();
+        if { pools.iter() }.any(|pool| pool.why_unavailable().is_some()) {
             return;
         }
-        assert_eq!(pool.status().quarantined, 0, "quarantined");
         for volume in self.driver().list(0, "").unwrap().objects {
             let directory = self.directory(volume.name.as_str());
             assert_eq!(names(&directory), ["data", "volume.json"]);
@@ -322,24 +380,35 @@ impl Scene {
             let file = fs::read_to_string(directory.join("data/file"));
             assert_eq!(file.unwrap(), holds, "content");
         }
-        let snapshots = self.pool().join("snapshots");
-        for directory in names(&snapshots) {
-            let directory = snapshots.join(directory);
-            assert_eq!(names(&directory), ["data", "snapshot.json"]);
-            let file = fs::read_to_string(directory.join("data/file"));
-            assert_eq!(file.unwrap(), "pvc", "content");
-        }
-        let meta = self.pool().join(".rootcellar");
-        assert!(names(&meta.join("staging")).is_empty());
         self.is_reclaimed();
-        let own = |dir: PathBuf, known: &[&str]| {
-            let names = names(&dir);
-            assert!(names.iter().all(|name| known.contains(&name.as_str())));
-        };
-        let files = ["lock", "pool.json", "pool.json.tmp", "staging", "trash"];
-        own(meta, &files);
-        own(self.pool(), &[".rootcellar", "snapshots", "volumes"]);
+        for pool in pools.iter() {
+            assert_eq!(pool.status().quarantined, 0, "quarantined");
+            assert_pool_complete(pool.path());
+        }
     }
+}
+
+/// Asserts that a pool has nothing unfinished.
+fn assert_pool_complete(pool: &Path) {
+    let snapshots = pool.join("snapshots");
+    for directory in names(&snapshots) {
+        let directory = snapshots.join(directory);
+        assert_eq!(names(&directory), ["data", "snapshot.json"]);
+        let file = fs::read_to_string(directory.join("data/file"));
+        assert_eq!(file.unwrap(), "pvc", "content");
+    }
+    let meta = pool.join(".rootcellar");
+    assert!(names(&meta.join("staging")).is_empty());
+    let own = |dir: PathBuf, known: &[&str]| {
+        let names = names(&dir);
+        assert!(names.iter().all(|name| known.contains(&name.as_str())));
+    };
+    let files = ["lock", "pool.json", "pool.json.tmp", "staging", "trash"];
+    own(meta, &files);
+    own(
+        pool.into(),
+        &[".rootcellar", "lost+found", "snapshots", "volumes"],
+    );
 }
 
 impl Drop for Scene {
@@ -358,7 +427,7 @@ fn request(volume: &str) -> CreateRequest {
 /// Plays an operation with a power-off at every moment of it and after its reply.
 pub fn play(disks: &mut impl Disks, node: &Arc<Node>, operation: &Operation) {
     disks.format();
-    let mut scene = Scene::new(node, Some(disks.witness()));
+    let mut scene = Scene::new(node, disks.pools(), Some(disks.witness()));
     (operation.prepare)(&mut scene);
     let before = scene.id;
     disks.watch();
@@ -389,19 +458,20 @@ fn check(
     id: Option<PoolId>,
     replied: bool,
 ) {
-    let mut scene = Scene::new(node, None);
+    let mut scene = Scene::new(node, disks.pools(), None);
     scene.reclaim();
     scene.start();
     scene.id = id.or(scene.id);
     let is_after = (operation.after)(&scene);
     let is_before = !replied && (operation.before)(&scene);
     if !is_after && !is_before {
-        let status = scene.driver().pools()[0].status();
+        let status = scene.status();
         let volumes = scene.driver().list(0, "").unwrap().objects;
         panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
     }
     // Limit and record may differ only before the reply.
-    let restored = scene.driver().pools()[0].status().limits_restored;
+    let status = scene.status().into_iter();
+    let restored: u64 = status.map(|status| status.limits_restored).sum();
     assert!(
         !replied || operation.leaves_limits || restored == 0,
         "{restored} limits were not durable"
