@@ -1,6 +1,6 @@
 #!/bin/sh
-# The inside of run.sh: serves one pool, runs the suite in order and shuffled, stops the server. Fails too
-# when the server dies, or leaves its socket, a mount, a volume or trash behind.
+# The inside of run.sh: serves one pool or one pool set, runs the suite in order and shuffled, stops the server. Fails
+# too when the server dies, or leaves its socket, a mount, a volume or trash behind.
 #
 # Usage: against-server.sh FS WORKDIR   in a private mount namespace
 # Env:   ROOTCELLAR, REPORTS, CSI_SANITY as run.sh sets them
@@ -8,8 +8,15 @@ set -eu
 fs=$1 work=$2 socket=$2/run/csi.sock pool=$2/pool http=127.0.0.1:$((20000 + $$ % 10000))
 log=$REPORTS/$fs-server.log
 
+# The pools: one, or the members of the set.
+pools() { [ "$fs" = set ] && printf '%s\n' "$pool/disk1" "$pool/disk2" || echo "$pool"; }
+option=--pool
 case $fs in
 dir) ;;
+set)
+    option=--pool-set
+    for disk in disk1 disk2; do mount -o loop "$work/$disk" "$pool/$disk"; done
+    ;;
 *-prjquota) mount -o loop,prjquota "$work/image" "$pool" ;;
 *) mount -o loop "$work/image" "$pool" ;;
 esac
@@ -18,11 +25,11 @@ esac
 mounts() { grep -F " $work/" /proc/self/mountinfo || :; }
 mounts >"$work/mounts"
 
-"$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node --pool "default=$pool,init" \
+"$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node "$option" "default=$pool,init" \
     --state-dir "$work/state" --kubelet-dir "$work/kubelet" --http "$http" >"$log" 2>&1 &
 server=$!
 # The loop device goes with the mount, and the mount only once nobody serves it.
-trap 'kill -KILL "$server" 2>/dev/null && wait "$server"; umount -q "$pool" || :' EXIT
+trap 'kill -KILL "$server" 2>/dev/null && wait "$server"; pools | xargs umount -q || :' EXIT
 trap 'exit 1' INT TERM
 
 # 0 as soon as the command succeeds; 1 if it has not within ten seconds.
@@ -43,7 +50,8 @@ empty() { [ -z "$(ls -A "$1")" ]; }
 # The suite would wait a minute per spec for a server that never answers.
 eventually curl -fsS "http://$http/readyz" || { cat "$log" && echo "not ready within 10 s" && exit 1; }
 case $fs in *quota) enforces=1 ;; *) enforces=0 ;; esac
-curl -fsS "http://$http/metrics" | grep -qx "rootcellar_pool_enforces{pool=\"default\"} $enforces" ||
+saying=$(curl -fsS "http://$http/metrics" | grep -cx "rootcellar_pool_enforces{.*} $enforces") || :
+[ "$saying" -eq "$(pools | wc -l)" ] ||
     complain "the driver does not say that it enforces sizes: $enforces"
 # Where files share no blocks, a class must allow that copies are written in full.
 set --
@@ -56,9 +64,11 @@ dir | ext4*)
 esac
 ./suite.sh "$fs-ordered" "$socket" "$work/kubelet/mnt" "$@" || bad=1
 ./suite.sh "$fs-shuffled" "$socket" "$work/kubelet/mnt" --ginkgo.randomize-all "$@" || bad=1
-eventually empty "$pool/.rootcellar/trash" || complain "trash left: $(ls "$pool/.rootcellar/trash")"
-for dir in volumes snapshots .rootcellar/staging; do
-    empty "$pool/$dir" || complain "left in $dir: $(ls "$pool/$dir")"
+for one in $(pools); do
+    eventually empty "$one/.rootcellar/trash" || complain "trash left: $(ls "$one/.rootcellar/trash")"
+    for dir in volumes snapshots .rootcellar/staging; do
+        empty "$one/$dir" || complain "left in $one/$dir: $(ls "$one/$dir")"
+    done
 done
 mounts | diff "$work/mounts" - || complain "mounts left"
 kill -TERM "$server" || complain "the server has died"
