@@ -33,7 +33,8 @@ suites() { # DRIVER SPECS [argument of ginkgo...]
     sed -n "/^## $driver.yaml\$/,/^## /s/^| \([0-9]*\) | \([^|]*\) | [^|]* |\$/\1 \2/p" "$here/skips.md" | sort >"$log.expected"
     jq -r "$specs"' | select(.State == "skipped") | .Failure.Message // "not asked for" | split("\n")[0]' "$log.json" |
         sort | uniq -c | sed 's/^ *//' | sort >"$log.skipped"
-    if ! diff -u "$log.expected" "$log.skipped"; then
+    # Older suites have fewer specs, and skips.md is about those of go.mod.
+    if [ ! -d "$here/../kubernetes/${K8S:-none}" ] && ! diff -u "$log.expected" "$log.skipped"; then
         echo "$driver.yaml: skips.md (-) and what was skipped (+) differ"
         status=1
     fi
