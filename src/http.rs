@@ -71,6 +71,7 @@ impl Page {
     fn scraped(&self) -> Vec<Scraped> {
         let mut turns = lock(&self.turns);
         let pools = self.volumes.pools();
+        turns.retain(|name, _| pools.iter().any(|pool| pool.name() == name));
         let scraped = pools.iter().map(|pool| Scraped {
             pool: Arc::clone(pool),
             turn: Arc::clone(turns.entry(pool.name().clone()).or_default()),

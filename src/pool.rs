@@ -28,7 +28,7 @@ pub(crate) mod record;
 mod set;
 mod state;
 mod status;
-mod trash;
+pub(crate) mod trash;
 mod unavailable;
 mod work;
 

@@ -58,7 +58,7 @@ const CHECK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest time between two searches for members of sets: a member that was retired leaves without
 /// a change of a mount.
-const DISCOVER_EVERY: Duration = Duration::from_secs(10);
+const DISCOVER_EVERY: Duration = Duration::from_mins(1);
 
 /// The pause after a search, because pods mount and unmount often.
 const DISCOVER_PAUSE: Duration = Duration::from_secs(1);

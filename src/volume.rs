@@ -14,14 +14,14 @@ mod publish;
 mod snapshot;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::mount::{Found, KernelMounter, MountTable, Mounter, Target};
 use crate::os::Os;
+use crate::pool::trash::STOP_PATIENCE;
 use crate::pool::{
     Context, Disk, Entry, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
 };
@@ -93,10 +93,10 @@ pub struct Volumes {
     mounter: Arc<dyn Mounter>,
     memory: Arc<Memory>,
     pools: Pools,
-    started: Instant,
     publications: Publications,
     in_flight: InFlight,
-    loaded: AtomicBool,
+    /// The time when all pools were opened first.
+    loaded: OnceLock<Instant>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,10 +221,9 @@ impl Volumes {
             mounter: seams.mounter,
             memory,
             pools,
-            started: Instant::now(),
             publications: Publications::default(),
             in_flight: InFlight::default(),
-            loaded: AtomicBool::new(false),
+            loaded: OnceLock::new(),
         })
     }
 
@@ -232,11 +231,13 @@ impl Volumes {
     /// Fails only if another server has locked every pool.
     pub fn load(self: &Arc<Self>) -> Result<()> {
         let deadline = Instant::now() + self.settings.lock_wait;
+        let patience = deadline + OPEN_PATIENCE;
         let pools = self.pools();
         let mut locked = 0;
         for pool in pools.iter() {
             // A pool that is unavailable for another reason is checked again later.
-            if self.open_patiently(pool, deadline)? == Some(Unavailable::Locked) {
+            let opened = self.open_patiently(pool, deadline, patience)?;
+            if opened == Some(Unavailable::Locked) {
                 locked += 1;
             }
         }
@@ -246,15 +247,17 @@ impl Volumes {
         for pool in pools.iter() {
             pool.start_reclaiming().map_err(no_thread(pool))?;
         }
-        self.loaded.store(true, Ordering::Release);
+        self.loaded.get_or_init(Instant::now);
         Ok(())
     }
 
-    /// Opens a pool in a separate thread, so that a disk that hangs does not stop the other pools.
+    /// Opens a pool in a separate thread, so that a disk that hangs does not stop the other pools. They
+    /// share the patience, after which the next ones have a second each.
     fn open_patiently(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         deadline: Instant,
+        patience: Instant,
     ) -> Result<Option<Unavailable>> {
         let (done, outcome) = mpsc::channel();
         let (volumes, opening) = (Arc::clone(self), Arc::clone(pool));
@@ -266,7 +269,8 @@ impl Volumes {
                 let _ = done.send(opened.err());
             })
             .map_err(no_thread(pool))?;
-        let patience = deadline.saturating_duration_since(Instant::now()) + OPEN_PATIENCE;
+        let patience = patience.saturating_duration_since(Instant::now());
+        let patience = patience.max(Duration::from_secs(1));
         Ok(outcome.recv_timeout(patience).unwrap_or_else(|_| {
             tracing::error!(pool = %pool.name(), "does not open; continuing without it");
             Some(Unavailable::Opening)
@@ -275,7 +279,7 @@ impl Volumes {
 
     /// Whether [`Volumes::load`] has ended.
     pub fn is_loaded(&self) -> bool {
-        self.loaded.load(Ordering::Acquire)
+        self.loaded.get().is_some()
     }
 
     /// Checks a pool: a changed one becomes unavailable, and an unavailable one is opened again.
@@ -295,11 +299,14 @@ impl Volumes {
         for pool in &found.added {
             let (name, path) = (pool.name(), pool.path().display());
             tracing::info!(pool = %name, %path, "found a member of a pool set");
-            pool.start_reclaiming().map_err(no_thread(pool))?;
         }
         for pool in &found.removed {
             tracing::info!(pool = %pool.name(), "is no member of a pool set any more");
-            pool.trash.stop();
+            pool.trash.end();
+        }
+        // Of all pools, because a thread may have failed to start before.
+        for pool in self.pools().iter() {
+            pool.start_reclaiming().map_err(no_thread(pool))?;
         }
         Ok(found.changed)
     }
@@ -312,8 +319,13 @@ impl Volumes {
     }
 
     pub fn stop(&self) {
-        for pool in self.pools().iter() {
-            pool.trash.stop();
+        let pools = self.pools();
+        for pool in pools.iter() {
+            pool.trash.end();
+        }
+        let deadline = Instant::now() + STOP_PATIENCE;
+        for pool in pools.iter() {
+            pool.trash.wait_for_end(deadline);
         }
     }
 

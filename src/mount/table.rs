@@ -1,4 +1,5 @@
-//! The mount table. It is read at start and when a pool is opened, and not by ordinary requests.
+//! The mount table. It is read at start, when a pool is opened and when mounts change, and not by
+//! ordinary requests.
 
 use std::ffi::OsString;
 use std::fs::File;

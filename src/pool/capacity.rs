@@ -33,10 +33,6 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 /// The age at which an inspection measures the disk of a set's member again.
 const MEASURE_AGAIN: Duration = Duration::from_secs(4);
 
-/// The age up to which placement trusts a measurement, because it must not ask every disk of a set:
-/// one may hang. The inspections of a member are at most 10 seconds apart.
-const MAX_PLACEMENT_AGE: Duration = Duration::from_secs(15);
-
 /// The reservations of a pool, and its last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
@@ -61,8 +57,6 @@ struct Recent {
     own: u64,
     /// The removals from the index until then: the charge of a deleted volume no longer counts.
     removals: u64,
-    /// The changes of reservations until then.
-    changes: u64,
 }
 
 /// The space that a grant reserves.
@@ -147,7 +141,6 @@ impl Reservations {
             space: measurement.space,
             own: measurement.own(index),
             removals: index.sums.removals,
-            changes: self.changes,
         };
         self.recent = Some(recent);
         self.sum(index, policy, recent.space, recent.own)
@@ -171,12 +164,11 @@ impl Reservations {
         recent.filter(|_| policy.counted && same)
     }
 
-    /// The free space by the last measurement, if the pool has not changed since then.
-    pub(super) fn unchanged(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
-        let recent = self.recent?;
-        let same = recent.removals == index.sums.removals && recent.changes == self.changes;
-        let remembered = self.remembered(index, policy, MAX_PLACEMENT_AGE);
-        remembered.filter(|_| same && self.in_flight == 0)
+    /// Replaces the space of the last measurement.
+    pub(super) fn set_space(&mut self, space: Space) {
+        if let Some(recent) = &mut self.recent {
+            recent.space = space;
+        }
     }
 
     fn sum(&self, index: &Index, policy: &Policy, space: Space, own: u64) -> FreeSpace {
@@ -298,55 +290,58 @@ impl Pool {
         Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
     }
 
-    /// About the largest size of the next volume, to compare the members of a set: by the last
-    /// inspection, if that is recent enough.
-    pub(crate) fn roughly_available(&self) -> Result<Bytes> {
-        self.available_by(|policy| self.state.remembered(policy, MAX_PLACEMENT_AGE))
+    /// The largest size of the next volume, by the last inspection of the disk and all reservations
+    /// since. A set uses it, because a call must not ask each of its disks: one may hang.
+    pub(crate) fn inspected_space(&self) -> Bytes {
+        self.inspected(|policy| policy)
     }
 
-    /// The largest size of the next volume in a member of a set. Its disk is asked only if the pool has
-    /// changed since the last inspection.
-    pub(crate) fn available_in_member(&self) -> Result<Bytes> {
-        self.available_by(|policy| self.state.unchanged(policy))
+    /// As [`Pool::inspected_space`], for a volume that takes the whole disk; zero unless that is empty.
+    pub(crate) fn inspected_disk(&self) -> Bytes {
+        if self.state.is_unused() {
+            self.inspected(Policy::of_disk)
+        } else {
+            Bytes::ZERO
+        }
     }
 
-    /// The size of a volume that takes the whole disk; zero while the pool is not empty.
-    pub(crate) fn available_disk(&self) -> Result<Bytes> {
+    fn inspected(&self, change: fn(Policy) -> Policy) -> Bytes {
         let Ok(disk) = self.disk() else {
-            return Ok(Bytes::ZERO);
+            return Bytes::ZERO;
         };
-        if self.silence().is_some() || !self.state.is_unused() {
-            return Ok(Bytes::ZERO);
+        if self.silence().is_some() {
+            return Bytes::ZERO;
         }
-        let policy = self.policy(&disk).of_disk();
-        if let Some(free) = self.state.unchanged(&policy) {
-            return Ok(free.available());
-        }
-        let _work = self.begin()?;
-        let measured = self.measure(&disk);
-        let free = measured.map(|measurement| self.state.measured(&policy, &measurement));
-        Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
+        let policy = change(self.policy(&disk));
+        let free = self.state.remembered(&policy, Duration::MAX);
+        free.as_ref().map_or(Bytes::ZERO, FreeSpace::available)
     }
 
-    fn available_by(&self, known: impl Fn(&Policy) -> Option<FreeSpace>) -> Result<Bytes> {
-        if self.why_unavailable().is_some() || self.silence().is_some() {
-            return Ok(Bytes::ZERO);
+    /// Measures the disk of a set's member. Failures are left to the inspections.
+    pub(super) fn measure_member(&self, disk: &Disk) {
+        if self.name().member().is_none() {
+            return;
         }
-        let disk = self.disk()?;
-        match known(&self.policy(&disk)) {
-            Some(free) => Ok(free.available()),
-            None => self.available(),
+        if let Ok(measurement) = self.measure(disk) {
+            self.state.measured(&self.policy(disk), &measurement);
         }
     }
 
-    /// Measures the disk for the placement in a set, if the last measurement is not recent.
-    pub(super) fn measure_for_placement(&self, disk: &Disk) -> Result<(), Fault> {
+    /// As [`Pool::measure_member`], unless that was done a moment ago.
+    pub(super) fn inspect_member(&self, disk: &Disk) {
         let policy = self.policy(disk);
         if self.state.remembered(&policy, MEASURE_AGAIN).is_none() {
-            let measurement = self.measure(disk)?;
-            self.state.measured(&policy, &measurement);
+            self.measure_member(disk);
         }
-        Ok(())
+    }
+
+    /// Measures the space of a member's disk after a new volume, whose record takes some.
+    pub(super) fn measure_space_of_member(&self, disk: &Disk) {
+        if self.name().member().is_some()
+            && let Ok(space) = disk.space()
+        {
+            self.state.set_space(space);
+        }
     }
 
     /// The free space, by charges that are at most [`MAX_AGE`] old: reading them takes time for each

@@ -36,14 +36,18 @@ impl Pool {
             return Err(self.unavailable(Unavailable::EnforcementChanged));
         }
         if let Some(content) = content {
-            return self.create_copy(&disk, reservation, content, record);
+            let copied = self.create_copy(&disk, reservation, content, record);
+            self.measure_member(&disk);
+            return copied;
         }
         let mut draft = Draft::begin(self, &disk)?;
         if let Err(fault) = draft.fill(&mut record) {
             drop(draft);
             return Err(self.classify(fault));
         }
-        draft.commit(record)
+        let entry = draft.commit(record)?;
+        self.measure_space_of_member(&disk);
+        Ok(entry)
     }
 
     /// Makes a volume larger. The limit changes before the record, so that a crash never leaves a
@@ -124,6 +128,7 @@ impl Pool {
         }
         moved.map_err(|fault| self.classify(fault))?;
         self.state.remove::<R>(entry.record.id());
+        self.measure_member(&disk);
         self.trash.notify();
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::types::{Bytes, Invalid};
 use super::disk::Disk;
 use super::draft::Draft;
 use super::record::{Method, Record, RetainedCharge, Source};
-use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, layout};
+use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, Work, layout};
 
 pub(super) use progress::Copies;
 pub(crate) use progress::unfinished;
@@ -106,6 +106,8 @@ pub(crate) struct Content<'a> {
     pub(crate) origin: &'a Origin,
     /// The pool of the original.
     pub(crate) from: &'a Pool,
+    /// The work on the disk of the original, if that is another.
+    pub(crate) reading: Option<&'a Work<'a>>,
     pub(crate) policy: CopyPolicy,
 }
 
@@ -122,6 +124,8 @@ pub(super) struct CopyJob<'a> {
     pub(super) origin: &'a Origin,
     /// The pool of the original: that of the copy, or another member of its set.
     pub(super) from: &'a Pool,
+    /// The work on the disk of the original, if that is another.
+    pub(super) reading: Option<&'a Work<'a>>,
     /// The new volume or snapshot.
     pub(super) copy: Source,
     pub(super) policy: CopyPolicy,
@@ -157,6 +161,7 @@ impl Pool {
         let job = CopyJob {
             origin: &origin,
             from: self,
+            reading: None,
             copy: Source::Snapshot(record.id),
             policy,
             reservation,
@@ -185,6 +190,7 @@ impl Pool {
         let job = CopyJob {
             origin,
             from: content.from,
+            reading: content.reading,
             copy: Source::Volume(record.id),
             policy: content.policy,
             reservation,
@@ -391,19 +397,17 @@ impl Pool {
         let fault = step;
         if fault.errno == Errno::CANCELED {
             let refusal = lock(&progress.refusal).take();
-            return match (refusal, self.why_unavailable()) {
-                (Some(refused), _) => refused,
-                (None, Some(unavailable)) => self.unavailable(unavailable),
-                (None, None) => Error::Stopped(format!("copying {}", job.origin.source())),
-            };
+            let unavailable = |pool: &Self| Some(pool.unavailable(pool.why_unavailable()?));
+            return refusal
+                .or_else(|| unavailable(self).or_else(|| unavailable(job.from)))
+                .unwrap_or_else(|| Error::Stopped(format!("copying {}", job.origin.source())));
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, quota_id, job.limit) {
             return does_not_fit(job);
         }
-        if !std::ptr::eq(self, job.from) && !fault.is_full() {
-            // Either disk may have failed, and the next inspections find out which.
-            let pool = job.from.name().clone();
-            return Error::Retry { pool, fault };
+        // Of two disks, the one that cannot be written has failed, or else the other one.
+        if !std::ptr::eq(self, job.from) && !fault.is_full() && disk.try_writing().is_ok() {
+            return job.from.classify(fault);
         }
         self.classify(fault)
     }

@@ -101,7 +101,8 @@ impl Disk {
         disk.recover()?;
         // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
         // it might be lost and missed for ever.
-        let remembered = context.memory.remember(&options.path, disk.id);
+        let is_member = options.name.member().is_some();
+        let remembered = context.memory.remember(&options.path, disk.id, is_member);
         if remembered? {
             Ok(disk)
         } else {

@@ -62,14 +62,10 @@ impl Pool {
         }
         self.warn_if_unenforced(&disk);
         self.state.open(disk, index, other);
-        self.trash.notify();
-    }
-
-    fn measure_member(&self, disk: &Disk) -> Result<(), Unavailable> {
-        match self.name().member() {
-            Some(_) => Ok(self.measure_for_placement(disk)?),
-            None => Ok(()),
+        if let Ok(disk) = self.disk() {
+            self.measure_member(&disk);
         }
+        self.trash.notify();
     }
 
     fn warn_if_unenforced(&self, disk: &Disk) {
@@ -97,10 +93,9 @@ impl Pool {
         };
         if let Ok(disk) = self.disk() {
             let _work = self.begin_own();
-            let verified = disk.verify(&self.options);
-            let inspected = verified.and_then(|()| self.measure_member(&disk));
-            if let Err(unavailable) = inspected {
-                self.mark_unavailable(&unavailable);
+            match disk.verify(&self.options) {
+                Ok(()) => self.inspect_member(&disk),
+                Err(unavailable) => self.mark_unavailable(&unavailable),
             }
             return;
         }

@@ -78,13 +78,17 @@ impl Memory {
         Ok(self.read()?.retired.contains(&id))
     }
 
-    /// Remembers durably that a path holds a pool; false if the pool was declared lost.
-    pub(super) fn remember(&self, path: &Path, id: PoolId) -> Result<bool> {
+    /// Remembers durably that a path holds a pool; false if the pool was declared lost. A disk of a set
+    /// that is mounted at the path of another member is not missing at its path before.
+    pub(super) fn remember(&self, path: &Path, id: PoolId, is_member: bool) -> Result<bool> {
         let mut retired = false;
         self.edit(|record| {
             retired = record.retired.contains(&id);
             if !retired {
-                record.pools.insert(path.to_owned(), id);
+                let is_before = |at: &Path| at != path && at.parent() == path.parent();
+                let pools = &mut record.pools;
+                pools.retain(|at, pool| !(is_member && *pool == id && is_before(at)));
+                pools.insert(path.to_owned(), id);
             }
         })?;
         Ok(!retired)
@@ -161,7 +165,7 @@ mod tests {
             .collect();
         std::thread::scope(|scope| {
             for (path, id) in &pools {
-                scope.spawn(|| assert!(memory.remember(path, *id).unwrap()));
+                scope.spawn(|| assert!(memory.remember(path, *id, false).unwrap()));
             }
         });
         for (path, id) in pools {

@@ -70,6 +70,8 @@ impl PoolSet {
         table.entries.iter().filter_map(move |entry| {
             let point = &entry.mount_point;
             let is_below = dir.is_some() && point.parent() == dir.as_deref();
+            // The mount of a directory shows a part of another disk.
+            let is_below = is_below && entry.root == Path::new("/");
             let name = point.file_name().filter(|_| is_below)?;
             Some((self.member(name)?, entry.id))
         })

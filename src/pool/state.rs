@@ -15,7 +15,9 @@ use crate::quota::Enforcement;
 use crate::sync;
 use crate::types::{Bytes, PoolId, VolumeId};
 
-use super::capacity::{Charged, Demand, Empty, FreeSpace, Measurement, Policy, Reservations};
+use super::capacity::{
+    Charged, Demand, Empty, FreeSpace, Measurement, Policy, Reservations, Space,
+};
 use super::disk::Disk;
 use super::index::{Index, Resource};
 use super::record::RetainedCharge;
@@ -299,10 +301,9 @@ impl PoolState {
         state.reservations.remembered(&state.index, policy, max_age)
     }
 
-    /// The free space by the last measurement, if the pool has not changed since then.
-    pub(super) fn unchanged(&self, policy: &Policy) -> Option<FreeSpace> {
-        let state = self.lock();
-        state.reservations.unchanged(&state.index, policy)
+    /// Replaces the space of the last measurement.
+    pub(super) fn set_space(&self, space: Space) {
+        self.lock().reservations.set_space(space);
     }
 
     /// The free space by the last measurement, if that is as good as a new one.

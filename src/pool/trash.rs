@@ -22,8 +22,8 @@ use pass::Leftovers;
 const LAST_RETRY: Duration = Duration::from_mins(5);
 /// How often an empty and idle pool measures the use by others, because nothing reports a change.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
-/// How long the reclaimer may take to stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long reclaimers may take to stop.
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
 
 /// The reclaimer, as its pool uses it.
@@ -61,14 +61,17 @@ impl Trash {
         Ok(())
     }
 
-    /// Stops the reclaimer and waits for it, but only for a bounded time, because a disk may hang.
-    pub(crate) fn stop(&self) {
+    /// Ends the reclaimer as soon as its disk answers.
+    pub(crate) fn end(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.notify();
+    }
+
+    /// Waits for the reclaimer to end, at most until the deadline, because a disk may hang.
+    pub(crate) fn wait_for_end(&self, deadline: Instant) {
         let Some(thread) = lock(&self.thread).take() else {
             return;
         };
-        let deadline = Instant::now() + STOP_PATIENCE;
         while !thread.is_finished() {
             if Instant::now() >= deadline {
                 tracing::warn!("the reclaimer does not stop; not waiting for it");
@@ -113,6 +116,7 @@ fn run(pool: &Pool) {
                     Ok(0) => {}
                     Ok(_) => {
                         last_reclaimed = Some(Instant::now());
+                        pool.measure_member(&disk);
                         discard.reclaimed();
                     }
                     Err(fault) => pool.mark_unavailable(&fault.into()),

@@ -8,7 +8,7 @@ use crate::pool::{self, AccessMode, Content, Entry, FORMAT, Origin, Pool, Source
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
 
-use super::pools::OfClass;
+use super::pools::{OfClass, Unread};
 use super::{
     Capability, Capacity, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes,
     differs,
@@ -24,6 +24,8 @@ impl Volumes {
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }
+        // Before the search, because a member that is opened after it may have the name.
+        let unread = self.unread();
         if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
             let _id = self.in_flight.lock_id(&entry.record.id.to_string())?;
             self.check_same(&pool, &entry, request)?;
@@ -38,16 +40,13 @@ impl Volumes {
         let (of_class, origin) = self.place(request)?;
         self.check_topology(request.excludes_node)?;
         let size = size_of(request, origin.as_ref().map(|(_, origin)| origin))?;
-        self.check_read(&of_class)?;
-        let exclusive = request.class.exclusive;
-        if exclusive && !of_class.is_set {
-            let problem = format!(
-                "pool {} is no pool set, of which it could take a disk",
-                of_class.name
-            );
+        of_class.check_read(&unread)?;
+        if request.class.exclusive && !of_class.is_set {
+            let problem = format!("true needs a pool set, and {} is a pool", of_class.name);
             return Err(Error::invalid("parameter \"exclusive\"", problem));
         }
-        of_class.place(exclusive, |pool| {
+        let disk = request.class.exclusive.then_some(size);
+        of_class.place(disk, |pool| {
             self.create_in(pool, origin.as_ref(), size, request)
         })
     }
@@ -64,11 +63,11 @@ impl Volumes {
             Some(_) => Error::from,
             None => Error::of_new,
         };
-        let id = match (pool.id(), pool.why_unavailable()) {
-            (_, Some(reason)) => return Err(failed(pool.unavailable(reason))),
-            (Some(id), None) => VolumeId::new(id, &request.name),
-            (None, None) => return Err(Error::Internal("an open pool has no id".into())),
-        };
+        if let Some(reason) = pool.why_unavailable() {
+            return Err(failed(pool.unavailable(reason)));
+        }
+        let open = || Error::Internal("an open pool has no id".into());
+        let id = VolumeId::new(pool.id().ok_or_else(open)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
         let enforcement = pool.enforcement();
@@ -81,9 +80,12 @@ impl Volumes {
             pool.reserve::<VolumeRecord>(&work, id, None, size)
         };
         let reservation = reservation.map_err(failed)?;
+        let other = origin.filter(|(from, _)| !std::ptr::eq(&**from, pool));
+        let reading = other.map(|(from, _)| from.begin()).transpose()?;
         let content = origin.map(|(from, origin)| Content {
             origin,
             from,
+            reading: reading.as_ref(),
             policy: request.class.copies,
         });
         let record = record(id, reservation.size(), enforcement, request);
@@ -125,20 +127,17 @@ impl Volumes {
         Ok((of_class, Some((pool, origin))))
     }
 
-    /// Fails for some time after the start if a member of a set was not read: a volume whose creation
+    /// The members of sets that were not read yet, for some time after the start: a volume whose creation
     /// was not answered may be there.
-    fn check_read(&self, of_class: &OfClass) -> Result<()> {
-        if !of_class.is_set || self.started.elapsed() >= self.settings.member_wait {
-            return Ok(());
+    fn unread(&self) -> Vec<Unread> {
+        let loaded = self.loaded.get();
+        if loaded.is_some_and(|loaded| loaded.elapsed() >= self.settings.member_wait) {
+            return Vec::new();
         }
-        let unread = of_class
-            .pools
-            .iter()
-            .find_map(|pool| Some((pool, pool.why_unread()?)));
-        unread.map_or(Ok(()), |(pool, reason)| {
-            let pool = pool.name().clone();
-            Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
-        })
+        let pools = self.pools();
+        let members = pools.iter().filter(|pool| pool.name().member().is_some());
+        let unread = members.filter_map(|pool| Some((pool.name().clone(), pool.why_unread()?)));
+        unread.collect()
     }
 
     /// The capacity for volumes with this class and these capabilities; none if this node would refuse
@@ -153,13 +152,13 @@ impl Volumes {
             Ok(of_class) => of_class.capacity(class.exclusive, fits),
             // The class must name a pool. `CreateVolume` reports that.
             Err(Error::Invalid(_)) => {
-                let largest = self
-                    .pools()
-                    .iter()
-                    .filter(fits)
-                    .try_fold(Bytes::ZERO, |most, pool| {
-                        Ok::<_, Error>(most.max(pool.available()?))
-                    })?;
+                let mut largest = Bytes::ZERO;
+                for pool in self.pools().iter().filter(fits) {
+                    largest = largest.max(match pool.name().member() {
+                        Some(_) => pool.inspected_space(),
+                        None => pool.available()?,
+                    });
+                }
                 Ok(Capacity {
                     available: largest,
                     largest,

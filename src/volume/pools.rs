@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex};
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Operation, Result};
 use crate::mount::MountTable;
-use crate::pool::{self, Context, Member, Pool, PoolOptions, PoolSet};
+use crate::pool::{self, Context, Member, Pool, PoolOptions, PoolSet, Unavailable};
 use crate::sync::lock;
 use crate::types::{Bytes, PoolName};
 
@@ -18,6 +18,9 @@ pub(super) struct Pools {
     /// The pools of the configuration, then the members of sets.
     list: Mutex<Arc<[Arc<Pool>]>>,
 }
+
+/// A member that was not read since the start, and the reason.
+pub(super) type Unread = (PoolName, Unavailable);
 
 /// The pools that a class may use: one, or the members of a set.
 #[derive(Debug)]
@@ -72,7 +75,8 @@ impl Pools {
     pub(super) fn discover(&self, table: &MountTable) -> Result<Discovered> {
         let mut found = Discovered::default();
         let members = pool::members(&self.sets, table, Some(&*self.context.memory))?;
-        let mut list = lock(&self.list);
+        // Only this method changes the list, and one call at a time.
+        let list = self.all();
         let mut all = Vec::with_capacity(list.len());
         for pool in list.iter() {
             let is_member = members
@@ -98,7 +102,7 @@ impl Pools {
                 found.changed.push(pool);
             }
         }
-        *list = all.into();
+        *lock(&self.list) = all.into();
         Ok(found)
     }
 
@@ -168,10 +172,23 @@ impl OfClass {
         }
     }
 
+    /// Refuses a new name while a member that may have it was not read.
+    pub(super) fn check_read(&self, unread: &[Unread]) -> Result<()> {
+        let of_set = |(name, _): &&Unread| self.is_set && name.in_classes() == self.name.as_str();
+        unread.iter().find(of_set).map_or(Ok(()), |(pool, reason)| {
+            let (pool, reason) = (pool.clone(), reason.clone());
+            Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
+        })
+    }
+
     /// Makes a volume in one of the pools. In a set this is the available member with the most free
-    /// space, and of several the one with the fewest volumes. A whole disk is the smallest that fits. A
-    /// member that cannot have the volume has changed nothing, and the next one is tried.
-    pub(super) fn place<T>(&self, exclusive: bool, make: impl Fn(&Pool) -> Result<T>) -> Result<T> {
+    /// space, and of several the one with the fewest volumes. A whole `disk` of at least this size is the
+    /// smallest. A member that cannot have the volume has changed nothing, and the next one is tried.
+    pub(super) fn place<T>(
+        &self,
+        disk: Option<Bytes>,
+        make: impl Fn(&Pool) -> Result<T>,
+    ) -> Result<T> {
         if !self.is_set {
             return self
                 .pools
@@ -180,12 +197,12 @@ impl OfClass {
         }
         // The refusal of the member with the most free space says the most.
         let mut refused: Option<(Bytes, Error)> = None;
-        for pool in self.ranked(exclusive)? {
+        for pool in self.ranked(disk)? {
             let error = match make(&pool) {
                 Ok(volume) => return Ok(volume),
                 Err(error) => error,
             };
-            if !leaves_others(&error) {
+            if !self.leaves_others(&error) {
                 return Err(error);
             }
             let available = available(&error);
@@ -197,31 +214,45 @@ impl OfClass {
     }
 
     /// The members that are available, the best for a new volume first; all of them if none is.
-    fn ranked(&self, exclusive: bool) -> Result<Vec<Arc<Pool>>> {
+    fn ranked(&self, disk: Option<Bytes>) -> Result<Vec<Arc<Pool>>> {
         let is_available =
             |pool: &&Arc<Pool>| pool.why_unavailable().is_none() && pool.silence().is_none();
-        let mut ranked = Vec::new();
-        for pool in self.pools.iter().filter(is_available) {
-            let is_first = self
-                .first
-                .as_ref()
-                .is_some_and(|first| Arc::ptr_eq(first, pool));
-            let free = if exclusive {
-                (pool.available_disk()?, Reverse(Bytes::ZERO))
-            } else {
-                (Bytes::ZERO, Reverse(pool.roughly_available()?))
-            };
-            let rank = (!is_first, free, pool.volumes());
-            ranked.push((rank, pool));
-        }
+        let mut ranked: Vec<&Arc<Pool>> = self.pools.iter().filter(is_available).collect();
         if ranked.is_empty() {
             return Ok(self.pools.clone());
         }
-        ranked.sort_by_key(|(rank, _)| *rank);
-        Ok(ranked
-            .into_iter()
-            .map(|(_, pool)| Arc::clone(pool))
-            .collect())
+        if let Some(least) = disk {
+            ranked.retain(|pool| pool.inspected_disk() > Bytes::ZERO);
+            ranked.sort_by_cached_key(|pool| pool.inspected_disk());
+            if ranked.is_empty() {
+                let pool = self.name.clone();
+                return Err(Error::of_new(pool::Error::NoEmptyDisk { pool, least }));
+            }
+        } else {
+            let first = self.first.as_ref();
+            ranked.sort_by_cached_key(|pool| {
+                let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
+                (!is_first, Reverse(pool.inspected_space()), pool.volumes())
+            });
+        }
+        Ok(ranked.into_iter().cloned().collect())
+    }
+
+    /// Whether another member may have the volume that one refused: one that is full or crowded, or that
+    /// another node could have instead. A copy leaves the member of its source only for space.
+    fn leaves_others(&self, error: &Error) -> bool {
+        let (is_full, is_crowded) = match error {
+            Error::Pool { error, .. } => (
+                matches!(
+                    error,
+                    pool::Error::NoSpace { .. } | pool::Error::DiskFull { .. }
+                ),
+                matches!(error, pool::Error::Crowded { .. }),
+            ),
+            _ => (false, false),
+        };
+        let is_for_others = error.code(Operation::CreateVolume) == Code::ResourceExhausted;
+        is_full || self.first.is_none() && (is_crowded || is_for_others)
     }
 
     fn empty<T>(&self) -> Result<T> {
@@ -249,8 +280,8 @@ impl OfClass {
         let mut capacity = Capacity::default();
         for pool in self.pools.iter().filter(fits) {
             let most = match (self.is_set, exclusive) {
-                (true, true) => pool.available_disk()?,
-                (true, false) => pool.available_in_member()?,
+                (true, true) => pool.inspected_disk(),
+                (true, false) => pool.inspected_space(),
                 (false, true) => Bytes::ZERO,
                 (false, false) => pool.available()?,
             };
@@ -259,21 +290,6 @@ impl OfClass {
             capacity.largest = capacity.largest.max(most);
         }
         Ok(capacity)
-    }
-}
-
-/// Whether another member of a set may have the volume that this one refused.
-fn leaves_others(error: &Error) -> bool {
-    match error {
-        Error::Unsuitable(_) => true,
-        Error::Pool { error, .. } => matches!(
-            error,
-            pool::Error::NoSpace { .. }
-                | pool::Error::NoEmptyDisk { .. }
-                | pool::Error::DiskFull { .. }
-                | pool::Error::Crowded { .. }
-        ),
-        _ => false,
     }
 }
 

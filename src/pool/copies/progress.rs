@@ -13,7 +13,7 @@ use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 use crate::pool::error::Error;
 use crate::pool::record::{self, FORMAT, Method, Source};
-use crate::pool::{Pool, Reservation, now};
+use crate::pool::{Pool, Reservation, Work, now};
 use crate::sync::lock;
 use crate::tree::CopyWatch;
 use crate::types::{Bytes, PoolName};
@@ -112,6 +112,8 @@ pub(crate) struct Progress<'a> {
     pool: &'a Pool,
     staged: &'a OwnedFd,
     reservation: &'a Reservation<'a>,
+    /// The work on the disk of the original, if that is another.
+    reading: Option<&'a Work<'a>>,
     begun: CopyStatus,
     /// The most bytes that the original can contain. A copy finds more if files are moved ahead of it.
     most: u64,
@@ -142,6 +144,7 @@ impl<'a> Progress<'a> {
             pool,
             staged,
             reservation: job.reservation,
+            reading: job.reading,
             begun: CopyStatus {
                 format: FORMAT,
                 copy: job.copy,
@@ -172,6 +175,14 @@ impl<'a> Progress<'a> {
         }
         let removed = os.unlink_any(self.staged, FILE);
         removed.context("remove the progress of a copy")
+    }
+
+    /// Reports that the disks have answered.
+    fn advance(&self) {
+        self.reservation.work.advance();
+        if let Some(reading) = self.reading {
+            reading.advance();
+        }
     }
 
     fn status(&self) -> CopyStatus {
@@ -240,7 +251,7 @@ impl<'a> Progress<'a> {
 
 impl CopyWatch for Progress<'_> {
     fn copied(&self, bytes: u64) {
-        self.reservation.work.advance();
+        self.advance();
         self.entries.fetch_add(1, Ordering::Relaxed);
         let copies = &self.pool.copies;
         copies.entries.fetch_add(1, Ordering::Relaxed);
@@ -250,11 +261,13 @@ impl CopyWatch for Progress<'_> {
     }
 
     fn stopped(&self) -> bool {
-        self.reservation.work.advance();
+        self.advance();
         self.report();
+        let source = self.reading.map(|work| work.pool);
         self.refused.load(Ordering::Relaxed)
             || self.pool.copies.is_stopped()
             || self.pool.why_unavailable().is_some()
+            || source.is_some_and(|pool| pool.why_unavailable().is_some())
     }
 }
 

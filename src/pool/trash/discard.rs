@@ -55,7 +55,12 @@ impl<'a> Discard<'a> {
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         loop {
-            let due = self.trim.as_ref().map(|trim| trim.due);
+            // Opening the pool again wakes the reclaimer.
+            let trim = self
+                .trim
+                .as_ref()
+                .filter(|_| self.pool.why_unavailable().is_none());
+            let due = trim.map(|trim| trim.due);
             let due = due.filter(|due| *due < deadline);
             let until = due.unwrap_or(deadline);
             let wait = until.saturating_duration_since(Instant::now());

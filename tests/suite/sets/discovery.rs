@@ -8,7 +8,9 @@ use super::{
     Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, Unavailable, assert_code, capacity,
     create, names_of, place, why,
 };
-use support::{Fakes, require};
+use support::disk::Disk;
+use support::loops::Frozen;
+use support::{Fakes, Node, require};
 
 /// A disk that is mounted later becomes a member, and an unmounted one makes its volumes unavailable and
 /// leaves the capacity until it returns.
@@ -101,4 +103,57 @@ fn a_retired_member_leaves_the_set() {
     driver.discover().unwrap();
     assert_eq!(names_of(&driver), ["set/a"]);
     driver.delete(&volume.id.to_string()).unwrap();
+}
+
+/// A disk that is mounted in the place of another member is that member, and is missing nowhere.
+///
+/// Proves: PS4.
+#[test]
+fn a_disk_may_be_mounted_at_another_name() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[("a", 32 * MIB), ("b", 64 * MIB)]);
+    let driver = node.volumes();
+    let volume = driver.create(&create("v", 8 * MIB)).unwrap();
+    assert_eq!(volume.pool.as_str(), "set/b");
+    node.unmount("b");
+    node.mount_at("b", "c");
+    for _ in 0..2 {
+        driver.discover().unwrap();
+        driver.check_pools();
+    }
+    driver.discover().unwrap();
+    assert_eq!(names_of(&driver), ["set/a", "set/c"]);
+    let found = driver.create(&create("v", 8 * MIB)).unwrap();
+    assert_eq!((found.id, found.pool.as_str()), (volume.id, "set/c"));
+    assert_eq!(driver.list(0, "").unwrap().objects.len(), 1);
+    drop(driver);
+    assert_eq!(names_of(&node.volumes()), ["set/a", "set/c"]);
+    node.unmount("c");
+}
+
+/// A member whose disk does not answer takes no new volume, and delays none: placement and capacity
+/// ask no disk.
+///
+/// Proves: PS2.
+#[test]
+fn a_hanging_member_delays_no_other() {
+    let node = require!(loop_devices, Node::new());
+    let disks = ["a", "b"].map(|name| {
+        let at = node.path("disks").join(name);
+        std::fs::create_dir_all(&at).unwrap();
+        Disk::new("ext4").make(&node.path(name), &at)
+    });
+    let set = format!("set={},init,reserve=0", node.path("disks").display());
+    let settings = Settings {
+        sets: vec![set.parse().unwrap()],
+        ..node.settings(&[])
+    };
+    let driver = node.volumes_with(settings, &Fakes::default());
+    let first = place(&driver, "v", 64 * MIB);
+    let (full, other) = if first == "a" { (0, 1) } else { (1, 0) };
+    let before = capacity(&driver);
+    let frozen = Frozen::new(disks[full].path());
+    assert_eq!(place(&driver, "w", MIB), ["a", "b"][other]);
+    assert!(capacity(&driver).available < before.available);
+    drop(frozen);
 }

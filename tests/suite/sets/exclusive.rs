@@ -88,8 +88,28 @@ fn a_disk_above_the_limit_is_not_taken() {
     assert_size(&driver.create(&limited).unwrap(), 64);
 }
 
-/// Of creations that race for the same disks, each gets a disk of its own, and a disk with another
-/// volume is not taken.
+/// Of creations that race for the same disks, as many succeed as there are disks.
+///
+/// Proves: PS6.
+#[test]
+fn every_disk_is_given_once() {
+    require!(mount_namespace);
+    let members = [("a", 32 * MIB), ("b", 32 * MIB), ("c", 32 * MIB)];
+    let node = MemorySet::new(&members);
+    let driver = node.volumes();
+    let taken: usize = std::thread::scope(|scope| {
+        let take = |n: usize| {
+            let driver = std::sync::Arc::clone(&driver.0);
+            scope.spawn(move || take(&driver, &format!("disk{n}"), MIB).is_ok())
+        };
+        let threads: Vec<_> = (0..6).map(take).collect();
+        let taken = threads.into_iter().map(|thread| thread.join().unwrap());
+        taken.filter(|taken| *taken).count()
+    });
+    assert_eq!(taken, 3);
+}
+
+/// A disk with another volume is not taken, even by creations that race.
 ///
 /// Proves: PS6.
 #[test]

@@ -120,6 +120,13 @@ impl MemorySet {
         rustix::mount::mount_bind(kept, self.member(name)).unwrap();
     }
 
+    /// Mounts the disk of a member at another name.
+    pub fn mount_at(&self, name: &str, other: &str) {
+        std::fs::create_dir_all(self.member(other)).unwrap();
+        let kept = self.dir.path("kept").join(name);
+        rustix::mount::mount_bind(kept, self.member(other)).unwrap();
+    }
+
     /// Unmounts the disk of a member, which keeps its content.
     pub fn unmount(&self, name: &str) {
         rustix::mount::unmount(self.member(name), UnmountFlags::empty()).unwrap();
