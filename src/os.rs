@@ -529,8 +529,8 @@ pub fn open_path(path: &Path) -> Outcome<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// Reads a regular file. EFBIG: it has more than `limit` bytes; EINVAL: it is not a regular file.
-pub fn read_file(dir: impl AsFd, name: impl AsRef<OsStr>, limit: usize) -> Outcome<Vec<u8>> {
+/// Opens a regular file for reading. EINVAL: it is not a regular file.
+pub fn open_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<File> {
     // NONBLOCK, because the entry may be a FIFO.
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -538,9 +538,13 @@ pub fn read_file(dir: impl AsFd, name: impl AsRef<OsStr>, limit: usize) -> Outco
     if status(&file)?.file_type != FileType::RegularFile {
         return Err(Errno::INVAL);
     }
+    Ok(File::from(file))
+}
+
+/// Reads a file to its end. EFBIG: it has more than `limit` bytes.
+pub fn read_all(file: &File, limit: usize) -> Outcome<Vec<u8>> {
     let mut content = Vec::new();
-    let mut file = File::from(file).take(limit as u64 + 1);
-    match file.read_to_end(&mut content) {
+    match file.take(limit as u64 + 1).read_to_end(&mut content) {
         Ok(_) if content.len() > limit => Err(Errno::FBIG),
         Ok(_) => Ok(content),
         Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),

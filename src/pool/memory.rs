@@ -3,16 +3,19 @@
 //! never made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Statx, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::PathFault;
+use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
 use crate::pool::error::{Error, Result};
+use crate::sync::lock;
 use crate::types::PoolId;
 
 use super::record::{self, Unknown, Unreadable};
@@ -25,6 +28,36 @@ pub struct Memory {
     pub(super) os: Os,
     path: PathBuf,
     dir: OwnedFd,
+    last: Mutex<Option<LastRead>>,
+}
+
+/// The file as it was read last, because reading 64 pools takes 90 microseconds, and a comparison takes one.
+#[derive(Debug)]
+struct LastRead {
+    version: Version,
+    record: Arc<MemoryRecord>,
+    /// A change writes another file. While this one is open, no other gets its inode.
+    _file: File,
+}
+
+/// It differs if a file is another one or was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    device: (u32, u32),
+    inode: u64,
+    size: u64,
+    changed_at: (i64, u32),
+}
+
+impl From<Statx> for Version {
+    fn from(statx: Statx) -> Self {
+        Self {
+            device: (statx.stx_dev_major, statx.stx_dev_minor),
+            inode: statx.stx_ino,
+            size: statx.stx_size,
+            changed_at: (statx.stx_ctime.tv_sec, statx.stx_ctime.tv_nsec),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +92,12 @@ impl Memory {
             .and_then(|place| os::open_dir(place, "."))
             .map_err(PathFault::at("open the state directory", state_dir))?;
         let path = state_dir.join(FILE);
-        Ok(Self { os, path, dir })
+        Ok(Self {
+            os,
+            path,
+            dir,
+            last: Mutex::default(),
+        })
     }
 
     /// The pool that a path held last. An unreadable memory is an error, because the driver could make a
@@ -70,7 +108,7 @@ impl Memory {
 
     /// Every path that held a pool.
     pub(super) fn paths(&self) -> Result<Vec<PathBuf>> {
-        Ok(self.read()?.pools.into_keys().collect())
+        Ok(self.read()?.pools.keys().cloned().collect())
     }
 
     /// Whether a pool was declared lost for good.
@@ -123,9 +161,9 @@ impl Memory {
         let lock = os::open_dir(&self.dir, ".").map_err(&failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(&failed)?;
         self.read().and_then(|before| {
-            let mut after = before.clone();
+            let mut after = MemoryRecord::clone(&before);
             change(&mut after);
-            if after == before {
+            if after == *before {
                 // The process that wrote it may have been killed before it was durable.
                 return Ok(self.os.fsync(&self.dir).map_err(&failed)?);
             }
@@ -134,19 +172,42 @@ impl Memory {
         })
     }
 
-    fn read(&self) -> Result<MemoryRecord> {
-        if os::status_at(&self.dir, FILE).err() == Some(Errno::NOENT) {
-            return Ok(MemoryRecord {
-                format: record::FORMAT,
-                ..MemoryRecord::default()
-            });
+    fn read(&self) -> Result<Arc<MemoryRecord>> {
+        let version = match os::statx_at(&self.dir, FILE) {
+            Ok(statx) => Some(Version::from(statx)),
+            Err(Errno::NOENT) => {
+                return Ok(Arc::new(MemoryRecord {
+                    format: record::FORMAT,
+                    ..MemoryRecord::default()
+                }));
+            }
+            // Reading it reports the error.
+            Err(_) => None,
+        };
+        let is_last = |last: &&LastRead| Some(last.version) == version;
+        if let Some(last) = lock(&self.last).as_ref().filter(is_last) {
+            return Ok(Arc::clone(&last.record));
         }
-        record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {
+        let read = self.read_file().map_err(|unreadable| match unreadable {
             Unreadable::Fault(fault) => PathFault::at("read", &self.path)(fault.errno).into(),
             Unreadable::Damaged(reason) => Error::Quarantined {
                 path: self.path.clone(),
                 reason,
             },
+        })?;
+        let record = Arc::clone(&read.record);
+        *lock(&self.last) = Some(read);
+        Ok(record)
+    }
+
+    fn read_file(&self) -> Result<LastRead, Unreadable> {
+        let file = record::open(&self.dir, FILE)?;
+        // Before the file is read, so that a change meanwhile is another version.
+        let statx = os::statx(&file).map_err(|errno| Fault::new("inspect a record", errno));
+        Ok(LastRead {
+            version: statx.map_err(Unreadable::Fault)?.into(),
+            record: Arc::new(record::read_open(&file, FILE)?),
+            _file: file,
         })
     }
 }
@@ -155,11 +216,15 @@ impl Memory {
 mod tests {
     use super::*;
 
+    fn open(dir: &tempfile::TempDir) -> Memory {
+        Memory::open(Os::default(), dir.path()).unwrap()
+    }
+
     /// Proves: P2.
     #[test]
     fn what_is_remembered_at_once_is_all_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::open(Os::default(), dir.path()).unwrap();
+        let memory = open(&dir);
         let pools: Vec<_> = (0..16)
             .map(|n| (PathBuf::from(format!("/pools/{n}")), PoolId::random()))
             .collect();

@@ -373,7 +373,7 @@ fn quota_id(qgroup_id: u64) -> Option<u32> {
 
 /// The line in a file of sysfs; `None` if the file does not exist.
 fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>> {
-    match os::read_file(dir, path, MAX_VALUE) {
+    match os::open_file(dir, path).and_then(|file| os::read_all(&file, MAX_VALUE)) {
         Ok(bytes) => {
             let text = str::from_utf8(&bytes).map_err(|_| Errno::IO)?;
             Ok(Some(text.trim_end().to_owned()))
