@@ -17,7 +17,8 @@ use serde::Serialize;
 use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::pool::{
-    Claims, Memory, PoolOptions, Quarantined, Unavailable, Unenforced, limits as pool_limits, path,
+    self, Claims, Memory, PoolOptions, Quarantined, Unavailable, Unenforced, limits as pool_limits,
+    path,
 };
 use crate::quota::Enforcement;
 use crate::types::NodeName;
@@ -123,6 +124,7 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
             },
             traits: Traits::default(),
         };
+        examination.cordon();
         if let Err(unavailable) = examination.run(&claims) {
             examination.report.pool.problem = Some(unavailable.clone());
             let (what, remedy) = advice::of_unavailable(&unavailable);
@@ -170,6 +172,21 @@ impl Examination<'_> {
         self.find(level, about, what, remedy);
         if let Some(finding) = self.report.findings.last_mut() {
             finding.volume = Some(volume.to_owned());
+        }
+    }
+
+    fn cordon(&mut self) {
+        let Some(memory) = self.surroundings.memory else {
+            return;
+        };
+        // The check of the pool's identity reports an unreadable memory.
+        let cordoned = memory.cordoned().unwrap_or_default();
+        let id = pool::find_id(memory, self.options);
+        if id.is_ok_and(|id| cordoned.contains(&id)) {
+            self.report.pool.cordoned = true;
+            let what = "it is cordoned: it gets no new volumes, snapshots or copies";
+            let remedy = format!("rootcellar pool uncordon {}", self.options.name);
+            self.find(Level::Note, About::Pool, what, remedy);
         }
     }
 

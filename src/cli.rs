@@ -5,6 +5,7 @@
 
 mod check;
 mod client;
+mod cordon;
 mod delete;
 mod enforce;
 mod inspect;
@@ -45,7 +46,7 @@ struct Cli {
 enum Command {
     /// Serve CSI on a Unix socket
     Serve(Config),
-    /// Make, list, adopt and retire pools
+    /// Make, list, cordon, adopt and retire pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
     /// List, show, enforce and delete volumes

@@ -104,14 +104,11 @@ impl Scraped {
 }
 
 async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
-    // Only from memory, because a dead disk would not answer. A complete status would count all volumes.
+    // No pool's disk is asked, because a dead one would not answer. A complete status would count all
+    // volumes.
     let pools = page.volumes.pools();
-    let pools = pools.iter().map(|pool| {
-        let unenforced = pool.enforcement() == Enforcement::None;
-        let name = pool.name().clone();
-        (name, pool.why_unavailable(), pool.silence(), unenforced)
-    });
-    readiness(page.volumes.is_loaded(), &pools.collect::<Vec<_>>())
+    let pools: Vec<Health> = pools.iter().map(Health::of).collect();
+    readiness(page.volumes.is_loaded(), &pools)
 }
 
 async fn metrics_text(State(page): State<Page>) -> Response {
@@ -128,8 +125,29 @@ async fn metrics_text(State(page): State<Page>) -> Response {
     }
 }
 
-/// A pool, why it is unavailable, how long its disk has not answered, and whether it enforces no sizes.
-type Health = (PoolName, Option<Unavailable>, Option<Duration>, bool);
+#[derive(Debug, Clone)]
+struct Health {
+    name: PoolName,
+    unavailable: Option<Unavailable>,
+    /// The time since its disk answered last, if that is too long.
+    silence: Option<Duration>,
+    /// Whether it enforces no sizes.
+    unenforced: bool,
+    cordoned: bool,
+}
+
+impl Health {
+    fn of(pool: &Arc<Pool>) -> Self {
+        Self {
+            name: pool.name().clone(),
+            unavailable: pool.why_unavailable(),
+            silence: pool.silence(),
+            unenforced: pool.enforcement() == Enforcement::None,
+            // Calls report an unreadable memory.
+            cordoned: pool.is_cordoned().unwrap_or(false),
+        }
+    }
+}
 
 /// The driver is ready when it has loaded its records. An unavailable pool does not make it unready,
 /// because one dead disk would then stop the rollout of a cluster.
@@ -138,9 +156,10 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
     if !loaded {
         text.push_str("loading\n");
     }
-    for (name, unavailable, silence, unenforced) in pools {
+    for pool in pools {
+        let name = &pool.name;
         // Writing to a string does not fail.
-        let _ = match (unavailable, silence) {
+        let _ = match (&pool.unavailable, pool.silence) {
             (Some(reason), _) => writeln!(text, "pool {name}: unavailable: {reason}"),
             (None, Some(silence)) => writeln!(
                 text,
@@ -150,10 +169,16 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
             ),
             (None, None) => writeln!(text, "pool {name}: healthy"),
         };
-        if *unenforced && unavailable.is_none() && silence.is_none() {
+        if pool.unenforced && pool.unavailable.is_none() && pool.silence.is_none() {
             let _ = writeln!(
                 text,
                 "pool {name}: sizes are not enforced; `rootcellar check` says why"
+            );
+        }
+        if pool.cordoned {
+            let _ = writeln!(
+                text,
+                "pool {name}: cordoned; `rootcellar pool uncordon {name}` ends that"
             );
         }
     }
@@ -177,12 +202,26 @@ mod tests {
 
     #[test]
     fn readyz_reports_each_pool() {
-        let healthy = || ("fast".parse().unwrap(), None, None, false);
-        let unenforced = || ("big".parse().unwrap(), None, None, true);
-        let read_only = Some(Unavailable::ReadOnly);
-        let unavailable = || ("slow".parse().unwrap(), read_only.clone(), None, true);
-        let long = Some(Duration::from_secs(31));
-        let silent = || ("hung".parse().unwrap(), None, long, true);
+        let named = |name: &str| Health {
+            name: name.parse().unwrap(),
+            unavailable: None,
+            silence: None,
+            unenforced: true,
+            cordoned: false,
+        };
+        let healthy = || Health {
+            unenforced: false,
+            ..named("fast")
+        };
+        let unavailable = || Health {
+            unavailable: Some(Unavailable::ReadOnly),
+            cordoned: true,
+            ..named("slow")
+        };
+        let silent = || Health {
+            silence: Some(Duration::from_secs(31)),
+            ..named("hung")
+        };
         let cases = [
             // loaded, pools, code, text
             (
@@ -203,11 +242,12 @@ mod tests {
                 true,
                 vec![healthy(), unavailable()],
                 200,
-                "pool fast: healthy\npool slow: unavailable: its filesystem is read-only\n",
+                "pool fast: healthy\npool slow: unavailable: its filesystem is read-only\n\
+                 pool slow: cordoned; `rootcellar pool uncordon slow` ends that\n",
             ),
             (
                 true,
-                vec![unenforced()],
+                vec![named("big")],
                 200,
                 "pool big: healthy\npool big: sizes are not enforced; `rootcellar check` says why\n",
             ),

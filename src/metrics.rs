@@ -82,15 +82,17 @@ type Metric = (
 );
 
 #[rustfmt::skip]
-const METRICS: [Metric; 17] = [
+const METRICS: [Metric; 18] = [
     ("pool_healthy", Gauge, |pool| (pool.unavailable.is_none() && pool.silence.is_none()).into(),
      "Whether the pool can be used."),
     ("pool_answering", Gauge, |pool| pool.silence.is_none().into(),
      "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds."),
+    ("pool_cordoned", Gauge, |pool| pool.cordoned.into(),
+     "Whether the pool gets no new volumes, snapshots and copies."),
     ("pool_total_bytes", Gauge, |pool| pool.total.0,
      "The size of the pool's filesystem; 0 while the pool is unavailable or its disk does not answer."),
     ("pool_available_bytes", Gauge, |pool| pool.available.0,
-     "The largest size of the next volume; 0 while the pool is unavailable or its disk does not answer."),
+     "The largest size of the next volume; 0 while the pool is unavailable or cordoned, or its disk does not answer."),
     ("pool_reserved_bytes", Gauge, |pool| pool.reserved.0,
      "The bytes reserved for the pool's volumes and snapshots."),
     ("pool_volumes", Gauge, |pool| pool.volumes as u64,
@@ -154,6 +156,7 @@ mod tests {
             id: None,
             unavailable,
             silence,
+            cordoned: true,
             filesystem: "ext4".into(),
             enforcement: Enforcement::Project,
             total: Bytes(1000),
@@ -198,6 +201,7 @@ mod tests {
             "rootcellar_pool_healthy{pool=\"silent\"} 0",
             "rootcellar_pool_answering{pool=\"slow\"} 1",
             "rootcellar_pool_answering{pool=\"silent\"} 0",
+            "rootcellar_pool_cordoned{pool=\"fast\"} 1",
             "rootcellar_pool_total_bytes{pool=\"fast\"} 1000",
             "rootcellar_pool_available_bytes{pool=\"fast\"} 600",
             "rootcellar_pool_reserved_bytes{pool=\"fast\"} 300",

@@ -36,6 +36,8 @@ pub struct Inspection {
     pub enforcement: Option<Enforcement>,
     /// Why it enforces no sizes, if it enforces none.
     pub unenforced: Option<Unenforced>,
+    /// Whether it gets no new volumes, which only the state directory says.
+    pub cordoned: bool,
     /// Why it could not be opened.
     pub problem: Option<Unavailable>,
 }
@@ -71,6 +73,7 @@ impl Inspection {
             quarantined: Vec::new(),
             enforcement: None,
             unenforced: None,
+            cordoned: false,
             problem: None,
         }
     }

@@ -158,6 +158,7 @@ mod tests {
             "node": "node1",
             "filesystem": "xfs",
             "enforcement": "project",
+            "cordoned": false,
             "shares_blocks": true,
             "volumes": 12,
             "snapshots": 3,

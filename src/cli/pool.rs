@@ -1,4 +1,4 @@
-//! `rootcellar pool`: creates, lists, adopts and retires pools, without a server.
+//! `rootcellar pool`: creates, lists, cordons, adopts and retires pools, without a server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::cordon::CordonArgs;
 use super::inspect::{InspectArgs, NO_POOL, or_dash, quarantined_line};
-use super::{print, table};
+use super::{cordon, print, table};
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::{Error, Result};
@@ -37,6 +38,10 @@ pub(super) enum PoolCommand {
     },
     /// List the configured pools, without disturbing a server
     List(InspectArgs),
+    /// Cordon a pool: give it no new volumes, snapshots and copies, until it is uncordoned
+    Cordon(CordonArgs),
+    /// Uncordon a pool: give it new volumes, snapshots and copies again
+    Uncordon(CordonArgs),
     /// Adopt the pool at a path: another node's, another one than the path had, or a retired one
     Adopt {
         #[command(flatten)]
@@ -81,6 +86,8 @@ pub(super) fn run(command: &PoolCommand) -> Result<bool> {
         PoolCommand::Init(place) => init(place),
         PoolCommand::EnableQuota { path } => enable_quota(path),
         PoolCommand::List(inspect) => list(inspect),
+        PoolCommand::Cordon(args) => cordon::run(args, true),
+        PoolCommand::Uncordon(args) => cordon::run(args, false),
         PoolCommand::Adopt { place, state } => adopt(place, &state.state_dir),
         PoolCommand::Retire { id, state } => retire(*id, &state.state_dir),
     }
@@ -161,15 +168,20 @@ fn adopted_lines(path: &Path, node: &NodeName, adopted: &Adopted) -> String {
 }
 
 fn retire(id: PoolId, state_dir: &Path) -> Result<bool> {
-    // A new directory would be unknown to the server.
+    let paths = pool::retire(&server_memory(state_dir)?, id)?;
+    print(retired_lines(id, &paths).join("\n"))?;
+    Ok(true)
+}
+
+/// The memory of a server. A directory made here would be unknown to the server, so a missing one is
+/// an error.
+pub(super) fn server_memory(state_dir: &Path) -> Result<Memory> {
     if !state_dir.is_dir() {
         let shown = state_dir.display();
         let problem = format!("{shown} does not exist; give the directory of the server");
         return Err(Error::invalid("--state-dir", problem));
     }
-    let paths = pool::retire(&Memory::open(Os::default(), state_dir)?, id)?;
-    print(retired_lines(id, &paths).join("\n"))?;
-    Ok(true)
+    Ok(Memory::open(Os::default(), state_dir)?)
 }
 
 fn parse_pool_id(text: &str) -> Result<PoolId, String> {
@@ -195,9 +207,13 @@ fn list(args: &InspectArgs) -> Result<bool> {
     let list = Path::new("pool list");
     let mut pools = pools.map_err(PathFault::at("start a thread for", list))?;
     if let Some(memory) = memory {
-        // The id of an unavailable pool is known.
-        for pool in pools.iter_mut().filter(|pool| pool.id.is_none()) {
-            pool.id = memory.recall(&pool.path)?;
+        let cordoned = memory.cordoned()?;
+        for pool in &mut pools {
+            let remembered = memory.recall(&pool.path)?;
+            let meant = remembered.or(pool.id);
+            pool.cordoned = meant.is_some_and(|id| cordoned.contains(&id));
+            // The id of an unavailable pool is known.
+            pool.id = pool.id.or(remembered);
         }
     }
     if args.json {
@@ -219,6 +235,7 @@ pub(super) fn pool_json(pool: &Inspection) -> Value {
         "node": pool.node,
         "filesystem": pool.filesystem,
         "enforcement": pool.enforcement,
+        "cordoned": pool.cordoned,
         "volumes": pool.volumes,
         "snapshots": pool.snapshots,
     })
@@ -274,16 +291,9 @@ fn lines(pools: &[Inspection]) -> Vec<String> {
 }
 
 fn row(pool: &Inspection) -> Vec<String> {
-    let state = match (&pool.problem, pool.quarantined.len()) {
-        (Some(Unavailable::Silent { .. }), _) => "not answering".to_owned(),
-        (Some(Unavailable::NotMounted), _) => "missing".to_owned(),
-        (Some(_), _) => "unavailable".to_owned(),
-        (None, 0) => "ok".to_owned(),
-        (None, quarantined) => format!("{quarantined} quarantined"),
-    };
     vec![
         pool.name.to_string(),
-        state,
+        state(pool),
         pool.volumes.to_string(),
         pool.snapshots.to_string(),
         pool.reserved.rounded(),
@@ -293,6 +303,22 @@ fn row(pool: &Inspection) -> Vec<String> {
         or_dash(pool.id),
         pool.path.display().to_string(),
     ]
+}
+
+fn state(pool: &Inspection) -> String {
+    let fault = match (&pool.problem, pool.quarantined.len()) {
+        (Some(Unavailable::Silent { .. }), _) => Some("not answering".to_owned()),
+        (Some(Unavailable::NotMounted), _) => Some("missing".to_owned()),
+        (Some(_), _) => Some("unavailable".to_owned()),
+        (None, 0) => None,
+        (None, quarantined) => Some(format!("{quarantined} quarantined")),
+    };
+    match (fault, pool.cordoned) {
+        (None, false) => "ok".to_owned(),
+        (None, true) => "cordoned".to_owned(),
+        (Some(fault), false) => fault,
+        (Some(fault), true) => format!("{fault}, cordoned"),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The memory of a server between starts: the pool that each path held. It is in the state directory,
+//! The memory of a server between starts: the pool that each path held, and cordons. It is in the state directory,
 //! on another disk than the pools, so that the driver can distinguish a missing disk from a pool that was
 //! never made.
 
@@ -22,7 +22,7 @@ use super::record::{self, Unknown, Unreadable};
 
 const FILE: &str = "pools.json";
 
-/// The pool that each path held, and the pools that were declared lost.
+/// The pool that each path held, and the pools that were cordoned or declared lost.
 #[derive(Debug)]
 pub struct Memory {
     pub(super) os: Os,
@@ -66,6 +66,8 @@ struct MemoryRecord {
     pools: BTreeMap<PathBuf, PoolId>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     retired: BTreeSet<PoolId>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    cordoned: BTreeSet<PoolId>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     unknown: Unknown,
@@ -116,6 +118,28 @@ impl Memory {
         Ok(self.read()?.retired.contains(&id))
     }
 
+    /// The pools that get no new volumes, snapshots and copies.
+    pub fn cordoned(&self) -> Result<BTreeSet<PoolId>> {
+        Ok(self.read()?.cordoned.clone())
+    }
+
+    /// Cordons pools durably, or ends that; returns the pools that it changed.
+    pub fn set_cordoned(&self, pools: &[PoolId], cordoned: bool) -> Result<BTreeSet<PoolId>> {
+        let mut changed = BTreeSet::new();
+        self.edit(|record| {
+            let all = &mut record.cordoned;
+            let change = |id: &PoolId| {
+                if cordoned {
+                    all.insert(*id)
+                } else {
+                    all.remove(id)
+                }
+            };
+            changed.extend(pools.iter().copied().filter(change));
+        })?;
+        Ok(changed)
+    }
+
     /// Remembers durably that a path holds a pool; false if the pool was declared lost. A disk of a set
     /// that is mounted at the path of another member is not missing at its path before.
     pub(super) fn remember(&self, path: &Path, id: PoolId, is_member: bool) -> Result<bool> {
@@ -140,7 +164,8 @@ impl Memory {
         })
     }
 
-    /// Remembers durably that a pool is lost for good; returns the paths that held it.
+    /// Remembers durably that a pool is lost for good, which ends its cordon; returns the paths that
+    /// held it.
     pub(super) fn retire(&self, id: PoolId) -> Result<Vec<PathBuf>> {
         let mut held = Vec::new();
         self.edit(|record| {
@@ -150,6 +175,7 @@ impl Memory {
                 .map(|(path, _)| path)
                 .collect();
             record.retired.insert(id);
+            record.cordoned.remove(&id);
         })?;
         Ok(held)
     }
@@ -236,5 +262,44 @@ mod tests {
         for (path, id) in pools {
             assert_eq!(memory.recall(&path).unwrap(), Some(id));
         }
+    }
+
+    /// The files have one size, and may have one time and, one after another, one inode number.
+    ///
+    /// Proves: PC1.
+    #[test]
+    fn every_change_by_another_process_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, command) = (open(&dir), open(&dir));
+        let pools = [PoolId::random(), PoolId::random()];
+        command.set_cordoned(&pools[..1], true).unwrap();
+        for n in 0..64 {
+            let (now, next) = (pools[n % 2], pools[(n + 1) % 2]);
+            assert_eq!(server.cordoned().unwrap(), BTreeSet::from([now]));
+            command.set_cordoned(&[now], false).unwrap();
+            command.set_cordoned(&[next], true).unwrap();
+        }
+        std::fs::write(dir.path().join(FILE), "{").unwrap();
+        let damaged = server.cordoned().unwrap_err();
+        assert!(matches!(damaged, Error::Quarantined { .. }), "{damaged}");
+    }
+
+    /// Proves: PC2, PC3.
+    #[test]
+    fn a_cordon_ends_by_uncordon_and_by_retire() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = open(&dir);
+        let (a, b) = (PoolId::random(), PoolId::random());
+        let both = BTreeSet::from([a, b]);
+        assert_eq!(memory.set_cordoned(&[a], true).unwrap(), [a].into());
+        assert_eq!(memory.set_cordoned(&[a, b], true).unwrap(), [b].into());
+        assert_eq!(memory.set_cordoned(&[a, b], true).unwrap(), [].into());
+        memory.adopt(Path::new("/pools/a"), a).unwrap();
+        assert_eq!(open(&dir).cordoned().unwrap(), both);
+        memory.retire(a).unwrap();
+        assert_eq!(memory.cordoned().unwrap(), [b].into());
+        assert_eq!(memory.set_cordoned(&[a, b], false).unwrap(), [b].into());
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert!(!text.contains("cordoned"), "{text}");
     }
 }

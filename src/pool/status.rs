@@ -17,13 +17,16 @@ pub struct PoolStatus {
     pub unavailable: Option<Unavailable>,
     /// The time since its disk answered last, if that is too long.
     pub silence: Option<Duration>,
+    /// Whether it gets no new volumes, snapshots and copies.
+    pub cordoned: bool,
     /// The type of its filesystem, as in `ext4`; empty while the pool is unavailable.
     pub filesystem: String,
     /// The enforcement of sizes in it; none while the pool is unavailable.
     pub enforcement: Enforcement,
     /// The size of its filesystem; 0 while the pool is unavailable or its disk does not answer.
     pub total: Bytes,
-    /// The largest size of the next volume; 0 while the pool is unavailable or its disk does not answer.
+    /// The largest size of the next volume; 0 while the pool is unavailable or cordoned, or its disk does
+    /// not answer.
     pub available: Bytes,
     /// The sum of the sizes of its volumes.
     pub reserved: Bytes,
@@ -65,10 +68,14 @@ impl Pool {
     }
 
     fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
+        // Calls report an unreadable memory.
+        let cordoned = self.is_cordoned().unwrap_or(false);
+        let usable = free.filter(|_| !cordoned);
         PoolStatus {
+            cordoned,
             silence: self.silence(),
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
-            available: free.map_or(Bytes::ZERO, FreeSpace::available),
+            available: usable.map_or(Bytes::ZERO, FreeSpace::available),
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
             resisting: self.trash.resisting.load(Ordering::Relaxed),
             copies: self.copies.running.load(Ordering::Relaxed),

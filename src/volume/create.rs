@@ -72,6 +72,7 @@ impl Volumes {
         check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
         let enforcement = pool.enforcement();
         check_enforcement(pool, enforcement, &request.class)?;
+        check_cordon(pool)?;
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
             let most = request.limit.unwrap_or(Bytes::MAX);
@@ -80,7 +81,7 @@ impl Volumes {
             pool.reserve::<VolumeRecord>(&work, id, None, size)
         };
         let reservation = reservation.map_err(failed)?;
-        let other = origin.filter(|(from, _)| !std::ptr::eq(&**from, pool));
+        let other = origin.filter(|(from, _)| !std::ptr::eq(Arc::as_ptr(from), pool));
         let reading = other.map(|(from, _)| from.begin()).transpose()?;
         let content = origin.map(|(from, origin)| Content {
             origin,
@@ -144,8 +145,10 @@ impl Volumes {
     /// them. A request that every node would refuse does not count, because only `CreateVolume` can
     /// report that.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
+        let cordoned = self.memory.cordoned()?;
         let fits = |pool: &&Arc<Pool>| {
-            check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
+            pool.id().is_none_or(|id| !cordoned.contains(&id))
+                && check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
                 && check_enforcement(pool, pool.enforcement(), class).is_ok()
         };
         match self.pools.of_class(class.pool.as_ref()) {
@@ -243,6 +246,18 @@ fn check_enforcement(pool: &Pool, enforcement: Enforcement, class: &Class) -> Re
         let pool = pool.name();
         return Err(Error::Unsuitable(format!(
             "pool {pool} cannot enforce sizes, and the class has enforcement=required"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a cordoned pool.
+pub(super) fn check_cordon(pool: &Pool) -> Result<()> {
+    if pool.is_cordoned()? {
+        let pool = pool.name();
+        return Err(Error::Unsuitable(format!(
+            "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, \
+             or `rootcellar pool uncordon {pool}`"
         )));
     }
     Ok(())

@@ -238,21 +238,21 @@ impl OfClass {
         Ok(ranked.into_iter().cloned().collect())
     }
 
-    /// Whether another member may have the volume that one refused: one that is full or crowded, or that
-    /// another node could have instead. A copy leaves the member of its source only for space.
+    /// Whether another member may have the volume that one refused: one that is full, crowded or not
+    /// suitable, or that another node could have instead. A copy leaves the member of its source only
+    /// if that is full or not suitable.
     fn leaves_others(&self, error: &Error) -> bool {
-        let (is_full, is_crowded) = match error {
+        use pool::Error::{Crowded, DiskFull, NoSpace};
+        let (is_unfit, is_crowded) = match error {
+            Error::Unsuitable(_) => (true, false),
             Error::Pool { error, .. } => (
-                matches!(
-                    error,
-                    pool::Error::NoSpace { .. } | pool::Error::DiskFull { .. }
-                ),
-                matches!(error, pool::Error::Crowded { .. }),
+                matches!(error, NoSpace { .. } | DiskFull { .. }),
+                matches!(error, Crowded { .. }),
             ),
             _ => (false, false),
         };
         let is_for_others = error.code(Operation::CreateVolume) == Code::ResourceExhausted;
-        is_full || self.first.is_none() && (is_crowded || is_for_others)
+        is_unfit || self.first.is_none() && (is_crowded || is_for_others)
     }
 
     fn empty<T>(&self) -> Result<T> {

@@ -8,6 +8,7 @@ use crate::pool::{
 };
 use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
+use super::create::check_cordon;
 use super::find::{Located, parse_id};
 use super::{InUse, Page, SnapshotClass, SourceId, Volumes, differs};
 
@@ -79,6 +80,7 @@ impl Volumes {
             )));
         }
         self.check_topology(request.excludes_node)?;
+        check_cordon(&pool)?;
         let id = SnapshotId::new(source.pool(), &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;

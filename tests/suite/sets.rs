@@ -1,6 +1,7 @@
 //! Pool sets: their members, the placement of volumes, and members that come and go.
 
 mod copies;
+mod cordon;
 mod discovery;
 mod exclusive;
 mod model;
@@ -78,7 +79,7 @@ fn members_are_the_mounts_below_the_directory() {
 }
 
 /// A volume goes to the member with the most free space, of several to the one with the fewest volumes.
-/// The capacity is the sum, and the largest size is that of the roomiest member.
+/// The capacity is the sum, and the largest size is the most that a member has free.
 ///
 /// Proves: PS2.
 #[test]

@@ -96,6 +96,7 @@ fn pool() -> Inspection {
         volumes: 3,
         snapshots: 1,
         reserved: Bytes::ZERO,
+        cordoned: false,
         quarantined: vec![
             quarantined("volumes/x", "no volume.json"),
             quarantined(

@@ -18,9 +18,15 @@ fn pools() -> Vec<Inspection> {
     let options = "bulk=/srv/b".parse().unwrap();
     let unavailable = Inspection {
         problem: Some(Unavailable::Absent),
+        cordoned: true,
         ..Inspection::nothing_yet(&options)
     };
-    vec![healthy, damaged, unavailable]
+    let cordoned = Inspection {
+        name: "next".parse().unwrap(),
+        cordoned: true,
+        ..healthy.clone()
+    };
+    vec![healthy, damaged, unavailable, cordoned]
 }
 
 /// Only the path says which pool these commands change.
@@ -46,10 +52,11 @@ fn the_help_of_the_pools_says_what_they_do_for_a_place() {
 #[test]
 fn the_table_is_aligned_and_says_what_is_wrong() {
     let expected = "\
-NAME  STATE          VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  ENFORCEMENT  NODE   ID                                    PATH
-fast  ok             12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
-old   1 quarantined  12       3          10 GiB    xfs         none         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-bulk  unavailable    0        0          0 B       -           -            -      -                                     /srv/b
+NAME  STATE                  VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  ENFORCEMENT  NODE   ID                                    PATH
+fast  ok                     12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
+old   1 quarantined          12       3          10 GiB    xfs         none         node1  00000000-0000-0000-0000-000000000000  /srv/fast
+bulk  unavailable, cordoned  0        0          0 B       -           -            -      -                                     /srv/b
+next  cordoned               12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
 pool old: sizes are not enforced: it was not; do it
 pool old: quarantined, not touched: volumes/x: no volume.json
 pool bulk: nothing is at its path; make the directory or mount the disk";
@@ -59,7 +66,7 @@ pool bulk: nothing is at its path; make the directory or mount the disk";
 
 #[test]
 fn the_json_has_stable_keys() {
-    let [_, damaged, unavailable] = pools().try_into().unwrap();
+    let [_, damaged, unavailable, _] = pools().try_into().unwrap();
     let expected = json!({
         "name": "old",
         "path": "/srv/fast",
@@ -67,6 +74,7 @@ fn the_json_has_stable_keys() {
         "node": "node1",
         "filesystem": "xfs",
         "enforcement": "none",
+        "cordoned": false,
         "volumes": 12,
         "snapshots": 3,
         "reserved_bytes": 10_u64 << 30,
@@ -76,6 +84,7 @@ fn the_json_has_stable_keys() {
     assert_eq!(to_json(&damaged), expected);
     let unavailable = to_json(&unavailable);
     assert_eq!(unavailable["id"], Value::Null);
+    assert_eq!(unavailable["cordoned"], true);
     assert_eq!(unavailable["problem"], Unavailable::Absent.to_string());
 }
 

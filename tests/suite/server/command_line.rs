@@ -1,5 +1,7 @@
 //! Flags, environment, and the commands for pools.
 
+mod cordon;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -259,10 +259,10 @@ impl World {
         if largest == 0 || refused != Code::ResourceExhausted {
             return;
         }
-        let roomiest = self
+        let freest = self
             .model
             .create("probe", largest.saturating_sub(TOLERANCE));
-        self.create_as(&roomiest, "probe", largest);
+        self.create_as(&freest, "probe", largest);
         for m in self.model.holders("probe") {
             self.delete("probe", m);
         }

@@ -1,0 +1,29 @@
+//! Cordoned pools, which get no new volumes, snapshots and copies, so that their disks can be emptied.
+//!
+//! The state directory has the cordons, because a failing disk should not be written.
+
+use crate::pool::error::Result;
+use crate::types::PoolId;
+
+use super::marker::Marker;
+use super::path::open_mounted;
+use super::{Memory, Pool, PoolOptions, Unavailable};
+
+impl Pool {
+    /// Whether the pool is cordoned now. An unreadable memory is an error.
+    pub fn is_cordoned(&self) -> Result<bool> {
+        let cordoned = self.context.memory.cordoned()?;
+        Ok(self.id().is_some_and(|id| cordoned.contains(&id)))
+    }
+}
+
+/// The pool that a path held last, or else the one that it shows. A remembered pool is found without its
+/// disk.
+pub fn find_id(memory: &Memory, options: &PoolOptions) -> Result<PoolId, Unavailable> {
+    if let Some(remembered) = memory.recall(&options.path)? {
+        return Ok(remembered);
+    }
+    let (at, _) = open_mounted(&options.path, options.require_mount)?;
+    let marker = Marker::read(at)?.ok_or(Unavailable::Unmarked)?;
+    Ok(marker.id)
+}
