@@ -373,7 +373,7 @@ impl World {
 }
 
 /// After every step of any sequence of requests, mounts, unmounts and restarts, exactly the acknowledged
-/// volumes exist, each in one member, and each was made where the most room was.
+/// volumes exist, each in one member, and each was made where the most space was free.
 ///
 /// Proves: PS2, PS4, PS5.
 #[test]

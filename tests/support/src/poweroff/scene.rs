@@ -1,6 +1,7 @@
-//! A node with its pool and its state directory on two disks, or with the members of a set on two and
-//! the state directory on a third, played up to a power-off and inspected afterwards. An implementation of [`Disks`] provides the disks and their content after
-//! a power-off: real filesystems in images, or a model.
+//! A node that is played up to a power-off and inspected afterwards. Its pool and its state directory
+//! are on two disks, or the members of a set on two and the state directory on a third. An
+//! implementation of [`Disks`] provides the disks and their content after a power-off: real filesystems
+//! in images, or a model.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
