@@ -62,12 +62,16 @@ func bareMetal(s *scenario) {
 	s.administrator(root, `kubectl delete --filename deploy/examples/statefulset
 volumes=$(kubectl get pvc --selector app=shard --output jsonpath='{range .items[*]}pv/{.spec.volumeName} {end}')
 kubectl delete pvc --selector app=shard
-kubectl wait --for=delete --timeout=3m $volumes
-helm uninstall rootcellar --namespace rootcellar-system
-kubectl delete namespace rootcellar-system`)
+kubectl wait --for=delete --timeout=3m $volumes`)
 	for _, n := range nodes() {
 		for _, disk := range disks {
 			s.trashEmpty(n, disk)
+		}
+	}
+	s.administrator(root, `helm uninstall rootcellar --namespace rootcellar-system
+kubectl delete namespace rootcellar-system`)
+	for _, n := range nodes() {
+		for _, disk := range disks {
 			_, err := s.on(n, "umount", poolPath(disk))
 			s.must(err)
 		}
