@@ -1,7 +1,8 @@
 #!/bin/sh
 # Creates the disks of a node of the test cluster, each an image: `default`, `quota` and `reflink` on both nodes, `fast`
-# on node2, and `late`, which is not mounted, on node1. Only node2 can enforce the sizes of `quota`: its disk is an
-# empty btrfs, on which the driver enables simple quota when it initializes the pool.
+# on node2, and `late`, which is not mounted, on node1. The pool set `set` has four disks on node1 and two on node2. Only
+# node2 can enforce the sizes of `quota`: its disk is an empty btrfs, on which the driver enables simple quota when it
+# initializes the pool.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
 set -eu
@@ -19,6 +20,7 @@ node1)
     # Larger than node2's, so that only the parameter `enforcement` keeps a claim away.
     disk quota 3G ext4
     mkdir -p "$pools/fast"
+    members="disk1 disk2 disk3 disk4"
     ;;
 *)
     disk default 6G xfs
@@ -28,6 +30,7 @@ node1)
     mkdir "$pools/fast/lost+found"
     : >"$pools/fast/lost+found/other"
     disk quota 2G btrfs
+    members="disk1 disk2"
     ;;
 esac
 # mkfs.xfs of Debian 12 has reflink on by default.
@@ -35,3 +38,8 @@ disk reflink 2G xfs
 mount -o loop "$NODE_ROOT/reflink.img" "$pools/reflink"
 mount -o loop "$NODE_ROOT/default.img" "$pools/default"
 mount -o loop "$NODE_ROOT/quota.img" "$pools/quota"
+mkdir "$NODE_ROOT/set"
+for member in $members; do
+    disk "set/$member" 160M ext4
+    mount -o loop "$NODE_ROOT/set/$member.img" "$pools/set/$member"
+done

@@ -63,7 +63,7 @@ func (s *scenario) metric(n node, name, pool string) int64 {
 	text, err := s.page(n, "/metrics")
 	s.must(err)
 	for line := range strings.Lines(text) {
-		if value, found := strings.CutPrefix(line, name+`{pool="`+pool+`"} `); found {
+		if value, found := strings.CutPrefix(line, name+labels(pool)+" "); found {
 			number, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 			s.must(err)
 			return number
@@ -71,6 +71,14 @@ func (s *scenario) metric(n node, name, pool string) int64 {
 	}
 	s.Fatalf("%s tells no %s of pool %s", n.name, name, pool)
 	return 0
+}
+
+// labels returns the labels of a pool in metrics. A member of a pool set is named as in `set/disk1`.
+func labels(pool string) string {
+	if set, member, found := strings.Cut(pool, "/"); found {
+		return fmt.Sprintf("{pool=%q,member=%q}", set, member)
+	}
+	return fmt.Sprintf("{pool=%q}", pool)
 }
 
 // capacityPerNode compares the scheduler's figures with the driver's own.

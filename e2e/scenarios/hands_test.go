@@ -98,7 +98,7 @@ func (s *scenario) page(n node, path string) (string, error) {
 // poolIs waits until the driver's page and its metrics report a pool as healthy, or as unavailable for this reason.
 func (s *scenario) poolIs(n node, pool, state string) {
 	s.Helper()
-	metric := fmt.Sprintf("rootcellar_pool_healthy{pool=%q} 0\n", pool)
+	metric := "rootcellar_pool_healthy" + labels(pool) + " 0\n"
 	if state == "healthy" {
 		metric = strings.Replace(metric, "} 0", "} 1", 1)
 	}
@@ -206,7 +206,17 @@ func present(n node) []string {
 			pools = append(pools, pool)
 		}
 	}
-	return pools
+	return append(pools, membersOn(n)...)
+}
+
+// membersOn returns the members of the pool set `set` whose disks are mounted on the node.
+func membersOn(n node) []string {
+	paths, _ := filepath.Glob(n.path(poolPath("set/*/volumes")))
+	var members []string
+	for _, path := range paths {
+		members = append(members, "set/"+filepath.Base(filepath.Dir(path)))
+	}
+	return members
 }
 
 // nothingLeft waits until no object, directory or mount of the scenario's volumes is left.

@@ -28,7 +28,7 @@ var first = []entry{
 }
 
 // apart affect nothing but their own namespace, and run at the same time.
-var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets)
+var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members)
 
 // alone restart, unmount and fill resources that others use.
 var alone = slices.Concat(disks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
@@ -146,7 +146,7 @@ func (s *scenario) dump() {
 	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--container", "driver", "--prefix", "--previous", "--tail", "30")
 	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--tail", "60")
 	for _, n := range nodes() {
-		show("find", n.path(poolPath("")), "-maxdepth", "4")
+		show("find", n.path(poolPath("")), "-maxdepth", "5")
 	}
 	file := filepath.Join(os.Getenv("RUN"), "log", "failed-"+s.namespace+".txt")
 	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
