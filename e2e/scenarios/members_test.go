@@ -3,12 +3,16 @@ package scenarios
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 var members = []entry{
 	{"12 claims of a pool set at once end two per disk, on a node with four disks and on one with two", twoPerDisk},
+	{"a StatefulSet of three gets exclusive disks, and Kubernetes shows their capacity", exclusiveDisks},
 }
 
 // placing is locked by scenarios for which the disks of the pool set `set` must be empty.
@@ -79,4 +83,88 @@ func twoPerDisk(s *scenario) {
 			s.Errorf("%s has the members %v", n.name, found)
 		}
 	}
+}
+
+const threeReplicas = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: broker}
+spec:
+  replicas: 3
+  serviceName: broker
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: broker}}
+  template:
+    metadata: {labels: {app: broker}}
+    spec:
+      nodeSelector: {kubernetes.io/hostname: node1}
+      terminationGracePeriodSeconds: 0
+      containers:
+        - name: main
+          image: ` + image + `
+          command: [/bin/sleep, "2147483647"]
+          volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec:
+        storageClassName: CLASS
+        accessModes: [ReadWriteOnce]
+        resources: {requests: {storage: 16Mi}}
+`
+
+// Proves: PS6.
+func exclusiveDisks(s *scenario) {
+	class := s.onSet(map[string]string{"exclusive": "true"})
+	disk := s.largest(node1, class)
+	s.left(node1, class, 4*disk)
+	s.apply(strings.Replace(threeReplicas, "CLASS", class, 1))
+	s.live("app=broker", 3)
+	var homes []string
+	for i := range 3 {
+		claim := fmt.Sprint("data-broker-", i)
+		homes = append(homes, s.memberOf(node1, claim))
+		found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+		s.must(err)
+		shown := found.Status.Capacity.Storage().Value()
+		if has := s.volume(claim).Spec.Capacity.Storage().Value(); shown != disk || has != disk {
+			s.Errorf("%s shows %d and its PersistentVolume %d bytes, and the disk has %d", claim, shown, has, disk)
+		}
+	}
+	slices.Sort(homes)
+	if len(slices.Compact(homes)) != 3 {
+		s.Fatalf("the volumes are on %v", homes)
+	}
+	s.left(node1, class, disk)
+
+	// A volume of another class does not join them, and takes the last disk from the class.
+	s.claim("other", s.class(map[string]string{"pool": "set"}), "16Mi", sentTo(node1))
+	if member := s.memberOf(node1, "other"); slices.Contains(homes, member) {
+		s.Fatalf("it is on %s, of %v", member, homes)
+	}
+	s.left(node1, class, 0)
+
+	s.kubectl("delete", "statefulset", "broker")
+	s.kubectl("delete", "pvc", "--all")
+	s.left(node1, class, 4*disk)
+}
+
+// largest waits until the scheduler knows the largest volume of a class on a node, and returns its size.
+func (s *scenario) largest(n node, class string) int64 {
+	s.Helper()
+	var largest int64
+	s.eventually("the largest volume of class "+class+" on "+n.name, patience, func() string {
+		list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+		s.must(err)
+		for _, item := range list.Items {
+			if item.StorageClassName == class && item.NodeTopology.MatchLabels[topologyKey] == n.name &&
+				item.MaximumVolumeSize != nil {
+				largest = item.MaximumVolumeSize.Value()
+			}
+		}
+		if largest == 0 {
+			return "not known"
+		}
+		return ""
+	})
+	return largest
 }
