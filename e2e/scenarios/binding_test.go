@@ -61,8 +61,10 @@ func (s *scenario) pending(claim string, during time.Duration) {
 			return fmt.Sprint(found.Status.Phase, found.Spec.VolumeName)
 		}
 		for _, n := range nodes() {
-			if made := s.directories(n, "default", s.namespace+"_"+claim+"_"); len(made) > 0 {
-				return n.name + " made " + made[0]
+			for _, pool := range present(n) {
+				if made := s.directories(n, pool, s.namespace+"_"+claim+"_"); len(made) > 0 {
+					return n.name + " made " + made[0]
+				}
 			}
 		}
 		return ""

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -13,6 +14,7 @@ import (
 var members = []entry{
 	{"12 claims of a pool set at once end two per disk, on a node with four disks and on one with two", twoPerDisk},
 	{"a StatefulSet of three gets exclusive disks, and Kubernetes shows their capacity", exclusiveDisks},
+	{"an Immediate claim larger than every disk of a set stays Pending, with one CreateVolume per back-off", largerThanDisks},
 }
 
 // placing is locked by scenarios for which the disks of the pool set `set` must be empty.
@@ -167,4 +169,57 @@ func (s *scenario) largest(n node, class string) int64 {
 		return ""
 	})
 	return largest
+}
+
+// largerThanDisks has claims that no member can have, while the sum of either node's disks is larger. The provisioner
+// compares an Immediate claim with the sum, so its attempts reach the driver. With one node only, it may stop to try: it
+// keeps an outdated claim in its cache until somebody changes the claim.
+//
+// Proves: PS2.
+func largerThanDisks(s *scenario) {
+	class := s.onSet(nil)
+	s.claim("waits", class, "160Mi")
+	s.pod("waits", with("waits", "/data"))
+	s.unscheduled("waits", "2 node(s) did not have enough free storage")
+
+	s.claim("large", s.class(map[string]string{"pool": "set"}, immediate), "160Mi")
+	s.eventually("three attempts, each with one call", patience, func() string {
+		// A call may have no event yet.
+		attempts, calls := s.attempts("large"), s.createCalls("large")
+		if attempts < 3 || calls != attempts {
+			return fmt.Sprintf("%d attempts, %d calls", attempts, calls)
+		}
+		return ""
+	})
+	s.event("PersistentVolumeClaim", "large", "ResourceExhausted", "pool set has free space for", "not for 167772160 bytes")
+	for _, claim := range []string{"large", "waits"} {
+		s.pending(claim, time.Second)
+	}
+}
+
+// attempts returns how often the provisioners reported that they could not provision a claim.
+func (s *scenario) attempts(claim string) int {
+	s.Helper()
+	events, err := client.CoreV1().Events(s.namespace).List(s.ctx(), metav1.ListOptions{})
+	s.must(err)
+	var attempts int
+	for _, event := range events.Items {
+		if event.InvolvedObject.Name == claim && event.Reason == "ProvisioningFailed" {
+			attempts += int(event.Count)
+		}
+	}
+	return attempts
+}
+
+// createCalls returns how many CreateVolume calls for a claim the drivers have logged.
+func (s *scenario) createCalls(claim string) int {
+	s.Helper()
+	found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+	s.must(err)
+	var calls int
+	for _, n := range nodes() {
+		log := s.kubectl("--namespace", system, "logs", s.driverPod(n).Name, "--container", "driver")
+		calls += strings.Count(log, `rpc="CreateVolume" volume="pvc-`+string(found.UID)+`"`)
+	}
+	return calls
 }
