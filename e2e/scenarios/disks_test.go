@@ -30,13 +30,18 @@ const (
 // mountAt mounts an image of node1's disks at a path until the scenario ends.
 func (s *scenario) mountAt(image, path string) {
 	s.Helper()
-	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
-	_, err := s.on(node1, "mount", "-o", "loop", file, path)
-	s.must(err)
+	s.mount(image, path)
 	s.Cleanup(func() {
 		// Most scenarios unmount it themselves. Then there is nothing to do.
 		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "--", "umount", path)
 	})
+}
+
+// mount mounts an image of node1's disks at a path.
+func (s *scenario) mount(image, path string) {
+	s.Helper()
+	_, err := s.on(node1, "mount", "-o", "loop", filepath.Join(os.Getenv("RUN"), node1.name, image), path)
+	s.must(err)
 }
 
 // mountLate mounts the disk of the pool `late` and waits until the driver serves it.
@@ -307,8 +312,8 @@ func (s *scenario) makeDisk(image string, arguments []string) {
 	_, err = s.on(node1, "mkdir", "-p", elsewhere)
 	s.must(err)
 	s.mountAt(image, elsewhere)
-	inDriver := []string{"--namespace", system, "exec", s.driverPod(node1).Name, "--container", "driver", "--", "/rootcellar"}
-	s.kubectl(append(append(inDriver, arguments...), elsewhere)...)
+	_, err = s.inDriver(node1, append(arguments, elsewhere)...)
+	s.must(err)
 	_, err = s.on(node1, "umount", elsewhere)
 	s.must(err)
 	_, err = s.on(node1, "rmdir", elsewhere)

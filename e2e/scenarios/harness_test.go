@@ -241,6 +241,13 @@ func (s *scenario) driverPod(n node) corev1.Pod {
 	return corev1.Pod{}
 }
 
+// inDriver runs the driver's binary in its pod, and returns its output. `pool list` fails if a pool is unavailable.
+func (s *scenario) inDriver(n node, arguments ...string) (string, error) {
+	s.Helper()
+	exec := []string{"--namespace", system, "exec", s.driverPod(n).Name, "--container", "driver", "--", "/rootcellar"}
+	return s.shell("kubectl", append(exec, arguments...)...)
+}
+
 // driverReady waits until every node's driver is ready, with all its containers.
 func (s *scenario) driverReady() {
 	s.Helper()

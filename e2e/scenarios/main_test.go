@@ -31,7 +31,7 @@ var first = []entry{
 var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members)
 
 // alone restart, unmount and fill resources that others use.
-var alone = slices.Concat(disks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
+var alone = slices.Concat(disks, memberDisks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
 	t.Cleanup(count)

@@ -1,8 +1,11 @@
 package scenarios
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +18,10 @@ var members = []entry{
 	{"12 claims of a pool set at once end two per disk, on a node with four disks and on one with two", twoPerDisk},
 	{"a StatefulSet of three gets exclusive disks, and Kubernetes shows their capacity", exclusiveDisks},
 	{"an Immediate claim larger than every disk of a set stays Pending, with one CreateVolume per back-off", largerThanDisks},
+}
+
+var memberDisks = []entry{
+	{"a disk mounted below a pool set is used without a restart", newMember},
 }
 
 // placing is locked by scenarios for which the disks of the pool set `set` must be empty.
@@ -222,4 +229,61 @@ func (s *scenario) createCalls(claim string) int {
 		calls += strings.Count(log, `rpc="CreateVolume" volume="pvc-`+string(found.UID)+`"`)
 	}
 	return calls
+}
+
+// Proves: PS4.
+func newMember(s *scenario) {
+	const member = "set/disk5"
+	life := s.driverLife()
+	class := s.onSet(nil)
+	s.claim("large", class, "170Mi")
+	s.pod("large", with("large", "/data"), at(node1))
+	s.unscheduled("large", "1 node(s) did not have enough free storage")
+
+	s.makeDisk("disk5.img", nil)
+	_, err := s.on(node1, "mkdir", poolPath(member))
+	s.must(err)
+	s.Cleanup(func() {
+		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "--", "rmdir", poolPath(member))
+	})
+	s.mountAt("disk5.img", poolPath(member))
+	s.eventually("the disk is a member", within, func() string {
+		ready, err := s.page(node1, "/readyz")
+		if err != nil || !strings.Contains(ready, "pool "+member+": healthy\n") {
+			return fmt.Sprint(ready, err)
+		}
+		return ""
+	})
+	s.runsPromptly("large")
+	if got := s.memberOf(node1, "large"); got != member {
+		s.Fatalf("the volume is on %s", got)
+	}
+
+	s.dismiss("large")
+	s.nothingLeft()
+	s.retired(member)
+	if now := s.driverLife(); now != life {
+		s.Fatalf("the driver is %s, and was %s", now, life)
+	}
+}
+
+// retired unmounts a member of node1 for good, and waits until it is no longer reported.
+func (s *scenario) retired(member string) {
+	s.Helper()
+	text, err := os.ReadFile(node1.path(poolPath(member) + "/.rootcellar/pool.json"))
+	s.must(err)
+	var marker struct{ ID string }
+	s.must(json.Unmarshal(text, &marker))
+	_, err = s.on(node1, "umount", poolPath(member))
+	s.must(err)
+	s.poolIs(node1, member, notMounted)
+	_, err = s.inDriver(node1, "pool", "retire", marker.ID)
+	s.must(err)
+	s.eventually(member+" is not reported", patience, func() string {
+		ready, err := s.page(node1, "/readyz")
+		if err != nil || strings.Contains(ready, member) {
+			return fmt.Sprint(ready, err)
+		}
+		return ""
+	})
 }

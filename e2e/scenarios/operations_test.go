@@ -170,8 +170,8 @@ func replaceDisk(s *scenario) {
 // adopt adopts the pool at the path of `late`.
 func (s *scenario) adopt(n node) {
 	s.Helper()
-	s.kubectl("--namespace", system, "exec", s.driverPod(n).Name, "--container", "driver", "--",
-		"/rootcellar", "pool", "adopt", poolPath("late"))
+	_, err := s.inDriver(n, "pool", "adopt", poolPath("late"))
+	s.must(err)
 	s.poolIs(n, "late", "healthy")
 }
 
