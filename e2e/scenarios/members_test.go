@@ -22,6 +22,7 @@ var members = []entry{
 
 var memberDisks = []entry{
 	{"a disk mounted below a pool set is used without a restart", newMember},
+	{"a disk of a pool set is pulled under load: pods on the others write on, and it serves when it is back", pulledMember},
 }
 
 // placing is locked by scenarios for which the disks of the pool set `set` must be empty.
@@ -286,4 +287,58 @@ func (s *scenario) retired(member string) {
 		}
 		return ""
 	})
+}
+
+// Proves: PS4.
+func pulledMember(s *scenario) {
+	life := s.driverLife()
+	class := s.onSet(nil)
+	pulled, other := s.beats("pulled", class, node1), s.beats("other", class, node1)
+	member := s.memberOf(node1, "pulled")
+	if s.memberOf(node1, "other") == member {
+		s.Fatalf("both pods are on %s", member)
+	}
+
+	_, err := s.on(node1, "umount", poolPath(member))
+	s.must(err)
+	s.poolIs(node1, member, notMounted)
+	if list, err := s.inDriver(node1, "pool", "list"); err == nil || !strings.Contains(list, "pool "+member+": nothing is mounted at its path") {
+		s.Fatalf("the list is %v\n%s", err, list)
+	}
+	other.goesOn()
+	// Its own mount keeps the disk.
+	pulled.goesOn()
+	s.pod("second", with("pulled", "/data"))
+	s.event("Pod", "second", "pool "+member+", which holds the volume, is "+notMounted)
+	next := []string{"next1", "next2", "next3"}
+	for _, name := range next {
+		s.worker(name, class, at(node1))
+	}
+	for _, name := range next {
+		s.runsPromptly(name)
+	}
+	s.eventually("the scheduler knows the capacity of the other disks", patience, func() string {
+		var sum int64
+		for _, member := range membersOn(node1) {
+			sum += s.metric(node1, "rootcellar_pool_available_bytes", member)
+		}
+		if free, _ := s.capacity(node1, class); free != sum {
+			return fmt.Sprintf("%d bytes, and the disks have %d", free, sum)
+		}
+		return ""
+	})
+
+	s.mount(member+".img", poolPath(member))
+	s.poolIs(node1, member, "healthy")
+	s.running("second")
+	s.says("second", "grep -c '^1 ' /data/beats", "1")
+	other.goesOn()
+	s.deletePod("second")
+	for _, name := range append(next, "pulled", "other") {
+		s.dismiss(name)
+	}
+	s.nothingLeft()
+	if now := s.driverLife(); now != life {
+		s.Fatalf("the driver is %s, and was %s", now, life)
+	}
 }
