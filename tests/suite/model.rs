@@ -4,12 +4,13 @@ mod copies;
 mod random;
 mod reference;
 
+use std::fmt::Debug;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proptest::prelude::prop;
+use proptest::prelude::{Strategy, prop};
 use proptest::test_runner::{Config, TestError, TestRunner};
 use rustix::fs::StatVfsMountFlags;
 
@@ -359,23 +360,38 @@ fn coded<T>(result: Result<T>, operation: Operation) -> Result<T, Code> {
 #[test]
 fn any_sequence_of_requests_does_what_the_model_says() {
     require!(mount_namespace);
+    let sequences = prop::collection::vec(ops(), 1..=320);
+    play(16, STEPS, &sequences, |sequence| {
+        let mut world = World::new();
+        for op in sequence {
+            world.apply(op);
+            world.check();
+        }
+        world.finish();
+    });
+}
+
+/// Plays random sequences, `cases` at a time, until they had this many steps together. A failure is
+/// shown with the shortest sequence that leads to it.
+pub fn play<O: Debug>(
+    cases: u32,
+    steps: usize,
+    sequences: &impl Strategy<Value = Vec<O>>,
+    case: impl Fn(&[O]),
+) {
     let config = Config {
-        cases: 16,
+        cases,
         failure_persistence: None,
         max_shrink_iters: 4096,
+        // In milliseconds.
+        max_shrink_time: 60_000,
         ..Config::default()
     };
-    let sequences = prop::collection::vec(ops(), 1..=320);
-    let steps = AtomicUsize::new(0);
-    while steps.load(Ordering::Relaxed) < STEPS {
-        let outcome = TestRunner::new(config.clone()).run(&sequences, |sequence| {
-            let mut world = World::new();
-            for op in &sequence {
-                world.apply(op);
-                world.check();
-                steps.fetch_add(1, Ordering::Relaxed);
-            }
-            world.finish();
+    let played = AtomicUsize::new(0);
+    while played.load(Ordering::Relaxed) < steps {
+        let outcome = TestRunner::new(config.clone()).run(sequences, |sequence| {
+            case(&sequence);
+            played.fetch_add(sequence.len(), Ordering::Relaxed);
             Ok(())
         });
         if let Err(error) = outcome {

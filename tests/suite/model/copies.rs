@@ -7,13 +7,12 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestError, TestRunner};
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::types::{ObjectId, SnapshotId, VolumeId};
 use rootcellar::volume::{SnapshotFilter, SourceId};
 
-use super::{MIB, coded};
+use super::{MIB, coded, play};
 use crate::snapshots::{Kind, Rig, write};
 use support::require;
 use support::{create, name, names};
@@ -286,19 +285,13 @@ fn read(file: &Path) -> Content {
 
 fn run(kind: Kind, cases: u32) {
     require!(loop_devices);
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 8,
-        ..Config::default()
-    };
     let sequences = prop::collection::vec(ops(), 12..=48);
-    let outcome = TestRunner::new(config).run(&sequences, |sequence| {
+    play(cases, 1, &sequences, |sequence| {
         let mut world = World {
             rig: Rig::new(kind),
             model: Model::default(),
         };
-        for op in &sequence {
+        for op in sequence {
             world.apply(*op);
             world.check();
         }
@@ -306,12 +299,7 @@ fn run(kind: Kind, cases: u32) {
         world.check();
         world.fill();
         world.end();
-        Ok(())
     });
-    if let Err(TestError::Fail(reason, sequence)) = &outcome {
-        panic!("{kind:?}: {reason}\nafter {sequence:#?}");
-    }
-    outcome.unwrap();
 }
 
 /// After every step of any sequence of snapshots, restores, clones, deletions, writes and restarts,

@@ -5,12 +5,10 @@ mod reference;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::prop_oneof;
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestError, TestRunner};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use rootcellar::os::Os;
@@ -21,6 +19,7 @@ use rootcellar::volume::MEMBER_WAIT;
 use super::{
     Arc, Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, capacity, create, reservable,
 };
+use crate::model::play;
 use reference::{Member, Model, TOLERANCE};
 use support::{Fakes, Running, eventually, name, names, require};
 
@@ -379,30 +378,12 @@ impl World {
 #[test]
 fn any_sequence_of_mounts_and_requests_does_what_the_model_says() {
     require!(mount_namespace);
-    let config = Config {
-        cases: 8,
-        failure_persistence: None,
-        max_shrink_iters: 1024,
-        ..Config::default()
-    };
     let sequences = prop::collection::vec(ops(), 1..=80);
-    let steps = AtomicUsize::new(0);
-    while steps.load(Ordering::Relaxed) < STEPS {
-        let outcome = TestRunner::new(config.clone()).run(&sequences, |sequence| {
-            let mut world = World::new();
-            for op in &sequence {
-                world.apply(op);
-                world.check();
-                steps.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            let TestError::Fail(reason, sequence) = error else {
-                panic!("{error}");
-            };
-            let lines: Vec<String> = sequence.iter().map(|op| format!("{op:?}")).collect();
-            panic!("{reason}\nafter\n{}", lines.join("\n"));
+    play(8, STEPS, &sequences, |sequence| {
+        let mut world = World::new();
+        for op in sequence {
+            world.apply(op);
+            world.check();
         }
-    }
+    });
 }
