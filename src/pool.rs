@@ -45,6 +45,7 @@ use crate::quota::{Enforcement, Quotas};
 use crate::types::{NodeName, PoolId, PoolName};
 
 pub use adopt::{Adopted, adopt, retire};
+pub(crate) use capacity::Expected;
 pub use capacity::Reservation;
 pub use claims::Claims;
 pub(crate) use copies::{Content, Origin};
@@ -211,7 +212,7 @@ impl Pool {
         disk.ok().map(|disk| disk.place.mount.id)
     }
 
-    /// The number of its volumes.
+    /// The number of its volumes, and of objects under construction.
     pub(crate) fn volumes(&self) -> usize {
         self.state.volumes()
     }

@@ -7,7 +7,7 @@
 mod free_space;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, InContext};
@@ -217,6 +217,16 @@ impl Reservations {
         Ok(size)
     }
 
+    pub(super) fn expect(&mut self, size: Bytes) {
+        self.in_flight = self.in_flight.saturating_add(size.0);
+        self.building += 1;
+    }
+
+    /// The number of objects under construction, the expected ones included.
+    pub(super) fn building(&self) -> usize {
+        self.building
+    }
+
     /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
     pub(super) fn is_unused(&self, index: &Index) -> bool {
         self.building == 0 && index.is_empty() && index.trash().is_empty()
@@ -246,16 +256,49 @@ pub struct Reservation<'a> {
     size: AtomicU64,
     /// Whether it is of the whole disk.
     whole: bool,
+    ended: AtomicBool,
+}
+
+/// A volume that a set has placed in a pool. Until its space is reserved, or this is dropped, the
+/// placement of others counts it there.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    pool: Arc<Pool>,
+    size: Bytes,
+    taken: AtomicBool,
+}
+
+impl Expected {
+    /// The expected bytes, once.
+    pub(super) fn take(&self) -> Option<Bytes> {
+        let taken = self.taken.swap(true, Ordering::Relaxed);
+        (!taken).then_some(self.size)
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.take() {
+            self.pool.state.release(bytes.0, false);
+        }
+    }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let size = self.size.load(Ordering::Relaxed);
-        self.work.pool.state.release(size, self.whole);
+        if let Some((bytes, whole)) = self.end() {
+            self.work.pool.state.release(bytes, whole);
+        }
     }
 }
 
 impl Reservation<'_> {
+    /// The bytes to release, and whether they are those of the whole disk, once.
+    pub(super) fn end(&self) -> Option<(u64, bool)> {
+        let ended = self.ended.swap(true, Ordering::Relaxed);
+        (!ended).then(|| (self.size().0, self.whole))
+    }
+
     pub(crate) fn size(&self) -> Bytes {
         Bytes(self.size.load(Ordering::Relaxed))
     }
@@ -268,7 +311,7 @@ impl Reservation<'_> {
         }
         let grant = |more| {
             let demand = Demand::More(Bytes(more));
-            self.work.pool.grant(demand, &|_| Ok(()))?;
+            self.work.pool.grant(demand, None, &|_| Ok(()))?;
             self.size.fetch_add(more, Ordering::Relaxed);
             Ok(())
         };
@@ -288,6 +331,16 @@ impl Pool {
         let _work = self.begin()?;
         let free = self.free_space();
         Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
+    }
+
+    /// Counts a volume of this size that a set has placed here.
+    pub(crate) fn expect(self: &Arc<Self>, size: Bytes) -> Expected {
+        self.state.expect(size);
+        Expected {
+            pool: Arc::clone(self),
+            size,
+            taken: AtomicBool::new(false),
+        }
     }
 
     /// The largest size of the next volume, by the last inspection of the disk and all reservations
@@ -392,7 +445,18 @@ impl Pool {
         known: Option<&R>,
         size: Bytes,
     ) -> Result<Reservation<'a>> {
-        self.reserve_as(work, id, known, Demand::Object(size))
+        self.reserve_as(work, id, known, Demand::Object(size), None)
+    }
+
+    /// Reserves bytes for a new volume, in place of the expected ones.
+    pub(crate) fn reserve_expected<'a>(
+        &self,
+        work: &'a Work<'a>,
+        id: VolumeId,
+        size: Bytes,
+        expected: Option<&Expected>,
+    ) -> Result<Reservation<'a>> {
+        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Object(size), expected)
     }
 
     /// Reserves the whole disk for a new volume, if the pool is empty and its capacity is in a range.
@@ -402,8 +466,10 @@ impl Pool {
         id: VolumeId,
         least: Bytes,
         most: Bytes,
+        expected: Option<&Expected>,
     ) -> Result<Reservation<'a>> {
-        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Disk { least, most })
+        let demand = Demand::Disk { least, most };
+        self.reserve_as::<VolumeRecord>(work, id, None, demand, expected)
     }
 
     fn reserve_as<'a, R: Resource + PartialEq>(
@@ -412,8 +478,9 @@ impl Pool {
         id: R::Id,
         known: Option<&R>,
         demand: Demand,
+        expected: Option<&Expected>,
     ) -> Result<Reservation<'a>> {
-        let size = self.grant(demand, &|index| {
+        let size = self.grant(demand, expected, &|index| {
             let current = index.get::<R>(id).map(|entry| &entry.record);
             if current != known || index.quarantined_as::<R>(id).is_some() {
                 return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
@@ -424,21 +491,27 @@ impl Pool {
             work,
             size: AtomicU64::new(size.0),
             whole: matches!(demand, Demand::Disk { .. }),
+            ended: AtomicBool::new(false),
         })
     }
 
-    fn grant(&self, demand: Demand, admit: &dyn Fn(&Index) -> Result<()>) -> Result<Bytes> {
+    fn grant(
+        &self,
+        demand: Demand,
+        expected: Option<&Expected>,
+        admit: &dyn Fn(&Index) -> Result<()>,
+    ) -> Result<Bytes> {
         let disk = self.disk()?;
         let policy = match demand {
             Demand::Disk { .. } => self.policy(&disk).of_disk(),
             _ => self.policy(&disk),
         };
         let grant = |measurement: &Measurement| {
-            let granted = self
-                .state
-                .grant(&policy, demand, measurement, |reason, index| {
-                    reason.map_or_else(|| admit(index), |reason| Err(self.unavailable(reason)))
-                });
+            let granted =
+                self.state
+                    .grant(&policy, demand, expected, measurement, |reason, index| {
+                        reason.map_or_else(|| admit(index), |reason| Err(self.unavailable(reason)))
+                    });
             let pool = self.options.name.clone();
             granted?.map_err(|available| match demand {
                 Demand::Object(size) | Demand::More(size) => Error::NoSpace {

@@ -45,7 +45,7 @@ impl Pool {
             drop(draft);
             return Err(self.classify(fault));
         }
-        let entry = draft.commit(record)?;
+        let entry = draft.commit(record, reservation)?;
         self.measure_space_of_member(&disk);
         Ok(entry)
     }

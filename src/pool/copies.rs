@@ -175,7 +175,7 @@ impl Pool {
         record.quota_id = made.quota_id;
         record.retains.clone_from(&made.pending.retains);
         record.method = made.method;
-        Ok(draft.commit(record)?)
+        Ok(draft.commit(record, reservation)?)
     }
 
     /// Makes a volume that is a copy; the properties of the copy complete the record.
@@ -210,7 +210,7 @@ impl Pool {
         record.source = Some(origin.source());
         record.inherited_bytes = Bytes(made.inherited);
         record.retains.clone_from(&made.pending.retains);
-        draft.commit(record)
+        draft.commit(record, reservation)
     }
 
     /// Makes a copy the content of a draft.

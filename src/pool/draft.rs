@@ -12,7 +12,7 @@ use crate::os;
 
 use super::disk::{Disk, Staged};
 use super::index::Resource;
-use super::{Entry, Pool, Result, VolumeRecord, layout};
+use super::{Entry, Pool, Reservation, Result, VolumeRecord, layout};
 
 /// A volume or snapshot under construction.
 #[derive(Debug)]
@@ -72,7 +72,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Makes the draft a volume or snapshot: the record, one rename, and the sync of the rename.
-    pub(super) fn commit<R: Resource>(mut self, record: R) -> Result<Arc<Entry<R>>> {
+    pub(super) fn commit<R: Resource>(
+        mut self,
+        record: R,
+        reservation: &Reservation<'_>,
+    ) -> Result<Arc<Entry<R>>> {
         let (pool, disk) = (self.pool, self.disk);
         let directory = record.directory();
         let shown = disk
@@ -87,7 +91,7 @@ impl<'a> Draft<'a> {
         // From here on the object may be on the disk, even if the sync fails.
         self.content = Content::Committed;
         let synced = disk.sync_parent::<R>();
-        let entry = pool.state.insert(record, directory);
+        let entry = pool.state.insert_reserved(record, directory, reservation);
         synced.map_err(|fault| pool.unsynced(fault))?;
         Ok(entry)
     }

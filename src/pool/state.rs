@@ -16,7 +16,8 @@ use crate::sync;
 use crate::types::{Bytes, PoolId, VolumeId};
 
 use super::capacity::{
-    Charged, Demand, Empty, FreeSpace, Measurement, Policy, Reservations, Space,
+    Charged, Demand, Empty, Expected, FreeSpace, Measurement, Policy, Reservation, Reservations,
+    Space,
 };
 use super::disk::Disk;
 use super::index::{Index, Resource};
@@ -143,9 +144,10 @@ impl PoolState {
         exist.then(|| reason.clone())
     }
 
-    /// The number of volumes.
+    /// The number of volumes, and of objects under construction.
     pub(super) fn volumes(&self) -> usize {
-        self.lock().index.volumes().len()
+        let state = self.lock();
+        state.index.volumes().len() + state.reservations.building()
     }
 
     /// The part of the status that is in memory, all of one moment.
@@ -208,6 +210,20 @@ impl PoolState {
 
     pub(super) fn insert<R: Resource>(&self, record: R, directory: String) -> Arc<Entry<R>> {
         self.lock().index.insert(Entry { record, directory })
+    }
+
+    /// Inserts a new object, whose record now counts in place of its reservation.
+    pub(super) fn insert_reserved<R: Resource>(
+        &self,
+        record: R,
+        directory: String,
+        reservation: &Reservation<'_>,
+    ) -> Arc<Entry<R>> {
+        let mut state = self.lock();
+        if let Some((bytes, whole)) = reservation.end() {
+            state.reservations.release(bytes, whole);
+        }
+        state.index.insert(Entry { record, directory })
     }
 
     pub(super) fn remove<R: Resource>(&self, id: R::Id) {
@@ -318,13 +334,22 @@ impl PoolState {
         &self,
         policy: &Policy,
         demand: Demand,
+        expected: Option<&Expected>,
         measurement: &Measurement,
         admit: impl Fn(Option<Unavailable>, &Index) -> super::Result<()>,
     ) -> super::Result<Result<Bytes, Bytes>> {
         let state = &mut *self.lock();
         admit(state.why_unavailable(), &state.index)?;
         let reservations = &mut state.reservations;
+        if let Some(bytes) = expected.and_then(Expected::take) {
+            reservations.release(bytes.0, false);
+        }
         Ok(reservations.grant(&state.index, policy, demand, measurement))
+    }
+
+    /// Reserves space for a volume that a set has placed, without regard to the free space.
+    pub(super) fn expect(&self, size: Bytes) {
+        self.lock().reservations.expect(size);
     }
 
     /// Ends a reservation, which may be of the whole disk.

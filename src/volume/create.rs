@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, AccessMode, Content, Entry, FORMAT, Origin, Pool, Source, VolumeRecord};
+use crate::pool::{
+    self, AccessMode, Content, Entry, Expected, FORMAT, Origin, Pool, Source, VolumeRecord,
+};
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
 
@@ -45,15 +47,15 @@ impl Volumes {
             let problem = format!("true needs a pool set, and {} is a pool", of_class.name);
             return Err(Error::invalid("parameter \"exclusive\"", problem));
         }
-        let disk = request.class.exclusive.then_some(size);
-        of_class.place(disk, |pool| {
-            self.create_in(pool, origin.as_ref(), size, request)
+        of_class.place((size, request.class.exclusive), |pool, expected| {
+            self.create_in(pool, expected.as_ref(), origin.as_ref(), size, request)
         })
     }
 
     fn create_in(
         &self,
         pool: &Pool,
+        expected: Option<&Expected>,
         origin: Option<&OriginIn>,
         size: Bytes,
         request: &CreateRequest,
@@ -76,9 +78,9 @@ impl Volumes {
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
             let most = request.limit.unwrap_or(Bytes::MAX);
-            pool.reserve_disk(&work, id, size.max(Bytes(1)), most)
+            pool.reserve_disk(&work, id, size.max(Bytes(1)), most, expected)
         } else {
-            pool.reserve::<VolumeRecord>(&work, id, None, size)
+            pool.reserve_expected(&work, id, size, expected)
         };
         let reservation = reservation.map_err(failed)?;
         let other = origin.filter(|(from, _)| !std::ptr::eq(Arc::as_ptr(from), pool));

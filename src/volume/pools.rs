@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::{Code, Error, Operation, Result};
 use crate::mount::MountTable;
-use crate::pool::{self, Context, Member, Pool, PoolOptions, PoolSet, Unavailable};
+use crate::pool::{self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Unavailable};
 use crate::sync::lock;
 use crate::types::{Bytes, PoolName};
 
@@ -17,6 +17,8 @@ pub(super) struct Pools {
     sets: Vec<PoolSet>,
     /// The pools of the configuration, then the members of sets.
     list: Mutex<Arc<[Arc<Pool>]>>,
+    /// Locked during the choice of a member.
+    choosing: Arc<Mutex<()>>,
 }
 
 /// A member that was not read since the start, and the reason.
@@ -31,6 +33,8 @@ pub(super) struct OfClass {
     pub(super) is_set: bool,
     /// The member that is tried before the others.
     first: Option<Arc<Pool>>,
+    /// Locked during a choice.
+    choosing: Arc<Mutex<()>>,
 }
 
 /// The changes that one comparison with the mounts has found.
@@ -59,6 +63,7 @@ impl Pools {
             context,
             sets,
             list: Mutex::new(list),
+            choosing: Arc::default(),
         })
     }
 
@@ -144,6 +149,7 @@ impl Pools {
             pools: all.iter().filter(is_of_class).cloned().collect(),
             is_set: self.sets.iter().any(|set| set.name() == *name),
             first: None,
+            choosing: Arc::clone(&self.choosing),
         })
     }
 
@@ -169,6 +175,7 @@ impl OfClass {
             pools: vec![pool],
             is_set: false,
             first: None,
+            choosing: Arc::default(),
         }
     }
 
@@ -181,24 +188,23 @@ impl OfClass {
         })
     }
 
-    /// Makes a volume in one of the pools. In a set this is the available member with the most free
-    /// space, and of several the one with the fewest volumes. A whole `disk` of at least this size is the
-    /// smallest. A member that cannot have the volume has changed nothing, and the next one is tried.
+    /// Makes a volume of a size in one of the pools. In a set this is the available member with the most
+    /// free space, and of several the one with the fewest volumes. An exclusive volume gets the smallest
+    /// empty disk. A member that cannot have the volume has changed nothing, and the next one is tried.
     pub(super) fn place<T>(
         &self,
-        disk: Option<Bytes>,
-        make: impl Fn(&Pool) -> Result<T>,
+        (size, exclusive): (Bytes, bool),
+        make: impl Fn(&Pool, Option<Expected>) -> Result<T>,
     ) -> Result<T> {
         if !self.is_set {
-            return self
-                .pools
-                .first()
-                .map_or_else(|| self.empty(), |pool| make(pool));
+            let first = self.pools.first();
+            return first.map_or_else(|| self.empty(), |pool| make(pool, None));
         }
+        let mut tried: Vec<Arc<Pool>> = Vec::new();
         // The refusal of the member with the most free space says the most.
         let mut refused: Option<(Bytes, Error)> = None;
-        for pool in self.ranked(disk)? {
-            let error = match make(&pool) {
+        while let Some((pool, expected)) = self.choose(size, exclusive, &tried) {
+            let error = match make(&pool, expected) {
                 Ok(volume) => return Ok(volume),
                 Err(error) => error,
             };
@@ -209,33 +215,48 @@ impl OfClass {
             if refused.as_ref().is_none_or(|(most, _)| available > *most) {
                 refused = Some((available, error));
             }
+            tried.push(pool);
         }
-        refused.map_or_else(|| self.empty(), |(_, error)| Err(self.of_set(error)))
+        match refused {
+            Some((_, error)) => Err(self.of_set(error)),
+            None if exclusive && !self.pools.is_empty() => {
+                let (pool, least) = (self.name.clone(), size);
+                Err(Error::of_new(pool::Error::NoEmptyDisk { pool, least }))
+            }
+            None => self.empty(),
+        }
     }
 
-    /// The members that are available, the best for a new volume first; all of them if none is.
-    fn ranked(&self, disk: Option<Bytes>) -> Result<Vec<Arc<Pool>>> {
+    /// The best of the members that were not tried, where the volume is expected from now on. If none is
+    /// available, each gives its reason.
+    fn choose(
+        &self,
+        size: Bytes,
+        exclusive: bool,
+        tried: &[Arc<Pool>],
+    ) -> Option<(Arc<Pool>, Option<Expected>)> {
         let is_available =
-            |pool: &&Arc<Pool>| pool.why_unavailable().is_none() && pool.silence().is_none();
-        let mut ranked: Vec<&Arc<Pool>> = self.pools.iter().filter(is_available).collect();
-        if ranked.is_empty() {
-            return Ok(self.pools.clone());
+            |pool: &Arc<Pool>| pool.why_unavailable().is_none() && pool.silence().is_none();
+        // One choice at a time, so that each sees the volumes that are expected. No disk is asked.
+        let _choosing = lock(&self.choosing);
+        let is_untried = |pool: &&Arc<Pool>| !tried.iter().any(|other| Arc::ptr_eq(other, pool));
+        let mut untried = self.pools.iter().filter(is_untried);
+        if !self.pools.iter().any(is_available) {
+            return untried.next().map(|pool| (Arc::clone(pool), None));
         }
-        if let Some(least) = disk {
-            ranked.retain(|pool| pool.inspected_disk() > Bytes::ZERO);
-            ranked.sort_by_cached_key(|pool| pool.inspected_disk());
-            if ranked.is_empty() {
-                let pool = self.name.clone();
-                return Err(Error::of_new(pool::Error::NoEmptyDisk { pool, least }));
-            }
+        let candidates = untried.filter(|pool| is_available(pool));
+        let best = if exclusive {
+            let disks = candidates.map(|pool| (pool.inspected_disk(), pool));
+            let disks = disks.filter(|(size, _)| *size > Bytes::ZERO);
+            disks.min_by_key(|(size, _)| *size).map(|(_, pool)| pool)
         } else {
             let first = self.first.as_ref();
-            ranked.sort_by_cached_key(|pool| {
+            candidates.min_by_key(|pool| {
                 let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
                 (!is_first, Reverse(pool.inspected_space()), pool.volumes())
-            });
-        }
-        Ok(ranked.into_iter().cloned().collect())
+            })
+        };
+        best.map(|pool| (Arc::clone(pool), Some(pool.expect(size))))
     }
 
     /// Whether another member may have the volume that one refused: one that is full, crowded or not

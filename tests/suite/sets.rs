@@ -8,7 +8,7 @@ mod model;
 mod server;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use rootcellar::error::{Code, Operation};
@@ -149,4 +149,40 @@ fn a_race_for_the_last_free_space_tries_the_next_member() {
         made.filter(|made| *made).count()
     });
     assert_eq!(made, 9, "three of 20 MiB in each member");
+}
+
+/// Volumes that are created at once spread as if one was created after the other.
+///
+/// Proves: PS2.
+#[test]
+fn creations_at_once_spread_over_the_members() {
+    require!(mount_namespace);
+    let members = [
+        ("a", 64 * MIB),
+        ("b", 64 * MIB),
+        ("c", 64 * MIB),
+        ("d", 64 * MIB),
+    ];
+    let node = MemorySet::new(&members);
+    let driver = node.volumes();
+    for round in 0..16 {
+        let together = Barrier::new(8);
+        let placed: BTreeMap<String, usize> = std::thread::scope(|scope| {
+            let create = |n| {
+                let (driver, together) = (&driver, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    place(driver, &format!("v{round}-{n}"), MIB)
+                })
+            };
+            let threads: Vec<_> = (0..8).map(create).collect();
+            let mut placed = BTreeMap::new();
+            for thread in threads {
+                *placed.entry(thread.join().unwrap()).or_default() += 1;
+            }
+            placed
+        });
+        let even = ["a", "b", "c", "d"].map(|member| (member.to_owned(), 2));
+        assert_eq!(placed, BTreeMap::from(even), "round {round}");
+    }
 }
