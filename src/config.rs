@@ -252,7 +252,7 @@ impl Place<'_> {
         let name = self.name;
         if name == other.name {
             return Some(format!(
-                "two pools have the name {name}; give each a name of its own"
+                "two pools have the name {name}; give each pool and pool set a name of its own"
             ));
         }
         if self.path == other.path {
@@ -275,23 +275,27 @@ impl Place<'_> {
 
 /// Parses the entries of a flag or of its environment variable, which ';' separates. Only the variable
 /// may be empty.
-fn parse_list<T: FromStr<Err = Invalid>>(text: &str, env: &str) -> Result<Vec<T>, String> {
+fn parse_list<T: FromStr<Err = Invalid>>(
+    text: &str,
+    env: &str,
+    form: &str,
+) -> Result<Vec<T>, String> {
     let entries = text.split(';').map(str::trim);
     let entries = entries.filter(|entry| !entry.is_empty());
     let parse = |entry: &str| entry.parse().map_err(|error: Invalid| error.problem);
     let list: Vec<T> = entries.map(parse).collect::<Result<_, _>>()?;
     if list.is_empty() && std::env::var_os(env).is_none_or(|value| value != text) {
-        return Err("it names no pool; write NAME=PATH[,OPTION...]".to_owned());
+        return Err(format!("it names no pool; write {form}[,OPTION...]"));
     }
     Ok(list)
 }
 
 fn parse_pools(text: &str) -> Result<PoolList, String> {
-    parse_list(text, POOLS_ENV)
+    parse_list(text, POOLS_ENV, "NAME=PATH")
 }
 
 fn parse_sets(text: &str) -> Result<SetList, String> {
-    parse_list(text, SETS_ENV)
+    parse_list(text, SETS_ENV, "NAME=DIR")
 }
 
 /// Parses the name of a node.

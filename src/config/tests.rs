@@ -177,6 +177,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("--pool-set=a=/a,match=[", "match \"[\""),
     ("--pool-set=a=/a,init=yes", "option \"init\" takes no value"),
     ("--pool-set=a", "no '='"),
+    ("--pool-set=", "write NAME=DIR"),
     ("--pool-set=a/b=/a", "pool name \"a/b\""),
     ("--pool-set=a=/a --pool=a=/b", "two pools have the name a"),
     (

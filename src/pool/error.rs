@@ -41,8 +41,8 @@ pub enum Error {
         available: Bytes,
     },
     #[error(
-        "pool {pool} has no empty disk of {least} or more and within the limit, and the class has \
-         exclusive: true; delete the volumes of a disk, or add one"
+        "pool {pool} has no empty disk of {least} or more, within the limit of the claim, and the class \
+         has exclusive: true; delete the volumes of a disk, or add one"
     )]
     NoEmptyDisk {
         pool: PoolName,
