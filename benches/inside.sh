@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Sourced by tables.sh, enforcement.sh, compare.sh and steady.sh, which run.sh starts in a private mount namespace.
+# Sourced by tables.sh, enforcement.sh, sets.sh, compare.sh and steady.sh, which run.sh starts in a private mount namespace.
 # Creates a work directory, starts a server in it, and removes both at the end of the script, in any case.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
@@ -48,7 +48,7 @@ place() { # ext4|xfs|btrfs|btrfs-squota
 
 serve() {
     setpriv --pdeathsig KILL "$ROOTCELLAR" serve --endpoint "unix://$socket" --node bench-node \
-        --pool "default=$pool,init" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \
+        "${option:---pool}" "default=$pool,init" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \
         >"$work/server.log" 2>&1 &
     server=$!
     for _ in $(seq 200); do
@@ -68,12 +68,16 @@ stop() {
 load() { run "$LOAD" --endpoint "unix://$socket" --target-dir "$work/kubelet" --json "$@"; }
 floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --json "$@"; }
 
+# Prints the entries in the trash of the pool, or of the members of the set.
+trash() { find "$pool"/.rootcellar/trash "$pool"/*/.rootcellar/trash -mindepth 1 -maxdepth 1 2>/dev/null || :; }
+
 # Waits until all deleted volumes are reclaimed, because reclaiming takes time and disk from the next measurement.
 reclaimed() {
     tries=0
-    until [ -z "$(ls -A "$pool/.rootcellar/trash")" ]; do
+    until [ -z "$(trash)" ]; do
         tries=$((tries + 1))
-        if [ "$tries" -gt 6000 ] || ! kill -0 "$server"; then
+        # shellcheck disable=SC2086 # there may be two servers
+        if [ "$tries" -gt 6000 ] || ! kill -0 $server; then
             echo "bench: what was deleted is not reclaimed" >&2
             tail "$work/server.log" >&2
             return 1

@@ -103,7 +103,7 @@ mutant "seal: a copy is shown before its content is durable" \
     pool/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: mode and owner after the record" \
     pool/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\n/        let _ = (parameters, data);\n        Ok(())\n/s' \
-    pool/contents.rs 's/        draft\.commit\(record\)\n/        let parameters = record.parameters;\n        let entry = draft.commit(record)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n        Ok(entry)\n/'
+    pool/contents.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
 mutant "create: record after the rename" \
     pool/draft.rs 's/disk\s*\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
 mutant "expand: limit after the record" \

@@ -120,9 +120,10 @@ func upgraded(s *scenario) {
 // previousImage has the name that previous.sh gives it.
 const previousImage = "localhost/rootcellar:previous"
 
-// backAndForth has each version make volumes and snapshots, and the other one serve them.
+// backAndForth has each version make volumes and snapshots, and the other one serve them. A cordon, which the previous
+// version does not know, survives it.
 //
-// Proves: K20.
+// Proves: K20, PC2.
 func backAndForth(s *scenario) {
 	repository, tag, _ := strings.Cut(previousImage, ":")
 	previous := filepath.Join(os.Getenv("PREVIOUS"), "e2e/install.sh")
@@ -139,6 +140,8 @@ func backAndForth(s *scenario) {
 	older.serve("newer")
 	newer := s.collect("newer", sites)
 	s.listed()
+	_, err = s.inDriver(node1, "pool", "cordon", "set/disk1")
+	s.must(err)
 
 	claims += s.version("rollback", true, "helm", "rollback", "rootcellar", "--namespace", system)
 	older.goesOn()
@@ -155,6 +158,12 @@ func backAndForth(s *scenario) {
 	}
 	newer.copy("restored-last", "VolumeSnapshot", "snapshot-by-older")
 	s.listed()
+	// The list fails because of the disk that is not mounted yet.
+	if list, _ := s.inDriver(node1, "pool", "list"); !strings.Contains(list, "cordoned") {
+		s.Fatalf("the cordon did not survive:\n%s", list)
+	}
+	_, err = s.inDriver(node1, "pool", "uncordon", "set/disk1")
+	s.must(err)
 	older.removeAll()
 	newer.removeAll()
 	s.nothingLeft()
@@ -170,7 +179,8 @@ func (s *scenario) pools() string {
 	s.must(yaml.Unmarshal(text, &values))
 	text, err = yaml.Marshal(map[string]any{"pools": values["pools"]})
 	s.must(err)
-	file := filepath.Join(s.TempDir(), "pools.yaml")
+	// Helm splits the value of --values at commas, which the name of the test has.
+	file := filepath.Join(os.Getenv("RUN"), "pools.yaml")
 	s.must(os.WriteFile(file, text, 0o600))
 	return file
 }
