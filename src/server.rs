@@ -50,11 +50,11 @@ const OTHER_THREADS: usize = 64;
 /// The number of members for which a set has threads, if their disks all hang.
 const MEMBERS: usize = 128;
 
-/// The interval of the health checks of a pool, if there are few.
+/// The interval of two rounds of health checks.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// The least pause between two health checks, so that many pools cost no more than twenty.
-const CHECK_PAUSE: Duration = Duration::from_millis(100);
+/// The most pools in a round, so that many cost no more than twenty.
+const CHECKS: usize = 20;
 
 /// The longest time between two searches for members of sets: a member that was retired leaves without
 /// a change of a mount.
@@ -205,25 +205,28 @@ async fn check_pools(volumes: Arc<Volumes>) -> Error {
     }
 }
 
-/// Checks one pool after the other. Each check has a thread of its own, so that a disk that hangs delays
-/// no other.
+/// Checks the pools in rounds, and those of a round one after the other in one thread, because a thread
+/// for each would cost more than its check. A disk that hangs delays the others once: the next round
+/// passes over it.
 async fn check_in_turn(volumes: &Arc<Volumes>) {
-    for turn in 0_usize.. {
+    let mut turn = 0_usize;
+    loop {
+        tokio::time::sleep(CHECK_EVERY).await;
         let pools = volumes.pools();
-        let pause = CHECK_EVERY / u32::try_from(pools.len()).unwrap_or(u32::MAX).max(1);
-        tokio::time::sleep(pause.max(CHECK_PAUSE)).await;
-        if let Some(next) = turn.checked_rem(pools.len()) {
-            check(volumes, Arc::clone(&pools[next]));
-        }
+        let count = pools.len().min(CHECKS);
+        let first = turn.checked_rem(pools.len()).unwrap_or_default();
+        let due = pools.iter().cycle().skip(first).take(count);
+        check(volumes, due.cloned().collect());
+        turn = first + count;
     }
 }
 
-/// Begins the check of a pool. It does nothing while another check of the pool is at work.
-fn check(volumes: &Arc<Volumes>, pool: Arc<Pool>) {
+/// Begins the check of pools. A pool that is being checked is passed over.
+fn check(volumes: &Arc<Volumes>, pools: Vec<Arc<Pool>>) {
     let volumes = Arc::clone(volumes);
     tokio::spawn(async move {
-        let checked = tokio::task::spawn_blocking(move || volumes.check_pool(&pool)).await;
-        if let Err(panic) = checked {
+        let check = move || pools.iter().for_each(|pool| volumes.check_pool(pool));
+        if let Err(panic) = tokio::task::spawn_blocking(check).await {
             tracing::error!(%panic, "the health check of a pool failed");
         }
     });
@@ -244,7 +247,7 @@ async fn discover(volumes: &Arc<Volumes>) -> Error {
         match tokio::task::spawn_blocking(move || searching.discover()).await {
             Ok(Ok(changed)) => {
                 for pool in changed {
-                    check(volumes, pool);
+                    check(volumes, vec![pool]);
                 }
             }
             Ok(Err(error)) => tracing::error!(%error, "cannot find the members of pool sets"),
