@@ -41,8 +41,8 @@ pub(super) struct Reservations {
     /// The number of objects under construction, and whether one of them has the whole disk.
     building: usize,
     whole: bool,
-    /// The number of grants, releases and openings: nothing was added to the pool while it is the same.
-    changes: u64,
+    /// The number of grants and openings: nothing was added to the pool while it is the same.
+    grants: u64,
     /// The bytes that others used on the filesystem when the pool was empty last.
     pub(super) other: Bytes,
     recent: Option<Recent>,
@@ -102,7 +102,7 @@ impl Charged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Empty {
     other: Bytes,
-    changes: u64,
+    grants: u64,
 }
 
 impl Measurement {
@@ -126,7 +126,7 @@ impl Reservations {
     pub(super) fn opened(&mut self, other: Bytes) {
         self.other = other;
         self.recent = None;
-        self.changes = self.changes.wrapping_add(1);
+        self.grants = self.grants.wrapping_add(1);
     }
 
     /// The free space by a new measurement.
@@ -213,7 +213,7 @@ impl Reservations {
         };
         self.building += usize::from(!matches!(demand, Demand::More(_)));
         self.in_flight = self.in_flight.saturating_add(size.0);
-        self.changes = self.changes.wrapping_add(1);
+        self.grants = self.grants.wrapping_add(1);
         Ok(size)
     }
 
@@ -237,14 +237,13 @@ impl Reservations {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.building = self.building.saturating_sub(1);
         self.whole &= !whole;
-        self.changes = self.changes.wrapping_add(1);
     }
 
-    /// These reservations, if there are none.
-    pub(super) fn empty(&self) -> Option<Empty> {
-        (self.in_flight == 0).then_some(Empty {
+    /// The pool, if it is empty and nothing is under construction.
+    pub(super) fn empty(&self, index: &Index) -> Option<Empty> {
+        self.is_unused(index).then_some(Empty {
             other: self.other,
-            changes: self.changes,
+            grants: self.grants,
         })
     }
 }

@@ -366,8 +366,7 @@ impl PoolState {
     /// The pool, if it is empty and nothing is under construction.
     pub(super) fn empty(&self) -> Option<Empty> {
         let state = self.lock();
-        let empty = state.index.is_empty() && state.index.trash().is_empty();
-        state.reservations.empty().filter(|_| empty)
+        state.reservations.empty(&state.index)
     }
 
     /// Notes the bytes that others use, if the pool is still served from this disk.
