@@ -58,22 +58,21 @@ impl PoolSet {
         })
     }
 
-    /// The mounts directly below the directory that are members, with their ids.
-    fn mounted<'a>(
-        &'a self,
-        table: &'a MountTable,
-    ) -> impl Iterator<Item = (PoolOptions, u64)> + use<'a> {
+    /// The mounts directly below the directory that are members.
+    fn mounted<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = Member> + use<'a> {
         // The kernel shows mount points without the links of the configured path. A directory that
         // cannot be opened shows no mounts.
         let dir = os::open_path(self.dir()).and_then(|dir| os::path_of(&dir));
         let dir = dir.ok();
         table.entries.iter().filter_map(move |entry| {
-            let point = &entry.mount_point;
-            let is_below = dir.is_some() && point.parent() == dir.as_deref();
             // The mount of a directory shows a part of another disk.
-            let is_below = is_below && entry.root == Path::new("/");
-            let name = point.file_name().filter(|_| is_below)?;
-            Some((self.member(name)?, entry.id))
+            let is_whole = entry.root == Path::new("/");
+            let is_below = entry.mount_point.parent() == dir.as_deref();
+            let name = entry.mount_point.file_name();
+            Some(Member {
+                options: self.member(name.filter(|_| is_whole && is_below)?)?,
+                mount: Some(entry.id),
+            })
         })
     }
 
@@ -125,16 +124,19 @@ pub fn members(
     let mut paths = BTreeSet::new();
     let mut members = Vec::new();
     for set in sets {
-        let mut found = BTreeMap::new();
         let known = remembered.iter().filter_map(|path| set.member_at(path));
-        found.extend(known.map(|options| (options.path.clone(), (options, None))));
+        let known = known.map(|options| Member {
+            options,
+            mount: None,
+        });
         // A later mount at the same path is on top.
-        let mounted = set.mounted(table);
-        found.extend(mounted.map(|(options, id)| (options.path.clone(), (options, Some(id)))));
+        let found = known.chain(set.mounted(table));
+        let found = found.map(|member| (member.options.path.clone(), member));
+        let found: BTreeMap<_, _> = found.collect();
         let new = found
             .into_iter()
             .filter(|(path, _)| paths.insert(path.clone()));
-        members.extend(new.map(|(_, (options, mount))| Member { options, mount }));
+        members.extend(new.map(|(_, member)| member));
     }
     Ok(members)
 }
