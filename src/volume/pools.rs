@@ -1,6 +1,8 @@
 //! The pools of a node: those of the configuration, and the members of its pool sets, which come and go.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Code, Error, Operation, Result};
@@ -78,32 +80,28 @@ impl Pools {
 
     /// Adds the members that are new, and removes those that are neither mounted nor known any more.
     pub(super) fn discover(&self, table: &MountTable) -> Result<Discovered> {
-        let mut found = Discovered::default();
         let members = pool::members(&self.sets, table, Some(&*self.context.memory))?;
+        let paths: BTreeSet<&Path> = members.iter().map(|member| &*member.options.path).collect();
         // Only this method changes the list, and one call at a time.
         let list = self.all();
-        let mut all = Vec::with_capacity(list.len());
-        for pool in list.iter() {
-            let is_member = members
-                .iter()
-                .any(|member| member.options.path == pool.path());
-            if pool.name().member().is_none() || is_member {
-                all.push(Arc::clone(pool));
-            } else {
-                found.removed.push(Arc::clone(pool));
-            }
-        }
-        for Member { options, mount } in members {
-            let known = all.iter().find(|pool| pool.path() == options.path);
-            let pool = if let Some(pool) = known {
+        let known: BTreeMap<&Path, _> = list.iter().map(|pool| (pool.path(), pool)).collect();
+        let stays =
+            |pool: &Arc<Pool>| pool.name().member().is_none() || paths.contains(pool.path());
+        let (mut all, removed): (Vec<_>, _) = list.iter().cloned().partition(stays);
+        let mut found = Discovered {
+            removed,
+            ..Discovered::default()
+        };
+        for Member { options, mount } in &members {
+            let pool = if let Some(pool) = known.get(&*options.path) {
                 Arc::clone(pool)
             } else {
-                let pool = Arc::new(Pool::new(options, self.context.clone())?);
+                let pool = Arc::new(Pool::new(options.clone(), self.context.clone())?);
                 found.added.push(Arc::clone(&pool));
                 all.push(Arc::clone(&pool));
                 pool
             };
-            if pool.mount_id() != mount {
+            if pool.mount_id() != *mount {
                 found.changed.push(pool);
             }
         }
