@@ -8,7 +8,7 @@ mod model;
 mod server;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use rootcellar::error::{Code, Operation};
@@ -31,6 +31,23 @@ fn reservable(size: u64) -> u64 {
 fn place(driver: &Running, name: &str, size: u64) -> String {
     let volume = driver.create(&create(name, size)).unwrap();
     volume.pool.member().unwrap().to_owned()
+}
+
+/// The results of calls that begin together, one for each number below `count`.
+fn at_once<T: Send>(count: usize, call: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let together = Barrier::new(count);
+    std::thread::scope(|scope| {
+        let begin = |n| {
+            let (call, together) = (&call, &together);
+            scope.spawn(move || {
+                together.wait();
+                call(n)
+            })
+        };
+        let threads: Vec<_> = (0..count).map(begin).collect();
+        let results = threads.into_iter().map(|thread| thread.join().unwrap());
+        results.collect()
+    })
 }
 
 fn capacity(driver: &Volumes) -> Capacity {
@@ -139,15 +156,10 @@ fn a_race_for_the_last_free_space_tries_the_next_member() {
     let members = [("a", 64 * MIB), ("b", 64 * MIB), ("c", 64 * MIB)];
     let node = MemorySet::new(&members);
     let driver = node.volumes();
-    let made: usize = std::thread::scope(|scope| {
-        let create = |n: u64| {
-            let driver = Arc::clone(&driver.0);
-            scope.spawn(move || driver.create(&create(&format!("v{n}"), 20 * MIB)).is_ok())
-        };
-        let threads: Vec<_> = (0..16).map(create).collect();
-        let made = threads.into_iter().map(|thread| thread.join().unwrap());
-        made.filter(|made| *made).count()
+    let made = at_once(16, |n| {
+        driver.create(&create(&format!("v{n}"), 20 * MIB)).is_ok()
     });
+    let made = made.into_iter().filter(|made| *made).count();
     assert_eq!(made, 9, "three of 20 MiB in each member");
 }
 
@@ -166,22 +178,10 @@ fn creations_at_once_spread_over_the_members() {
     let node = MemorySet::new(&members);
     let driver = node.volumes();
     for round in 0..16 {
-        let together = Barrier::new(8);
-        let placed: BTreeMap<String, usize> = std::thread::scope(|scope| {
-            let create = |n| {
-                let (driver, together) = (&driver, &together);
-                scope.spawn(move || {
-                    together.wait();
-                    place(driver, &format!("v{round}-{n}"), MIB)
-                })
-            };
-            let threads: Vec<_> = (0..8).map(create).collect();
-            let mut placed = BTreeMap::new();
-            for thread in threads {
-                *placed.entry(thread.join().unwrap()).or_default() += 1;
-            }
-            placed
-        });
+        let mut placed: BTreeMap<String, usize> = BTreeMap::new();
+        for member in at_once(8, |n| place(&driver, &format!("v{round}-{n}"), MIB)) {
+            *placed.entry(member).or_default() += 1;
+        }
         let even = ["a", "b", "c", "d"].map(|member| (member.to_owned(), 2));
         assert_eq!(placed, BTreeMap::from(even), "round {round}");
     }

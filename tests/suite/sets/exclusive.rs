@@ -5,7 +5,9 @@ use rootcellar::volume::{
     Class, CreateRequest, ExpandRequest, SnapshotRequest, SourceId, Volume, Volumes,
 };
 
-use super::{Bytes, Code, MIB, MemorySet, Operation, assert_code, capacity, create, reservable};
+use super::{
+    Bytes, Code, MIB, MemorySet, Operation, assert_code, at_once, capacity, create, reservable,
+};
 use support::{Node, eventually, publish, require};
 
 fn exclusive() -> Class {
@@ -97,15 +99,8 @@ fn every_disk_is_given_once() {
     let members = [("a", 32 * MIB), ("b", 32 * MIB), ("c", 32 * MIB)];
     let node = MemorySet::new(&members);
     let driver = node.volumes();
-    let taken: usize = std::thread::scope(|scope| {
-        let take = |n: usize| {
-            let driver = std::sync::Arc::clone(&driver.0);
-            scope.spawn(move || take(&driver, &format!("disk{n}"), MIB).is_ok())
-        };
-        let threads: Vec<_> = (0..6).map(take).collect();
-        let taken = threads.into_iter().map(|thread| thread.join().unwrap());
-        taken.filter(|taken| *taken).count()
-    });
+    let taken = at_once(6, |n| take(&driver, &format!("disk{n}"), MIB).is_ok());
+    let taken = taken.into_iter().filter(|taken| *taken).count();
     assert_eq!(taken, 3);
 }
 
@@ -118,14 +113,9 @@ fn no_disk_is_given_twice() {
     let members = [("a", 32 * MIB), ("b", 32 * MIB), ("c", 32 * MIB)];
     let node = MemorySet::new(&members);
     let driver = node.volumes();
-    std::thread::scope(|scope| {
-        for n in 0..6 {
-            let driver = std::sync::Arc::clone(&driver.0);
-            scope.spawn(move || {
-                let _ = take(&driver, &format!("disk{n}"), MIB);
-                let _ = driver.create(&create(&format!("part{n}"), 0));
-            });
-        }
+    at_once(6, |n| {
+        let _ = take(&driver, &format!("disk{n}"), MIB);
+        let _ = driver.create(&create(&format!("part{n}"), 0));
     });
     let all = driver.list(0, "").unwrap().objects;
     let disks = all.iter().filter(|volume| volume.size > Bytes::ZERO);

@@ -5,6 +5,7 @@ mod reference;
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::sync::Arc;
 
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::prop_oneof;
@@ -17,7 +18,7 @@ use rootcellar::types::{ObjectId, PoolId, VolumeId};
 use rootcellar::volume::MEMBER_WAIT;
 
 use super::{
-    Arc, Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, capacity, create, reservable,
+    Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, capacity, create, reservable,
 };
 use crate::model::play;
 use reference::{Member, Model, TOLERANCE};
