@@ -61,7 +61,7 @@ pub(crate) struct Disk {
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
-    name: String,
+    pub(crate) name: String,
 }
 
 impl Disk {
@@ -316,10 +316,11 @@ impl Disk {
         self.sync_dirs([self.homes.of::<R>()])
     }
 
-    /// Moves a staging directory to the trash, because it may contain much and is reclaimed in the background.
+    /// Moves a staging directory to the trash, where it has the same name.
     pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
-        let to = (&self.homes.trash, Uuid::new_v4().simple().to_string());
-        let renamed = self.context.os.rename((&self.staging, &staged.name), to);
+        let (from, to) = (&self.staging, &self.homes.trash);
+        let os = &self.context.os;
+        let renamed = os.rename((from, &staged.name), (to, &staged.name));
         renamed.context("move a draft to the trash")
     }
 

@@ -4,6 +4,7 @@
 //! durably, and a draft that is dropped before leaves nothing. New volumes, restores, clones and
 //! snapshots are all made in this way.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use crate::os;
 
 use super::disk::{Disk, Staged};
 use super::index::Resource;
+use super::trash::TrashEntry;
 use super::{Entry, Pool, Reservation, Result, VolumeRecord, layout};
 
 /// A volume or snapshot under construction.
@@ -109,6 +111,21 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Has a draft with much content reclaimed in the background.
+    fn move_to_trash(&self) {
+        let name = OsStr::new(&self.staged.name);
+        // Counted before it is moved, because the reclaimer may remove it at once.
+        let state = &self.pool.state;
+        state.add_to_trash(name.to_owned(), TrashEntry::default());
+        match self.disk.drop_staged(&self.staged) {
+            Ok(()) => self.pool.trash.notify(),
+            Err(fault) => {
+                state.remove_from_trash(name);
+                self.left(fault);
+            }
+        }
+    }
+
     fn left(&self, fault: Fault) {
         tracing::warn!(pool = %self.pool.name(), %fault, "left in staging");
     }
@@ -118,10 +135,7 @@ impl Drop for Draft<'_> {
     fn drop(&mut self) {
         match self.content {
             Content::Empty(quota_id) => self.remove(quota_id),
-            Content::Copy => match self.disk.drop_staged(&self.staged) {
-                Ok(()) => self.pool.trash.notify(),
-                Err(fault) => self.left(fault),
-            },
+            Content::Copy => self.move_to_trash(),
             Content::Committed => {}
         }
     }

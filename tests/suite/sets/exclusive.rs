@@ -1,6 +1,12 @@
 //! Volumes that take a whole disk.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::io::Errno;
+
 use rootcellar::error::Result;
+use rootcellar::os::Step;
 use rootcellar::volume::{
     Class, CreateRequest, ExpandRequest, SnapshotRequest, SourceId, Volume, Volumes,
 };
@@ -8,7 +14,8 @@ use rootcellar::volume::{
 use super::{
     Bytes, Code, MIB, MemorySet, Operation, assert_code, at_once, capacity, create, reservable,
 };
-use support::{Node, eventually, publish, require};
+use support::faults::{Gate, Opened};
+use support::{Fakes, Node, directory_of, eventually, names, publish, require};
 
 fn exclusive() -> Class {
     Class {
@@ -124,6 +131,56 @@ fn no_disk_is_given_twice() {
         assert_eq!(with.count(), 1, "{disk:?}");
     }
     assert!(!all.is_empty());
+}
+
+/// A disk is not empty while the trash has anything, such as a copy that was given up.
+///
+/// Proves: PS6.
+#[test]
+fn a_disk_with_a_discarded_copy_is_not_taken() {
+    require!(mount_namespace);
+    let (gate, full) = (Arc::new(Gate::default()), Arc::new(AtomicBool::default()));
+    let fakes = {
+        let (gate, full) = (Arc::clone(&gate), Arc::clone(&full));
+        Fakes::planned(move |step, name| match step {
+            Step::Create if name == "volume.json" && full.load(Relaxed) => Err(Errno::NOSPC),
+            Step::Unlink => {
+                gate.pass(name);
+                Ok(())
+            }
+            _ => Ok(()),
+        })
+    };
+    let node = MemorySet::new(&[("a", 64 * MIB), ("b", 48 * MIB)]);
+    let driver = node.volumes_with(node.settings(), &fakes);
+    let _opened = Opened(&gate);
+    let source = driver.create(&create("v", 40 * MIB)).unwrap();
+    assert_eq!(source.pool.as_str(), "set/a");
+    let data = directory_of(&node.member("a").join("volumes"), "v").join("data");
+    std::fs::write(data.join("file"), vec![7; 16 << 20]).unwrap();
+
+    full.store(true, Relaxed);
+    gate.shut("file");
+    let mut copy = create("copy", 40 * MIB);
+    copy.source = Some(SourceId::Volume(source.id.to_string()));
+    copy.class.copies.copy = true;
+    let refused = driver.create(&copy).unwrap_err();
+    assert_code(&refused, Operation::CreateVolume, Code::ResourceExhausted);
+    full.store(false, Relaxed);
+    let discarded = names(&node.member("b").join(".rootcellar/trash"));
+    assert_eq!(discarded.len(), 1, "{discarded:?}");
+    assert_eq!(
+        driver.capacity(&exclusive(), &[]).unwrap().largest,
+        Bytes(0)
+    );
+    let refused = take(&driver, "disk", MIB).unwrap_err();
+    assert_code(&refused, Operation::CreateVolume, Code::ResourceExhausted);
+
+    gate.open(|_| true);
+    eventually("the disk is empty again", || {
+        driver.capacity(&exclusive(), &[]).unwrap().largest > Bytes(40 * MIB)
+    });
+    assert_size(&take(&driver, "disk", MIB).unwrap(), 48);
 }
 
 /// It cannot be copied, be a copy or grow, and needs a set.
