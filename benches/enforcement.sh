@@ -37,7 +37,7 @@ waiting() { # HOW-MANY
 }
 
 # Prints the time of a line in the driver's log, in milliseconds.
-at() { date -d "$(grep -m 1 "$1" "$work/server.log" | cut -d ' ' -f 1)" +%s%3N; }
+at() { date -d "$(grep -m 1 "$1" "$log" | cut -d ' ' -f 1)" +%s%3N; }
 
 echo "bench: quota ids on xfs" >&2
 # shellcheck disable=SC2016 # for the inner shell
@@ -63,7 +63,7 @@ for fs in btrfs btrfs-squota; do
     for _ in $(seq "$rounds"); do
         stop
         serve
-        until grep -q "pool is open" "$work/server.log"; do run sleep 0.1; done
+        until grep -q "pool is open" "$log"; do run sleep 0.1; done
         opening=$(($(at "pool is open") - $(at "rootcellar starts")))
         jq -nc --arg fs "$fs" --argjson opening "$opening" '{$fs, program: "start", $opening}' >>"$results"
     done

@@ -5,7 +5,7 @@
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
 
 work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/rootcellar-bench.XXXXXX")
-socket=$work/run/csi.sock
+socket=$work/run/csi.sock log=$work/server.log
 server='' child=''
 mkdir "$work/run" "$work/kubelet"
 
@@ -49,19 +49,19 @@ place() { # ext4|xfs|btrfs|btrfs-squota
 serve() {
     setpriv --pdeathsig KILL "$ROOTCELLAR" serve --endpoint "unix://$socket" --node bench-node \
         "${option:---pool}" "default=$pool,init" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \
-        >"$work/server.log" 2>&1 &
+        >"$log" 2>&1 &
     server=$!
     for _ in $(seq 200); do
         [ ! -S "$socket" ] || return 0
         sleep 0.05
     done
-    cat "$work/server.log" >&2
+    cat "$log" >&2
     return 1
 }
 
 stop() {
     kill -TERM "$server"
-    wait "$server" || { tail "$work/server.log" >&2 && return 1; }
+    wait "$server" || { tail "$log" >&2 && return 1; }
     server=''
 }
 
@@ -79,7 +79,7 @@ reclaimed() {
         # shellcheck disable=SC2086 # there may be two servers
         if [ "$tries" -gt 6000 ] || ! kill -0 $server; then
             echo "bench: what was deleted is not reclaimed" >&2
-            tail "$work/server.log" >&2
+            tail "$log" >&2
             return 1
         fi
         run sleep 0.05

@@ -28,7 +28,7 @@ members() { # HOW-MANY
 
 # Selects the server for the measurements below.
 use() { # pool|set
-    which=$1 socket=$work/run/$1.sock option=--pool pool=$work/xfs/pool
+    which=$1 socket=$work/run/$1.sock log=$work/$1.log option=--pool pool=$work/xfs/pool
     [ "$1" = pool ] || option=--pool-set pool=$work/set$members
 }
 
