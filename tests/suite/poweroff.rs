@@ -60,8 +60,9 @@ fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
 
 /// A power failure may interrupt a creation or deletion on a set of two members: each acknowledged
 /// volume is there once, and a repeated request finds it instead of making it on the other member.
+/// A volume that takes a disk is alone there, whenever the power fails.
 ///
-/// Proves: D1, PS5.
+/// Proves: D1, PS5, PS6.
 #[test]
 fn a_set_has_every_acknowledged_volume_once() {
     require!(loop_devices);

@@ -146,6 +146,38 @@ fn a_tie_goes_to_the_fewest_volumes() {
     assert_eq!(placed, BTreeMap::from([("a".into(), 4), ("b".into(), 4)]));
 }
 
+/// Each member has the reserve and the overcommit of its set.
+///
+/// Proves: PS1.
+#[test]
+fn each_member_has_the_options_of_its_set() {
+    require!(mount_namespace);
+    // The set's options, and the bytes of each volume, of which every member can reserve two.
+    let cases = [
+        ("reserve=0", 31 * MIB),
+        ("reserve=16Mi", 23 * MIB),
+        ("reserve=50%", 15 * MIB),
+        ("reserve=0,overcommit=2", 63 * MIB),
+    ];
+    for (options, size) in cases {
+        let node = MemorySet::new(&[("a", 64 * MIB), ("b", 64 * MIB)]);
+        let set = node.option("").replace("reserve=0", options);
+        let settings = Settings {
+            sets: vec![set.parse().unwrap()],
+            ..node.settings()
+        };
+        let driver = node.volumes_with(settings, &Fakes::default());
+        let mut placed: Vec<String> = (0..4)
+            .map(|n| place(&driver, &format!("v{n}"), size))
+            .collect();
+        placed.sort_unstable();
+        assert_eq!(placed, ["a", "a", "b", "b"], "{options}");
+        let refused = driver.create(&create("v4", size)).unwrap_err();
+        assert_code(&refused, Operation::CreateVolume, Code::ResourceExhausted);
+        assert!(capacity(&driver).largest < Bytes(2 * MIB), "{options}");
+    }
+}
+
 /// Creations that race for the last free space of a member try the next member before they are
 /// refused: as many succeed as fit.
 ///

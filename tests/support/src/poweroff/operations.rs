@@ -343,11 +343,20 @@ const MEMBER_IS_MISSING: Operation = Operation {
     ..Operation::NOTHING
 };
 
+const CREATE_EXCLUSIVE: Operation = Operation {
+    name: "create what takes a disk",
+    prepare: with_kept,
+    act: |scene| scene.make_exclusive("pvc"),
+    before: |scene| scene.holds(&["kept"]),
+    after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_disk("pvc"),
+    ..Operation::NOTHING
+};
+
 /// The operations for a set.
 pub fn of_sets() -> impl Iterator<Item = &'static Operation> {
     let operations = OPERATIONS.iter();
     let shared = operations.filter(|operation| OF_SETS.contains(&operation.name));
-    shared.chain([&MEMBER_IS_MISSING])
+    shared.chain([&MEMBER_IS_MISSING, &CREATE_EXCLUSIVE])
 }
 
 fn with_kept(scene: &mut Scene) {

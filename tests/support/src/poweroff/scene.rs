@@ -19,7 +19,9 @@ use rootcellar::volume::{
 
 use super::control::{Control, Kill};
 use super::operations::Operation;
-use crate::{Fakes, Node, Running, create, directory_of, name, names, publish, wait_for_trash};
+use crate::{
+    Fakes, Node, Running, create, directory_of, eventually, name, names, publish, wait_for_trash,
+};
 
 const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
@@ -215,6 +217,25 @@ impl Scene {
     /// Makes a volume, or finds it.
     pub fn make(&self, volume: &str) {
         self.driver().create(&request(volume)).unwrap();
+    }
+
+    /// Makes a volume that takes a whole disk, or finds it. It waits for the reclaim of the former
+    /// attempt.
+    pub fn make_exclusive(&self, volume: &str) {
+        let mut request = request(volume);
+        request.class.exclusive = true;
+        eventually("a disk is empty", || self.driver().create(&request).is_ok());
+    }
+
+    /// Whether a volume is alone on its disk, where no other gets space.
+    pub fn has_disk(&self, volume: &str) -> bool {
+        let all = self.driver().list(0, "").unwrap().objects;
+        let of = |name: &str| all.iter().find(|volume| volume.name.as_str() == name);
+        let disk = &of(volume).unwrap().pool;
+        let pools = self.driver().pools();
+        let pool = pools.iter().find(|pool| pool.name() == disk).unwrap();
+        let on_disk = all.iter().filter(|volume| &volume.pool == disk);
+        on_disk.count() == 1 && pool.available().unwrap() == Bytes::ZERO
     }
 
     /// Makes a volume with a file in it, which its pod has synced.
