@@ -241,6 +241,7 @@ fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code 
         | pool::Error::CommittedUnsynced { .. }
         | pool::Error::Crowded { .. }
         | pool::Error::Retry { .. }
+        | pool::Error::NotFormatted { .. }
         | pool::Error::Stopped(_)
         | pool::Error::Io(_) => Code::Unavailable,
         pool::Error::Precondition(_)

@@ -96,6 +96,11 @@ impl Filesystem {
         !matches!(self, Self::Ext4 | Self::Xfs)
     }
 
+    /// Whether it writes changed blocks to another place, which may need more space than a file has.
+    pub(crate) fn copies_on_write(self) -> bool {
+        self == Self::Btrfs
+    }
+
     /// The threads that copy one tree. On btrfs and XFS they only wait for the same locks. Elsewhere
     /// one reads from the disk while the other writes.
     pub(crate) fn copying_threads(self) -> usize {

@@ -9,7 +9,7 @@
 //! config, check, volume          flags; pools without a server; volumes and snapshots of all pools
 //! error                          every failure, with its code for each call
 //! pool                           one pool: records, free space, limits, copies, trash
-//! tree, mount, quota             trees of pods, bind mounts, limits of the kernel
+//! tree, mount, image, quota      trees of pods, mounts, images, limits of the kernel
 //! filesystem, fault              facts about filesystems; a step that failed
 //! os, sys, sync, types           system calls; locks; names, ids and sizes
 //! ```
@@ -25,6 +25,7 @@ pub mod error;
 pub mod fault;
 pub mod filesystem;
 pub mod http;
+pub mod image;
 pub mod metrics;
 pub mod mount;
 pub mod os;

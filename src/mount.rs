@@ -1,4 +1,4 @@
-//! Bind mounts of a volume's `data/` onto targets.
+//! Mounts of volumes onto targets: bind mounts of `data/`, and the filesystems of images.
 
 mod error;
 mod kernel;
@@ -8,14 +8,60 @@ mod target;
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
+
+use crate::fault::PathFault;
+use crate::image::loops::{self, Loop};
+use crate::image::{self, Format, Owner};
+use crate::os::{self, FileId};
 
 pub use error::{Error, Result};
 pub use kernel::{GuardedDir, KernelMounter, open_guarded};
 pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, MountWatch, Place};
 pub use target::{Found, Target};
+
+/// The content of a volume that is mounted.
+#[derive(Debug, Clone, Copy)]
+pub enum Mountable<'a> {
+    /// A directory.
+    Directory(BorrowedFd<'a>),
+    /// An image, open for writing.
+    Image {
+        file: BorrowedFd<'a>,
+        format: Format,
+        /// The owner and the mode of the root, to be set.
+        root: Option<Owner>,
+    },
+}
+
+impl Mountable<'_> {
+    pub fn file(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Directory(file) | Self::Image { file, .. } => *file,
+        }
+    }
+
+    /// The options that every mount of it has.
+    pub fn flags(&self) -> StatVfsMountFlags {
+        match self {
+            Self::Directory(_) => StatVfsMountFlags::empty(),
+            // A pod must not make a device or a program for root that the host then runs.
+            Self::Image { .. } => StatVfsMountFlags::NODEV | StatVfsMountFlags::NOSUID,
+        }
+    }
+
+    /// The flags of a mount without options.
+    pub fn base(&self) -> std::result::Result<StatVfsMountFlags, Errno> {
+        match self {
+            Self::Directory(dir) => Ok(rustix::fs::fstatvfs(dir)?.f_flag),
+            Self::Image { .. } => Ok(StatVfsMountFlags::RELATIME),
+        }
+    }
+}
 
 /// A mount that is not attached yet.
 #[derive(Debug)]
@@ -26,11 +72,11 @@ pub struct Prepared {
 }
 
 pub trait Mounter: Send + Sync + fmt::Debug {
-    /// Makes a mount of a directory with all its options, and does not attach it. This waits for
-    /// the disk; the target is only for messages.
+    /// Makes a mount with all its options, and does not attach it. This waits for the disk; the
+    /// target is only for messages.
     fn prepare(
         &self,
-        source: BorrowedFd<'_>,
+        source: Mountable<'_>,
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared>;
@@ -40,6 +86,35 @@ pub trait Mounter: Send + Sync + fmt::Debug {
 
     fn inspect(&self, target: &Target) -> Result<Found> {
         target.inspect()
+    }
+
+    /// Whether a mount with this root shows the content with this identity, a directory or an image.
+    fn shows(&self, root: FileId, content: FileId, is_image: bool) -> Result<bool> {
+        let failed = PathFault::at("find the file behind", Path::new("/dev/loop*"));
+        if is_image {
+            let behind = loops::file_behind(root.device).map_err(failed)?;
+            Ok(behind == Some(content))
+        } else {
+            Ok(root == content)
+        }
+    }
+
+    /// The loop devices that show an image.
+    fn loops_of(&self, image: FileId) -> Result<Vec<Loop>> {
+        let failed = PathFault::at("list", Path::new("/dev/loop*"));
+        Ok(loops::of(image).map_err(failed)?)
+    }
+
+    /// Grows the mounted filesystem of an image to the size of its file.
+    fn grow(&self, target: &Target, image: BorrowedFd<'_>, format: Format) -> Result<()> {
+        let resize = || -> std::result::Result<(), Errno> {
+            let status = os::status(image)?;
+            for device in loops::of(status.id)? {
+                device.resize()?;
+            }
+            image::grow(target.open_root()?, format, status.length)
+        };
+        resize().map_err(|errno| target.error("grow the filesystem at", errno))
     }
 
     /// The flags of the mount at a target among [`MountOptions::visible`].

@@ -67,6 +67,10 @@ pub enum Step {
     SetTimes,
     /// `FITRIM`.
     Trim,
+    /// fallocate(2).
+    Allocate,
+    /// A program that makes a filesystem in a file.
+    Format,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -390,6 +394,44 @@ impl Os {
         })
     }
 
+    /// Has a btrfs rewrite the blocks of a file in place; without effect on other filesystems. The file
+    /// must be empty.
+    pub fn keep_in_place(&self, file: impl AsFd) -> Outcome {
+        let flags = match rustix::fs::ioctl_getflags(&file) {
+            Err(Errno::NOTTY | Errno::OPNOTSUPP) => return Ok(()),
+            flags => flags?,
+        };
+        let set = self.on_file(Step::SetFlags, file, |file| {
+            rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW)
+        });
+        match set {
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
+            set => set,
+        }
+    }
+
+    /// Allocates the blocks of a file up to a length, and extends it to that.
+    pub fn allocate(&self, file: impl AsFd, length: u64) -> Outcome {
+        self.on_file(Step::Allocate, file, |file| {
+            let flags = rustix::fs::FallocateFlags::empty();
+            loop {
+                match rustix::fs::fallocate(file, flags, 0, length) {
+                    Err(Errno::INTR) => {}
+                    allocated => return allocated,
+                }
+            }
+        })
+    }
+
+    /// Makes a filesystem in a file by `make`, whose result is in the outcome of the step.
+    pub fn format<E>(
+        &self,
+        file: impl AsFd,
+        make: impl FnOnce() -> Result<(), E>,
+    ) -> Outcome<Result<(), E>> {
+        self.on_file(Step::Format, file, |_| Ok(make()))
+    }
+
     /// Discards the free space in a range of a filesystem's addresses; returns the number of bytes that
     /// the filesystem reports.
     pub fn trim(&self, filesystem: impl AsFd, range: &Range<u64>) -> Outcome<u64> {
@@ -400,10 +442,10 @@ impl Os {
 }
 
 /// The identity of a file or directory: its device and inode numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    device: (u32, u32),
-    inode: u64,
+    pub device: (u32, u32),
+    pub inode: u64,
 }
 
 /// The result of statx(2) for an open file or an entry.
@@ -417,6 +459,8 @@ pub struct Status {
     pub file_type: FileType,
     /// The number of its names.
     pub links: u32,
+    /// Its length, in bytes.
+    pub length: u64,
     /// Its allocated space, in bytes.
     pub allocated: u64,
 }
@@ -432,6 +476,7 @@ impl From<Statx> for Status {
             is_mount_root: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
             file_type: FileType::from_raw_mode(statx.stx_mode.into()),
             links: statx.stx_nlink,
+            length: statx.stx_size,
             allocated: statx.stx_blocks.saturating_mul(512),
         }
     }
@@ -539,6 +584,17 @@ pub fn open_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<File> {
         return Err(Errno::INVAL);
     }
     Ok(File::from(file))
+}
+
+/// Opens a regular file of the driver's own for reading and writing. EINVAL: it is not a regular file.
+pub fn open_writable(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags =
+        OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open_beneath(dir, path.as_ref(), flags)?;
+    if status(&file)?.file_type != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    Ok(file)
 }
 
 /// Reads a file to its end. EFBIG: it has more than `limit` bytes.

@@ -55,15 +55,16 @@ pub(crate) use disk::Disk;
 pub use enforce::Enforced;
 pub use enforcement::{Unenforced, said_at_init};
 pub use error::{Error, Result};
-pub(crate) use index::Resource;
 pub use index::{Entry, Quarantined, SnapshotEntry};
+pub(crate) use index::{Index, Resource};
 pub use init::{Wanted, enable_quota, init};
 pub use marker::NewPool;
 pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
+pub(crate) use record::format_of;
 pub use record::{
-    AccessMode, FORMAT, Method, Mode, Parameters, Record, RetainedCharge, Sharing, SnapshotRecord,
-    Source, Unknown, VolumeRecord,
+    AccessMode, FORMAT, Image, ImageContent, Method, Mode, Parameters, Record, RetainedCharge,
+    Sharing, SnapshotRecord, Source, Unknown, VolumeRecord,
 };
 pub use set::{Member, PoolSet, members};
 pub use status::PoolStatus;
@@ -94,7 +95,7 @@ pub struct Context {
 }
 
 /// Learns which volumes of a pool are published, before it is served.
-pub(crate) type Learn<'a> = &'a dyn Fn(&Disk) -> std::io::Result<()>;
+pub(crate) type Learn<'a> = &'a dyn Fn(&Disk, &Index) -> std::io::Result<()>;
 
 #[derive(Debug)]
 pub struct Pool {

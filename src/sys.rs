@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod btrfs;
+mod loops;
 mod project;
 
 use std::ops::Range;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
 
 pub use btrfs::*;
+pub use loops::*;
 pub use project::*;
 
 /// Clears and then sets `MOUNT_ATTR_*` of the mount whose root is `mount`, and sets its propagation
@@ -109,7 +111,10 @@ struct Geometry {
     realtime_extent: u32,
     /// The blocks of an allocation group.
     group_blocks: u32,
-    between: [u32; 20],
+    groups_log_and_sizes: [u32; 4],
+    /// The largest part of the space that inodes may use.
+    inode_percentage: u32,
+    between: [u32; 15],
     flags: u32,
     after: [u32; 4],
 }
@@ -124,6 +129,11 @@ pub fn has_reflinks(fs: BorrowedFd<'_>) -> Result<bool, Errno> {
 pub fn group_bytes(fs: BorrowedFd<'_>) -> Result<u64, Errno> {
     let geometry = geometry(fs)?;
     Ok(u64::from(geometry.block_size) * u64::from(geometry.group_blocks))
+}
+
+/// The percentage of an XFS that inodes may use, which a growth sets again.
+fn inode_percentage(fs: BorrowedFd<'_>) -> Result<u32, Errno> {
+    Ok(geometry(fs)?.inode_percentage)
 }
 
 fn geometry(fs: BorrowedFd<'_>) -> Result<Geometry, Errno> {

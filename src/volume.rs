@@ -7,30 +7,35 @@ mod create;
 mod enforce;
 mod expand;
 mod find;
+mod images;
 mod in_flight;
 mod pools;
 mod publications;
 mod publish;
 mod snapshot;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
+use crate::image::loops;
 use crate::mount::{Found, KernelMounter, MountTable, Mounter, Target};
 use crate::os::Os;
 use crate::pool::trash::STOP_PATIENCE;
 use crate::pool::{
-    Context, Disk, Entry, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
+    Context, Disk, Entry, Image, Index, Memory, Pool, PoolOptions, PoolSet, Unavailable,
+    VolumeRecord,
 };
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
+pub use crate::image::Allocation;
 pub use crate::pool::{AccessMode, CopyPolicy, Method, Mode, Parameters, Sharing, Source};
 pub use capability::Capability;
-pub use class::{Class, EnforcementPolicy, InUse, SnapshotClass};
+pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use expand::ExpandRequest;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 
@@ -110,6 +115,8 @@ pub struct Volume {
     pub parameters: Parameters,
     /// How its size is enforced.
     pub enforcement: Enforcement,
+    /// Its image; `None` for a directory.
+    pub image: Option<Image>,
     pub source: Option<Source>,
 }
 
@@ -123,6 +130,7 @@ impl Volume {
             size: record.size_bytes,
             parameters: record.parameters,
             enforcement: record.enforcement,
+            image: record.image,
             source: record.source,
         }
     }
@@ -264,7 +272,8 @@ impl Volumes {
         std::thread::Builder::new()
             .name(format!("open-{}", pool.name()))
             .spawn(move || {
-                let opened = opening.open(deadline, &|disk| volumes.learn_publications(disk));
+                let learn = |disk: &Disk, index: &Index| volumes.learn_publications(disk, index);
+                let opened = opening.open(deadline, &learn);
                 // After the patience nobody receives it; the pool keeps its own state.
                 let _ = done.send(opened.err());
             })
@@ -284,7 +293,7 @@ impl Volumes {
 
     /// Checks a pool: a changed one becomes unavailable, and an unavailable one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
-        pool.check(&|disk| self.learn_publications(disk));
+        pool.check(&|disk, index| self.learn_publications(disk, index));
     }
 
     /// Whether there are pool sets, whose members come and go with mounts.
@@ -337,11 +346,24 @@ impl Volumes {
     /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
     /// retired pool counts as deleted.
     pub fn delete(&self, id: &str) -> Result<()> {
-        self.delete_unused(id, |entry| self.check_unpublished(entry))
+        self.delete_unused(id, |pool, entry| self.check_unpublished(pool, entry))
     }
 
-    fn check_unpublished(&self, entry: &Entry) -> Result<()> {
-        publish::refuse_published(entry, self.published(entry)?)
+    /// Refuses a volume that is published, or whose image a loop device shows for somebody else: a mount
+    /// may be copied into another namespace.
+    fn check_unpublished(&self, pool: &Pool, entry: &Entry) -> Result<()> {
+        publish::refuse_published(entry, self.published(entry)?)?;
+        if entry.record.image.is_none() {
+            return Ok(());
+        }
+        match self.mounter.loops_of(pool.data_id(entry)?)?.first() {
+            None => Ok(()),
+            Some(device) => Err(Error::Precondition(format!(
+                "the image of volume {} is in use by {}; unmount and detach it first",
+                entry.record.id,
+                device.path.display()
+            ))),
+        }
     }
 
     pub fn get(&self, id: &str) -> Result<Volume> {
@@ -386,9 +408,16 @@ impl Volumes {
     }
 
     /// Reads from the mount table where a pool's volumes are published.
-    fn learn_publications(&self, disk: &Disk) -> std::io::Result<()> {
+    fn learn_publications(&self, disk: &Disk, index: &Index) -> std::io::Result<()> {
+        let images = disk.images(index);
+        let mut devices = BTreeMap::new();
+        if !images.is_empty() {
+            let shown = loops::all()?.into_iter();
+            devices.extend(shown.filter_map(|(device, file)| Some((device, *images.get(&file)?))));
+        }
         for mount in self.mounter.table()?.entries {
-            if let Some(id) = disk.volume_of(&mount) {
+            let image = || devices.get(&mount.device).copied();
+            if let Some(id) = disk.volume_of(&mount).or_else(image) {
                 self.publications.add(id, &mount.mount_point, None);
             }
         }

@@ -6,13 +6,17 @@ use std::path::Path;
 use nix::libc;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
 
+use crate::image::loops;
+use crate::image::{self, Format, Owner};
 use crate::os;
 use crate::sys;
 
 use super::options::FLAGS;
-use super::{Atime, Error, MountOptions, MountTable, Mounter, Prepared, Result, Target};
+use super::{Atime, Error, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Target};
 
 /// Clones one mount, without the mounts below it, as a private mount: a later mount in the clone
 /// does not appear elsewhere, and the reverse.
@@ -60,14 +64,23 @@ pub struct KernelMounter;
 impl Mounter for KernelMounter {
     fn prepare(
         &self,
-        source: BorrowedFd<'_>,
+        source: Mountable<'_>,
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared> {
-        let base = flags_of(source).map_err(|errno| target.error("prepare", errno))?;
+        let base = source.base();
+        let base = base.map_err(|errno| target.error("prepare", errno))?;
         let (set, clear) = attributes(options);
-        let mount = private_clone(source, set, clear)
-            .map_err(|errno| target.error("clone the volume's mount for", errno))?;
+        let mount = match source {
+            Mountable::Directory(dir) => private_clone(dir, set, clear)
+                .map_err(|errno| target.error("clone the volume's mount for", errno))?,
+            Mountable::Image { file, format, root } => mount_image(file, format, root)
+                .and_then(|mount| {
+                    sys::mount_setattr(mount.as_fd(), set, clear, libc::MS_PRIVATE)?;
+                    Ok(mount)
+                })
+                .map_err(|errno| target.error("mount the volume's image for", errno))?,
+        };
         // Verified before the mount is attached, so that nobody can see it yet.
         let flags = flags_of(mount.as_fd()).map_err(|errno| target.error("verify", errno))?;
         let expected = options.expected(base);
@@ -104,6 +117,43 @@ impl Mounter for KernelMounter {
             }
         }
     }
+}
+
+/// Mounts the filesystem of an image, and attaches the image to a loop device if none shows it. The
+/// device is detached with the last mount. The filesystem grows to the size of its image.
+fn mount_image(
+    image: BorrowedFd<'_>,
+    format: Format,
+    root: Option<Owner>,
+) -> Result<OwnedFd, Errno> {
+    let status = os::status(image)?;
+    let known = loops::of(status.id)?.into_iter().next();
+    let device = match known {
+        Some(device) => device,
+        None => loops::attach(image, sys::AUTOCLEAR)?,
+    };
+    let filesystem = rustix::mount::fsopen(format.as_str(), FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(filesystem.as_fd(), "source", &device.path)?;
+    match format {
+        Format::Ext4 => {
+            rustix::mount::fsconfig_set_string(filesystem.as_fd(), "errors", "remount-ro")?;
+        }
+        // A restore has the UUID of its source.
+        Format::Xfs => rustix::mount::fsconfig_set_flag(filesystem.as_fd(), "nouuid")?,
+    }
+    let formatted = image::formatted_bytes(image, format)?;
+    rustix::mount::fsconfig_create(filesystem.as_fd())?;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let mount = rustix::mount::fsmount(filesystem.as_fd(), flags, MountAttrFlags::empty())?;
+    let top = os::open_dir(&mount, ".")?;
+    if formatted < status.length {
+        device.resize()?;
+        image::grow(&top, format, status.length)?;
+    }
+    if let Some(owner) = root {
+        image::give_root(&top, owner)?;
+    }
+    Ok(mount)
 }
 
 fn unmount_once(path: &Path) -> Result<(), Errno> {

@@ -119,6 +119,12 @@ impl Target {
             .and_then(rustix::fs::fstatvfs)
     }
 
+    /// Opens the root of the mount at the target.
+    pub fn open_root(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
+    }
+
     /// Whether it is an empty file, as a target for a block device would be.
     pub fn is_empty_file(&self) -> Result<bool, Errno> {
         let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;

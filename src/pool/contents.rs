@@ -8,6 +8,7 @@ use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
+use crate::image::Allocation;
 use crate::os::{self, FileId};
 use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
@@ -18,7 +19,9 @@ use super::disk::{self, Disk};
 use super::draft::Draft;
 use super::record::Record;
 use super::trash::TrashEntry;
-use super::{Content, Entry, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout};
+use super::{
+    Content, Entry, Image, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout,
+};
 
 impl Pool {
     /// Makes a volume from its record, empty or as a copy; visible by one rename and durable on return.
@@ -41,9 +44,9 @@ impl Pool {
             return copied;
         }
         let mut draft = Draft::begin(self, &disk)?;
-        if let Err(fault) = draft.fill(&mut record) {
+        if let Err(problem) = draft.fill(&mut record) {
             drop(draft);
-            return Err(self.classify(fault));
+            return Err(self.unfilled(problem));
         }
         let entry = draft.commit(record, reservation)?;
         self.measure_space_of_member(&disk);
@@ -61,6 +64,21 @@ impl Pool {
         let (disk, _) = self.attached()?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
+        if let Some(image) = record.image {
+            let file = self.open_image_file(&disk, entry)?;
+            let extended = self.extend(&file, image.allocation, size);
+            extended.map_err(|problem| self.unfilled(problem))?;
+        }
+        self.change(&disk, entry, record)
+    }
+
+    /// Records that the filesystem in an image has its owner and mode.
+    pub(crate) fn record_use(&self, entry: &Entry) -> Result<Arc<Entry>> {
+        let (disk, _) = self.attached()?;
+        let mut record = entry.record.clone();
+        if let Some(image) = &mut record.image {
+            image.unused = false;
+        }
         self.change(&disk, entry, record)
     }
 
@@ -143,9 +161,30 @@ impl Pool {
             .map_err(|fault| self.classify_data(entry, fault))
     }
 
-    /// The identity of a volume's `data/`.
+    /// A volume's image, to attach it. A thick image has all of its blocks again, because a pod may have
+    /// discarded some.
+    pub(crate) fn open_image(&self, entry: &Entry, image: Image) -> Result<OwnedFd> {
+        let (disk, _) = self.attached()?;
+        let file = self.open_image_file(&disk, entry)?;
+        if image.allocation == Allocation::Thick {
+            let size = entry.record.size_bytes;
+            let filled = self.context.os.allocate(&file, size.0);
+            filled
+                .context("allocate an image")
+                .map_err(|fault| self.classify(fault))?;
+        }
+        Ok(file)
+    }
+
+    fn open_image_file(&self, disk: &Disk, entry: &Entry) -> Result<OwnedFd> {
+        os::open_writable(&disk.homes.volumes, entry.data_path())
+            .context(disk::INSPECT_DATA)
+            .map_err(|fault| self.classify_data(entry, fault))
+    }
+
+    /// The identity of a volume's `data/`, or of its image.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
-        let path = [&entry.directory, layout::DATA].join("/");
+        let path = entry.data_path();
         let status = os::status_at(&self.disk()?.homes.volumes, path).context(disk::INSPECT_DATA);
         let status = status.map_err(|fault| self.classify_data(entry, fault))?;
         Ok(status.id)

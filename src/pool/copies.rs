@@ -23,7 +23,9 @@ use crate::types::{Bytes, Invalid};
 use super::disk::Disk;
 use super::draft::Draft;
 use super::record::{Method, Record, RetainedCharge, Source};
-use super::{Entry, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, Work, layout};
+use super::{
+    Entry, Image, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, Work, layout,
+};
 
 pub(super) use progress::Copies;
 pub(crate) use progress::unfinished;
@@ -48,6 +50,13 @@ impl Origin {
 
     pub(crate) fn is_exclusive(&self) -> bool {
         matches!(self, Self::Volume(entry) if entry.record.exclusive)
+    }
+
+    pub(crate) fn image(&self) -> Option<Image> {
+        match self {
+            Self::Volume(entry) => entry.record.image,
+            Self::Snapshot(entry) => entry.record.image,
+        }
     }
 
     pub(crate) fn least_size(&self) -> Bytes {
@@ -198,7 +207,7 @@ impl Pool {
         };
         let (made, draft) = self.draft_copy(disk, &job)?;
         let fits = origin.fits(made.method, made.bytes, record.size_bytes);
-        if record.enforcement != Enforcement::None && !fits {
+        if record.image.is_none() && record.enforcement != Enforcement::None && !fits {
             return Err(Error::OutOfRange(format!(
                 "{} contains {}, which does not fit into {}; request a larger size",
                 origin.source(),
@@ -210,6 +219,12 @@ impl Pool {
         record.source = Some(origin.source());
         record.inherited_bytes = Bytes(made.inherited);
         record.retains.clone_from(&made.pending.retains);
+        if let Some(image) = record.image
+            && let Err(problem) = draft.extend_image(image, record.size_bytes)
+        {
+            drop(draft);
+            return Err(self.unfilled(problem));
+        }
         draft.commit(record, reservation)
     }
 
@@ -300,6 +315,14 @@ impl Pool {
             inherited: bytes,
             pending: self.retain(disk, now)?,
         })
+    }
+
+    /// Whether a copy of a volume shares blocks, and each file in it is of one instant.
+    pub(crate) fn shares_blocks(&self, volume: &Arc<Entry>) -> Result<bool> {
+        let disk = self.disk()?;
+        let source = self.open_origin(&disk, &Origin::Volume(Arc::clone(volume)))?;
+        let method = disk.method(&source);
+        Ok(method.map_err(|fault| self.classify(fault))? != Method::Copy)
     }
 
     /// The bytes to reserve for a snapshot of a volume. For a tree whose usage is not counted, bytes

@@ -3,6 +3,7 @@
 //! All descriptors come from a private, guarded clone of the mount, so they do not keep the host from
 //! unmounting the original; each check opens the path again.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -24,7 +25,7 @@ use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::enforcement::Unenforced;
-use super::index::{RecordDirs, open_own};
+use super::index::{Index, RecordDirs, open_own};
 use super::marker::Marker;
 use super::path::{find_marker, inspect_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
@@ -426,6 +427,16 @@ impl Disk {
             .join(layout::DATA);
         let hash = layout::hash_of(directory)?;
         (data == below).then(|| VolumeId::from_hash(self.id, hash))
+    }
+
+    /// The identities of the images of volumes. One that is missing is left out.
+    pub(crate) fn images(&self, index: &Index) -> BTreeMap<FileId, VolumeId> {
+        let entries = index.volumes().filter(|entry| entry.record.image.is_some());
+        let images = entries.filter_map(|entry| {
+            let status = os::status_at(&self.homes.volumes, entry.data_path()).ok()?;
+            Some((status.id, entry.record.id))
+        });
+        images.collect()
     }
 
     /// Whether the pool shares a filesystem that the node itself needs.

@@ -8,13 +8,20 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::fault::{Fault, InContext};
+use crate::image::{Allocation, FormatFault};
 use crate::os;
+use crate::types::{Bytes, Invalid};
 
 use super::disk::{Disk, Staged};
 use super::index::Resource;
+use super::record::Record;
 use super::trash::TrashEntry;
-use super::{Entry, Pool, Reservation, Result, VolumeRecord, layout};
+use super::{Entry, Error, Image, Pool, Reservation, Result, VolumeRecord, layout};
+
+const OPEN_IMAGE: &str = "open an image";
 
 /// A volume or snapshot under construction.
 #[derive(Debug)]
@@ -36,6 +43,66 @@ enum Content {
     Committed,
 }
 
+/// Why a draft was not filled. The caller classifies it after the draft was dropped.
+#[derive(Debug)]
+pub(super) enum Unfilled {
+    Step(Fault),
+    Format(FormatFault),
+    /// The filesystem cannot allocate the blocks of a file before they are written.
+    NoAllocation,
+}
+
+impl From<Fault> for Unfilled {
+    fn from(fault: Fault) -> Self {
+        Self::Step(fault)
+    }
+}
+
+impl From<FormatFault> for Unfilled {
+    fn from(fault: FormatFault) -> Self {
+        Self::Format(fault)
+    }
+}
+
+impl Pool {
+    /// Extends an image to a size, durably, and fills its holes if it is thick.
+    pub(super) fn extend(
+        &self,
+        file: &OwnedFd,
+        allocation: Allocation,
+        size: Bytes,
+    ) -> Result<(), Unfilled> {
+        let os = &self.context.os;
+        match allocation {
+            Allocation::Thin => os.truncate(file, size.0).context("extend an image")?,
+            Allocation::Thick => match os.allocate(file, size.0) {
+                Err(Errno::OPNOTSUPP) => return Err(Unfilled::NoAllocation),
+                allocated => allocated.context("allocate an image")?,
+            },
+        }
+        os.fsync(file).context_sync("fsync an image")?;
+        Ok(())
+    }
+
+    /// The error of an image that was not extended, or of a draft that is dropped.
+    pub(super) fn unfilled(&self, problem: Unfilled) -> Error {
+        match problem {
+            Unfilled::Step(fault) => self.classify(fault),
+            Unfilled::Format(fault) => Error::NotFormatted {
+                pool: self.name().clone(),
+                fault,
+            },
+            Unfilled::NoAllocation => Error::from(Invalid::new(
+                "parameter \"allocation\"",
+                format!(
+                    "the filesystem of pool {} cannot allocate blocks in advance; use allocation: thin",
+                    self.name()
+                ),
+            )),
+        }
+    }
+}
+
 impl<'a> Draft<'a> {
     /// Begins a draft without content.
     pub(super) fn begin(pool: &'a Pool, disk: &'a Disk) -> Result<Self> {
@@ -55,11 +122,10 @@ impl<'a> Draft<'a> {
     }
 
     /// Makes the data of a new volume, and sets the record's quota id: limit, then `data/`, then
-    /// owner and mode (chown clears mode bits).
-    pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<(), Fault> {
-        let parameters = record.parameters;
+    /// the image, or owner and mode (chown clears mode bits).
+    pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<(), Unfilled> {
         let (os, dir) = (&self.pool.context.os, self.staged.dir.as_fd());
-        let limit = record.enforcement.limit(record.size_bytes);
+        let limit = record.limit(0);
         record.quota_id = self
             .disk
             .quota
@@ -67,10 +133,38 @@ impl<'a> Draft<'a> {
             .context("make a volume's data")?;
         self.content = Content::Empty(record.quota_id);
         let data = os::open_dir(dir, layout::DATA).context("open a volume's data")?;
+        if let Some(image) = record.image {
+            return self.make_image(&data, image, record.size_bytes);
+        }
+        let parameters = record.parameters;
         os.chown(&data, parameters.uid, parameters.gid)
             .context("set a volume's owner")?;
         os.chmod(&data, parameters.mode.bits())
-            .context("set a volume's mode")
+            .context("set a volume's mode")?;
+        Ok(())
+    }
+
+    /// Makes an image of a size, durably.
+    fn make_image(&self, data: &OwnedFd, image: Image, size: Bytes) -> Result<(), Unfilled> {
+        let os = &self.pool.context.os;
+        os.create(data, layout::IMAGE).context("make an image")?;
+        let file = os::open_writable(data, layout::IMAGE).context(OPEN_IMAGE)?;
+        if self.disk.filesystem.copies_on_write() {
+            os.keep_in_place(&file).context("turn copy-on-write off")?;
+        }
+        self.pool.extend(&file, image.allocation, size)?;
+        let formatted = rustix::io::fcntl_dupfd_cloexec(&file, 0).context(OPEN_IMAGE)?;
+        let made = os.format(&file, || image.content.format().make(formatted));
+        made.context("format an image")??;
+        os.fsync(&file).context_sync("fsync an image")?;
+        Ok(())
+    }
+
+    /// Extends the image of a copy.
+    pub(super) fn extend_image(&self, image: Image, size: Bytes) -> Result<(), Unfilled> {
+        let path = [layout::DATA, layout::IMAGE].join("/");
+        let file = os::open_writable(&self.staged.dir, path).context(OPEN_IMAGE)?;
+        self.pool.extend(&file, image.allocation, size)
     }
 
     /// Makes the draft a volume or snapshot: the record, one rename, and the sync of the rename.

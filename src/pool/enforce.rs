@@ -97,6 +97,9 @@ impl Pool {
         if record.declines_enforcement() {
             return Some(Enforced::Declined);
         }
+        if record.image.is_some() {
+            return Some(Enforced::Before);
+        }
         let enforced = record.enforcement != Enforcement::None;
         (enforced && record.enforcement == self.enforcement()).then_some(Enforced::Before)
     }

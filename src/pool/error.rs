@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use crate::fault::{Fault, PathFault};
+use crate::image::FormatFault;
 use crate::types::{Bytes, Invalid, PoolId, PoolName};
 
 use super::Unavailable;
@@ -55,6 +56,8 @@ pub enum Error {
     /// A step failed for a reason other than the disk.
     #[error("pool {pool}: {fault}; try again")]
     Retry { pool: PoolName, fault: Fault },
+    #[error("pool {pool}: cannot format an image: {fault}")]
+    NotFormatted { pool: PoolName, fault: FormatFault },
     /// Another call works on the same object.
     #[error("{0} is being worked on; try again")]
     Busy(String),

@@ -40,8 +40,20 @@ impl<R: Record> Entry<R> {
 }
 
 impl Entry {
+    /// The path of its `data/`, or of the image in that, below the directory of the volumes.
+    pub(crate) fn data_path(&self) -> PathBuf {
+        let data = Path::new(&self.directory).join(layout::DATA);
+        match self.record.image {
+            Some(_) => data.join(layout::IMAGE),
+            None => data,
+        }
+    }
+
     /// Whether it has a size that a pool with this enforcement does not enforce.
     pub(crate) fn is_not_enforced(&self, enforcement: Enforcement) -> bool {
+        if self.record.image.is_some() {
+            return false;
+        }
         let own = self.record.enforcement;
         self.record.size_bytes > Bytes::ZERO && (own == Enforcement::None || own != enforcement)
     }
@@ -462,7 +474,7 @@ pub(crate) fn read_entry<R: Record>(
             return Err(Unreadable::new("open an entry of the pool", errno, damage));
         }
     };
-    let record: R = record::read(&dir, R::FILE)?;
+    let mut record: R = record::read(&dir, R::FILE)?;
     let id = record.id();
     if id != R::Id::new(pool, record.name()) || id.hash() != hash {
         return Err(Unreadable::Damaged(format!(
@@ -478,6 +490,24 @@ pub(crate) fn read_entry<R: Record>(
             return Err(Unreadable::new("inspect data", errno, damage));
         }
     }
+    if record.image().is_some() {
+        record.has_image_of(image_length(&dir)?);
+    }
     let directory = directory.to_owned();
     Ok(Some(Entry { record, directory }))
+}
+
+/// The length of the image in an entry, in bytes.
+fn image_length(dir: &OwnedFd) -> Result<u64, Unreadable> {
+    match os::status_at(dir, Path::new(layout::DATA).join(layout::IMAGE)) {
+        Ok(status) if status.file_type == FileType::RegularFile => Ok(status.length),
+        Ok(_) => Err(Unreadable::Damaged(format!(
+            "{} is not a file",
+            layout::IMAGE
+        ))),
+        Err(errno) => {
+            let damage = || format!("cannot inspect {}: {errno}", layout::IMAGE);
+            Err(Unreadable::new("inspect an image", errno, damage))
+        }
+    }
 }

@@ -18,6 +18,8 @@ pub(crate) const VOLUMES: &str = "volumes";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// The content that the pod sees, in a volume's directory.
 pub(crate) const DATA: &str = "data";
+/// The image of an image volume, in [`DATA`].
+pub(crate) const IMAGE: &str = "disk.img";
 /// The directory that mkfs makes in an empty filesystem.
 pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 

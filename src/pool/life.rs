@@ -32,7 +32,7 @@ impl Pool {
         let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
         let other = disk.marker()?.other_bytes;
         self.reconcile(&disk, &mut index)?;
-        learn(&disk).map_err(|error| Unavailable::Io {
+        learn(&disk, &index).map_err(|error| Unavailable::Io {
             what: "find the published volumes".into(),
             error: error.to_string(),
         })?;

@@ -1,5 +1,6 @@
 //! Records: the JSON that describes a volume or a snapshot. They are written and read only here.
 
+mod image;
 mod snapshot;
 
 use std::collections::BTreeMap;
@@ -18,10 +19,14 @@ use crate::types::{Bytes, ClaimLabel, ObjectId, SnapshotId, VolumeId, VolumeName
 
 use super::layout;
 
+pub use image::{Image, ImageContent};
 pub use snapshot::{Method, SnapshotRecord};
 
 /// The version of the on-disk format.
 pub const FORMAT: u32 = 1;
+
+/// The version of a record with an image, which an older driver would take for a directory.
+const FORMAT_OF_IMAGES: u32 = 2;
 
 /// Far more than the largest record of format 1.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
@@ -57,6 +62,9 @@ pub struct VolumeRecord {
     /// Whether it has the whole disk, which no other volume or snapshot may use.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
+    /// Its image; `None` for a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
     /// The original, if it is a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -101,6 +109,11 @@ impl fmt::Display for Source {
     }
 }
 
+/// The format of a record with or without an image.
+pub(crate) fn format_of(image: Option<Image>) -> u32 {
+    image.map_or(FORMAT, |_| FORMAT_OF_IMAGES)
+}
+
 impl VolumeRecord {
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
     /// a volume a quota id if the pool could enforce.
@@ -124,7 +137,7 @@ impl VolumeRecord {
     /// reservation covers a charge beyond its limit.
     pub(crate) fn own(&self, charged: u64, pending: u64) -> u64 {
         match self.enforcement {
-            Enforcement::Squota => charged.min(self.limit(pending).0),
+            Enforcement::Squota => charged.min(self.size_bytes.0.saturating_add(pending)),
             // All volumes that share blocks are charged for all of them.
             Enforcement::Project | Enforcement::None => charged
                 .min(self.size_bytes.0)
@@ -157,6 +170,10 @@ pub trait Record: Serialize + DeserializeOwned {
     fn is_exclusive(&self) -> bool {
         false
     }
+    /// Its image, or that of its source; `None` for a directory.
+    fn image(&self) -> Option<Image>;
+    /// Takes the length of the image on the disk, in bytes.
+    fn has_image_of(&mut self, _length: u64) {}
     /// The part of the reserved bytes that retained charges cover.
     fn covered(&self) -> u64 {
         0
@@ -200,6 +217,15 @@ impl Record for VolumeRecord {
         self.exclusive
     }
 
+    fn image(&self) -> Option<Image> {
+        self.image
+    }
+
+    /// An expansion that ended before its record left a longer image, into which a pod may have written.
+    fn has_image_of(&mut self, length: u64) {
+        self.size_bytes = self.size_bytes.max(Bytes(length));
+    }
+
     fn inherited(&self) -> u64 {
         self.inherited_bytes.0
     }
@@ -209,6 +235,10 @@ impl Record for VolumeRecord {
     }
 
     fn limit(&self, retained: u64) -> Bytes {
+        // The length of an image is its limit.
+        if self.image.is_some() {
+            return Bytes::ZERO;
+        }
         let size = self.enforcement.limit(self.size_bytes);
         match self.enforcement {
             Enforcement::Squota if size > Bytes::ZERO => Bytes(size.0.saturating_add(retained)),
@@ -432,9 +462,9 @@ pub(crate) fn read_open<T: DeserializeOwned>(file: &File, name: &str) -> Result<
     let bytes = os::read_all(file, MAX_RECORD_BYTES).map_err(|errno| unreadable(name, errno))?;
     let damaged = |error: serde_json::Error| format!("{name} is damaged: {error}");
     let version: Version = serde_json::from_slice(&bytes).map_err(damaged)?;
-    if version.format != FORMAT {
+    if !(FORMAT..=FORMAT_OF_IMAGES).contains(&version.format) {
         return Err(Unreadable::Damaged(format!(
-            "{name} has format {}, and this driver knows format {FORMAT}",
+            "{name} has format {}, and this driver knows format {FORMAT} and {FORMAT_OF_IMAGES}",
             version.format
         )));
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::image::Allocation;
 use crate::pool::{CopyPolicy, Mode, Parameters, Sharing};
 use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
 
@@ -20,11 +21,14 @@ pub struct Class {
     pub pool: Option<PoolName>,
     /// Whether a volume takes the whole disk of a set's member.
     pub exclusive: bool,
+    pub kind: Kind,
+    /// Whether the blocks of images are allocated at once, if the class says so.
+    pub allocation: Option<Allocation>,
     /// Whether the kernel must enforce the size.
     pub enforcement: EnforcementPolicy,
     /// The parameters in the volume's record.
     pub parameters: Parameters,
-    /// `csi.storage.k8s.io/fstype`, which is only in `GetCapacity`.
+    /// `csi.storage.k8s.io/fstype`; `CreateVolume` has it in the capabilities.
     pub fs_type: Option<String>,
     /// The volume's claim, for people.
     pub claim: ClaimLabel,
@@ -51,6 +55,16 @@ pub enum InUse {
     Refuse,
 }
 
+/// The kind of volumes: the parameter `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Directories of the pool's filesystem.
+    #[default]
+    Directory,
+    /// Files with a filesystem of their own.
+    Image,
+}
+
 /// Whether the kernel enforces the sizes of a class: the parameter `enforcement`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EnforcementPolicy {
@@ -64,9 +78,24 @@ pub enum EnforcementPolicy {
 }
 
 impl Class {
-    /// Parses a request's parameters. The error names the first unknown key or bad value.
+    /// Parses a request's parameters. The error names the first unknown key or bad value, or two that
+    /// contradict each other.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        set_all(pairs, Self::set)
+        let class: Self = set_all(pairs, Self::set)?;
+        let problem = match (class.kind, class.allocation) {
+            (Kind::Directory, Some(_)) => {
+                Some(("allocation", "it is for classes with kind: image"))
+            }
+            (Kind::Image, _) if class.exclusive => {
+                Some(("exclusive", "true is for directories, not for kind: image"))
+            }
+            (Kind::Image, _) if class.enforcement == EnforcementPolicy::None => Some((
+                "enforcement",
+                "an image always has its size, so none is impossible",
+            )),
+            _ => None,
+        };
+        problem.map_or(Ok(class), |(key, problem)| Err(parameter(key, problem)))
     }
 
     /// As [`Class::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would
@@ -103,6 +132,15 @@ impl Class {
             "exclusive" => {
                 self.exclusive = choose(key, value, &[("true", true), ("false", false)])?;
             }
+            "kind" => {
+                let choices = [("directory", Kind::Directory), ("image", Kind::Image)];
+                self.kind = choose(key, value, &choices)?;
+            }
+            "allocation" => {
+                let choices = [Allocation::Thick, Allocation::Thin];
+                let choices = choices.map(|choice| (choice.as_str(), choice));
+                self.allocation = Some(choose(key, value, &choices)?);
+            }
             "enforcement" => {
                 let choices = [
                     ("auto", EnforcementPolicy::Auto),
@@ -119,8 +157,8 @@ impl Class {
             _ => {
                 return Err(parameter(
                     key,
-                    "unknown parameter; known are pool, exclusive, enforcement, mode, uid, gid, \
-                     sharing, copy and maxStall",
+                    "unknown parameter; known are pool, kind, allocation, exclusive, enforcement, \
+                     mode, uid, gid, sharing, copy and maxStall",
                 ));
             }
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::{
-    self, AccessMode, Content, Entry, Expected, FORMAT, Origin, Pool, Source, VolumeRecord,
+    self, AccessMode, Content, Entry, Expected, Image, Origin, Pool, Source, VolumeRecord,
+    format_of,
 };
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
@@ -13,7 +14,7 @@ use crate::types::{Bytes, ObjectId, VolumeId};
 use super::pools::{OfClass, Unread};
 use super::{
     Capability, Capacity, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes,
-    differs,
+    differs, images,
 };
 
 /// A source, and its pool.
@@ -39,16 +40,32 @@ impl Volumes {
             }
             None => None,
         };
+        let mut image = images::asked(&request.class, &request.capabilities)?;
         let (of_class, origin) = self.place(request)?;
         self.check_topology(request.excludes_node)?;
-        let size = size_of(request, origin.as_ref().map(|(_, origin)| origin))?;
+        if let Some((_, origin)) = &origin {
+            image = images::of_copy(image, origin)?;
+        }
+        let _unpublished = match (&origin, &request.source) {
+            (Some((pool, Origin::Volume(entry))), Some(SourceId::Volume(id))) => {
+                self.settle_image(pool, entry, id)?
+            }
+            _ => None,
+        };
+        let size = size_of(request, image, origin.as_ref().map(|(_, origin)| origin))?;
         of_class.check_read(&unread)?;
         if request.class.exclusive && !of_class.is_set {
             let problem = format!("true needs a pool set, and {} is a pool", of_class.name);
             return Err(Error::invalid("parameter \"exclusive\"", problem));
         }
         of_class.place((size, request.class.exclusive), |pool, expected| {
-            self.create_in(pool, expected.as_ref(), origin.as_ref(), size, request)
+            self.create_in(
+                pool,
+                expected.as_ref(),
+                origin.as_ref(),
+                (size, image),
+                request,
+            )
         })
     }
 
@@ -57,7 +74,7 @@ impl Volumes {
         pool: &Pool,
         expected: Option<&Expected>,
         origin: Option<&OriginIn>,
-        size: Bytes,
+        (size, image): (Bytes, Option<Image>),
         request: &CreateRequest,
     ) -> Result<Volume> {
         // No other node can copy a source on this node.
@@ -71,9 +88,15 @@ impl Volumes {
         let open = || Error::Internal("an open pool has no id".into());
         let id = VolumeId::new(pool.id().ok_or_else(open)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
-        check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
         let enforcement = pool.enforcement();
-        check_enforcement(pool, enforcement, &request.class)?;
+        match image {
+            None => {
+                check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
+                check_enforcement(pool, enforcement, &request.class)?;
+            }
+            Some(image) if origin.is_none() => images::check_program(pool, image)?,
+            Some(_) => {}
+        }
         check_cordon(pool)?;
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
@@ -91,7 +114,7 @@ impl Volumes {
             reading: reading.as_ref(),
             policy: request.class.copies,
         });
-        let record = record(id, reservation.size(), enforcement, request);
+        let record = record(id, (reservation.size(), image), enforcement, request);
         let entry = pool
             .create(&reservation, enforcement, content, record)
             .map_err(failed)?;
@@ -122,7 +145,9 @@ impl Volumes {
             );
             return Err(Error::invalid("parameter \"pool\"", problem));
         }
-        let of_class = if request.class.copies.copy {
+        // While an image is copied byte by byte it must not be mounted, so that is no second choice.
+        let is_image = matches!(&origin, Origin::Volume(entry) if entry.record.image.is_some());
+        let of_class = if request.class.copies.copy && !is_image {
             self.pools.beside(&pool)?
         } else {
             OfClass::only(Arc::clone(&pool))
@@ -148,10 +173,18 @@ impl Volumes {
     /// report that.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
         let cordoned = self.memory.cordoned()?;
+        let Ok(image) = images::asked(class, capabilities) else {
+            return Ok(Capacity::default());
+        };
         let fits = |pool: &&Arc<Pool>| {
             pool.id().is_none_or(|id| !cordoned.contains(&id))
-                && check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
-                && check_enforcement(pool, pool.enforcement(), class).is_ok()
+                && match image {
+                    Some(image) => images::check_program(pool, image).is_ok(),
+                    None => {
+                        check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
+                            && check_enforcement(pool, pool.enforcement(), class).is_ok()
+                    }
+                }
         };
         match self.pools.of_class(class.pool.as_ref()) {
             Ok(of_class) => of_class.capacity(class.exclusive, fits),
@@ -207,7 +240,6 @@ pub(super) fn check_fits(
     capabilities: &[Capability],
     class: Option<&Class>,
 ) -> Result<()> {
-    let has = entry.record.parameters;
     if let Some(class) = class {
         let named = class.pool.as_ref();
         if let Some(name) = named.filter(|name| name.as_str() != pool.name().in_classes()) {
@@ -218,7 +250,21 @@ pub(super) fn check_fits(
             let problem = format!("the volume was made with {}", entry.record.exclusive);
             return Err(Error::invalid("parameter \"exclusive\"", problem));
         }
-        check_enforced(entry.record.enforcement, class.enforcement)?;
+        let (has, asked) = (entry.record.image, images::asked(class, capabilities)?);
+        if has.is_some() != asked.is_some() {
+            let kind = has.map_or("kind: directory", |_| "kind: image");
+            let problem = format!("the volume was made with {kind}");
+            return Err(Error::invalid("parameter \"kind\"", problem));
+        }
+        match has.zip(asked) {
+            Some((has, asked)) if !has.suits(asked) => {
+                let problem = format!("the volume is an image ({has}), and asked for is {asked}");
+                return Err(Error::invalid("volume_capabilities", problem));
+            }
+            Some(_) => {}
+            None => check_enforced(entry.record.enforcement, class.enforcement)?,
+        }
+        let has = entry.record.parameters;
         if class.parameters != has {
             let asked = class.parameters;
             let problem = format!("the volume was made with {has}, not with {asked}");
@@ -226,9 +272,26 @@ pub(super) fn check_fits(
         }
     }
     for capability in capabilities {
-        capability.check_sharing(has.sharing)?;
+        capability.check_sharing(entry.record.parameters.sharing)?;
     }
-    check_filesystem(pool, capabilities, class, Error::from)
+    match entry.record.image {
+        Some(image) => check_format(image, capabilities),
+        None => check_filesystem(pool, capabilities, class, Error::from),
+    }
+}
+
+/// Refuses a filesystem type that is not the image's.
+fn check_format(image: Image, capabilities: &[Capability]) -> Result<()> {
+    let has = image.content.format().as_str();
+    let mut asked = capabilities
+        .iter()
+        .filter_map(|asked| asked.fs_type.as_ref());
+    match asked.find(|wants| *wants != has) {
+        Some(wants) => Err(Error::Unsuitable(format!(
+            "the volume has {has}, and fs_type {wants:?} is asked for"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Whether a volume is a copy of the requested source.
@@ -297,7 +360,11 @@ fn check_filesystem(
 
 /// The size of a new volume: the required size, else the limit. A copy without either is as large as
 /// its source, and no copy is smaller.
-fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
+fn size_of(
+    request: &CreateRequest,
+    image: Option<Image>,
+    origin: Option<&Origin>,
+) -> Result<Bytes> {
     let asked = match (request.required, request.limit) {
         (Bytes::ZERO, limit) => limit.unwrap_or(Bytes::ZERO),
         (required, _) => required,
@@ -305,6 +372,14 @@ fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
     let size = match origin {
         Some(origin) if asked.is_zero() && !origin.size().is_zero() => origin.least_size(),
         _ => asked,
+    };
+    let size = match image {
+        Some(image) => {
+            let size = images::size(size, request.limit)?;
+            images::check_size(image, size)?;
+            size
+        }
+        None => size,
     };
     if request.class.enforcement == EnforcementPolicy::Required && size == Bytes::ZERO {
         return Err(Error::invalid(
@@ -326,7 +401,7 @@ fn size_of(request: &CreateRequest, origin: Option<&Origin>) -> Result<Bytes> {
 
 fn record(
     id: VolumeId,
-    size: Bytes,
+    (size, image): (Bytes, Option<Image>),
     enforcement: Enforcement,
     request: &CreateRequest,
 ) -> VolumeRecord {
@@ -334,7 +409,7 @@ fn record(
     let modes = request.capabilities.iter().map(|asked| asked.access_mode);
     let modes: BTreeSet<AccessMode> = modes.collect();
     VolumeRecord {
-        format: FORMAT,
+        format: format_of(image),
         id,
         name: request.name.clone(),
         size_bytes: size,
@@ -350,6 +425,7 @@ fn record(
         enforcing: false,
         enforcement_declined: declined,
         exclusive: request.class.exclusive,
+        image,
         source: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),

@@ -15,7 +15,7 @@ impl Volumes {
         if let Some(outcome) = pool.is_enforced(&entry.record) {
             return Ok(outcome);
         }
-        self.check_unpublished(&entry)?;
+        self.check_unpublished(&pool, &entry)?;
         pool.enforce(&work, &entry)?;
         Ok(Enforced::Now)
     }

@@ -1,12 +1,14 @@
 //! Expansion of published volumes.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
-use crate::pool::VolumeRecord;
+use crate::mount::Target;
+use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::types::Bytes;
 
-use super::{Volumes, parse_id};
+use super::{Volumes, images, parse_id};
 
 /// A checked `NodeExpandVolumeRequest`.
 #[derive(Debug, Clone)]
@@ -29,7 +31,7 @@ impl Volumes {
         let _id = self.in_flight.lock_id(&request.id)?;
         let (pool, entry) = self.entry::<VolumeRecord>(id)?;
         let work = pool.begin()?;
-        self.published_at(&pool, &entry, &request.path)?;
+        let target = self.published_at(&pool, &entry, &request.path)?;
         let size = entry.record.size_bytes;
         if size == Bytes::ZERO {
             // It has no limit, so every size is there already.
@@ -42,6 +44,8 @@ impl Volumes {
             )));
         }
         if request.required <= size {
+            // An earlier call may have ended before the filesystem in the image grew.
+            self.grow_image(&pool, &entry, &target)?;
             return Ok(size);
         }
         if entry.record.exclusive {
@@ -49,9 +53,25 @@ impl Volumes {
                 "volume {id} has a whole disk (exclusive: true), which is {size}; it cannot grow"
             )));
         }
-        let more = Bytes(request.required.0.saturating_sub(size.0));
+        let required = match entry.record.image {
+            Some(_) => images::size(request.required, request.limit)?,
+            None => request.required,
+        };
+        let more = Bytes(required.0.saturating_sub(size.0));
         let room = pool.reserve(&work, id, Some(&entry.record), more)?;
-        let entry = pool.expand(&room, &entry, request.required)?;
+        let entry = pool.expand(&room, &entry, required)?;
+        self.grow_image(&pool, &entry, &target)?;
         Ok(entry.record.size_bytes)
+    }
+
+    /// Grows the mounted filesystem of an image to the size of the image.
+    fn grow_image(&self, pool: &Pool, entry: &Entry, target: &Target) -> Result<()> {
+        let Some(image) = entry.record.image else {
+            return Ok(());
+        };
+        let file = pool.open_image(entry, image)?;
+        Ok(self
+            .mounter
+            .grow(target, file.as_fd(), image.content.format())?)
     }
 }

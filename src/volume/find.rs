@@ -89,7 +89,7 @@ impl Volumes {
     pub(super) fn delete_unused<R: Resource>(
         &self,
         id: &str,
-        check: impl FnOnce(&Entry<R>) -> Result<()>,
+        check: impl FnOnce(&Pool, &Entry<R>) -> Result<()>,
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
@@ -101,7 +101,7 @@ impl Volumes {
         }
         let (pool, entry) = self.entry::<R>(parsed)?;
         let _work = pool.begin()?;
-        check(&entry)?;
+        check(&pool, &entry)?;
         Ok(pool.delete(&entry)?)
     }
 }

@@ -1,6 +1,6 @@
 //! Publishing, unpublishing, and the usage of published volumes.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
@@ -8,9 +8,10 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use crate::mount::{Found, MountOptions, Prepared, Target};
+use crate::image::Owner;
+use crate::mount::{Found, MountOptions, Mountable, Prepared, Target};
 use crate::os::{self, FileId, Os};
-use crate::pool::{Entry, Pool, VolumeRecord};
+use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
 
 use super::{AccessMode, PublishRequest, Stats, Usage, Volumes, parse_id, publications, shorten};
@@ -35,6 +36,7 @@ impl Volumes {
             )));
         }
         check_publishable(&entry, pool.filesystem()?, request)?;
+        let image = entry.record.image;
         let mode = request.capability.access_mode;
         let mut options = request.capability.options;
         if request.read_only || mode.is_read_only() {
@@ -42,16 +44,25 @@ impl Volumes {
         }
 
         let _work = pool.begin()?;
-        let data = pool.open_data(&entry)?;
+        let data = match image {
+            Some(image) => pool.open_image(&entry, image)?,
+            None => pool.open_data(&entry)?,
+        };
+        let source = mountable(&entry, data.as_fd());
+        options.flags |= source.flags();
         let published = self.published(&entry)?;
         let prepared = match self.mounter.inspect(&target)? {
             Found::Mount(mounted) => self
-                .check_same_mount(&target, mounted.id, &data, options, request)
+                .check_same_mount(&target, mounted.id, source, options, request)
                 .map(|()| None),
             Found::Other(kind) => return Err(occupied(&target, describe(kind))),
             Found::Directory(_) | Found::Nothing => {
                 check_alone(&entry, mode, published)?;
-                let prepared = self.mounter.prepare(data.as_fd(), &target, options);
+                let prepared = self.mounter.prepare(source, &target, options);
+                let used = image.is_some_and(|image| image.unused);
+                if used && prepared.is_ok() {
+                    pool.record_use(&entry)?;
+                }
                 prepared.map(Some).map_err(Error::from)
             }
         };
@@ -69,7 +80,7 @@ impl Volumes {
         &self,
         target: &Target,
         mounted: FileId,
-        data: impl AsFd,
+        source: Mountable<'_>,
         options: MountOptions,
         request: &PublishRequest,
     ) -> Result<()> {
@@ -78,10 +89,12 @@ impl Volumes {
             difference,
         };
         let failed = |errno: Errno| target.error("compare the mount at", errno);
-        if mounted != os::status(&data).map_err(failed)?.id {
+        let content = os::status(source.file()).map_err(failed)?.id;
+        let is_image = matches!(source, Mountable::Image { .. });
+        if !self.mounter.shows(mounted, content, is_image)? {
             return Err(differs(format!("it does not show volume {}", request.id)));
         }
-        let base = rustix::fs::fstatvfs(&data).map_err(failed)?.f_flag;
+        let base = source.base().map_err(failed)?;
         let (expected, actual) = (options.expected(base), self.mounter.flags(target)?);
         if expected != actual {
             return Err(differs(format!(
@@ -158,9 +171,9 @@ impl Volumes {
             Ok(None) | Err(Error::Invalid(_)) => return Err(elsewhere()),
             Err(error) => return Err(error),
         };
-        let data = pool.data_id(entry)?;
+        let (data, is_image) = (pool.data_id(entry)?, entry.record.image.is_some());
         match self.mounter.inspect(&target)? {
-            Found::Mount(mounted) if mounted.id == data => Ok(target),
+            Found::Mount(mounted) if self.mounter.shows(mounted.id, data, is_image)? => Ok(target),
             _ => Err(elsewhere()),
         }
     }
@@ -171,7 +184,12 @@ impl Volumes {
         let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
         let _work = pool.begin()?;
         let target = self.published_at(&pool, &entry, path)?;
-        let Some(charge) = pool.charge(&entry)? else {
+        // The filesystem of an image is the volume's own.
+        let charge = match entry.record.image {
+            Some(_) => None,
+            None => pool.charge(&entry)?,
+        };
+        let Some(charge) = charge else {
             let space = target.statvfs();
             return Ok(space
                 .map_err(|errno| target.error("ask for the space at", errno))?
@@ -220,12 +238,34 @@ fn check_publishable(
 ) -> Result<()> {
     let sharing = entry.record.parameters.sharing;
     request.capability.check_sharing(sharing)?;
+    let has = match entry.record.image {
+        Some(image) => image.content.format().to_string(),
+        None => filesystem.to_string(),
+    };
     match &request.capability.fs_type {
-        Some(wants) if *wants != filesystem.to_string() => Err(Error::invalid(
+        Some(wants) if *wants != has => Err(Error::invalid(
             "volume_capability",
-            format!("the volume is on {filesystem}, not on fs_type {wants:?}"),
+            format!("the volume is on {has}, not on fs_type {wants:?}"),
         )),
         _ => Ok(()),
+    }
+}
+
+/// The content of a volume for a mount. The root of an unused image gets its owner and mode.
+fn mountable<'a>(entry: &Entry, data: BorrowedFd<'a>) -> Mountable<'a> {
+    let Some(image) = entry.record.image else {
+        return Mountable::Directory(data);
+    };
+    let Parameters { mode, uid, gid, .. } = entry.record.parameters;
+    let root = Owner {
+        uid,
+        gid,
+        mode: mode.bits(),
+    };
+    Mountable::Image {
+        file: data,
+        format: image.content.format(),
+        root: image.unused.then_some(root),
     }
 }
 

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::mount::Target;
 use crate::pool::{
-    Entry, FORMAT, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord,
+    Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
 use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use super::create::check_cordon;
 use super::find::{Located, parse_id};
+use super::in_flight::KeyLock;
 use super::{InUse, Page, SnapshotClass, SourceId, Volumes, differs};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +91,9 @@ impl Volumes {
             .then(|| self.in_flight.lock_id(&request.source))
             .transpose()?;
         if refuses {
-            self.check_unpublished(&volume)?;
+            self.check_unpublished(&pool, &volume)?;
         }
+        let _unpublished = self.settle_image(&pool, &volume, &request.source)?;
         let in_use = !self.published(&volume)?.is_empty();
         let work = pool.begin()?;
         let needs = pool.snapshot_needs(&volume)?;
@@ -101,10 +104,37 @@ impl Volumes {
         Ok(Snapshot::new(&entry.record))
     }
 
+    /// Prepares a copy of a volume if that is an image: its filesystem writes to the image all that pods
+    /// have written. If the copy cannot be of one instant, the volume must not be published until the
+    /// returned lock is dropped.
+    pub(super) fn settle_image(
+        &self,
+        pool: &Pool,
+        volume: &Arc<Entry>,
+        id: &str,
+    ) -> Result<Option<KeyLock<'_>>> {
+        if volume.record.image.is_none() {
+            return Ok(None);
+        }
+        if !pool.shares_blocks(volume)? {
+            let lock = self.in_flight.lock_id(id)?;
+            self.check_unpublished(pool, volume)?;
+            return Ok(Some(lock));
+        }
+        // All mounts of the volume have one filesystem.
+        if let Some((path, _)) = self.published(volume)?.first()
+            && let Some(target) = Target::open_known(path)?
+        {
+            let synced = target.open_root().and_then(rustix::fs::syncfs);
+            synced.map_err(|errno| target.error("write the changes of pods at", errno))?;
+        }
+        Ok(None)
+    }
+
     /// Deletes a snapshot, and not its copies. Its space is reclaimed in the background. A snapshot of
     /// a retired pool counts as deleted.
     pub fn delete_snapshot(&self, id: &str) -> Result<()> {
-        self.delete_unused::<SnapshotRecord>(id, |_| Ok(()))
+        self.delete_unused::<SnapshotRecord>(id, |_, _| Ok(()))
     }
 
     pub fn get_snapshot(&self, id: &str) -> Result<Snapshot> {
@@ -180,7 +210,7 @@ fn record(
     in_use: bool,
 ) -> SnapshotRecord {
     SnapshotRecord {
-        format: FORMAT,
+        format: format_of(volume.record.image),
         id,
         name: request.name.clone(),
         source_volume_id: volume.record.id,
@@ -192,6 +222,7 @@ fn record(
         method: Method::Copy,
         in_use,
         enforcement: volume.record.enforcement,
+        image: volume.record.image,
         quota_id: None,
         retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),

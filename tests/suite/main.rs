@@ -10,6 +10,7 @@ mod durable;
 mod fuzz;
 mod handover;
 mod hostile;
+mod images;
 mod load;
 mod model;
 mod mounts;

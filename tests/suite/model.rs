@@ -97,6 +97,7 @@ impl World {
             pool: made.pool.parse().unwrap(),
             size: Bytes(made.size),
             parameters: made.parameters,
+            image: None,
             enforcement: Enforcement::None,
             source: None,
         })

@@ -51,6 +51,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         enforcing: false,
         enforcement_declined: false,
         exclusive: false,
+        image: None,
         source,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),
@@ -76,6 +77,7 @@ fn snapshot() -> SnapshotRecord {
         method: Method::Subvolume,
         in_use: true,
         enforcement: Enforcement::Squota,
+        image: None,
         quota_id: Some((1 << 30) + 1),
         retains: vec![RetainedCharge {
             volume: volume_id("pvc-1"),

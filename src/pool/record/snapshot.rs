@@ -10,7 +10,7 @@ use crate::types::{
     Bytes, ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, SnapshotName, VolumeId,
 };
 
-use super::{Record, RetainedCharge};
+use super::{Image, Record, RetainedCharge};
 
 /// The record of a snapshot, `snapshot.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ pub struct SnapshotRecord {
     /// Its quota id: a project id or the number of a qgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
+    /// The image of that volume; `None` for a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
     #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
     pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
@@ -82,6 +85,7 @@ impl SnapshotRecord {
     /// bytes, so a snapshot that contains more than its size needs no larger copy.
     pub fn least_size(&self) -> Bytes {
         match self.enforcement {
+            _ if self.image.is_some() => self.size_bytes,
             Enforcement::Squota if self.size_bytes > Bytes::ZERO => self.size_bytes,
             _ => self.size_bytes.max(self.held_bytes),
         }
@@ -107,6 +111,10 @@ impl Record for SnapshotRecord {
 
     fn quota_id(&self) -> Option<u32> {
         self.quota_id.filter(|id| OURS.contains(id))
+    }
+
+    fn image(&self) -> Option<Image> {
+        self.image
     }
 
     fn inherited(&self) -> u64 {

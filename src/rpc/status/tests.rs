@@ -11,6 +11,7 @@ use crate::error::Code::{
 };
 use crate::error::Object;
 use crate::fault::{Fault, PathFault};
+use crate::image::FormatFault;
 use crate::mount::Error as MountError;
 use crate::pool::{Error as PoolError, Unavailable};
 use crate::types::{Bytes, PoolId, PoolName};
@@ -98,6 +99,8 @@ table! {
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     pool_error!(PoolError::DiskFull { .. }), Error::of_new(PoolError::DiskFull { pool: pool(), what: "write" })
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
+    pool_error!(PoolError::NotFormatted { .. }), not_formatted()
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Retry { .. }), Error::of_new(PoolError::Retry { pool: pool(), fault: fault() })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::Precondition(_), Error::Precondition(text())
@@ -159,6 +162,17 @@ fn path() -> PathBuf {
 
 fn id() -> PoolId {
     PoolId::random()
+}
+
+fn not_formatted() -> Error {
+    let fault = FormatFault::Failed {
+        program: "mke2fs",
+        message: text(),
+    };
+    existing(PoolError::NotFormatted {
+        pool: pool(),
+        fault,
+    })
 }
 
 fn pool() -> PoolName {

@@ -1,11 +1,13 @@
 //! Publish calls that hang on their disk, and unpublish calls for their targets meanwhile.
 
 use std::fs;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::mount::{Found, MountOptions, MountTable, Mounter, Prepared, Result, Target};
+use rootcellar::mount::{
+    Found, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Target,
+};
+use rootcellar::os::FileId;
 use rustix::fs::StatVfsMountFlags;
 
 use support::mounter::FakeMounter;
@@ -53,7 +55,7 @@ impl Hanging {
 impl Mounter for Hanging {
     fn prepare(
         &self,
-        source: BorrowedFd<'_>,
+        source: Mountable<'_>,
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared> {
@@ -67,6 +69,10 @@ impl Mounter for Hanging {
 
     fn inspect(&self, target: &Target) -> Result<Found> {
         self.mounts.inspect(target)
+    }
+
+    fn shows(&self, root: FileId, content: FileId, is_image: bool) -> Result<bool> {
+        self.mounts.shows(root, content, is_image)
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {

@@ -8,8 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
+use rootcellar::image::Format;
+use rootcellar::image::loops::Loop;
 use rootcellar::mount::{
-    Found, MountEntry, MountOptions, MountTable, Mounter, Prepared, Result, Target,
+    Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Target,
 };
 use rootcellar::os::{self, FileId};
 
@@ -40,13 +42,13 @@ impl FakeMounter {
 impl Mounter for FakeMounter {
     fn prepare(
         &self,
-        source: BorrowedFd<'_>,
+        source: Mountable<'_>,
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared> {
         let fail = |errno: Errno| target.error("prepare", errno);
-        let flags = options.expected(rustix::fs::fstatvfs(source).map_err(fail)?.f_flag);
-        let mount = rustix::io::fcntl_dupfd_cloexec(source, 0).map_err(fail)?;
+        let flags = options.expected(source.base().map_err(fail)?);
+        let mount = rustix::io::fcntl_dupfd_cloexec(source.file(), 0).map_err(fail)?;
         Ok(Prepared { mount, flags })
     }
 
@@ -82,6 +84,18 @@ impl Mounter for FakeMounter {
             }
             (_, found) => Ok(found),
         }
+    }
+
+    fn shows(&self, root: FileId, content: FileId, _is_image: bool) -> Result<bool> {
+        Ok(root == content)
+    }
+
+    fn loops_of(&self, _image: FileId) -> Result<Vec<Loop>> {
+        Ok(Vec::new())
+    }
+
+    fn grow(&self, _target: &Target, _image: BorrowedFd<'_>, _format: Format) -> Result<()> {
+        Ok(())
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {

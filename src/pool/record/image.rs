@@ -1,0 +1,49 @@
+//! The part of a record that is about an image.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::image::{Allocation, Format};
+
+/// The image of a volume or snapshot. Nothing in it changes later, except that a filesystem is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Image {
+    pub content: ImageContent,
+    pub allocation: Allocation,
+    /// Whether its filesystem was never mounted. The first mount sets owner and mode of the root.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unused: bool,
+}
+
+/// The content of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageContent {
+    Ext4,
+    Xfs,
+}
+
+impl Image {
+    /// Whether a volume with this image suits a request for another.
+    pub fn suits(self, asked: Self) -> bool {
+        self.content == asked.content && self.allocation == asked.allocation
+    }
+}
+
+impl ImageContent {
+    /// The filesystem in it.
+    pub fn format(self) -> Format {
+        match self {
+            Self::Ext4 => Format::Ext4,
+            Self::Xfs => Format::Xfs,
+        }
+    }
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.content.format(), self.allocation.as_str())
+    }
+}

@@ -1,0 +1,179 @@
+//! The ioctls of loop devices, and those that grow the filesystems on them.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::libc;
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl, opcode};
+
+const LOOP_CLR_FD: Opcode = 0x4C01;
+const LOOP_GET_STATUS64: Opcode = 0x4C05;
+const LOOP_SET_CAPACITY: Opcode = 0x4C07;
+const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
+
+/// `LO_FLAGS_READ_ONLY`.
+pub const READ_ONLY: u32 = 1;
+/// `LO_FLAGS_AUTOCLEAR`: the device is detached when nobody has it open.
+pub const AUTOCLEAR: u32 = 4;
+/// `LO_FLAGS_DIRECT_IO`.
+pub const DIRECT_IO: u32 = 16;
+
+/// `struct loop_info64` of `linux/loop.h`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Information {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encryption: [u32; 2],
+    flags: u32,
+    names: [u8; 160],
+    init: [u64; 2],
+}
+
+const _: () = assert!(size_of::<Information>() == 232);
+
+impl Default for Information {
+    fn default() -> Self {
+        Self {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encryption: [0; 2],
+            flags: 0,
+            names: [0; 160],
+            init: [0; 2],
+        }
+    }
+}
+
+/// `struct loop_config` of `linux/loop.h`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Configuration {
+    file: u32,
+    /// The size of a sector; 0: that of the disk below.
+    block_size: u32,
+    information: Information,
+    reserved: [u64; 8],
+}
+
+/// The state of an attached loop device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopStatus {
+    /// The device and the inode of the file behind it.
+    pub device: (u32, u32),
+    pub inode: u64,
+    /// The offset in the file, in bytes.
+    pub offset: u64,
+    /// The largest size, in bytes; 0: that of the file.
+    pub size_limit: u64,
+    pub flags: u32,
+}
+
+/// `LOOP_CTL_GET_FREE`, whose result is the value that ioctl(2) returns.
+struct GetFree;
+
+// SAFETY: the ioctl takes no argument, and its output is the number that the call returned.
+unsafe impl Ioctl for GetFree {
+    type Output = u32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        LOOP_CTL_GET_FREE
+    }
+
+    fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(
+        output: IoctlOutput,
+        _argument: *mut rustix::ffi::c_void,
+    ) -> Result<u32, Errno> {
+        u32::try_from(output).map_err(|_| Errno::INVAL)
+    }
+}
+
+/// The number of a loop device that is free now, by `/dev/loop-control`. Another process may take it.
+pub fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
+    // SAFETY: the ioctl reads and writes no memory of this process.
+    unsafe { ioctl(control, GetFree) }
+}
+
+/// Attaches a file to a free loop device. EBUSY: another process took the device.
+pub fn attach_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, flags: u32) -> Result<(), Errno> {
+    let configuration = Configuration {
+        file: u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?,
+        block_size: 0,
+        information: Information {
+            flags,
+            ..Information::default()
+        },
+        reserved: [0; 8],
+    };
+    // SAFETY: the ioctl reads one `struct loop_config`, and `file` is open during the call.
+    unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, _>::new(configuration)) }
+}
+
+/// The state of a loop device. ENXIO: no file is attached.
+pub fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
+    // SAFETY: the ioctl writes one `struct loop_info64`, which `Information` is.
+    let found: Information = unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, _>::new())? };
+    Ok(LoopStatus {
+        // The kernel reports a `dev_t`, which has the same form as for stat(2).
+        device: (libc::major(found.device), libc::minor(found.device)),
+        inode: found.inode,
+        offset: found.offset,
+        size_limit: found.size_limit,
+        flags: found.flags,
+    })
+}
+
+/// Has a loop device take the present size of its file.
+pub fn resize_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the ioctl takes no argument.
+    unsafe { ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) }
+}
+
+/// Detaches a loop device, now or when the last process closes it.
+pub fn detach_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the ioctl takes no argument.
+    unsafe { ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
+}
+
+/// Grows a mounted ext4 to a number of its blocks, by any open file on it. EPERM: the process lacks
+/// `CAP_SYS_RESOURCE`.
+pub fn grow_ext4(root: BorrowedFd<'_>, blocks: u64) -> Result<(), Errno> {
+    const EXT4_IOC_RESIZE_FS: Opcode = opcode::write::<u64>(b'f', 16);
+    // SAFETY: the ioctl reads one u64.
+    unsafe { ioctl(root, Setter::<EXT4_IOC_RESIZE_FS, _>::new(blocks)) }
+}
+
+/// Grows a mounted XFS to a number of its blocks, by any open file on it.
+pub fn grow_xfs(root: BorrowedFd<'_>, blocks: u64) -> Result<(), Errno> {
+    /// `struct xfs_growfs_data` of `xfs_fs.h`.
+    #[repr(C)]
+    #[derive(Debug, Clone, Copy)]
+    struct Growth {
+        blocks: u64,
+        inode_percentage: u32,
+        padding: u32,
+    }
+    const XFS_IOC_FSGROWFSDATA: Opcode = opcode::write::<Growth>(b'X', 110);
+    let growth = Growth {
+        blocks,
+        inode_percentage: super::inode_percentage(root)?,
+        padding: 0,
+    };
+    // SAFETY: the ioctl reads one `struct xfs_growfs_data`.
+    unsafe { ioctl(root, Setter::<XFS_IOC_FSGROWFSDATA, _>::new(growth)) }
+}
