@@ -10,13 +10,13 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::fault::PathFault;
 use crate::image::loops::{self, Loop};
 use crate::image::{self, Format, Owner};
-use crate::os::{self, FileId};
+use crate::os::{self, FileId, Status};
 
 pub use error::{Error, Result};
 pub use kernel::{GuardedDir, KernelMounter, open_guarded};
@@ -36,19 +36,44 @@ pub enum Mountable<'a> {
         /// The owner and the mode of the root, to be set.
         root: Option<Owner>,
     },
+    /// An image, open for writing, that is a block device.
+    Device {
+        file: BorrowedFd<'a>,
+        read_only: bool,
+    },
+}
+
+/// How a mount shows the content of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// It is the directory.
+    Directory,
+    /// It is the filesystem in the image.
+    Filesystem,
+    /// It is the node of a device with the image.
+    Device,
 }
 
 impl Mountable<'_> {
     pub fn file(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Directory(file) | Self::Image { file, .. } => *file,
+            Self::Directory(file) | Self::Image { file, .. } | Self::Device { file, .. } => *file,
+        }
+    }
+
+    /// How its mounts show it.
+    pub fn shown(&self) -> Shown {
+        match self {
+            Self::Directory(_) => Shown::Directory,
+            Self::Image { .. } => Shown::Filesystem,
+            Self::Device { .. } => Shown::Device,
         }
     }
 
     /// The options that every mount of it has.
     pub fn flags(&self) -> StatVfsMountFlags {
         match self {
-            Self::Directory(_) => StatVfsMountFlags::empty(),
+            Self::Directory(_) | Self::Device { .. } => StatVfsMountFlags::empty(),
             // A pod must not make a device or a program for root that the host then runs.
             Self::Image { .. } => StatVfsMountFlags::NODEV | StatVfsMountFlags::NOSUID,
         }
@@ -59,6 +84,8 @@ impl Mountable<'_> {
         match self {
             Self::Directory(dir) => Ok(rustix::fs::fstatvfs(dir)?.f_flag),
             Self::Image { .. } => Ok(StatVfsMountFlags::RELATIME),
+            // Its mounts have the flags of `/dev`; the device itself may be read-only.
+            Self::Device { .. } => Ok(StatVfsMountFlags::empty()),
         }
     }
 }
@@ -69,6 +96,8 @@ pub struct Prepared {
     pub mount: OwnedFd,
     /// The flags among [`MountOptions::visible`].
     pub flags: StatVfsMountFlags,
+    /// The device, if the mount is of its node. It is detached unless it is kept when this is dropped.
+    pub device: Option<Loop>,
 }
 
 pub trait Mounter: Send + Sync + fmt::Debug {
@@ -89,14 +118,20 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     }
 
     /// Whether a mount with this root shows the content with this identity, a directory or an image.
-    fn shows(&self, root: FileId, content: FileId, is_image: bool) -> Result<bool> {
+    fn shows(&self, root: Status, content: FileId, shown: Shown) -> Result<bool> {
+        let device = match shown {
+            Shown::Directory => return Ok(root.id == content),
+            Shown::Filesystem => root.id.device,
+            Shown::Device if root.file_type == FileType::BlockDevice => root.rdev,
+            Shown::Device => return Ok(false),
+        };
+        Ok(self.loop_at(device, content)?.is_some())
+    }
+
+    /// The loop device with this number, if it shows an image.
+    fn loop_at(&self, device: loops::Number, image: FileId) -> Result<Option<Loop>> {
         let failed = PathFault::at("find the file behind", Path::new("/dev/loop*"));
-        if is_image {
-            let behind = loops::file_behind(root.device).map_err(failed)?;
-            Ok(behind == Some(content))
-        } else {
-            Ok(root == content)
-        }
+        Ok(loops::at(device, image).map_err(failed)?)
     }
 
     /// The loop devices that show an image.
@@ -105,14 +140,17 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         Ok(loops::of(image).map_err(failed)?)
     }
 
-    /// Grows the mounted filesystem of an image to the size of its file.
-    fn grow(&self, target: &Target, image: BorrowedFd<'_>, format: Format) -> Result<()> {
+    /// Grows the devices of an image, and its mounted filesystem if it has one, to the size of its file.
+    fn grow(&self, target: &Target, image: BorrowedFd<'_>, format: Option<Format>) -> Result<()> {
         let resize = || -> std::result::Result<(), Errno> {
             let status = os::status(image)?;
             for device in loops::of(status.id)? {
                 device.resize()?;
             }
-            image::grow(target.open_root()?, format, status.length)
+            match format {
+                Some(format) => image::grow(target.open_root()?, format, status.length),
+                None => Ok(()),
+            }
         };
         resize().map_err(|errno| target.error("grow the filesystem at", errno))
     }

@@ -457,6 +457,8 @@ pub struct Status {
     /// Whether it is the root of that mount.
     pub is_mount_root: bool,
     pub file_type: FileType,
+    /// The number of the device that it is the node of.
+    pub rdev: (u32, u32),
     /// The number of its names.
     pub links: u32,
     /// Its length, in bytes.
@@ -475,6 +477,7 @@ impl From<Statx> for Status {
             mount_id: statx.stx_mnt_id,
             is_mount_root: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
             file_type: FileType::from_raw_mode(statx.stx_mode.into()),
+            rdev: (statx.stx_rdev_major, statx.stx_rdev_minor),
             links: statx.stx_nlink,
             length: statx.stx_size,
             allocated: statx.stx_blocks.saturating_mul(512),
@@ -571,6 +574,12 @@ fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd>
 /// Opens a directory by its absolute path with `O_PATH`, following links.
 pub fn open_path(path: &Path) -> Outcome<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// Opens a device node with `O_PATH`, as mounts need it, without following a link.
+pub fn open_node(path: &Path) -> Outcome<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
 }
 

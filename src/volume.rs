@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::image::loops;
-use crate::mount::{Found, KernelMounter, MountTable, Mounter, Target};
+use crate::mount::{Found, KernelMounter, MountEntry, MountTable, Mounter, Target};
 use crate::os::Os;
 use crate::pool::trash::STOP_PATIENCE;
 use crate::pool::{
@@ -192,8 +192,8 @@ pub struct Page<T> {
 pub struct Stats {
     /// In bytes.
     pub bytes: Usage,
-    /// In inodes.
-    pub inodes: Usage,
+    /// In inodes; `None` for a block device.
+    pub inodes: Option<Usage>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -412,16 +412,38 @@ impl Volumes {
         let images = disk.images(index);
         let mut devices = BTreeMap::new();
         if !images.is_empty() {
-            let shown = loops::all()?.into_iter();
-            devices.extend(shown.filter_map(|(device, file)| Some((device, *images.get(&file)?))));
+            for (device, file) in loops::all()? {
+                if let Some(id) = images.get(&file) {
+                    devices.insert(device, *id);
+                    self.publications.add_image(*id, file);
+                }
+            }
         }
         for mount in self.mounter.table()?.entries {
-            let image = || devices.get(&mount.device).copied();
+            let image = || {
+                let device = Some(mount.device).filter(|device| device.0 == loops::MAJOR);
+                devices
+                    .get(&device.or_else(|| self.device_at(&mount))?)
+                    .copied()
+            };
             if let Some(id) = disk.volume_of(&mount).or_else(image) {
                 self.publications.add(id, &mount.mount_point, None);
             }
         }
         Ok(())
+    }
+
+    /// The number of the loop device whose node a mount shows, if it shows one.
+    fn device_at(&self, mount: &MountEntry) -> Option<loops::Number> {
+        let name = mount.root.file_name()?.to_str()?;
+        if !name.starts_with("loop") {
+            return None;
+        }
+        let target = Target::open_known(&mount.mount_point).ok()??;
+        match self.mounter.inspect(&target) {
+            Ok(Found::Mount(found)) => Some(found.rdev),
+            _ => None,
+        }
     }
 
     fn check_topology(&self, excludes_node: bool) -> Result<()> {

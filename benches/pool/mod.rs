@@ -81,6 +81,7 @@ pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
         required: Bytes(SIZE),
         limit: None,
         capabilities: vec![Capability {
+            block: false,
             access_mode: AccessMode::SingleNodeMultiWriter,
             fs_type: None,
             options: rootcellar::mount::MountOptions::default(),

@@ -108,6 +108,7 @@ impl Kind for SnapshotRecord {
             Bytes::ZERO => fields.add("restores to", "volumes of any size"),
             least => fields.add("restores to", format_args!("volumes of at least {least}")),
         }
+        fields.add_if("image", record.image.as_ref());
         let charged_by = inspect::enforced_by(record.enforcement, record.quota_id());
         fields.add("charged by", charged_by);
         fields.add_charge(held);

@@ -91,8 +91,13 @@ impl Kind for VolumeRecord {
         fields.add_place(contents, &held.entry);
         fields.add("created", when(record.created_at));
         fields.add("size", inspect::size(record.size_bytes));
-        let enforced_by = inspect::enforced_by(record.enforcement, record.quota_id());
-        fields.add("enforced by", enforced_by);
+        match record.image {
+            Some(image) => fields.add("image", image),
+            None => {
+                let enforced_by = inspect::enforced_by(record.enforcement, record.quota_id());
+                fields.add("enforced by", enforced_by);
+            }
+        }
         fields.add("used", or_dash(held.used()));
         fields.add_charge(held);
         let modes = json!(record.access_modes);

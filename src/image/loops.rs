@@ -35,8 +35,8 @@ pub struct Loop {
     pub(crate) file: OwnedFd,
 }
 
-/// The file behind a block device; `None` if that is not a loop device with a file.
-pub fn file_behind(device: Number) -> Result<Option<FileId>, Errno> {
+/// The loop device with a number that shows a file; `None` if it shows another or none.
+pub fn at(device: Number, image: FileId) -> Result<Option<Loop>, Errno> {
     if device.0 != MAJOR {
         return Ok(None);
     }
@@ -45,7 +45,7 @@ pub fn file_behind(device: Number) -> Result<Option<FileId>, Errno> {
     let name = link.to_bytes().rsplit(|byte| *byte == b'/').next();
     let name = name.and_then(|name| std::str::from_utf8(name).ok());
     let device = open(name.ok_or(Errno::NODEV)?, device, OFlags::RDONLY)?;
-    file_of(&device)
+    Ok((file_of(&device)? == Some(image)).then_some(device))
 }
 
 /// The loop devices that show a file.
@@ -112,9 +112,29 @@ impl Loop {
         sys::resize_loop(self.file.as_fd())
     }
 
-    /// Whether reads and writes go past the page cache of the pool's filesystem.
-    pub fn has_direct_io(&self) -> Result<bool, Errno> {
-        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0)
+    /// Stays attached when nobody has it open.
+    pub fn keep(&self) -> Result<(), Errno> {
+        sys::keep_loop(self.file.as_fd())
+    }
+
+    /// Makes the writes durable that are in the page cache of the device.
+    pub fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::fsync(&self.file)
+    }
+
+    /// Detaches the file, now or when the last process closes the device.
+    pub fn detach(&self) -> Result<(), Errno> {
+        sys::detach_loop(self.file.as_fd())
+    }
+
+    /// Whether it shows the whole file for writing. A pod may have changed that.
+    pub fn is_whole(&self) -> Result<bool, Errno> {
+        let status = sys::loop_status(self.file.as_fd())?;
+        Ok(self.is_writable()? && status.offset == 0 && status.size_limit == 0)
+    }
+
+    pub fn is_writable(&self) -> Result<bool, Errno> {
+        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::READ_ONLY == 0)
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
 
-use crate::image::loops;
+use crate::image::loops::{self, Loop};
 use crate::image::{self, Format, Owner};
 use crate::os;
 use crate::sys;
@@ -80,6 +80,10 @@ impl Mounter for KernelMounter {
                     Ok(mount)
                 })
                 .map_err(|errno| target.error("mount the volume's image for", errno))?,
+            Mountable::Device { file, read_only } => {
+                return prepare_device(file, read_only)
+                    .map_err(|errno| target.error("attach the volume's image for", errno));
+            }
         };
         // Verified before the mount is attached, so that nobody can see it yet.
         let flags = flags_of(mount.as_fd()).map_err(|errno| target.error("verify", errno))?;
@@ -90,13 +94,25 @@ impl Mounter for KernelMounter {
                 target.path().display()
             )));
         }
-        Ok(Prepared { mount, flags })
+        Ok(Prepared {
+            mount,
+            flags,
+            device: None,
+        })
     }
 
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&prepared.mount, "", &target.parent, &target.leaf, flags)
-            .map_err(|errno| target.error("mount at", errno))
+            .map_err(|errno| target.error("mount at", errno))?;
+        let kept = prepared.device.as_ref().map_or(Ok(()), Loop::keep);
+        kept.map_err(|errno| {
+            let failed = target.error("keep the device at", errno);
+            match self.unmount(target) {
+                Ok(()) => failed,
+                Err(left) => left,
+            }
+        })
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {
@@ -154,6 +170,30 @@ fn mount_image(
         image::give_root(&top, owner)?;
     }
     Ok(mount)
+}
+
+/// A mount of the node of a device with an image. All who write share one device; the others have one
+/// each, because only a read-only device refuses writes.
+fn prepare_device(image: BorrowedFd<'_>, read_only: bool) -> Result<Prepared, Errno> {
+    let mut known = None;
+    if !read_only {
+        for device in loops::of(os::status(image)?.id)? {
+            if device.is_whole()? {
+                known = Some(device);
+            }
+        }
+    }
+    let device = match known {
+        Some(device) => device,
+        None if read_only => loops::attach(image, sys::AUTOCLEAR | sys::READ_ONLY)?,
+        None => loops::attach(image, sys::AUTOCLEAR)?,
+    };
+    let node = os::open_node(&device.path)?;
+    Ok(Prepared {
+        mount: private_clone(node, 0, libc::MOUNT_ATTR_NODEV)?,
+        flags: StatVfsMountFlags::empty(),
+        device: Some(device),
+    })
 }
 
 fn unmount_once(path: &Path) -> Result<(), Errno> {

@@ -153,9 +153,11 @@ impl<'a> Draft<'a> {
             os.keep_in_place(&file).context("turn copy-on-write off")?;
         }
         self.pool.extend(&file, image.allocation, size)?;
-        let formatted = rustix::io::fcntl_dupfd_cloexec(&file, 0).context(OPEN_IMAGE)?;
-        let made = os.format(&file, || image.content.format().make(formatted));
-        made.context("format an image")??;
+        if let Some(format) = image.content.format() {
+            let formatted = rustix::io::fcntl_dupfd_cloexec(&file, 0).context(OPEN_IMAGE)?;
+            let made = os.format(&file, || format.make(formatted));
+            made.context("format an image")??;
+        }
         os.fsync(&file).context_sync("fsync an image")?;
         Ok(())
     }

@@ -182,7 +182,10 @@ fn capacity(edge: &Edge, request: &csi::GetCapacityRequest) -> Result<Capacity> 
 }
 
 fn message(volume: &Volume, topology: &Topology) -> csi::Volume {
-    let enforcement = volume.enforcement.as_str();
+    let enforcement = match volume.image {
+        Some(_) => "image",
+        None => volume.enforcement.as_str(),
+    };
     csi::Volume {
         capacity_bytes: volume.size.to_i64(),
         volume_id: volume.id.to_string(),

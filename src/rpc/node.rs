@@ -40,8 +40,9 @@ service! {
             Rpc::read(Operation::Volume), |edge, request| {
                 let path = request::path("volume_path", request.volume_path)?;
                 let stats = edge.volumes.stats(&request.volume_id, &path)?;
-                let usage = [usage(stats.bytes, Unit::Bytes), usage(stats.inodes, Unit::Inodes)];
-                Ok(csi::NodeGetVolumeStatsResponse { usage: usage.into() })
+                let inodes = stats.inodes.map(|inodes| usage(inodes, Unit::Inodes));
+                let usage = [usage(stats.bytes, Unit::Bytes)].into_iter().chain(inodes);
+                Ok(csi::NodeGetVolumeStatsResponse { usage: usage.collect() })
             };
 
         node_expand_volume(NodeExpandVolumeRequest: volume_id) -> NodeExpandVolumeResponse,

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl, opcode};
 
 const LOOP_CLR_FD: Opcode = 0x4C01;
+const LOOP_SET_STATUS64: Opcode = 0x4C04;
 const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
@@ -124,10 +125,22 @@ pub fn attach_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, flags: u32) -> 
     unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, _>::new(configuration)) }
 }
 
+/// Keeps a loop device attached when nobody has it open: clears [`AUTOCLEAR`].
+pub fn keep_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut information = information(device)?;
+    information.flags &= !AUTOCLEAR;
+    // SAFETY: the ioctl reads one `struct loop_info64`, which `Information` is.
+    unsafe { ioctl(device, Setter::<LOOP_SET_STATUS64, _>::new(information)) }
+}
+
+fn information(device: BorrowedFd<'_>) -> Result<Information, Errno> {
+    // SAFETY: the ioctl writes one `struct loop_info64`, which `Information` is.
+    unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, _>::new()) }
+}
+
 /// The state of a loop device. ENXIO: no file is attached.
 pub fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
-    // SAFETY: the ioctl writes one `struct loop_info64`, which `Information` is.
-    let found: Information = unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, _>::new())? };
+    let found = information(device)?;
     Ok(LoopStatus {
         // The kernel reports a `dev_t`, which has the same form as for stat(2).
         device: (libc::major(found.device), libc::minor(found.device)),

@@ -4,10 +4,12 @@ use crate::error::{Error, Result};
 use crate::mount::MountOptions;
 use crate::pool::{AccessMode, Sharing};
 
-/// A checked `VolumeCapability` with mount access.
+/// A checked `VolumeCapability`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
     pub access_mode: AccessMode,
+    /// Whether the volume is a block device, and not a mounted filesystem.
+    pub block: bool,
     /// The filesystem, if the request names one.
     pub fs_type: Option<String>,
     pub options: MountOptions,

@@ -78,24 +78,9 @@ pub enum EnforcementPolicy {
 }
 
 impl Class {
-    /// Parses a request's parameters. The error names the first unknown key or bad value, or two that
-    /// contradict each other.
+    /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        let class: Self = set_all(pairs, Self::set)?;
-        let problem = match (class.kind, class.allocation) {
-            (Kind::Directory, Some(_)) => {
-                Some(("allocation", "it is for classes with kind: image"))
-            }
-            (Kind::Image, _) if class.exclusive => {
-                Some(("exclusive", "true is for directories, not for kind: image"))
-            }
-            (Kind::Image, _) if class.enforcement == EnforcementPolicy::None => Some((
-                "enforcement",
-                "an image always has its size, so none is impossible",
-            )),
-            _ => None,
-        };
-        problem.map_or(Ok(class), |(key, problem)| Err(parameter(key, problem)))
+        set_all(pairs, Self::set)
     }
 
     /// As [`Class::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would

@@ -173,14 +173,14 @@ impl Volumes {
     /// report that.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
         let cordoned = self.memory.cordoned()?;
-        let Ok(image) = images::asked(class, capabilities) else {
-            return Ok(Capacity::default());
-        };
+        let image = images::asked(class, capabilities);
         let fits = |pool: &&Arc<Pool>| {
             pool.id().is_none_or(|id| !cordoned.contains(&id))
                 && match image {
-                    Some(image) => images::check_program(pool, image).is_ok(),
-                    None => {
+                    // Every node refuses it, and CreateVolume reports that.
+                    Err(_) => true,
+                    Ok(Some(image)) => images::check_program(pool, image).is_ok(),
+                    Ok(None) => {
                         check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
                             && check_enforcement(pool, pool.enforcement(), class).is_ok()
                     }
@@ -273,6 +273,7 @@ pub(super) fn check_fits(
     }
     for capability in capabilities {
         capability.check_sharing(entry.record.parameters.sharing)?;
+        images::check_access(entry.record.image, capability)?;
     }
     match entry.record.image {
         Some(image) => check_format(image, capabilities),
@@ -282,7 +283,7 @@ pub(super) fn check_fits(
 
 /// Refuses a filesystem type that is not the image's.
 fn check_format(image: Image, capabilities: &[Capability]) -> Result<()> {
-    let has = image.content.format().as_str();
+    let has = image.content.as_str();
     let mut asked = capabilities
         .iter()
         .filter_map(|asked| asked.fs_type.as_ref());

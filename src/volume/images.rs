@@ -5,13 +5,42 @@ use crate::image::{BLOCK, Format};
 use crate::pool::{Image, ImageContent, Origin, Pool};
 use crate::types::Bytes;
 
-use super::{Capability, Class, Kind};
+use super::{Capability, Class, EnforcementPolicy, Kind};
 
 /// The image that a class and capabilities ask for; `None` for a directory.
 pub(super) fn asked(class: &Class, capabilities: &[Capability]) -> Result<Option<Image>> {
-    if class.kind == Kind::Directory {
-        return Ok(None);
+    let devices = capabilities.iter().filter(|asked| asked.block).count();
+    let problem = match (class.kind, class.allocation) {
+        _ if devices > 0 && devices < capabilities.len() => {
+            let problem = "a volume is a block device or has a filesystem, and both are asked for";
+            return Err(Error::invalid("volume_capabilities", problem));
+        }
+        (Kind::Directory, None) if devices == 0 => return Ok(None),
+        (Kind::Directory, Some(_)) if devices == 0 => Some(("allocation", "needs kind: image")),
+        _ if class.exclusive => Some(("exclusive", "true is for directories, not for images")),
+        _ if class.enforcement == EnforcementPolicy::None => Some((
+            "enforcement",
+            "none is impossible, because an image always has its size",
+        )),
+        _ => None,
+    };
+    if let Some((key, problem)) = problem {
+        return Err(Error::invalid(format!("parameter {key:?}"), problem));
     }
+    let content = if devices > 0 {
+        ImageContent::Block
+    } else {
+        filesystem(class, capabilities)?
+    };
+    Ok(Some(Image {
+        content,
+        allocation: class.allocation.unwrap_or_default(),
+        unused: content != ImageContent::Block,
+    }))
+}
+
+/// The filesystem of an image that a class and capabilities ask for.
+fn filesystem(class: &Class, capabilities: &[Capability]) -> Result<ImageContent> {
     let named = capabilities.iter().map(|asked| &asked.fs_type);
     let mut named = named.chain([&class.fs_type]).flatten();
     let first = named.next();
@@ -21,23 +50,32 @@ pub(super) fn asked(class: &Class, capabilities: &[Capability]) -> Result<Option
             format!("a volume has one filesystem, and asked for are {first:?} and {other:?}"),
         ));
     }
-    let format = match first {
-        None => Some(Format::default()),
-        Some(name) => Format::parse(name),
-    };
-    let format = format.ok_or_else(|| {
-        let name = first.map(String::as_str).unwrap_or_default();
-        let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
-        Error::invalid("fs_type", problem)
-    })?;
-    Ok(Some(Image {
-        content: match format {
-            Format::Ext4 => ImageContent::Ext4,
-            Format::Xfs => ImageContent::Xfs,
-        },
-        allocation: class.allocation.unwrap_or_default(),
-        unused: true,
-    }))
+    let name = first.map_or("ext4", String::as_str);
+    match Format::parse(name) {
+        Some(Format::Ext4) => Ok(ImageContent::Ext4),
+        Some(Format::Xfs) => Ok(ImageContent::Xfs),
+        None => {
+            let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
+            Err(Error::invalid("fs_type", problem))
+        }
+    }
+}
+
+/// Refuses access as a device to a filesystem, and the reverse: what a pod wrote into a device is never
+/// mounted.
+pub(super) fn check_access(image: Option<Image>, capability: &Capability) -> Result<()> {
+    let is_device = image.is_some_and(|image| image.content == ImageContent::Block);
+    match (is_device, capability.block) {
+        (true, false) => Err(Error::invalid(
+            "volume_capability",
+            "the volume is a block device, which is never mounted; ask for volumeMode: Block",
+        )),
+        (false, true) => Err(Error::invalid(
+            "volume_capability",
+            "the volume has a filesystem; ask for volumeMode: Filesystem",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The size of an image: the required size in whole blocks, if that is within the limit.
@@ -58,20 +96,19 @@ pub(super) fn check_size(image: Image, size: Bytes) -> Result<()> {
         let problem = "missing, and an image always has a size; ask for one";
         return Err(Error::invalid("capacity_range", problem));
     }
-    let format = image.content.format();
-    let least = format.least_size();
-    if size < least {
-        return Err(Error::OutOfRange(format!(
-            "an image with {format} has at least {least}, and the request is for {size}"
-        )));
+    match image.content.format() {
+        Some(format) if size < format.least_size() => Err(Error::OutOfRange(format!(
+            "an image with {format} has at least {}, and the request is for {size}",
+            format.least_size()
+        ))),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Refuses a node without the program that formats the image.
 pub(super) fn check_program(pool: &Pool, image: Image) -> Result<()> {
-    let found = image.content.format().find_program();
-    found.map(drop).map_err(|fault| {
+    let found = image.content.format().map(Format::find_program);
+    found.transpose().map(drop).map_err(|fault| {
         let pool = pool.name();
         Error::Unsuitable(format!("pool {pool} can get no image: {fault}"))
     })
@@ -82,7 +119,7 @@ pub(super) fn check_program(pool: &Pool, image: Image) -> Result<()> {
 pub(super) fn of_copy(asked: Option<Image>, origin: &Origin) -> Result<Option<Image>> {
     let describe = |image: Option<Image>| {
         image.map_or("a directory".to_owned(), |image| {
-            format!("an image with {}", image.content.format())
+            format!("an image ({})", image.content.as_str())
         })
     };
     let source = origin.image();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use crate::os::FileId;
 use crate::pool::AccessMode;
 use crate::sync::lock;
 use crate::types::VolumeId;
@@ -15,6 +16,8 @@ pub(crate) type Use = Option<AccessMode>;
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
     targets: Mutex<BTreeMap<PathBuf, (VolumeId, Use)>>,
+    /// The images of volumes that were published as devices, because an unpublish must not ask a disk.
+    images: Mutex<BTreeMap<VolumeId, FileId>>,
 }
 
 impl Publications {
@@ -24,6 +27,14 @@ impl Publications {
         let before = targets.get(target).filter(|(of, _)| *of == id);
         let usage = usage.or(before.and_then(|(_, usage)| *usage));
         targets.insert(target.to_owned(), (id, usage));
+    }
+
+    pub(crate) fn add_image(&self, id: VolumeId, image: FileId) {
+        lock(&self.images).insert(id, image);
+    }
+
+    pub(crate) fn image(&self, id: VolumeId) -> Option<FileId> {
+        lock(&self.images).get(&id).copied()
     }
 
     /// Removes a target of a volume, unless it is another volume's now.

@@ -9,12 +9,16 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::image::Owner;
-use crate::mount::{Found, MountOptions, Mountable, Prepared, Target};
-use crate::os::{self, FileId, Os};
+use crate::image::loops::Loop;
+use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
+use crate::os::{self, Os, Status};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
+use crate::types::{Bytes, VolumeId};
 
-use super::{AccessMode, PublishRequest, Stats, Usage, Volumes, parse_id, publications, shorten};
+use super::{
+    AccessMode, PublishRequest, Stats, Usage, Volumes, images, parse_id, publications, shorten,
+};
 
 impl Volumes {
     /// Mounts a volume at a target. It succeeds if the volume is mounted there with the same options,
@@ -48,24 +52,28 @@ impl Volumes {
             Some(image) => pool.open_image(&entry, image)?,
             None => pool.open_data(&entry)?,
         };
-        let source = mountable(&entry, data.as_fd());
+        let read_only = options.flags.contains(StatVfsMountFlags::RDONLY);
+        let source = mountable(&entry, data.as_fd(), read_only);
         options.flags |= source.flags();
         let published = self.published(&entry)?;
-        let prepared = match self.mounter.inspect(&target)? {
+        let prepared = match self.inspect(&target, &entry, source)? {
             Found::Mount(mounted) => self
-                .check_same_mount(&target, mounted.id, source, options, request)
+                .check_same_mount(&target, mounted, source, options, request)
                 .map(|()| None),
             Found::Other(kind) => return Err(occupied(&target, describe(kind))),
             Found::Directory(_) | Found::Nothing => {
                 check_alone(&entry, mode, published)?;
                 let prepared = self.mounter.prepare(source, &target, options);
-                let used = image.is_some_and(|image| image.unused);
-                if used && prepared.is_ok() {
+                if prepared.is_ok() && entry.record.image.is_some_and(|image| image.unused) {
                     pool.record_use(&entry)?;
                 }
                 prepared.map(Some).map_err(Error::from)
             }
         };
+        if let Mountable::Device { file, .. } = source {
+            let image = os::status(file).map_err(|errno| target.error("inspect", errno))?;
+            self.publications.add_image(id, image.id);
+        }
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
         if let Some(prepared) = prepared? {
@@ -75,11 +83,38 @@ impl Volumes {
         Ok(())
     }
 
+    /// Inspects the target of a publication. A device may be mounted on an empty file, which a reboot
+    /// leaves behind, and replaces the node of a device that a killed driver did not keep attached.
+    fn inspect(&self, target: &Target, entry: &Entry, source: Mountable<'_>) -> Result<Found> {
+        let found = self.mounter.inspect(target)?;
+        let Mountable::Device { file, .. } = source else {
+            return Ok(found);
+        };
+        let failed = |errno| target.error("inspect", errno);
+        match found {
+            Found::Other(FileType::RegularFile) if target.is_empty_file().map_err(failed)? => {
+                Ok(Found::Nothing)
+            }
+            Found::Directory(_) => Ok(Found::Other(FileType::Directory)),
+            Found::Mount(mounted) if mounted.file_type == FileType::BlockDevice => {
+                let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
+                let content = os::status(file).map_err(failed)?.id;
+                let is_anothers = owner.is_some_and(|owner| owner != entry.record.id);
+                if is_anothers || self.mounter.shows(mounted, content, Shown::Device)? {
+                    return Ok(found);
+                }
+                self.mounter.unmount(target)?;
+                Ok(Found::Nothing)
+            }
+            found => Ok(found),
+        }
+    }
+
     /// Checks that the mount at a target is this volume with these options and this access mode.
     fn check_same_mount(
         &self,
         target: &Target,
-        mounted: FileId,
+        mounted: Status,
         source: Mountable<'_>,
         options: MountOptions,
         request: &PublishRequest,
@@ -90,12 +125,24 @@ impl Volumes {
         };
         let failed = |errno: Errno| target.error("compare the mount at", errno);
         let content = os::status(source.file()).map_err(failed)?.id;
-        let is_image = matches!(source, Mountable::Image { .. });
-        if !self.mounter.shows(mounted, content, is_image)? {
+        if !self.mounter.shows(mounted, content, source.shown())? {
             return Err(differs(format!("it does not show volume {}", request.id)));
         }
         let base = source.base().map_err(failed)?;
-        let (expected, actual) = (options.expected(base), self.mounter.flags(target)?);
+        let (expected, actual) = match source {
+            Mountable::Device { .. } => {
+                let device = self.mounter.loop_at(mounted.rdev, content)?;
+                let is_writable = device.as_ref().map_or(Ok(false), Loop::is_writable);
+                let read_only = StatVfsMountFlags::RDONLY;
+                let actual = if is_writable.map_err(failed)? {
+                    StatVfsMountFlags::empty()
+                } else {
+                    read_only
+                };
+                (options.flags & read_only, actual)
+            }
+            _ => (options.expected(base), self.mounter.flags(target)?),
+        };
         if expected != actual {
             return Err(differs(format!(
                 "it has {actual:?}, asked for are {expected:?}"
@@ -117,8 +164,21 @@ impl Volumes {
         if let Found::Mount(_) = self.mounter.inspect(target)? {
             return Err(occupied(target, "a mount that was not there a moment ago"));
         }
-        let made = match os.mkdir(&target.parent, &target.leaf, 0o750) {
+        let is_device = prepared.device.is_some();
+        let made = if is_device {
+            os.create(&target.parent, &target.leaf).map(drop)
+        } else {
+            os.mkdir(&target.parent, &target.leaf, 0o750)
+        };
+        let made = match made {
             Ok(()) => true,
+            Err(Errno::EXIST) if is_device => {
+                let is_empty = target.is_empty_file();
+                if !is_empty.map_err(|errno| target.error("inspect", errno))? {
+                    return Err(occupied(target, "no empty file"));
+                }
+                false
+            }
             Err(Errno::EXIST) => {
                 let empty = os::open_dir(&target.parent, &target.leaf)
                     .and_then(|directory| os::is_empty(directory.as_fd()));
@@ -131,8 +191,12 @@ impl Volumes {
         };
         let mounted = self.mounter.attach(prepared, target);
         if mounted.is_err() && made {
-            os.rmdir(&target.parent, &target.leaf)
-                .map_err(|errno| target.error("mount, and then cannot remove", errno))?;
+            let removed = if is_device {
+                os.unlink(&target.parent, &target.leaf)
+            } else {
+                os.rmdir(&target.parent, &target.leaf)
+            };
+            removed.map_err(|errno| target.error("mount, and then cannot remove", errno))?;
         }
         Ok(mounted?)
     }
@@ -152,11 +216,42 @@ impl Volumes {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
+        let found = self.mounter.inspect(&target)?;
         self.mounter.unmount(&target)?;
         if let Some(owner) = owner {
+            if let Found::Mount(mounted) = found {
+                self.detach(owner, &target, mounted)?;
+            }
             self.publications.remove(owner, target.path());
         }
         remove_leaf(&target)
+    }
+
+    /// Detaches the device of a volume whose node was mounted at a target, unless another target has it.
+    /// A pod may have detached it already, and the device may show another volume since.
+    fn detach(&self, volume: VolumeId, target: &Target, mounted: Status) -> Result<()> {
+        let image = self.publications.image(volume);
+        let Some(image) = image.filter(|_| mounted.file_type == FileType::BlockDevice) else {
+            return Ok(());
+        };
+        for (path, _) in self.publications.of(volume) {
+            if path == target.path() {
+                continue;
+            }
+            let other = Target::open_known(&path)?.map(|other| self.mounter.inspect(&other));
+            if let Some(Found::Mount(other)) = other.transpose()?
+                && other.rdev == mounted.rdev
+            {
+                return Ok(());
+            }
+        }
+        match self.mounter.loop_at(mounted.rdev, image)? {
+            None => Ok(()),
+            Some(device) => {
+                let failed = |errno| target.error("detach the device at", errno);
+                Ok(device.detach().map_err(failed)?)
+            }
+        }
     }
 
     /// The target of a published volume. An error if the volume is not mounted there.
@@ -171,9 +266,9 @@ impl Volumes {
             Ok(None) | Err(Error::Invalid(_)) => return Err(elsewhere()),
             Err(error) => return Err(error),
         };
-        let (data, is_image) = (pool.data_id(entry)?, entry.record.image.is_some());
+        let (data, shown) = (pool.data_id(entry)?, shown(entry));
         match self.mounter.inspect(&target)? {
-            Found::Mount(mounted) if self.mounter.shows(mounted.id, data, is_image)? => Ok(target),
+            Found::Mount(mounted) if self.mounter.shows(mounted, data, shown)? => Ok(target),
             _ => Err(elsewhere()),
         }
     }
@@ -189,6 +284,9 @@ impl Volumes {
             Some(_) => None,
             None => pool.charge(&entry)?,
         };
+        if shown(&entry) == Shown::Device {
+            return Ok(Stats::of_device(entry.record.size_bytes));
+        }
         let Some(charge) = charge else {
             let space = target.statvfs();
             return Ok(space
@@ -238,8 +336,9 @@ fn check_publishable(
 ) -> Result<()> {
     let sharing = entry.record.parameters.sharing;
     request.capability.check_sharing(sharing)?;
+    images::check_access(entry.record.image, &request.capability)?;
     let has = match entry.record.image {
-        Some(image) => image.content.format().to_string(),
+        Some(image) => image.content.as_str().to_owned(),
         None => filesystem.to_string(),
     };
     match &request.capability.fs_type {
@@ -251,10 +350,22 @@ fn check_publishable(
     }
 }
 
+/// How a mount shows a volume.
+fn shown(entry: &Entry) -> Shown {
+    match entry.record.image {
+        None => Shown::Directory,
+        Some(image) if image.content.format().is_some() => Shown::Filesystem,
+        Some(_) => Shown::Device,
+    }
+}
+
 /// The content of a volume for a mount. The root of an unused image gets its owner and mode.
-fn mountable<'a>(entry: &Entry, data: BorrowedFd<'a>) -> Mountable<'a> {
+fn mountable<'a>(entry: &Entry, file: BorrowedFd<'a>, read_only: bool) -> Mountable<'a> {
     let Some(image) = entry.record.image else {
-        return Mountable::Directory(data);
+        return Mountable::Directory(file);
+    };
+    let Some(format) = image.content.format() else {
+        return Mountable::Device { file, read_only };
     };
     let Parameters { mode, uid, gid, .. } = entry.record.parameters;
     let root = Owner {
@@ -263,8 +374,8 @@ fn mountable<'a>(entry: &Entry, data: BorrowedFd<'a>) -> Mountable<'a> {
         mode: mode.bits(),
     };
     Mountable::Image {
-        file: data,
-        format: image.content.format(),
+        file,
+        format,
         root: image.unused.then_some(root),
     }
 }
@@ -278,12 +389,24 @@ impl From<StatVfs> for Stats {
         };
         Self {
             bytes: usage(vfs.f_blocks, vfs.f_bfree, vfs.f_bavail, vfs.f_frsize),
-            inodes: usage(vfs.f_files, vfs.f_ffree, vfs.f_favail, 1),
+            inodes: Some(usage(vfs.f_files, vfs.f_ffree, vfs.f_favail, 1)),
         }
     }
 }
 
 impl Stats {
+    /// The size of a device. Only the pod knows its usage.
+    fn of_device(size: Bytes) -> Self {
+        Self {
+            bytes: Usage {
+                total: size.0,
+                used: 0,
+                available: 0,
+            },
+            inodes: None,
+        }
+    }
+
     /// The usage of a volume. No more is available than on the disk.
     fn of(record: &VolumeRecord, charge: Charge, disk: StatVfs) -> Self {
         let disk = Self::from(disk);
@@ -296,11 +419,10 @@ impl Stats {
                 available: total.saturating_sub(used).min(disk.available),
             }
         };
-        let inodes = if disk.inodes.total == 0 {
-            disk.inodes
-        } else {
-            usage(charge.inodes, charge.inode_limit, disk.inodes)
-        };
+        let inodes = disk.inodes.map(|disk| match disk.total {
+            0 => disk,
+            _ => usage(charge.inodes, charge.inode_limit, disk),
+        });
         Self {
             bytes: usage(charge.bytes, charge.byte_limit, disk.bytes),
             inodes,
@@ -318,6 +440,7 @@ fn occupied(target: &Target, what: &str) -> Error {
 fn describe(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
         FileType::Symlink => "a symbolic link",
         _ => "neither a directory nor a mount",
     }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::mount::Target;
 use crate::pool::{
-    Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
+    Entry, ImageContent, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord,
+    VolumeRecord, format_of,
 };
 use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
@@ -120,6 +122,13 @@ impl Volumes {
             let lock = self.in_flight.lock_id(id)?;
             self.check_unpublished(pool, volume)?;
             return Ok(Some(lock));
+        }
+        if let Some(ImageContent::Block) = volume.record.image.map(|image| image.content) {
+            for device in self.mounter.loops_of(pool.data_id(volume)?)? {
+                let failed = PathFault::at("write the changes of pods in", &device.path);
+                device.sync().map_err(failed)?;
+            }
+            return Ok(None);
         }
         // All mounts of the volume have one filesystem.
         if let Some((path, _)) = self.published(volume)?.first()

@@ -1,5 +1,7 @@
 //! `docs/semantics.md`, "Images".
 
+mod devices;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

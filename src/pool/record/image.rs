@@ -23,6 +23,8 @@ pub struct Image {
 pub enum ImageContent {
     Ext4,
     Xfs,
+    /// That of a block device. A pod may have written anything, so it is never mounted.
+    Block,
 }
 
 impl Image {
@@ -33,17 +35,23 @@ impl Image {
 }
 
 impl ImageContent {
-    /// The filesystem in it.
-    pub fn format(self) -> Format {
+    /// The filesystem in it, if it has one.
+    pub fn format(self) -> Option<Format> {
         match self {
-            Self::Ext4 => Format::Ext4,
-            Self::Xfs => Format::Xfs,
+            Self::Ext4 => Some(Format::Ext4),
+            Self::Xfs => Some(Format::Xfs),
+            Self::Block => None,
         }
+    }
+
+    /// The name for messages.
+    pub fn as_str(self) -> &'static str {
+        self.format().map_or("block device", Format::as_str)
     }
 }
 
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.content.format(), self.allocation.as_str())
+        write!(f, "{}, {}", self.content.as_str(), self.allocation.as_str())
     }
 }

@@ -19,10 +19,12 @@ pub(crate) fn capability(message: &csi::VolumeCapability) -> Result<Capability> 
     let (access_type, mode) = complete(message)?;
     let access_mode = access_mode(mode)?;
     let AccessType::Mount(mount) = access_type else {
-        return Err(Error::invalid(
-            "volume_capability",
-            "block access is not supported; volumes are directories (volumeMode: Filesystem)",
-        ));
+        return Ok(Capability {
+            access_mode,
+            block: true,
+            fs_type: None,
+            options: MountOptions::default(),
+        });
     };
     if !mount.volume_mount_group.is_empty() {
         return Err(Error::invalid(
@@ -37,6 +39,7 @@ pub(crate) fn capability(message: &csi::VolumeCapability) -> Result<Capability> 
     within_limit("fs_type", mount.fs_type.len(), MAX_FIELD_BYTES)?;
     Ok(Capability {
         access_mode,
+        block: false,
         options,
         fs_type: Some(mount.fs_type.clone()).filter(|fs_type| !fs_type.is_empty()),
     })

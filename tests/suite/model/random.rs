@@ -67,6 +67,7 @@ fn capabilities() -> impl Strategy<Value = Capability> {
     (modes(), fs_types(), flags).prop_map(|(access_mode, fs_type, flags)| {
         let options = MountOptions::parse(flags).unwrap();
         Capability {
+            block: false,
             access_mode,
             fs_type,
             options,

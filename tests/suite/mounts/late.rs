@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use rootcellar::error::{Code, Operation};
 use rootcellar::mount::{
-    Found, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Target,
+    Found, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown, Target,
 };
-use rootcellar::os::FileId;
+use rootcellar::os::{FileId, Status};
 use rustix::fs::StatVfsMountFlags;
 
 use support::mounter::FakeMounter;
@@ -71,8 +71,8 @@ impl Mounter for Hanging {
         self.mounts.inspect(target)
     }
 
-    fn shows(&self, root: FileId, content: FileId, is_image: bool) -> Result<bool> {
-        self.mounts.shows(root, content, is_image)
+    fn shows(&self, root: Status, content: FileId, shown: Shown) -> Result<bool> {
+        self.mounts.shows(root, content, shown)
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {

@@ -75,7 +75,7 @@ async fn unsupported_access_is_refused_and_not_confirmed() {
     let mut unheard_of = read_write_once();
     unheard_of.access_mode = Some(csi::volume_capability::AccessMode { mode: 99 });
     let cases = [
-        ("block", block, "block access"),
+        ("block", block, "filesystem"),
         ("mount group", group, "volume_mount_group"),
         ("mode 0", capability(Mode::Unknown, &[]), "access_mode"),
         ("mode 99", unheard_of, "access_mode"),

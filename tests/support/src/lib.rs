@@ -356,6 +356,7 @@ pub fn name(text: &str) -> VolumeName {
 /// Mount access in this mode.
 pub fn capability(access_mode: AccessMode) -> Capability {
     Capability {
+        block: false,
         access_mode,
         fs_type: None,
         options: MountOptions::default(),

@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use rootcellar::image::Format;
 use rootcellar::image::loops::Loop;
 use rootcellar::mount::{
-    Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Target,
+    Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown,
+    Target,
 };
-use rootcellar::os::{self, FileId};
+use rootcellar::os::{self, FileId, Status};
 
 /// Mounts that stay until they are unmounted, for all drivers that share the fake.
 #[derive(Debug, Default)]
@@ -49,12 +50,16 @@ impl Mounter for FakeMounter {
         let fail = |errno: Errno| target.error("prepare", errno);
         let flags = options.expected(source.base().map_err(fail)?);
         let mount = rustix::io::fcntl_dupfd_cloexec(source.file(), 0).map_err(fail)?;
-        Ok(Prepared { mount, flags })
+        Ok(Prepared {
+            mount,
+            flags,
+            device: None,
+        })
     }
 
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let fail = |errno: Errno| target.error("mount at", errno);
-        let Prepared { mount, flags } = prepared;
+        let Prepared { mount, flags, .. } = prepared;
         let place = MountTable::read()
             .and_then(|table| table.place_of(mount))
             .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
@@ -86,15 +91,20 @@ impl Mounter for FakeMounter {
         }
     }
 
-    fn shows(&self, root: FileId, content: FileId, _is_image: bool) -> Result<bool> {
-        Ok(root == content)
+    fn shows(&self, root: Status, content: FileId, _shown: Shown) -> Result<bool> {
+        Ok(root.id == content)
     }
 
     fn loops_of(&self, _image: FileId) -> Result<Vec<Loop>> {
         Ok(Vec::new())
     }
 
-    fn grow(&self, _target: &Target, _image: BorrowedFd<'_>, _format: Format) -> Result<()> {
+    fn grow(
+        &self,
+        _target: &Target,
+        _image: BorrowedFd<'_>,
+        _format: Option<Format>,
+    ) -> Result<()> {
         Ok(())
     }
 

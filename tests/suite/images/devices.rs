@@ -1,0 +1,231 @@
+//! Volumes that are block devices.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::process::Command;
+
+use super::*;
+
+fn device(volume: &str, size: u64) -> CreateRequest {
+    let mut request = create(volume, size);
+    request.capabilities[0].block = true;
+    request
+}
+
+impl Rig {
+    fn device(&self, volume: &str, size: u64) -> Volume {
+        self.driver().create(&device(volume, size)).unwrap()
+    }
+
+    fn try_publishing(
+        &self,
+        volume: &Volume,
+        pod: &str,
+        read_only: bool,
+    ) -> Result<PathBuf, Error> {
+        let target = self.node.target(pod);
+        let mut request = publish(&volume.id.to_string(), &target);
+        request.capability.block = true;
+        request.read_only = read_only;
+        self.driver().publish(&request)?;
+        Ok(target)
+    }
+
+    fn publish_device(&self, volume: &Volume, pod: &str) -> PathBuf {
+        self.try_publishing(volume, pod, false).unwrap()
+    }
+}
+
+fn open(target: &Path) -> File {
+    File::options().read(true).write(true).open(target).unwrap()
+}
+
+fn content(target: &Path, length: usize) -> Vec<u8> {
+    let mut content = vec![0; length];
+    let mut file = File::open(target).unwrap();
+    file.read_exact(&mut content).unwrap();
+    content
+}
+
+/// A pod reads and writes the device, which has the size of the volume; pods that write share one device,
+/// and a read-only one refuses writes. Nothing stays attached after the last unpublish.
+///
+/// Proves: B1.
+#[test]
+fn a_block_volume_is_a_device_of_its_size() {
+    require!(loop_devices);
+    for disk in disks() {
+        let rig = Rig::new(disk);
+        let volume = rig.device("pvc", 64 * MIB);
+        let (target, other) = (
+            rig.publish_device(&volume, "pod"),
+            rig.publish_device(&volume, "other"),
+        );
+        assert!(fs::metadata(&target).unwrap().file_type().is_block_device());
+        let mut pod = open(&target);
+        assert_eq!(
+            pod.seek(SeekFrom::End(0)).unwrap(),
+            64 * MIB,
+            "{}",
+            disk.name
+        );
+        pod.rewind().unwrap();
+        pod.write_all(b"content").unwrap();
+        pod.sync_all().unwrap();
+        assert_eq!(content(&other, 7), b"content");
+        assert_eq!(rig.loops("pvc"), 1);
+        // The kubelet repeats a call after it was started again.
+        rig.publish_device(&volume, "pod");
+        let stats = rig.driver().stats(&volume.id.to_string(), &target).unwrap();
+        assert_eq!((stats.bytes.total, stats.inodes), (64 * MIB, None));
+
+        let reader = rig.try_publishing(&volume, "reader", true).unwrap();
+        assert_eq!(content(&reader, 7), b"content");
+        let refused = open(&reader).write_all(b"changed").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::PERM.raw_os_error()));
+
+        drop(pod);
+        for target in [&target, &other, &reader] {
+            rig.unpublish(&volume, target);
+            fs::symlink_metadata(target).unwrap_err();
+        }
+        assert_eq!(rig.loops("pvc"), 0, "{}", disk.name);
+        rig.driver().delete(&volume.id.to_string()).unwrap();
+        rig.wait_for_trash();
+    }
+}
+
+/// A published device grows, its snapshot has the writes of pods, and a copy of it is never mounted.
+///
+/// Proves: B1, B2.
+#[test]
+fn a_device_grows_and_is_copied_and_never_mounted() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("xfs"));
+    let volume = rig.device("pvc", 64 * MIB);
+    let target = rig.publish_device(&volume, "pod");
+    open(&target).write_all(b"content").unwrap();
+    let taken = rig
+        .driver()
+        .create_snapshot(&snapshot("snap", volume.id))
+        .unwrap();
+    rig.expand(&volume, &target, 80 * MIB).unwrap();
+    assert_eq!(open(&target).seek(SeekFrom::End(0)).unwrap(), 80 * MIB);
+
+    let source = Some(SourceId::Snapshot(taken.id.to_string()));
+    let mut restored = device("restored", 64 * MIB);
+    restored.source.clone_from(&source);
+    let restored = rig.driver().create(&restored).unwrap();
+    let restored = rig.publish_device(&restored, "restored");
+    assert_eq!(content(&restored, 7), b"content");
+
+    let mut mounted = image("mounted", 64 * MIB);
+    mounted.source = source;
+    let refused = rig.driver().create(&mounted).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::CreateVolume),
+        Code::InvalidArgument,
+        "{refused}"
+    );
+    let request = publish(&volume.id.to_string(), &rig.node.target("mount"));
+    let refused = rig.driver().publish(&request).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::Volume),
+        Code::InvalidArgument,
+        "{refused}"
+    );
+    let mut both = device("both", 64 * MIB);
+    both.capabilities.push(support::capability(
+        rootcellar::volume::AccessMode::SingleNodeWriter,
+    ));
+    let refused = rig.driver().create(&both).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::CreateVolume),
+        Code::InvalidArgument,
+        "{refused}"
+    );
+}
+
+/// A new driver finds the devices of the one before, and a reboot leaves an empty file at the target.
+///
+/// Proves: B1.
+#[test]
+fn a_new_driver_knows_the_devices() {
+    require!(loop_devices);
+    let mut rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 64 * MIB);
+    let target = rig.publish_device(&volume, "pod");
+    rig.start();
+    let refused = rig.driver().delete(&volume.id.to_string()).unwrap_err();
+    assert!(refused.to_string().contains("is published at"), "{refused}");
+    rig.unpublish(&volume, &target);
+    assert_eq!(rig.loops("pvc"), 0);
+    File::create(&target).unwrap();
+    rig.publish_device(&volume, "pod");
+    rig.unpublish(&volume, &target);
+    fs::create_dir(&target).unwrap();
+    let refused = rig.try_publishing(&volume, "pod", false).unwrap_err();
+    assert!(refused.to_string().contains("a directory"), "{refused}");
+}
+
+/// A pod without any capability can detach its device and bind a file of its own to it. The driver then
+/// detaches nothing of others, and the volume can be published again and deleted.
+///
+/// Proves: B3.
+#[test]
+fn a_pod_with_a_device_harms_only_itself() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("ext4"));
+    let (hostile, victim) = (
+        rig.device("hostile", 64 * MIB),
+        rig.device("victim", 64 * MIB),
+    );
+    let target = rig.publish_device(&hostile, "hostile");
+    // A container has a node of its own, which its user may open.
+    let node = rig.node.path("node");
+    let number = fs::metadata(&target).unwrap().rdev();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &node,
+        rustix::fs::FileType::BlockDevice,
+        rustix::fs::Mode::from_raw_mode(0o666),
+        number,
+    )
+    .unwrap();
+    fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(rig.node.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let as_pod = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--bounding-set=-all",
+        ]);
+        let output = command.args(arguments).arg(&node).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    };
+    as_pod(&["blkdiscard", "--force"]);
+    as_pod(&["losetup", "--detach"]);
+    assert_eq!(rig.loops("hostile"), 0, "the pod detached it");
+
+    // The next attachment takes the lowest free device, which is the same.
+    let stolen = rig.publish_device(&victim, "victim");
+    assert_eq!(fs::metadata(&stolen).unwrap().rdev(), number);
+    open(&stolen).write_all(b"victim").unwrap();
+    rig.unpublish(&hostile, &target);
+    assert_eq!(rig.loops("victim"), 1, "it is another's device now");
+    assert_eq!(content(&stolen, 6), b"victim");
+
+    let target = rig.publish_device(&hostile, "hostile");
+    let file = fs::metadata(rig.file("hostile")).unwrap();
+    assert!(
+        file.blocks() * 512 >= 64 * MIB,
+        "the discarded blocks are back"
+    );
+    rig.unpublish(&hostile, &target);
+    rig.unpublish(&victim, &stolen);
+    for volume in [&hostile, &victim] {
+        rig.driver().delete(&volume.id.to_string()).unwrap();
+    }
+}
