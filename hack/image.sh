@@ -1,17 +1,20 @@
 #!/bin/sh
-# Builds the image of each architecture from the Dockerfile, offline, as an archive for nodes without a registry (ctr -n
-# k8s.io images import FILE), and checks its contents. Of several images it also writes an OCI layout, with one index, for
-# registries. The same commit gives the same bytes.
+# Builds the image of each architecture from the Dockerfile, as an archive for nodes without a registry (ctr -n k8s.io
+# images import FILE), and checks its contents. Of several images it also writes an OCI layout, with one index, for
+# registries. The same commit gives the same bytes. Offline if the crates and the packages of mkfs.sh are in their caches.
 #
 # Usage: image.sh [amd64|arm64]...   default: both
-# Needs: the needs of musl.sh; buildah, jq, git, unshare (util-linux); root or unprivileged user namespaces.
+# Needs: the needs of mkfs.sh and musl.sh; buildah, jq, git, util-linux; root or unprivileged user namespaces.
 # Env:   CARGO_TARGET_DIR  absolute
+#        DEBIAN_MIRROR     as in mkfs.sh
 #        REGISTRY          the registry, or a path in one, in the image's name; default: the one in the chart's values
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
+limit=12582912
 labels=$(cargo metadata --no-deps --offline --format-version 1 |
-    jq '.packages[] | select(.name == "rootcellar") | {title: .name, description, version, licenses: .license}')
+    jq --rawfile others THIRD-PARTY.txt '.packages[] | select(.name == "rootcellar") | {title: .name, description, version,
+        licenses: [.license, ($others | scan("\\.deb +(.*)")[0] | split(" AND ")[])] | unique | join(" AND ")}')
 version=$(printf %s "$labels" | jq -r .version)
 revision=$(git describe --always --abbrev=40 --dirty --exclude='*') created=$(git log -1 --format=%ct)
 name=$(sed -n '/^image:/,/^$/s/^  repository: //p' deploy/chart/values.yaml)
@@ -25,7 +28,31 @@ in_memory() { # COMMAND [argument...]   with the build directory at /mnt; Builda
         export HOME=/var/lib TMPDIR=/var/lib CONTAINERS_CONF=/var/lib/containers.conf; "$@"' sh "$target" "$@"
 }
 
+list() { # the mode, owner and name of each file of the archive at its input, and the target of a link
+    tar --numeric-owner -tv | awk '{ $3 = $4 = $5 = ""; print }' | tr -s ' ' | sort
+}
+formats() { # ARCHIVE LAYER   runs both programs in a root of these files alone, as the driver does, and reads the result
+    # shellcheck disable=SC2016 # for the inner shell
+    tar -xOf "$1" "$2" | PATH=$PATH:/usr/sbin:/sbin hack/private-ns.sh sh -euc '
+        mount -t tmpfs tmpfs /mnt
+        mkdir -p /mnt/root/proc
+        tar -x -C /mnt/root
+        mount --rbind /proc /mnt/root/proc
+        check() { # TYPE PROGRAM [argument...]   a new file of its size, open as descriptor 3
+            rm -f /mnt/volume
+            truncate -s 320M /mnt/volume
+            wanted="$1 4096"
+            shift
+            env -i "$(command -v chroot)" /mnt/root "$@" /proc/self/fd/3 3<>/mnt/volume
+            found=$(blkid --probe --output value --match-tag TYPE --match-tag BLOCK_SIZE /mnt/volume | sort -r | xargs)
+            [ "$found" = "$wanted" ] || { echo "$1 made $found, not $wanted" >&2 && exit 1; }
+        }
+        check ext4 /sbin/mke2fs -q -F -t ext4 -b 4096
+        check xfs /sbin/mkfs.xfs -q -f -s size=4096'
+}
+
 [ $# -gt 0 ] || set -- amd64 arm64
+hack/mkfs.sh "$@"
 hack/musl.sh "$@"
 mkdir -p "$target/image"
 for arch in "$@"; do
@@ -36,24 +63,33 @@ for arch in "$@"; do
     # Every runtime loads a docker-archive. Unlike oci-archive it contains no time, and the history must contain none
     # either.
     in_memory buildah bud --quiet --isolation chroot --omit-history \
-        --platform "linux/$arch" --timestamp "$created" --identity-label=false --build-arg BINARY=rootcellar \
+        --platform "linux/$arch" --timestamp "$created" --identity-label=false \
+        --build-arg BINARY="$musl/release/rootcellar" --build-arg MKFS="mkfs/$arch" \
         --build-arg VERSION="$version" --build-arg REVISION="$revision" --file - \
-        --tag "docker-archive:/mnt/image/${archive##*/}:$name" "/mnt/$musl/release" <Dockerfile >/dev/null
+        --tag "docker-archive:/mnt/image/${archive##*/}:$name" /mnt <Dockerfile >/dev/null
     manifest=$(tar -xOf "$archive" manifest.json | jq '.[0]')
-    files=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r '.Layers | join(" ")')" | tar --numeric-owner -tv)
+    layer=$(echo "$manifest" | jq -r '.Layers | join(" ")')
+    files=$(tar -xOf "$archive" "$layer" | list)
     found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
-        --arg files "$(echo "$files" | awk '{ print $1, $2, $6 }')" '{names: $manifest.RepoTags, os, created,
-        arch: .architecture, entrypoint: .config.Entrypoint, user: .config.User, labels: .config.Labels, $files}')
+        --arg files "$files" '{names: $manifest.RepoTags, os, created, arch: .architecture,
+        entrypoint: .config.Entrypoint, user: .config.User, labels: .config.Labels, $files}')
+    files="-rwxr-xr-x 0/0 rootcellar
+$(cd "$target/mkfs/$arch" && tar -c --owner 0 --group 0 -- * | list)"
     expected=$(jq -nS --arg name "$name" --arg arch "$arch" --argjson created "$created" --arg revision "$revision" \
-        --argjson labels "$labels" '{names: [$name], os: "linux", $arch, created: ($created | todate),
-        entrypoint: ["/rootcellar"], user: null, files: "-rwxr-xr-x 0/0 rootcellar",
+        --arg files "$(echo "$files" | sort)" --argjson labels "$labels" \
+        '{names: [$name], os: "linux", $arch, created: ($created | todate), entrypoint: ["/rootcellar"], user: null, $files,
         labels: ($labels + {$revision} | with_entries(.key |= "org.opencontainers.image." + .))}')
     size=$(stat -c %s "$archive")
-    if [ "$found" != "$expected" ] || [ "$size" -gt 8388608 ]; then
-        echo "$archive: $size bytes, at most 8388608 wanted; found $found, expected $expected" >&2
+    if [ "$found" != "$expected" ] || [ "$size" -gt "$limit" ]; then
+        echo "$archive: $size bytes, at most $limit wanted; found $found, expected $expected" >&2
         exit 1
     fi
-    echo "$archive: $name, linux/$arch, $size bytes"
+    runs="which this machine cannot run"
+    if [ "$arch" = "$(dpkg --print-architecture)" ]; then
+        formats "$archive" "$layer"
+        runs="which run"
+    fi
+    echo "$archive: $name, linux/$arch, $size bytes, with mke2fs and mkfs.xfs, $runs"
 done
 [ $# -gt 1 ] || exit 0
 layout=$target/image/oci
