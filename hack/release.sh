@@ -46,7 +46,12 @@ bom=rootcellar-$version.cdx
 git archive --output="$parts/sources.tar" HEAD
 tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
 (cd "$parts/sources/rootcellar" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom")
-sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' "$parts/sources/rootcellar/$bom.json" >"$dist/$bom.json"
+sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' "$parts/sources/rootcellar/$bom.json" |
+    jq --rawfile others THIRD-PARTY.txt '.components += [$others | split("\n")[] | select(contains(".deb ")) |
+        capture("^(?<sum>[0-9a-f]{64}) .*/(?<name>[^_]+)_(?<version>[^_]+)_(?<arch>[^_]+)\\.deb +(?<license>.+)$") |
+        "pkg:deb/debian/\(.name)@\(.version | @uri)?arch=\(.arch)&distro=debian-12" as $purl |
+        {type: "library", "bom-ref": $purl, name, version, hashes: [{alg: "SHA-256", content: .sum}],
+        licenses: [{expression: .license}], $purl}]' >"$dist/$bom.json"
 
 echo "release: the digests of the images"
 image() { # NAME DIGEST PATH FILE [FIELD]   sets the name and digest of the image at PATH in FILE
