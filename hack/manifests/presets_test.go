@@ -289,7 +289,7 @@ func TestObjects(t *testing.T) {
 		slices.Sort(names)
 		classes := more[preset]
 		if classes == nil {
-			classes = []string{"rootcellar", "rootcellar-retain"}
+			classes = []string{"rootcellar", "rootcellar-image", "rootcellar-retain"}
 		}
 		same(t, names, classes)
 
@@ -306,6 +306,20 @@ func TestObjects(t *testing.T) {
 			}
 		}
 		same(t, one[*appsv1.DaemonSet](t, found).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(), "10%")
+	})
+}
+
+// Where no preset prepares a disk for quota, one class enforces sizes on every disk.
+func TestImageClass(t *testing.T) {
+	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
+		parameters := map[string]map[string]string{}
+		for _, class := range all[*storagev1.StorageClass](found) {
+			parameters[class.Name] = class.Parameters
+		}
+		if preset != "bare-metal" {
+			same(t, parameters["rootcellar-image"], map[string]string{"kind": "image"})
+			same(t, len(parameters["rootcellar"]), 0)
+		}
 	})
 }
 
