@@ -41,7 +41,7 @@ soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECOND
 mutants: setup ## swap steps whose order durability depends on, and expect a test to fail; takes hours
 	@hack/mutants.sh
 
-sanity: setup build ## run csi-sanity on a pool on FS=dir (default), ext4, xfs, set, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota
+sanity: setup build ## run csi-sanity on a pool on FS=dir (default), ext4, ext4-image, ext4-block, xfs, set, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota
 	@csi-sanity/run.sh $(FS)
 
 bench: ## compare the driver with the bare system calls, and write benches/results

@@ -23,6 +23,8 @@ esac
 # On an empty btrfs the driver itself switches simple quota on; this one holds other data.
 [ "$fs" != btrfs ] || { mkdir "$pool/lost+found" && : >"$pool/lost+found/other"; }
 mounts() { grep -F " $work/" /proc/self/mountinfo || :; }
+# Those of images, whose files the driver opens by a private mount.
+images() { losetup --list --noheadings --output BACK-FILE | grep disk.img || :; }
 mounts >"$work/mounts"
 
 "$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node "$option" "default=$pool,init" \
@@ -59,9 +61,11 @@ case $fs in
 dir | ext4*)
     echo 'copy: allowed' >"$work/snapshots.yaml"
     cat parameters.yaml "$work/snapshots.yaml" >"$work/volumes.yaml"
+    [ "$fs" != ext4-image ] || echo 'kind: image' >>"$work/volumes.yaml"
     set -- "--csi.testvolumeparameters=$work/volumes.yaml" "--csi.testsnapshotparameters=$work/snapshots.yaml"
     ;;
 esac
+[ "$fs" != ext4-block ] || set -- "$@" --csi.testvolumeaccesstype=block
 ./suite.sh "$fs-ordered" "$socket" "$work/kubelet/mnt" "$@" || bad=1
 ./suite.sh "$fs-shuffled" "$socket" "$work/kubelet/mnt" --ginkgo.randomize-all "$@" || bad=1
 for one in $(pools); do
@@ -70,6 +74,7 @@ for one in $(pools); do
         empty "$one/$dir" || complain "left in $one/$dir: $(ls "$one/$dir")"
     done
 done
+[ -z "$(images)" ] || complain "loop devices left: $(images)"
 mounts | diff "$work/mounts" - || complain "mounts left"
 kill -TERM "$server" || complain "the server has died"
 wait "$server" || complain "the server ended with status $?: $(tail -n 20 "$log")"

@@ -15,7 +15,7 @@ rm -f "$out".*
 
 status=0
 "$CSI_SANITY" --csi.endpoint="unix://$socket" --csi.mountdir="$mountdir" \
-    --csi.testvolumeaccesstype=mount --csi.testvolumesize=67108864 \
+    --csi.testvolumesize=67108864 \
     --csi.testvolumeparameters="$here/parameters.yaml" --ginkgo.fail-on-empty --ginkgo.no-color \
     --ginkgo.json-report="$out.json" --ginkgo.junit-report="$out.xml" "$@" >"$out.log" 2>&1 || status=$?
 if [ ! -s "$out.json" ]; then

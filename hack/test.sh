@@ -88,5 +88,5 @@ step quota env UML_TIMEOUT=2400 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hac
 step poweroff hack/uml-poweroff.sh
 step musl hack/musl.sh
 step demo cargo run --locked --example demo -- "$ROOTCELLAR"
-for fs in ext4 xfs set btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
+for fs in ext4 ext4-image ext4-block xfs set btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
 finish

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InContext};
@@ -458,13 +458,15 @@ pub(crate) fn read_open<T: DeserializeOwned>(file: &File, name: &str) -> Result<
     #[derive(Deserialize)]
     struct Version {
         format: u32,
+        image: Option<IgnoredAny>,
     }
     let bytes = os::read_all(file, MAX_RECORD_BYTES).map_err(|errno| unreadable(name, errno))?;
     let damaged = |error: serde_json::Error| format!("{name} is damaged: {error}");
     let version: Version = serde_json::from_slice(&bytes).map_err(damaged)?;
-    if !(FORMAT..=FORMAT_OF_IMAGES).contains(&version.format) {
+    let known = version.image.map_or(FORMAT, |_| FORMAT_OF_IMAGES);
+    if version.format != known {
         return Err(Unreadable::Damaged(format!(
-            "{name} has format {}, and this driver knows format {FORMAT} and {FORMAT_OF_IMAGES}",
+            "{name} has format {}, and this driver knows format {known}",
             version.format
         )));
     }
