@@ -1,6 +1,8 @@
 //! The records of a pool in memory: volumes, snapshots, trash entries and quarantined directories.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod resource;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,9 @@ use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::error::Error;
 use crate::quota::{Enforcement, Quota};
-use crate::types::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
+use crate::types::{
+    Bytes, NameHash, ObjectId, PoolId, SnapshotId, SnapshotName, VolumeId, VolumeName,
+};
 
 use super::layout;
 use super::limits::Retained;
@@ -21,6 +25,8 @@ use super::record::{
     self, Record, RetainedCharge, SnapshotRecord, Source, Unreadable, VolumeRecord,
 };
 use super::trash::{self, TrashEntry};
+
+pub(crate) use resource::Resource;
 
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +128,9 @@ pub(crate) fn claims<R: Record>(path: &Path, id: R::Id) -> bool {
 pub(crate) struct Index {
     volumes: BTreeMap<VolumeId, Arc<Entry>>,
     snapshots: BTreeMap<SnapshotId, Arc<SnapshotEntry>>,
+    /// By name, because a name has another id in each pool, and a creation searches all pools.
+    volumes_by_name: HashMap<VolumeName, Arc<Entry>>,
+    snapshots_by_name: HashMap<SnapshotName, Arc<SnapshotEntry>>,
     trash: BTreeMap<OsString, TrashEntry>,
     quarantine: Vec<Quarantined>,
     /// The retained charges of all records, those in the trash included.
@@ -146,42 +155,6 @@ pub(crate) struct Sums {
     exclusive: usize,
     /// The number of volumes and snapshots that were removed or replaced.
     pub(crate) removals: u64,
-}
-
-/// A kind of record with its place in the index.
-pub(crate) trait Resource: Record + Sized {
-    fn entries(index: &Index) -> &BTreeMap<Self::Id, Arc<Entry<Self>>>;
-    fn entries_mut(index: &mut Index) -> &mut BTreeMap<Self::Id, Arc<Entry<Self>>>;
-    /// The volume that an id names, if it names one.
-    fn volume(id: Self::Id) -> Option<VolumeId>;
-}
-
-impl Resource for VolumeRecord {
-    fn entries(index: &Index) -> &BTreeMap<VolumeId, Arc<Entry>> {
-        &index.volumes
-    }
-
-    fn entries_mut(index: &mut Index) -> &mut BTreeMap<VolumeId, Arc<Entry>> {
-        &mut index.volumes
-    }
-
-    fn volume(id: VolumeId) -> Option<VolumeId> {
-        Some(id)
-    }
-}
-
-impl Resource for SnapshotRecord {
-    fn entries(index: &Index) -> &BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
-        &index.snapshots
-    }
-
-    fn entries_mut(index: &mut Index) -> &mut BTreeMap<SnapshotId, Arc<SnapshotEntry>> {
-        &mut index.snapshots
-    }
-
-    fn volume(_id: SnapshotId) -> Option<VolumeId> {
-        None
-    }
 }
 
 impl Index {
@@ -277,6 +250,8 @@ impl Index {
         sums.retained = sums.retained.saturating_add(retained);
         sums.exclusive += usize::from(record.is_exclusive());
         let entry = Arc::new(entry);
+        let name = entry.record.name().clone();
+        R::by_name_mut(self).insert(name, Arc::clone(&entry));
         R::entries_mut(self).insert(id, Arc::clone(&entry));
         entry
     }
@@ -286,6 +261,7 @@ impl Index {
             return;
         };
         let record = &entry.record;
+        R::by_name_mut(self).remove(record.name());
         let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
         sums.sizes = sums.sizes.saturating_sub(record.reserved());
@@ -341,6 +317,20 @@ impl Index {
 
     pub(crate) fn get<R: Resource>(&self, id: R::Id) -> Option<&Arc<Entry<R>>> {
         R::entries(self).get(&id)
+    }
+
+    /// The id of an object with this name, trusted or in quarantine, if there is one.
+    pub(crate) fn id_of<R: Resource>(
+        &self,
+        pool: PoolId,
+        name: &<R::Id as ObjectId>::Name,
+    ) -> Option<R::Id> {
+        if let Some(entry) = R::by_name(self).get(name) {
+            return Some(entry.record.id());
+        }
+        // A record that cannot be read has its name only in the hash of its directory.
+        let id = (!self.quarantine.is_empty()).then(|| R::Id::new(pool, name));
+        id.filter(|id| self.quarantined_as::<R>(*id).is_some())
     }
 
     /// The quarantined entry of a kind with this id, if there is one.

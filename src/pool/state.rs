@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::quota::Enforcement;
 use crate::sync;
-use crate::types::{Bytes, PoolId, VolumeId};
+use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
 use super::capacity::{
     Charged, Demand, Empty, Expected, FreeSpace, Measurement, Policy, Reservation, Reservations,
@@ -184,6 +184,12 @@ impl PoolState {
             (None, None) => Lookup::Nothing,
         };
         (known, state.why_unavailable())
+    }
+
+    /// The id of an object with this name, if there is one.
+    pub(crate) fn id_of<R: Resource>(&self, name: &<R::Id as ObjectId>::Name) -> Option<R::Id> {
+        let state = self.lock();
+        state.index.id_of::<R>(state.id?, name)
     }
 
     pub(super) fn get<R: Resource>(&self, id: R::Id) -> Option<Arc<Entry<R>>> {

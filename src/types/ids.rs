@@ -51,7 +51,7 @@ impl fmt::Display for NameHash {
 /// The id of a volume or a snapshot: a prefix for the kind of object, the pool's id and the hash of
 /// the name. The same name in the same pool always has the same id.
 pub trait ObjectId: Copy + Ord + fmt::Debug + fmt::Display {
-    type Name: fmt::Display;
+    type Name: Clone + Eq + std::hash::Hash + fmt::Display;
     const OBJECT: &'static str;
     const PREFIX: &'static str;
 

@@ -34,17 +34,9 @@ impl Volumes {
         &self,
         name: &<R::Id as ObjectId>::Name,
     ) -> Result<Option<Located<R>>> {
-        for pool in self.pools().iter() {
-            let Some(pool_id) = pool.id() else {
-                continue;
-            };
-            let id = R::Id::new(pool_id, name);
-            match pool.state.find::<R>(id) {
-                (Lookup::Nothing, _) => {}
-                (Lookup::Entry(_) | Lookup::Quarantined(_), _) => return self.entry(id).map(Some),
-            }
-        }
-        Ok(None)
+        let pools = self.pools();
+        let id = pools.iter().find_map(|pool| pool.state.id_of::<R>(name));
+        id.map(|id| self.entry(id)).transpose()
     }
 
     /// At most `max_entries` objects (0: all) that match, after the one with the id `token` (empty:
