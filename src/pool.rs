@@ -45,8 +45,8 @@ use crate::quota::{Enforcement, Quotas};
 use crate::types::{NodeName, PoolId, PoolName};
 
 pub use adopt::{Adopted, adopt, retire};
-pub(crate) use capacity::Expected;
 pub use capacity::Reservation;
+pub(crate) use capacity::{Expected, Standing};
 pub use claims::Claims;
 pub(crate) use copies::{Content, Origin};
 pub use copies::{CopyPolicy, CopyStatus, Unfinished};
@@ -211,11 +211,6 @@ impl Pool {
     pub(crate) fn mount_id(&self) -> Option<u64> {
         let disk = self.state.disk();
         disk.ok().map(|disk| disk.place.mount.id)
-    }
-
-    /// The number of its volumes, and of objects under construction.
-    pub(crate) fn volumes(&self) -> usize {
-        self.state.volumes()
     }
 
     /// The type of the filesystem the pool is on.

@@ -217,14 +217,22 @@ impl Reservations {
         Ok(size)
     }
 
+    /// As [`Pool::standing`], by the policy for a part of the disk.
+    pub(super) fn standing(&self, index: &Index, whole: bool, policy: &Policy) -> Standing {
+        let free = match whole {
+            true if !self.is_unused(index) => None,
+            true => self.remembered(index, &policy.of_disk(), Duration::MAX),
+            false => self.remembered(index, policy, Duration::MAX),
+        };
+        Standing {
+            space: free.as_ref().map_or(Bytes::ZERO, FreeSpace::available),
+            volumes: index.volumes().len() + self.building,
+        }
+    }
+
     pub(super) fn expect(&mut self, size: Bytes) {
         self.in_flight = self.in_flight.saturating_add(size.0);
         self.building += 1;
-    }
-
-    /// The number of objects under construction, the expected ones included.
-    pub(super) fn building(&self) -> usize {
-        self.building
     }
 
     /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
@@ -256,6 +264,16 @@ pub struct Reservation<'a> {
     /// Whether it is of the whole disk.
     whole: bool,
     ended: AtomicBool,
+}
+
+/// The properties of a member that decide where a volume of its set goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    /// The largest size of the next volume, by the last inspection of the disk and all reservations
+    /// since; zero for a whole disk that is not empty.
+    pub(crate) space: Bytes,
+    /// The number of volumes, and of objects under construction.
+    pub(crate) volumes: usize,
 }
 
 /// A volume that a set has placed in a pool. Until its space is reserved, or this is dropped, the
@@ -342,31 +360,20 @@ impl Pool {
         }
     }
 
-    /// The largest size of the next volume, by the last inspection of the disk and all reservations
-    /// since. A set uses it, because a call must not ask each of its disks: one may hang.
-    pub(crate) fn inspected_space(&self) -> Bytes {
-        self.inspected(|policy| policy)
-    }
-
-    /// As [`Pool::inspected_space`], for a volume that takes the whole disk; zero unless that is empty.
-    pub(crate) fn inspected_disk(&self) -> Bytes {
-        if self.state.is_unused() {
-            self.inspected(Policy::of_disk)
-        } else {
-            Bytes::ZERO
-        }
-    }
-
-    fn inspected(&self, change: fn(Policy) -> Policy) -> Bytes {
-        let Ok(disk) = self.disk() else {
-            return Bytes::ZERO;
-        };
+    /// The standing of a member among the others, for a volume that takes the whole disk or a part of
+    /// it; none while the member is unavailable or its disk does not answer. No disk is asked, because
+    /// one may hang.
+    pub(crate) fn standing(&self, whole: bool) -> Option<Standing> {
         if self.silence().is_some() {
-            return Bytes::ZERO;
+            return None;
         }
-        let policy = change(self.policy(&disk));
-        let free = self.state.remembered(&policy, Duration::MAX);
-        free.as_ref().map_or(Bytes::ZERO, FreeSpace::available)
+        self.state.standing(whole, |disk| self.policy(disk))
+    }
+
+    /// The free space of [`Pool::standing`], or zero.
+    pub(crate) fn inspected_space(&self, whole: bool) -> Bytes {
+        let standing = self.standing(whole);
+        standing.map_or(Bytes::ZERO, |standing| standing.space)
     }
 
     /// Measures the disk of a set's member. Failures are left to the inspections.

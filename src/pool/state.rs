@@ -17,7 +17,7 @@ use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
 use super::capacity::{
     Charged, Demand, Empty, Expected, FreeSpace, Measurement, Policy, Reservation, Reservations,
-    Space,
+    Space, Standing,
 };
 use super::disk::Disk;
 use super::index::{Index, Resource};
@@ -142,12 +142,6 @@ impl PoolState {
         let exist =
             state.id.is_some() || matches!(reason, Unavailable::Opening | Unavailable::Locked);
         exist.then(|| reason.clone())
-    }
-
-    /// The number of volumes, and of objects under construction.
-    pub(super) fn volumes(&self) -> usize {
-        let state = self.lock();
-        state.index.volumes().len() + state.reservations.building()
     }
 
     /// The part of the status that is in memory, all of one moment.
@@ -363,10 +357,16 @@ impl PoolState {
         self.lock().reservations.release(bytes, whole);
     }
 
-    /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
-    pub(super) fn is_unused(&self) -> bool {
+    /// As [`Pool::standing`](super::Pool::standing), by the policy of a disk.
+    pub(super) fn standing(
+        &self,
+        whole: bool,
+        policy: impl Fn(&Disk) -> Policy,
+    ) -> Option<Standing> {
         let state = self.lock();
-        state.reservations.is_unused(&state.index)
+        let policy = policy(state.disk.as_ref().ok()?);
+        let reservations = &state.reservations;
+        Some(reservations.standing(&state.index, whole, &policy))
     }
 
     /// The pool, if it is empty and nothing is under construction.

@@ -193,7 +193,7 @@ impl Volumes {
                 let mut largest = Bytes::ZERO;
                 for pool in self.pools().iter().filter(fits) {
                     largest = largest.max(match pool.name().member() {
-                        Some(_) => pool.inspected_space(),
+                        Some(_) => pool.inspected_space(false),
                         None => pool.available()?,
                     });
                 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::{Code, Error, Operation, Result};
 use crate::mount::MountTable;
-use crate::pool::{self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Unavailable};
+use crate::pool::{
+    self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Standing, Unavailable,
+};
 use crate::sync::lock;
 use crate::types::{Bytes, PoolName};
 
@@ -233,28 +235,30 @@ impl OfClass {
         exclusive: bool,
         tried: &[Arc<Pool>],
     ) -> Option<(Arc<Pool>, Option<Expected>)> {
-        let is_available =
-            |pool: &Arc<Pool>| pool.why_unavailable().is_none() && pool.silence().is_none();
         // One choice at a time, so that each sees the volumes that are expected. No disk is asked.
         let _choosing = lock(&self.choosing);
         let is_untried = |pool: &&Arc<Pool>| !tried.iter().any(|other| Arc::ptr_eq(other, pool));
         let mut untried = self.pools.iter().filter(is_untried);
-        if !self.pools.iter().any(is_available) {
-            return untried.next().map(|pool| (Arc::clone(pool), None));
-        }
-        let candidates = untried.filter(|pool| is_available(pool));
+        let standings = untried.clone();
+        let standings = standings.filter_map(|pool| Some((pool, pool.standing(exclusive)?)));
         let best = if exclusive {
-            let disks = candidates.map(|pool| (pool.inspected_disk(), pool));
-            let disks = disks.filter(|(size, _)| *size > Bytes::ZERO);
-            disks.min_by_key(|(size, _)| *size).map(|(_, pool)| pool)
+            let disks = standings.filter(|(_, standing)| standing.space > Bytes::ZERO);
+            disks.min_by_key(|(_, standing)| standing.space)
         } else {
             let first = self.first.as_ref();
-            candidates.min_by_key(|pool| {
+            standings.min_by_key(|(pool, Standing { space, volumes })| {
                 let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
-                (!is_first, Reverse(pool.inspected_space()), pool.volumes())
+                (!is_first, Reverse(*space), *volumes)
             })
         };
-        best.map(|pool| (Arc::clone(pool), Some(pool.expect(size))))
+        if let Some((pool, _)) = best {
+            return Some((Arc::clone(pool), Some(pool.expect(size))));
+        }
+        let is_available = |pool: &Arc<Pool>| pool.standing(exclusive).is_some();
+        if self.pools.iter().any(is_available) {
+            return None;
+        }
+        untried.next().map(|pool| (Arc::clone(pool), None))
     }
 
     /// Whether another member may have the volume that one refused: one that is full, crowded or not
@@ -299,8 +303,7 @@ impl OfClass {
         let mut capacity = Capacity::default();
         for pool in self.pools.iter().filter(fits) {
             let most = match (self.is_set, exclusive) {
-                (true, true) => pool.inspected_disk(),
-                (true, false) => pool.inspected_space(),
+                (true, _) => pool.inspected_space(exclusive),
                 (false, true) => Bytes::ZERO,
                 (false, false) => pool.available()?,
             };
