@@ -28,7 +28,7 @@ var first = []entry{
 }
 
 // apart affect nothing but their own namespace, and run at the same time.
-var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members)
+var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members, images)
 
 // alone restart, unmount and fill resources that others use.
 var alone = slices.Concat(disks, memberDisks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
