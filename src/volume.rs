@@ -415,7 +415,10 @@ impl Volumes {
             for (device, file) in loops::all()? {
                 if let Some(id) = images.get(&file) {
                     devices.insert(device, *id);
-                    self.publications.add_image(*id, file);
+                    let entry = index.get::<VolumeRecord>(*id);
+                    if entry.is_some_and(|entry| entry.record.is_device()) {
+                        self.publications.add_device(*id, file);
+                    }
                 }
             }
         }

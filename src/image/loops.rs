@@ -130,11 +130,12 @@ impl Loop {
     /// Whether it shows the whole file for writing. A pod may have changed that.
     pub fn is_whole(&self) -> Result<bool, Errno> {
         let status = sys::loop_status(self.file.as_fd())?;
-        Ok(self.is_writable()? && status.offset == 0 && status.size_limit == 0)
+        let is_writable = status.flags & sys::READ_ONLY == 0;
+        Ok(is_writable && status.offset == 0 && status.size_limit == 0)
     }
 
-    pub fn is_writable(&self) -> Result<bool, Errno> {
-        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::READ_ONLY == 0)
+    pub fn is_read_only(&self) -> Result<bool, Errno> {
+        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::READ_ONLY != 0)
     }
 }
 

@@ -143,11 +143,7 @@ fn mount_image(
     root: Option<Owner>,
 ) -> Result<OwnedFd, Errno> {
     let status = os::status(image)?;
-    let known = loops::of(status.id)?.into_iter().next();
-    let device = match known {
-        Some(device) => device,
-        None => loops::attach(image, sys::AUTOCLEAR)?,
-    };
+    let device = writable_device(image)?;
     let filesystem = rustix::mount::fsopen(format.as_str(), FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(filesystem.as_fd(), "source", &device.path)?;
     match format {
@@ -163,7 +159,6 @@ fn mount_image(
     let mount = rustix::mount::fsmount(filesystem.as_fd(), flags, MountAttrFlags::empty())?;
     let top = os::open_dir(&mount, ".")?;
     if formatted < status.length {
-        device.resize()?;
         image::grow(&top, format, status.length)?;
     }
     if let Some(owner) = root {
@@ -175,18 +170,10 @@ fn mount_image(
 /// A mount of the node of a device with an image. All who write share one device; the others have one
 /// each, because only a read-only device refuses writes.
 fn prepare_device(image: BorrowedFd<'_>, read_only: bool) -> Result<Prepared, Errno> {
-    let mut known = None;
-    if !read_only {
-        for device in loops::of(os::status(image)?.id)? {
-            if device.is_whole()? {
-                known = Some(device);
-            }
-        }
-    }
-    let device = match known {
-        Some(device) => device,
-        None if read_only => loops::attach(image, sys::AUTOCLEAR | sys::READ_ONLY)?,
-        None => loops::attach(image, sys::AUTOCLEAR)?,
+    let device = if read_only {
+        loops::attach(image, sys::AUTOCLEAR | sys::READ_ONLY)?
+    } else {
+        writable_device(image)?
     };
     let node = os::open_node(&device.path)?;
     Ok(Prepared {
@@ -194,6 +181,18 @@ fn prepare_device(image: BorrowedFd<'_>, read_only: bool) -> Result<Prepared, Er
         flags: StatVfsMountFlags::empty(),
         device: Some(device),
     })
+}
+
+/// The device that shows all of an image for writing; attached, if there is none. It is detached when
+/// nobody has it open.
+fn writable_device(image: BorrowedFd<'_>) -> Result<Loop, Errno> {
+    for device in loops::of(os::status(image)?.id)? {
+        if device.is_whole()? {
+            device.resize()?;
+            return Ok(device);
+        }
+    }
+    loops::attach(image, sys::AUTOCLEAR)
 }
 
 fn unmount_once(path: &Path) -> Result<(), Errno> {

@@ -16,7 +16,7 @@ use crate::sync::lock;
 use crate::types::Bytes;
 
 use super::disk::{self, Disk};
-use super::draft::Draft;
+use super::draft::{Draft, SYNC_IMAGE};
 use super::record::Record;
 use super::trash::TrashEntry;
 use super::{
@@ -68,6 +68,8 @@ impl Pool {
             let file = self.open_image_file(&disk, entry)?;
             let extended = self.extend(&file, image.allocation, size);
             extended.map_err(|problem| self.unfilled(problem))?;
+            let synced = self.context.os.fsync(&file).context_sync(SYNC_IMAGE);
+            synced.map_err(|fault| self.classify(fault))?;
         }
         self.change(&disk, entry, record)
     }

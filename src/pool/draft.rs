@@ -22,6 +22,7 @@ use super::trash::TrashEntry;
 use super::{Entry, Error, Image, Pool, Reservation, Result, VolumeRecord, layout};
 
 const OPEN_IMAGE: &str = "open an image";
+pub(super) const SYNC_IMAGE: &str = "fsync an image";
 
 /// A volume or snapshot under construction.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl From<FormatFault> for Unfilled {
 }
 
 impl Pool {
-    /// Extends an image to a size, durably, and fills its holes if it is thick.
+    /// Extends an image to a size, and fills its holes if it is thick.
     pub(super) fn extend(
         &self,
         file: &OwnedFd,
@@ -80,7 +81,6 @@ impl Pool {
                 allocated => allocated.context("allocate an image")?,
             },
         }
-        os.fsync(file).context_sync("fsync an image")?;
         Ok(())
     }
 
@@ -158,15 +158,16 @@ impl<'a> Draft<'a> {
             let made = os.format(&file, || format.make(formatted));
             made.context("format an image")??;
         }
-        os.fsync(&file).context_sync("fsync an image")?;
-        Ok(())
+        Ok(os.fsync(&file).context_sync(SYNC_IMAGE)?)
     }
 
     /// Extends the image of a copy.
     pub(super) fn extend_image(&self, image: Image, size: Bytes) -> Result<(), Unfilled> {
         let path = [layout::DATA, layout::IMAGE].join("/");
         let file = os::open_writable(&self.staged.dir, path).context(OPEN_IMAGE)?;
-        self.pool.extend(&file, image.allocation, size)
+        self.pool.extend(&file, image.allocation, size)?;
+        let synced = self.pool.context.os.fsync(&file);
+        Ok(synced.context_sync(SYNC_IMAGE)?)
     }
 
     /// Makes the draft a volume or snapshot: the record, one rename, and the sync of the rename.

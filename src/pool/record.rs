@@ -115,6 +115,12 @@ pub(crate) fn format_of(image: Option<Image>) -> u32 {
 }
 
 impl VolumeRecord {
+    /// Whether it is a block device.
+    pub(crate) fn is_device(&self) -> bool {
+        let content = self.image.map(|image| image.content);
+        content == Some(ImageContent::Block)
+    }
+
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
     /// a volume a quota id if the pool could enforce.
     pub(crate) fn declines_enforcement(&self) -> bool {

@@ -16,8 +16,8 @@ pub(crate) type Use = Option<AccessMode>;
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
     targets: Mutex<BTreeMap<PathBuf, (VolumeId, Use)>>,
-    /// The images of volumes that were published as devices, because an unpublish must not ask a disk.
-    images: Mutex<BTreeMap<VolumeId, FileId>>,
+    /// The images of block volumes, because an unpublish must not ask their disk.
+    devices: Mutex<BTreeMap<VolumeId, FileId>>,
 }
 
 impl Publications {
@@ -29,12 +29,14 @@ impl Publications {
         targets.insert(target.to_owned(), (id, usage));
     }
 
-    pub(crate) fn add_image(&self, id: VolumeId, image: FileId) {
-        lock(&self.images).insert(id, image);
+    /// Adds the image of a block volume.
+    pub(crate) fn add_device(&self, id: VolumeId, image: FileId) {
+        lock(&self.devices).insert(id, image);
     }
 
-    pub(crate) fn image(&self, id: VolumeId) -> Option<FileId> {
-        lock(&self.images).get(&id).copied()
+    /// The image of a volume, if that was published as a device.
+    pub(crate) fn device(&self, id: VolumeId) -> Option<FileId> {
+        lock(&self.devices).get(&id).copied()
     }
 
     /// Removes a target of a volume, unless it is another volume's now.

@@ -11,7 +11,7 @@ use crate::filesystem::Filesystem;
 use crate::image::Owner;
 use crate::image::loops::Loop;
 use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
-use crate::os::{self, Os, Status};
+use crate::os::{self, FileId, Os, Status};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
 use crate::types::{Bytes, VolumeId};
@@ -72,7 +72,7 @@ impl Volumes {
         };
         if let Mountable::Device { file, .. } = source {
             let image = os::status(file).map_err(|errno| target.error("inspect", errno))?;
-            self.publications.add_image(id, image.id);
+            self.publications.add_device(id, image.id);
         }
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
@@ -132,14 +132,12 @@ impl Volumes {
         let (expected, actual) = match source {
             Mountable::Device { .. } => {
                 let device = self.mounter.loop_at(mounted.rdev, content)?;
-                let is_writable = device.as_ref().map_or(Ok(false), Loop::is_writable);
-                let read_only = StatVfsMountFlags::RDONLY;
-                let actual = if is_writable.map_err(failed)? {
-                    StatVfsMountFlags::empty()
-                } else {
-                    read_only
+                let is_read_only = device.as_ref().map_or(Ok(false), Loop::is_read_only);
+                let actual = match is_read_only.map_err(failed)? {
+                    true => StatVfsMountFlags::RDONLY,
+                    false => StatVfsMountFlags::empty(),
                 };
-                (options.flags & read_only, actual)
+                (options.flags & StatVfsMountFlags::RDONLY, actual)
             }
             _ => (options.expected(base), self.mounter.flags(target)?),
         };
@@ -216,24 +214,27 @@ impl Volumes {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
-        let found = self.mounter.inspect(&target)?;
+        // Nothing else is inspected, because its disk may not answer.
+        let device = owner.and_then(|owner| Some((owner, self.publications.device(owner)?)));
+        let mounted = device.map(|_| self.mounter.inspect(&target)).transpose()?;
         self.mounter.unmount(&target)?;
+        if let (Some((volume, image)), Some(Found::Mount(mounted))) = (device, mounted) {
+            self.detach((volume, image), &target, mounted)?;
+        }
         if let Some(owner) = owner {
-            if let Found::Mount(mounted) = found {
-                self.detach(owner, &target, mounted)?;
-            }
             self.publications.remove(owner, target.path());
         }
         remove_leaf(&target)
     }
 
-    /// Detaches the device of a volume whose node was mounted at a target, unless another target has it.
-    /// A pod may have detached it already, and the device may show another volume since.
-    fn detach(&self, volume: VolumeId, target: &Target, mounted: Status) -> Result<()> {
-        let image = self.publications.image(volume);
-        let Some(image) = image.filter(|_| mounted.file_type == FileType::BlockDevice) else {
-            return Ok(());
-        };
+    /// Detaches the device of a block volume whose node was mounted at a target, unless another target
+    /// has it. A pod may have detached it already, and the device may show another volume since.
+    fn detach(
+        &self,
+        (volume, image): (VolumeId, FileId),
+        target: &Target,
+        mounted: Status,
+    ) -> Result<()> {
         for (path, _) in self.publications.of(volume) {
             if path == target.path() {
                 continue;

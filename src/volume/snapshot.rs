@@ -6,8 +6,7 @@ use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::mount::Target;
 use crate::pool::{
-    Entry, ImageContent, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord,
-    VolumeRecord, format_of,
+    Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
 use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
@@ -123,7 +122,7 @@ impl Volumes {
             self.check_unpublished(pool, volume)?;
             return Ok(Some(lock));
         }
-        if let Some(ImageContent::Block) = volume.record.image.map(|image| image.content) {
+        if volume.record.is_device() {
             for device in self.mounter.loops_of(pool.data_id(volume)?)? {
                 let failed = PathFault::at("write the changes of pods in", &device.path);
                 device.sync().map_err(failed)?;

@@ -13,6 +13,7 @@ mod enforce;
 mod escapes;
 mod expansion;
 mod ids;
+mod images;
 mod limits;
 mod poweroff;
 mod quarantine;

@@ -7,7 +7,7 @@ pub(crate) use support::poweroff::loops::{mount_empty, unmount_all};
 pub(crate) use support::poweroff::{operations, scene};
 use support::require;
 
-use operations::{OPERATIONS, of_sets};
+use operations::{CREATE_IMAGE, OPERATIONS, of_sets};
 use scene::Pools;
 
 pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
@@ -17,7 +17,8 @@ pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
 
 fn lose_power(kind: Kind) {
     for commits in [false, true] {
-        loops::lose_power(kind, commits, Pools::One, OPERATIONS);
+        let operations = OPERATIONS.iter().chain([&CREATE_IMAGE]);
+        loops::lose_power(kind, commits, Pools::One, operations);
     }
 }
 

@@ -15,7 +15,7 @@ use rootcellar::error::{Code, Operation};
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::Quotas;
 use rootcellar::types::Bytes;
-use rootcellar::volume::ExpandRequest;
+use rootcellar::volume::{CreateRequest, ExpandRequest, Kind};
 
 use fixture::{SIZE, StepFixture, Trouble};
 use support::quota::{FakeQuota, NoQuotas};
@@ -27,25 +27,65 @@ enum Call {
     Create,
     Delete,
     Expand,
+    CreateImage,
+    ExpandImage,
 }
 
-const CALLS: [Call; 3] = [Call::Create, Call::Delete, Call::Expand];
+const CALLS: [Call; 5] = [
+    Call::Create,
+    Call::Delete,
+    Call::Expand,
+    Call::CreateImage,
+    Call::ExpandImage,
+];
+
+/// The size of an image with ext4.
+const IMAGE_SIZE: u64 = 16 << 20;
 
 impl Call {
     fn prepare(self, quotas: Arc<dyn Quotas>) -> StepFixture {
         let mut fixture = StepFixture::new(quotas);
         fixture.start();
         fixture.make("kept");
-        if self != Self::Create {
-            fixture.make("pvc");
+        if !self.creates() {
+            fixture.driver().create(&self.request()).unwrap();
         }
         self.republish(&fixture);
         fixture
     }
 
+    fn is_of_an_image(self) -> bool {
+        matches!(self, Self::CreateImage | Self::ExpandImage)
+    }
+
+    fn creates(self) -> bool {
+        matches!(self, Self::Create | Self::CreateImage)
+    }
+
+    fn expands(self) -> bool {
+        matches!(self, Self::Expand | Self::ExpandImage)
+    }
+
+    /// The request that creates the volume.
+    fn request(self) -> CreateRequest {
+        let mut request = create("pvc", self.first_size());
+        if self.is_of_an_image() {
+            request.class.kind = Kind::Image;
+        }
+        request
+    }
+
+    fn first_size(self) -> u64 {
+        if self.is_of_an_image() {
+            IMAGE_SIZE
+        } else {
+            SIZE
+        }
+    }
+
     /// Publishes the volume that will be expanded, because a new driver must know its target.
     fn republish(self, fixture: &StepFixture) {
-        if self == Self::Expand {
+        if self.expands() {
             let target = fixture.node.target("pvc");
             let request = publish(&fixture.id("pvc"), &target);
             fixture.driver().publish(&request).unwrap();
@@ -55,7 +95,7 @@ impl Call {
     fn make(self, fixture: &StepFixture) -> Result<(), Code> {
         let id = fixture.id("pvc");
         match self {
-            Self::Create => match fixture.driver().create(&create("pvc", SIZE)) {
+            Self::Create | Self::CreateImage => match fixture.driver().create(&self.request()) {
                 Ok(volume) => {
                     assert_eq!(volume.id.to_string(), id);
                     Ok(())
@@ -66,11 +106,11 @@ impl Call {
                 Err(error) if error.code(Operation::Delete) == Code::Ok => Ok(()),
                 outcome => outcome.map_err(|error| error.code(Operation::Delete)),
             },
-            Self::Expand => {
+            Self::Expand | Self::ExpandImage => {
                 let request = ExpandRequest {
                     id,
                     path: fixture.node.target("pvc"),
-                    required: Bytes(2 * SIZE),
+                    required: Bytes(2 * self.first_size()),
                     limit: None,
                 };
                 let expanded = fixture.driver().expand(&request);
@@ -91,27 +131,35 @@ impl Call {
 
     fn leaves(self) -> &'static [&'static str] {
         match self {
-            Self::Create | Self::Expand => &["kept", "pvc"],
             Self::Delete => &["kept"],
+            _ => &["kept", "pvc"],
         }
     }
 
     /// Whether the volume is there after this many of the steps.
     fn shows(self, made: usize, steps: &[Step]) -> bool {
         match self {
-            Self::Create => made > visible(steps),
+            Self::Create | Self::CreateImage => made > visible(steps),
             Self::Delete => made <= visible(steps),
-            Self::Expand => true,
+            Self::Expand | Self::ExpandImage => true,
         }
     }
 
-    /// The size of a present volume after this many of the steps.
-    fn size(self, made: usize, steps: &[Step]) -> u64 {
-        if self == Self::Expand && made > visible(steps) {
-            2 * SIZE
+    /// Asserts the size of a present volume after this many of the steps. An image that is longer than its
+    /// record raises the size when the pool is opened.
+    fn assert_size(self, fixture: &StepFixture, made: usize, steps: &[Step]) {
+        let before = self.first_size();
+        let size = if self.expands() && made > visible(steps) {
+            2 * before
         } else {
-            SIZE
-        }
+            before
+        };
+        let has = fixture.driver().get(&fixture.id("pvc"));
+        let Ok(has) = has.map(|volume| volume.size) else {
+            return;
+        };
+        let is_raised = self == Self::ExpandImage && has == Bytes(2 * before);
+        assert!(has == Bytes(size) || is_raised, "{self:?}: {has}");
     }
 }
 
@@ -127,11 +175,11 @@ fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) 
     // After a failed sync with any error, nobody knows the contents of the disk.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
     let unavailable = sync || matches!(errno, Errno::IO | Errno::ROFS);
-    let home = call != Call::Create || at > visible(steps);
+    let home = !call.creates() || at > visible(steps);
     let code = match (unavailable, home) {
         (true, true) => Code::Unavailable,
         (false, _) if errno == Errno::NOMEM => Code::Unavailable,
-        (false, _) if call == Call::Expand => Code::OutOfRange,
+        (false, _) if call.expands() => Code::OutOfRange,
         _ => Code::ResourceExhausted,
     };
     (unavailable, code)
@@ -190,7 +238,7 @@ fn a_call_survives_the_failure_of_every_step() {
         fixture.recovers();
         assert!(fixture.has("kept"));
         assert_eq!(fixture.has("pvc"), call.shows(at, steps));
-        fixture.assert_size("pvc", call.size(at, steps));
+        call.assert_size(&fixture, at, steps);
         call.make(&fixture).expect("the retry");
         fixture.assert_ends_with(call.leaves());
     });
@@ -230,7 +278,7 @@ fn a_call_may_end_before_any_step() {
                 assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
                 assert!(fixture.has("kept"));
                 assert_eq!(fixture.has("pvc"), call.shows(at, &steps));
-                fixture.assert_size("pvc", call.size(at, &steps));
+                call.assert_size(&fixture, at, &steps);
                 call.republish(&fixture);
                 call.make(&fixture).expect("the retry");
                 fixture.assert_ends_with(call.leaves());
@@ -381,6 +429,10 @@ fn assert_limits(fixture: &StepFixture, quota: &FakeQuota) {
 #[test]
 fn a_failed_call_leaves_each_limit_as_recorded() {
     with_every_failure(|call, _, at, errno| {
+        // Its length is its limit.
+        if call.is_of_an_image() {
+            return;
+        }
         let quota = Arc::new(FakeQuota::default());
         let fixture = call.prepare(quota.clone());
         fixture.script.start(Some(Trouble::Once(at, errno)));

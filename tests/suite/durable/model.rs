@@ -146,7 +146,10 @@ impl Model {
                 let index = self.add(id, access, step == Step::Create);
                 self.link(parent, name, index);
             }
-            (Step::Write | Step::CopyRange | Step::Truncate, Object::Open(file)) => {
+            (
+                Step::Write | Step::CopyRange | Step::Truncate | Step::Allocate,
+                Object::Open(file),
+            ) => {
                 let content = std::fs::read(proc_path(file)).unwrap();
                 let index = self.index(file);
                 let history = self.inodes[index].content.as_mut().unwrap();

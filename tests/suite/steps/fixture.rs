@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::Quotas;
-use rootcellar::types::{Bytes, ObjectId, VolumeId};
+use rootcellar::types::{ObjectId, VolumeId};
 
 use support::memory::MemoryNode;
 use support::{Fakes, Running, create, eventually, name, names};
@@ -197,13 +197,6 @@ impl StepFixture {
             assert_eq!(names(&directory), ["data", "volume.json"]);
         }
         known
-    }
-
-    /// Asserts that the volume, if it is there, has this size.
-    pub fn assert_size(&self, volume: &str, size: u64) {
-        if let Ok(volume) = self.driver().get(&self.id(volume)) {
-            assert_eq!(volume.size, Bytes(size));
-        }
     }
 
     /// Asserts that exactly these volumes are there, and nothing else once the trash is reclaimed.

@@ -220,6 +220,46 @@ pub const OPERATIONS: &[Operation] = &[
         ..Operation::NOTHING
     },
     Operation {
+        name: "create a block volume",
+        prepare: with_kept,
+        act: |scene| scene.make_device("device"),
+        before: |scene| scene.holds(&["kept"]),
+        after: |scene| scene.holds(&["device", "kept"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "expand a block volume",
+        prepare: with_device,
+        act: |scene| scene.grow("device"),
+        // An image that is longer than its record raises the size.
+        before: |scene| {
+            let sizes = [SIZE, 2 * SIZE];
+            scene.holds(&["device", "kept"])
+                && sizes.iter().any(|size| scene.has_size("device", *size))
+        },
+        after: |scene| scene.holds(&["device", "kept"]) && scene.has_size("device", 2 * SIZE),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "snapshot a block volume",
+        prepare: with_device,
+        act: |scene| scene.snapshot("taken", "device"),
+        before: |scene| scene.holds(&["device", "kept"]) && scene.holds_snapshots(&[]),
+        after: |scene| scene.holds(&["device", "kept"]) && scene.holds_snapshots(&["taken"]),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "restore a block volume",
+        prepare: |scene| {
+            with_device(scene);
+            scene.snapshot("taken", "device");
+        },
+        act: |scene| scene.restore_device("restored", "taken"),
+        before: |scene| scene.holds(&["device", "kept"]),
+        after: |scene| scene.holds(&["device", "kept", "restored"]),
+        ..Operation::NOTHING
+    },
+    Operation {
         name: "delete a snapshot",
         prepare: with_snapshot,
         act: |scene| scene.delete_snapshot("taken"),
@@ -317,6 +357,16 @@ pub const OPERATIONS: &[Operation] = &[
     },
 ];
 
+/// Only a real disk has space for the content of a filesystem at every moment.
+pub const CREATE_IMAGE: Operation = Operation {
+    name: "create an image with a filesystem",
+    prepare: with_kept,
+    act: |scene| scene.make_image("image"),
+    before: |scene| scene.holds(&["kept"]),
+    after: |scene| scene.holds(&["image", "kept"]),
+    ..Operation::NOTHING
+};
+
 /// The operations that are also played on a set, which makes each volume once.
 const OF_SETS: [&str; 8] = [
     "make a pool",
@@ -367,6 +417,12 @@ fn with_kept(scene: &mut Scene) {
 fn with_source(scene: &mut Scene) {
     with_kept(scene);
     scene.fill("pvc");
+}
+
+fn with_device(scene: &mut Scene) {
+    with_kept(scene);
+    scene.make_device("device");
+    scene.write_device("device");
 }
 
 fn with_snapshot(scene: &mut Scene) {

@@ -3,22 +3,25 @@
 //! implementation of [`Disks`] provides the disks and their content after a power-off: real filesystems
 //! in images, or a model.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Observer, Os};
-use rootcellar::pool::PoolStatus;
+use rootcellar::pool::{ImageContent, PoolStatus};
 use rootcellar::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::volume::{
-    CopyPolicy, CreateRequest, ExpandRequest, Mode, Settings, SnapshotClass, SnapshotFilter,
+    CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass, SnapshotFilter,
     SnapshotRequest, SourceId,
 };
 
 use super::control::{Control, Kill};
 use super::operations::Operation;
+use crate::loops::run;
 use crate::{
     Fakes, Node, Running, create, directory_of, eventually, name, names, publish, wait_for_trash,
 };
@@ -27,6 +30,9 @@ const MODE: u32 = 0o2750;
 const OWNER: u32 = 1007;
 /// The size of a new volume in bytes; 2 MiB also cover the metadata that btrfs writes for it.
 pub const SIZE: u64 = 2 << 20;
+
+/// The size of an image with ext4, in bytes.
+const IMAGE_SIZE: u64 = 16 << 20;
 
 /// A class that allows copies where they are needed.
 const COPIES: CopyPolicy = CopyPolicy {
@@ -219,6 +225,34 @@ impl Scene {
         self.driver().create(&request(volume)).unwrap();
     }
 
+    /// Makes a block volume, or finds it.
+    pub fn make_device(&self, volume: &str) {
+        self.driver().create(&device(volume)).unwrap();
+    }
+
+    /// Makes an image with a filesystem, or finds it.
+    pub fn make_image(&self, volume: &str) {
+        let mut request = create(volume, IMAGE_SIZE);
+        request.class.kind = Kind::Image;
+        self.driver().create(&request).unwrap();
+    }
+
+    /// Writes into a block volume, as its pod would, durably.
+    pub fn write_device(&self, volume: &str) {
+        let data = os::open_path(&self.directory(volume).join("data"));
+        let file = os::open_writable(data.unwrap(), "disk.img").unwrap();
+        self.os().write_all(&file, volume.as_bytes()).unwrap();
+        self.os().fsync(&file).unwrap();
+    }
+
+    /// Makes a block volume from the snapshot of another, or finds it.
+    pub fn restore_device(&self, volume: &str, of: &str) {
+        let mut request = device(volume);
+        request.source = Some(SourceId::Snapshot(self.snapshot_id(of)));
+        request.class.copies = COPIES;
+        self.driver().create(&request).unwrap();
+    }
+
     /// Makes a volume that takes a whole disk, or finds it. It waits for the reclaim of the former
     /// attempt.
     pub fn make_exclusive(&self, volume: &str) {
@@ -333,7 +367,9 @@ impl Scene {
     pub fn grow(&self, volume: &str) {
         let id = self.id_of(volume);
         let target = self.node.target(volume);
-        self.driver().publish(&publish(&id, &target)).unwrap();
+        let mut request = publish(&id, &target);
+        request.capability.block = self.driver().get(&id).unwrap().image.is_some();
+        self.driver().publish(&request).unwrap();
         let request = ExpandRequest {
             id,
             path: target,
@@ -391,6 +427,10 @@ impl Scene {
         for volume in self.driver().list(0, "").unwrap().objects {
             let directory = self.directory(volume.name.as_str());
             assert_eq!(names(&directory), ["data", "volume.json"]);
+            if let Some(image) = volume.image {
+                assert_image(&directory, image.content, volume.size);
+                continue;
+            }
             let data = fs::metadata(directory.join("data")).unwrap();
             assert_eq!(data.permissions().mode() & 0o7777, MODE);
             assert_eq!(data.uid(), OWNER);
@@ -410,13 +450,42 @@ impl Scene {
     }
 }
 
+/// Asserts that an image is complete: its length, its blocks, and its filesystem or content.
+fn assert_image(directory: &Path, content: ImageContent, size: Bytes) {
+    let image = directory.join("data/disk.img");
+    let status = fs::metadata(&image).unwrap();
+    assert_eq!(status.len(), size.0, "the length of an image");
+    assert!(status.blocks() * 512 >= size.0, "it is thick");
+    if content != ImageContent::Block {
+        run(Command::new("e2fsck").args(["-f", "-n"]).arg(&image));
+    } else if directory
+        .file_name()
+        .unwrap()
+        .to_string_lossy()
+        .starts_with("restored-")
+    {
+        assert_content(&image, "device");
+    }
+}
+
+fn assert_content(image: &Path, content: &str) {
+    let mut start = vec![0; content.len()];
+    File::open(image).unwrap().read_exact(&mut start).unwrap();
+    assert_eq!(start, content.as_bytes(), "content");
+}
+
 /// Asserts that a pool has nothing unfinished.
 fn assert_pool_complete(pool: &Path) {
     let snapshots = pool.join("snapshots");
     for directory in names(&snapshots) {
         let directory = snapshots.join(directory);
         assert_eq!(names(&directory), ["data", "snapshot.json"]);
-        let file = fs::read_to_string(directory.join("data/file"));
+        let data = directory.join("data");
+        if names(&data) == ["disk.img"] {
+            assert_content(&data.join("disk.img"), "device");
+            continue;
+        }
+        let file = fs::read_to_string(data.join("file"));
         assert_eq!(file.unwrap(), "pvc", "content");
     }
     let meta = pool.join(".rootcellar");
@@ -437,6 +506,12 @@ impl Drop for Scene {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn device(volume: &str) -> CreateRequest {
+    let mut request = create(volume, SIZE);
+    request.capabilities[0].block = true;
+    request
 }
 
 fn request(volume: &str) -> CreateRequest {
