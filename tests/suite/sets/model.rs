@@ -208,7 +208,8 @@ impl World {
         let mut allowed = self.model.create(name, size);
         let member = &self.model.members[m];
         if member.is_known() && self.was_served(m) {
-            for outcome in &mut allowed {
+            let holders = self.model.holders(name);
+            for (_, outcome) in holders.iter().zip(&mut allowed).filter(|(at, _)| **at == m) {
                 let has = member.volumes.get(name);
                 if *outcome == Err(Code::Unavailable) && has.is_some() {
                     let large = has.is_some_and(|has| *has >= size);
