@@ -124,6 +124,10 @@ mutant "start: the charges that copies in the trash retain are not counted" \
     pool/index.rs 's/        self\.retain\(&entry\.retains\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
     pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
+mutant "move: the copy is the volume before the old one is given up" \
+    volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.settle(&new)?;\n/s'
+mutant "move: the old copy is deleted before the new one is the volume" \
+    volume/moving.rs 's/from\.hand_over\(entry, target_id\)\?;/from.delete(entry)?;/'
 
 case $goal in
 run) echo "$good killed, $bad survived" ;;

@@ -17,13 +17,13 @@ use serde::Serialize;
 use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::pool::{
-    self, Claims, Memory, PoolOptions, Quarantined, Unavailable, Unenforced, limits as pool_limits,
-    path,
+    self, Claims, Memory, Move, MoveState, PoolOptions, Quarantined, Record, Unavailable,
+    Unenforced, limits as pool_limits, path,
 };
 use crate::quota::Enforcement;
 use crate::types::NodeName;
 
-pub use contents::{Held, PoolContents, contents};
+pub use contents::{Held, PoolContents, contents, hide_old_copies};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
 use inspect::{OpenPool, open};
@@ -210,7 +210,7 @@ impl Examination<'_> {
         self.find(Level::Ok, About::Pool, what, None);
         self.traits = Traits {
             disk: sets::disk_of(&place),
-            volumes: opened.index.volumes().map(sets::named).collect(),
+            volumes: opened.index.volumes().filter_map(sets::named).collect(),
             remedy: None,
         };
         self.mount(&place);
@@ -218,6 +218,7 @@ impl Examination<'_> {
         self.snapshots(&opened)?;
         self.space(&opened, &place)?;
         self.records();
+        self.moves(&opened);
         let owners = self.limits(&opened)?;
         self.sizes(&opened);
         self.usage(&opened, &place, &owners)?;
@@ -315,6 +316,27 @@ impl Examination<'_> {
             let what = format!("quarantined, not touched: {reason}");
             let remedy = advice::quarantined(&self.options.path, &path);
             self.find_of((Level::Wrong, About::Records), &path, what, remedy);
+        }
+    }
+
+    /// Finds the copies that unfinished moves left.
+    fn moves(&mut self, opened: &OpenPool) {
+        for entry in opened.index.moved() {
+            let Some(Move { state, pool }) = entry.record.unfinished_move() else {
+                continue;
+            };
+            let age = match state {
+                MoveState::Outgoing => "the former copy of a volume that was moved to",
+                _ => "a copy, which may be out of date, of a volume that is moved from",
+            };
+            let what =
+                format!("{age} pool {pool}; the server serves the volume once it can read both");
+            let (id, name) = (entry.record.id, &self.options.name);
+            let remedy = format!(
+                "mount the disk of pool {pool}, or, to use this copy, rootcellar pool retire {pool}; \
+                 rootcellar volume move {id} --to {name}"
+            );
+            self.find_of((Level::Wrong, About::Records), &entry.path(), what, remedy);
         }
     }
 

@@ -9,6 +9,7 @@ mod cordon;
 mod delete;
 mod enforce;
 mod inspect;
+mod moving;
 mod pool;
 mod serve;
 mod snapshot;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::fault::PathFault;
 use crate::mount;
 use crate::pool::{self, Unavailable};
-use crate::types::{Invalid, PoolId};
+use crate::types::{Invalid, PoolId, PoolName};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -80,6 +80,17 @@ pub enum Error {
          source, so the pod must be steered there"
     )]
     SourceElsewhere { id: String, pool: PoolId },
+    /// A move of the volume is not finished, and the copy that is here may be older than the other one.
+    #[error(
+        "volume {id} was being moved between pool {pool} and pool {other}, and the copy in {pool} may be \
+         out of date; mount the disk of {other}, or, if it is lost for good, `rootcellar pool retire \
+         {other}`; then `rootcellar volume move {id} --to {pool}` uses the copy"
+    )]
+    MoveUnfinished {
+        id: String,
+        pool: PoolName,
+        other: PoolId,
+    },
     /// Another node may serve the request: the topology excludes this one, or no pool here fits the class.
     #[error("{0}")]
     Unsuitable(String),
@@ -206,7 +217,7 @@ impl Error {
                 _ => Code::Unavailable,
             },
             // Not final to the kubelet, which keeps calling and cleans up.
-            Self::Loading | Self::Io(_) => Code::Unavailable,
+            Self::Loading | Self::Io(_) | Self::MoveUnfinished { .. } => Code::Unavailable,
             Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,

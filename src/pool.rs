@@ -22,6 +22,7 @@ mod life;
 pub(crate) mod limits;
 pub(crate) mod marker;
 mod memory;
+mod moving;
 mod options;
 pub(crate) mod path;
 mod quarantine;
@@ -63,8 +64,8 @@ pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub(crate) use record::format_of;
 pub use record::{
-    AccessMode, FORMAT, Image, ImageContent, Method, Mode, Parameters, Record, RetainedCharge,
-    Sharing, SnapshotRecord, Source, Unknown, VolumeRecord,
+    AccessMode, FORMAT, Image, ImageContent, Method, Mode, Move, MoveState, Parameters, Record,
+    RetainedCharge, Sharing, SnapshotRecord, Source, Unknown, VolumeRecord,
 };
 pub use set::{Member, PoolSet, members};
 pub use status::PoolStatus;

@@ -9,6 +9,7 @@ mod expand;
 mod find;
 mod images;
 mod in_flight;
+mod moving;
 mod pools;
 mod publications;
 mod publish;
@@ -16,6 +17,7 @@ mod snapshot;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
@@ -30,13 +32,14 @@ use crate::pool::{
     VolumeRecord,
 };
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
-use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
+use crate::types::{Bytes, NodeName, ObjectId, PoolName, VolumeId, VolumeName};
 
 pub use crate::image::Allocation;
 pub use crate::pool::{AccessMode, CopyPolicy, Method, Mode, Parameters, Sharing, Source};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use expand::ExpandRequest;
+pub use moving::Moved;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 
 use find::{parse_id, shorten};
@@ -100,6 +103,8 @@ pub struct Volumes {
     pools: Pools,
     publications: Publications,
     in_flight: InFlight,
+    /// The number of volumes that have left a pool for another.
+    moves: AtomicU64,
     /// The time when all pools were opened first.
     loaded: OnceLock<Instant>,
 }
@@ -231,6 +236,7 @@ impl Volumes {
             pools,
             publications: Publications::default(),
             in_flight: InFlight::default(),
+            moves: AtomicU64::new(0),
             loaded: OnceLock::new(),
         })
     }
@@ -274,6 +280,7 @@ impl Volumes {
             .spawn(move || {
                 let learn = |disk: &Disk, index: &Index| volumes.learn_publications(disk, index);
                 let opened = opening.open(deadline, &learn);
+                volumes.finish_moves(&opening);
                 // After the patience nobody receives it; the pool keeps its own state.
                 let _ = done.send(opened.err());
             })
@@ -294,6 +301,7 @@ impl Volumes {
     /// Checks a pool: a changed one becomes unavailable, and an unavailable one is opened again.
     pub fn check_pool(&self, pool: &Pool) {
         pool.check(&|disk, index| self.learn_publications(disk, index));
+        self.finish_moves(pool);
     }
 
     /// Whether there are pool sets, whose members come and go with mounts.
@@ -346,6 +354,10 @@ impl Volumes {
     /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
     /// retired pool counts as deleted.
     pub fn delete(&self, id: &str) -> Result<()> {
+        self.finish_move(id)?;
+        if self.has_only_copies(id) {
+            return self.delete_copies(id);
+        }
         self.delete_unused(id, |pool, entry| self.check_unpublished(pool, entry))
     }
 
@@ -391,7 +403,7 @@ impl Volumes {
     /// The targets of a volume that are still mounts; the others are forgotten. Another mount on top
     /// of a target may hide the volume's, so that every mount counts.
     fn published(&self, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
-        let known = self.publications.of(entry.record.id);
+        let known = self.publications.of(entry.record.id.hash());
         let mut still = Vec::with_capacity(known.len());
         for (path, usage) in known {
             let found = match Target::open_known(&path)? {
@@ -401,7 +413,7 @@ impl Volumes {
             if let Found::Mount(_) = found {
                 still.push((path, usage));
             } else {
-                self.publications.remove(entry.record.id, &path);
+                self.publications.remove(entry.record.id.hash(), &path);
             }
         }
         Ok(still)
@@ -417,7 +429,7 @@ impl Volumes {
                     devices.insert(device, *id);
                     let entry = index.get::<VolumeRecord>(*id);
                     if entry.is_some_and(|entry| entry.record.is_device()) {
-                        self.publications.add_device(*id, file);
+                        self.publications.add_device(id.hash(), file);
                     }
                 }
             }
@@ -425,12 +437,11 @@ impl Volumes {
         for mount in self.mounter.table()?.entries {
             let image = || {
                 let device = Some(mount.device).filter(|device| device.0 == loops::MAJOR);
-                devices
-                    .get(&device.or_else(|| self.device_at(&mount))?)
-                    .copied()
+                let device = device.or_else(|| self.device_at(&mount))?;
+                devices.get(&device).map(VolumeId::hash)
             };
-            if let Some(id) = disk.volume_of(&mount).or_else(image) {
-                self.publications.add(id, &mount.mount_point, None);
+            if let Some(volume) = disk.volume_of(&mount).or_else(image) {
+                self.publications.add(volume, &mount.mount_point, None);
             }
         }
         Ok(())

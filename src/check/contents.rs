@@ -1,6 +1,6 @@
 //! The volumes and snapshots of pools, read from their disks without a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::fault::{Fault, InContext};
@@ -45,6 +45,18 @@ pub fn contents(options: &PoolOptions) -> PoolContents {
     };
     holdings.pool.problem = holdings.read(options).err();
     holdings
+}
+
+/// Leaves out the copies that an unfinished move left beside the volume itself.
+pub fn hide_old_copies(pools: &mut [PoolContents]) {
+    let volumes = || pools.iter().flat_map(|contents| &contents.volumes);
+    let served = volumes().filter(|held| held.entry.record.is_served());
+    let served: BTreeSet<VolumeId> = served.map(|held| held.entry.record.id).collect();
+    for contents in pools {
+        contents.volumes.retain(|Held { entry, .. }| {
+            entry.record.is_served() || !served.contains(&entry.record.id)
+        });
+    }
 }
 
 impl PoolContents {

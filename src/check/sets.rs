@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::mount::Place;
-use crate::pool::Entry;
+use crate::pool::{Entry, Record};
 use crate::quota::Enforcement;
 use crate::types::{VolumeId, VolumeName};
 
@@ -25,9 +25,11 @@ pub(super) struct Traits {
     pub(super) remedy: Option<String>,
 }
 
-/// A volume of the index, by its name.
-pub(super) fn named(entry: &Arc<Entry>) -> (VolumeName, (VolumeId, PathBuf)) {
-    (entry.record.name.clone(), (entry.record.id, entry.path()))
+/// A volume of the index, by its name; `None` for a copy that an unfinished move left.
+pub(super) fn named(entry: &Arc<Entry>) -> Option<(VolumeName, (VolumeId, PathBuf))> {
+    let record = &entry.record;
+    let named = (record.name.clone(), (record.id, entry.path()));
+    Some(named).filter(|_| record.is_served())
 }
 
 /// Adds the findings about the members of each set.
@@ -91,6 +93,18 @@ fn same_names(traits: &Traits, other: &Report, its: &Traits) -> impl Iterator<It
     let volumes = traits.volumes.iter();
     volumes.filter_map(move |(name, (id, directory))| {
         let (twin, _) = its.volumes.get(name)?;
+        if twin == id {
+            return Some(Finding {
+                level: Level::Wrong,
+                about: About::Records,
+                volume: Some(directory.clone()),
+                what: format!(
+                    "pool {} has a volume {name} with the same id, so that neither is served",
+                    other.pool.name
+                ),
+                remedy: Some("take the disk of one of them away".to_owned()),
+            });
+        }
         Some(Finding {
             level: Level::Wrong,
             about: About::Records,

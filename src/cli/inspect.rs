@@ -63,7 +63,9 @@ impl InspectArgs {
 
     fn contents(&self) -> Result<Vec<PoolContents>> {
         let pools = self.pools(self.memory()?.as_ref())?;
-        Ok(pools.iter().map(check::contents).collect())
+        let mut pools: Vec<PoolContents> = pools.iter().map(check::contents).collect();
+        check::hide_old_copies(&mut pools);
+        Ok(pools)
     }
 }
 
@@ -191,12 +193,13 @@ fn find<'a, K: Kind + 'a>(
     let mut found = Vec::new();
     for contents in pools {
         let id = contents.pool.id.and_then(|pool| id_in::<K>(pool, text));
-        let Some(id) = id else { continue };
-        if let Some(quarantined) = contents.quarantined_as::<K>(id) {
+        if let Some(quarantined) = id.and_then(|id| contents.quarantined_as::<K>(id)) {
             return Err(quarantined.error(&contents.pool.path).into());
         }
+        // A moved volume has the id that it got in another pool.
+        let is_asked = |record: &K| Some(record.id()) == id || record.name().to_string() == text;
         let held = K::all(contents).iter();
-        let mut held = held.filter(|held| held.entry.record.id() == id);
+        let mut held = held.filter(|held| is_asked(&held.entry.record));
         found.extend(held.next().map(|held| (contents, held)));
     }
     if let [_, _, ..] = found[..] {

@@ -8,9 +8,10 @@ use super::enforce::{self, EnforceArgs};
 use super::inspect::{
     self, Fields, InspectArgs, Kind, ShowArgs, name_or_id, object, or_dash, when,
 };
+use super::moving::{self, MoveArgs};
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
-use crate::pool::{Record, Source, VolumeRecord};
+use crate::pool::{Move, MoveState, Record, Source, VolumeRecord};
 use crate::types::{Bytes, VolumeId};
 
 /// The commands for volumes.
@@ -32,6 +33,14 @@ pub(super) enum VolumeCommand {
     /// uses more than its size, and does not change it. It takes 50 microseconds per file. The log of
     /// the server reports progress, and the command may be repeated.
     Enforce(EnforceArgs),
+    /// Move a volume to another member of its pool set, under the same id, through the server
+    ///
+    /// It empties a failing disk. Stop the pods of the volume before, because the server refuses a
+    /// published one, and cordon the member, so that nothing new comes. The data is copied byte by byte;
+    /// `volume list` shows the progress. Snapshots stay in their member. The server goes on if this
+    /// command ends, and a repeated one waits for it, or reports that the volume is there.
+    #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
+    Move(MoveArgs),
 }
 
 /// Runs one of the commands.
@@ -41,6 +50,7 @@ pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
         VolumeCommand::Show(args) => inspect::show::<VolumeRecord>(args),
         VolumeCommand::Delete(args) => delete::volume(args),
         VolumeCommand::Enforce(args) => enforce::run(args),
+        VolumeCommand::Move(args) => moving::run(args),
     }
 }
 
@@ -91,12 +101,11 @@ impl Kind for VolumeRecord {
         fields.add_place(contents, &held.entry);
         fields.add("created", when(record.created_at));
         fields.add("size", inspect::size(record.size_bytes));
-        match record.image {
-            Some(image) => fields.add("image", image),
-            None => {
-                let enforced_by = inspect::enforced_by(record.enforcement, record.quota_id());
-                fields.add("enforced by", enforced_by);
-            }
+        if let Some(image) = record.image {
+            fields.add("image", image);
+        } else {
+            let enforced_by = inspect::enforced_by(record.enforcement, record.quota_id());
+            fields.add("enforced by", enforced_by);
         }
         fields.add("used", or_dash(held.used()));
         fields.add_charge(held);
@@ -105,6 +114,16 @@ impl Kind for VolumeRecord {
         let modes: Vec<&str> = modes.filter_map(Value::as_str).collect();
         fields.add("access modes", modes.join(", "));
         fields.add("parameters", record.parameters);
+        if let Some(Move { state, pool }) = record.moved {
+            let moved = match state {
+                MoveState::Settled => format!("from pool {pool}"),
+                MoveState::Incoming => {
+                    format!("from pool {pool}, not finished: it may be out of date")
+                }
+                MoveState::Outgoing => format!("to pool {pool}, not finished: it is out of date"),
+            };
+            fields.add("moved", moved);
+        }
         if let Some(source) = record.source {
             fields.add("copy of", source);
             fields.add("shared with it", record.inherited_bytes);

@@ -216,7 +216,10 @@ impl Pool {
             )));
         }
         record.quota_id = made.quota_id;
-        record.source = Some(origin.source());
+        // A moved volume is a copy of itself, and keeps its source.
+        if origin.source() != Source::Volume(record.id) {
+            record.source = Some(origin.source());
+        }
         record.inherited_bytes = Bytes(made.inherited);
         record.retains.clone_from(&made.pending.retains);
         if let Some(image) = record.image
@@ -253,6 +256,15 @@ impl Pool {
                  and the space of its original again; the class parameter copy: allowed permits it"
             );
             return Err(Invalid::new("parameter \"copy\"", problem).into());
+        }
+        if method == Method::Copy
+            && job.origin.image().is_some()
+            && disk.filesystem.copies_on_write()
+        {
+            let (source, pool) = (job.origin.source(), self.name());
+            return Err(Error::Precondition(format!(
+                "{source} is an image, which is copied on btrfs only within its pool, and not to {pool}"
+            )));
         }
         // Before anything is staged, because the sidecars repeat a refused request often.
         let _running = match method {

@@ -21,7 +21,7 @@ use crate::os::{self, FileId, Status};
 use crate::quota::{Enforcement, Quota};
 use crate::sync::lock;
 use crate::tree;
-use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
+use crate::types::{Bytes, NameHash, PoolId, VolumeId};
 
 use super::capacity::Space;
 use super::enforcement::Unenforced;
@@ -411,8 +411,8 @@ impl Disk {
         Ok(record::read(&self.meta, layout::MARKER)?)
     }
 
-    /// The volume whose `data/` a mount shows, if it shows one of this pool.
-    pub(crate) fn volume_of(&self, mount: &MountEntry) -> Option<VolumeId> {
+    /// The volume whose `data/` a mount shows, if it shows one of this pool, by the hash in its id.
+    pub(crate) fn volume_of(&self, mount: &MountEntry) -> Option<NameHash> {
         if mount.device != self.place.mount.device {
             return None;
         }
@@ -426,7 +426,7 @@ impl Disk {
             .join(directory)
             .join(layout::DATA);
         let hash = layout::hash_of(directory)?;
-        (data == below).then(|| VolumeId::from_hash(self.id, hash))
+        (data == below).then_some(hash)
     }
 
     /// The identities of the images of volumes. One that is missing is left out.

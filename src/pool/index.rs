@@ -133,6 +133,8 @@ pub(crate) struct Index {
     snapshots_by_name: HashMap<SnapshotName, Arc<SnapshotEntry>>,
     trash: BTreeMap<OsString, TrashEntry>,
     quarantine: Vec<Quarantined>,
+    /// The ids of volumes that were moved, or are being moved.
+    moved: BTreeSet<VolumeId>,
     /// The retained charges of all records, those in the trash included.
     retained: Retained,
     pub(crate) sums: Sums,
@@ -249,6 +251,8 @@ impl Index {
         sums.copied = sums.copied.saturating_add(record.copied());
         sums.retained = sums.retained.saturating_add(retained);
         sums.exclusive += usize::from(record.is_exclusive());
+        self.moved
+            .extend(R::volume(id).filter(|_| entry.record.moved().is_some()));
         let entry = Arc::new(entry);
         let name = entry.record.name().clone();
         R::by_name_mut(self).insert(name, Arc::clone(&entry));
@@ -270,6 +274,9 @@ impl Index {
         sums.retained = sums.retained.saturating_sub(retained);
         sums.exclusive -= usize::from(record.is_exclusive());
         sums.removals += 1;
+        if let Some(volume) = R::volume(id) {
+            self.moved.remove(&volume);
+        }
         self.change_retained(record.retains(), Retained::remove);
     }
 
@@ -353,6 +360,11 @@ impl Index {
 
     pub(crate) fn retained(&self) -> &Retained {
         &self.retained
+    }
+
+    /// The volumes that were moved, or are being moved.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.moved.iter().filter_map(|id| self.volumes.get(id))
     }
 
     /// The volumes whose blocks an existing volume or snapshot may reference.
@@ -466,7 +478,8 @@ pub(crate) fn read_entry<R: Record>(
     };
     let mut record: R = record::read(&dir, R::FILE)?;
     let id = record.id();
-    if id != R::Id::new(pool, record.name()) || id.hash() != hash {
+    let is_named = id == R::Id::new(id.pool(), record.name());
+    if !is_named || id.hash() != hash || !record.may_be_in(pool) {
         return Err(Unreadable::Damaged(format!(
             "{} is damaged: its id, name and directory disagree",
             R::FILE

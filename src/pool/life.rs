@@ -4,7 +4,7 @@ use std::sync::TryLockError;
 use std::time::Instant;
 
 use crate::sync::lock;
-use crate::types::Bytes;
+use crate::types::{Bytes, ObjectId};
 
 use super::disk::Disk;
 use super::enforcement::Unenforced;
@@ -31,6 +31,8 @@ impl Pool {
         }
         let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
         let other = disk.marker()?.other_bytes;
+        let origins = index.moved().map(|entry| entry.record.id.pool());
+        self.context.memory.add_moved_from(&origins.collect())?;
         self.reconcile(&disk, &mut index)?;
         learn(&disk, &index).map_err(|error| Unavailable::Io {
             what: "find the published volumes".into(),

@@ -68,6 +68,8 @@ struct MemoryRecord {
     retired: BTreeSet<PoolId>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     cordoned: BTreeSet<PoolId>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    moved_from: BTreeSet<PoolId>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     unknown: Unknown,
@@ -138,6 +140,19 @@ impl Memory {
             changed.extend(pools.iter().copied().filter(change));
         })?;
         Ok(changed)
+    }
+
+    /// Whether volumes that a pool made may be in other pools.
+    pub(crate) fn is_moved_from(&self, pool: PoolId) -> Result<bool> {
+        Ok(self.read()?.moved_from.contains(&pool))
+    }
+
+    /// Remembers durably that volumes which these pools made may be in other pools.
+    pub(crate) fn add_moved_from(&self, pools: &BTreeSet<PoolId>) -> Result<()> {
+        if pools.is_empty() {
+            return Ok(());
+        }
+        self.edit(|record| record.moved_from.extend(pools))
     }
 
     /// Remembers durably that a path holds a pool; false if the pool was declared lost. A disk of a set

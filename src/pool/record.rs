@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 use crate::quota::{Charge, Enforcement, OURS};
-use crate::types::{Bytes, ClaimLabel, ObjectId, SnapshotId, VolumeId, VolumeName};
+use crate::types::{Bytes, ClaimLabel, ObjectId, PoolId, SnapshotId, VolumeId, VolumeName};
 
 use super::layout;
 
@@ -25,10 +25,11 @@ pub use snapshot::{Method, SnapshotRecord};
 /// The version of the on-disk format.
 pub const FORMAT: u32 = 1;
 
-/// The version of a record with an image, which an older driver would take for a directory.
-const FORMAT_OF_IMAGES: u32 = 2;
+/// The format of the record of an image, which an older driver would take for a directory, and of a
+/// volume that was moved or is being moved, of which it might serve a copy that is out of date.
+const FORMAT_2: u32 = 2;
 
-/// Far more than the largest record of format 1.
+/// Far more than the largest record.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
 /// The fields of a record that this version does not know. A later version may have written them, and
@@ -72,12 +73,35 @@ pub struct VolumeRecord {
     /// project quota charges them to both.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub inherited_bytes: Bytes,
+    /// Its last move, unless it is in the pool that made it, and no move is unfinished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Move>,
     /// The charges of other volumes that it retains.
     #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
     pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// A move of a volume between two members of a set, in the record of one of the two copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Move {
+    pub state: MoveState,
+    /// The pool of the other copy.
+    pub pool: PoolId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MoveState {
+    /// A complete copy, while the one in the other pool may still be the volume.
+    Incoming,
+    /// The former volume: the copy in the other pool is the volume now.
+    Outgoing,
+    /// The volume, which came from the other pool.
+    Settled,
 }
 
 /// Bytes that stay charged to `volume` because a copy references them. Simple quota charges an extent
@@ -109,9 +133,13 @@ impl fmt::Display for Source {
     }
 }
 
-/// The format of a record with or without an image.
-pub(crate) fn format_of(image: Option<Image>) -> u32 {
-    image.map_or(FORMAT, |_| FORMAT_OF_IMAGES)
+/// The format of a record with these fields.
+pub(crate) fn format_of(image: Option<Image>, moved: Option<Move>) -> u32 {
+    if image.is_some() || moved.is_some() {
+        FORMAT_2
+    } else {
+        FORMAT
+    }
 }
 
 impl VolumeRecord {
@@ -119,6 +147,15 @@ impl VolumeRecord {
     pub(crate) fn is_device(&self) -> bool {
         let content = self.image.map(|image| image.content);
         content == Some(ImageContent::Block)
+    }
+
+    /// The record with another state of its move.
+    pub(crate) fn with_move(&self, moved: Option<Move>) -> Self {
+        Self {
+            format: format_of(self.image, moved),
+            moved,
+            ..self.clone()
+        }
     }
 
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such
@@ -163,6 +200,23 @@ pub trait Record: Serialize + DeserializeOwned {
     fn name(&self) -> &<Self::Id as ObjectId>::Name;
     /// The bytes reserved for it.
     fn reserved(&self) -> u64;
+    /// Whether a pool may have it: the one that its id names, unless it was moved.
+    fn may_be_in(&self, pool: PoolId) -> bool {
+        self.id().pool() == pool
+    }
+    /// Its last move, if it was moved or is being moved.
+    fn moved(&self) -> Option<Move> {
+        None
+    }
+    /// Its move that is not finished, if there is one.
+    fn unfinished_move(&self) -> Option<Move> {
+        self.moved()
+            .filter(|moved| moved.state != MoveState::Settled)
+    }
+    /// Whether it is the object itself, and not a copy that an unfinished move left.
+    fn is_served(&self) -> bool {
+        self.unfinished_move().is_none()
+    }
     /// Its quota id, if it has one.
     fn quota_id(&self) -> Option<u32>;
     /// Whether its quota id is in force; false while its tree is being tagged.
@@ -209,6 +263,17 @@ impl Record for VolumeRecord {
 
     fn reserved(&self) -> u64 {
         self.size_bytes.0
+    }
+
+    fn may_be_in(&self, pool: PoolId) -> bool {
+        match self.moved {
+            None => self.id.pool() == pool,
+            Some(_) => true,
+        }
+    }
+
+    fn moved(&self) -> Option<Move> {
+        self.moved
     }
 
     fn quota_id(&self) -> Option<u32> {
@@ -454,6 +519,11 @@ pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T,
     read_open(&open(dir, name)?, name)
 }
 
+/// Reads the record of a volume or a snapshot in its directory.
+pub(crate) fn read_of<R: Record>(dir: impl AsFd) -> Result<R, Unreadable> {
+    read(dir, R::FILE)
+}
+
 /// Opens a record, to read it and to compare it with a later one.
 pub(crate) fn open(dir: impl AsFd, name: &str) -> Result<File, Unreadable> {
     os::open_file(dir, name).map_err(|errno| unreadable(name, errno))
@@ -465,11 +535,15 @@ pub(crate) fn read_open<T: DeserializeOwned>(file: &File, name: &str) -> Result<
     struct Version {
         format: u32,
         image: Option<IgnoredAny>,
+        moved: Option<IgnoredAny>,
     }
     let bytes = os::read_all(file, MAX_RECORD_BYTES).map_err(|errno| unreadable(name, errno))?;
     let damaged = |error: serde_json::Error| format!("{name} is damaged: {error}");
     let version: Version = serde_json::from_slice(&bytes).map_err(damaged)?;
-    let known = version.image.map_or(FORMAT, |_| FORMAT_OF_IMAGES);
+    let known = match (version.image, version.moved) {
+        (None, None) => FORMAT,
+        _ => FORMAT_2,
+    };
     if version.format != known {
         return Err(Unreadable::Damaged(format!(
             "{name} has format {}, and this driver knows format {known}",

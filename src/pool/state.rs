@@ -190,6 +190,16 @@ impl PoolState {
         self.lock().index.get::<R>(id).cloned()
     }
 
+    /// The volumes that were moved, or are being moved.
+    pub(crate) fn moved(&self) -> Vec<Arc<Entry>> {
+        self.lock().index.moved().cloned().collect()
+    }
+
+    /// Whether a volume has the whole disk.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.lock().index.is_exclusive()
+    }
+
     /// At most `count` entries that match, with ids after the given one, in order.
     pub(crate) fn after<R: Resource>(
         &self,

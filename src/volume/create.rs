@@ -98,6 +98,7 @@ impl Volumes {
             Some(_) => {}
         }
         check_cordon(pool)?;
+        self.check_destinations(pool)?;
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
             let most = request.limit.unwrap_or(Bytes::MAX);
@@ -162,6 +163,11 @@ impl Volumes {
         if loaded.is_some_and(|loaded| loaded.elapsed() >= self.settings.member_wait) {
             return Vec::new();
         }
+        self.unread_members()
+    }
+
+    /// The members of sets that were not read since the start.
+    pub(super) fn unread_members(&self) -> Vec<Unread> {
         let pools = self.pools();
         let members = pools.iter().filter(|pool| pool.name().member().is_some());
         let unread = members.filter_map(|pool| Some((pool.name().clone(), pool.why_unread()?)));
@@ -176,6 +182,7 @@ impl Volumes {
         let image = images::asked(class, capabilities);
         let fits = |pool: &&Arc<Pool>| {
             pool.id().is_none_or(|id| !cordoned.contains(&id))
+                && self.check_destinations(pool).is_ok()
                 && match image {
                     // Every node refuses it, and CreateVolume reports that.
                     Err(_) => true,
@@ -410,7 +417,7 @@ fn record(
     let modes = request.capabilities.iter().map(|asked| asked.access_mode);
     let modes: BTreeSet<AccessMode> = modes.collect();
     VolumeRecord {
-        format: format_of(image),
+        format: format_of(image, None),
         id,
         name: request.name.clone(),
         size_bytes: size,
@@ -428,6 +435,7 @@ fn record(
         exclusive: request.class.exclusive,
         image,
         source: None,
+        moved: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),

@@ -1,30 +1,126 @@
 //! Volumes and snapshots by id, by name and in pages, and their deletion.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Lookup, Pool, Resource, VolumeRecord};
-use crate::types::{MAX_FIELD_BYTES, ObjectId};
+use crate::pool::{Entry, Lookup, Pool, Resource, Unavailable, VolumeRecord};
+use crate::types::{MAX_FIELD_BYTES, ObjectId, PoolId};
 
 use super::{Page, Volumes};
 
 pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
 
+/// A pool that knows an object.
+#[derive(Debug)]
+pub(super) struct Place<R> {
+    pub(super) pool: Arc<Pool>,
+    pub(super) known: Lookup<R>,
+    /// Why the pool cannot be used, if it cannot.
+    pub(super) unavailable: Option<Unavailable>,
+}
+
+impl<R: Resource> Place<R> {
+    pub(super) fn entry(&self) -> Option<&Arc<Entry<R>>> {
+        match &self.known {
+            Lookup::Entry(entry) => Some(entry),
+            Lookup::Quarantined(_) | Lookup::Nothing => None,
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        !matches!(self.known, Lookup::Nothing)
+    }
+
+    /// Whether it has the object itself, and not a copy that an unfinished move left.
+    pub(super) fn is_served(&self) -> bool {
+        self.entry().is_some_and(|entry| entry.record.is_served())
+    }
+
+    /// The object, if its pool can be used.
+    fn located(&self) -> Result<Located<R>> {
+        match (&self.known, &self.unavailable) {
+            (Lookup::Quarantined(quarantined), _) => {
+                Err(quarantined.error(self.pool.path()).into())
+            }
+            (_, Some(reason)) => Err(self.pool.unavailable(reason.clone()).into()),
+            (Lookup::Entry(entry), None) => Ok((Arc::clone(&self.pool), Arc::clone(entry))),
+            (Lookup::Nothing, None) => Err(Error::Internal("a place of nothing".into())),
+        }
+    }
+}
+
 impl Volumes {
+    /// The knowledge of every pool about an object.
+    fn in_pools<R: Resource>(&self, id: R::Id) -> BTreeMap<PoolId, Place<R>> {
+        self.between_moves(|| self.scan::<R>(id))
+    }
+
+    fn scan<R: Resource>(&self, id: R::Id) -> BTreeMap<PoolId, Place<R>> {
+        let mut places: BTreeMap<PoolId, Place<R>> = BTreeMap::new();
+        for pool in self.pools().iter() {
+            let Some(pool_id) = pool.id() else { continue };
+            // A disk that was moved to another path is known at both paths and open at one.
+            if places
+                .get(&pool_id)
+                .is_some_and(|place| place.unavailable.is_none())
+            {
+                continue;
+            }
+            let (known, unavailable) = pool.state.find::<R>(id);
+            let place = Place {
+                pool: Arc::clone(pool),
+                known,
+                unavailable,
+            };
+            if place.unavailable.is_none() || !places.contains_key(&pool_id) {
+                places.insert(pool_id, place);
+            }
+        }
+        places
+    }
+
+    /// The pools that know an object. A moved volume is not in the pool that its id names, and an
+    /// unfinished move leaves two copies.
+    pub(super) fn places<R: Resource>(&self, id: R::Id) -> Vec<Place<R>> {
+        let pools = self.in_pools::<R>(id).into_values();
+        pools.filter(Place::is_known).collect()
+    }
+
     pub(super) fn entry<R: Resource>(&self, id: R::Id) -> Result<Located<R>> {
-        let pool = id.pool();
-        let all = self.pools();
-        let mut pools = all.iter().filter(|known| known.id() == Some(pool));
-        let first = pools.next().ok_or(Error::PoolNotHere { pool })?;
-        // A disk that was moved to another path is known at both paths and open at one.
-        let pool = pools
-            .find(|pool| pool.why_unavailable().is_none())
-            .unwrap_or(first);
-        match pool.state.find::<R>(id) {
-            (Lookup::Quarantined(quarantined), _) => Err(quarantined.error(pool.path()).into()),
-            (_, Some(reason)) => Err(pool.unavailable(reason).into()),
-            (Lookup::Entry(entry), None) => Ok((Arc::clone(pool), entry)),
-            (Lookup::Nothing, None) => Err(no_id::<R::Id>(&id.to_string())),
+        // Before the search, because a pool that is opened after it may have the object.
+        let unread = self.unread_members();
+        let mut pools = self.in_pools::<R>(id);
+        let home = pools.get(&id.pool()).map(|place| {
+            let reason = place.unavailable.clone();
+            reason.map(|reason| place.pool.unavailable(reason))
+        });
+        pools.retain(|_, place| place.is_known());
+        let places: Vec<Place<R>> = pools.into_values().collect();
+        let served: Vec<&Place<R>> = places.iter().filter(|place| place.is_served()).collect();
+        match (served.as_slice(), places.as_slice()) {
+            ([place], _) => place.located(),
+            ([one, other, ..], _) => {
+                let (what, one, other) = (R::Id::OBJECT, one.pool.name(), other.pool.name());
+                Err(Error::Precondition(format!(
+                    "pools {one} and {other} both have {what} {id}; take the disk of one of them away"
+                )))
+            }
+            ([], []) => match home {
+                Some(Some(unavailable)) => Err(unavailable.into()),
+                absent => {
+                    self.check_not_moved::<R>(id, unread)?;
+                    let pool = id.pool();
+                    let no_id = |_| no_id::<R::Id>(&id.to_string());
+                    Err(absent.map_or(Error::PoolNotHere { pool }, no_id))
+                }
+            },
+            ([], [first, ..]) => {
+                let is_quarantined = |place: &&Place<R>| place.entry().is_none();
+                let quarantined = places.iter().find(is_quarantined);
+                quarantined.unwrap_or(first).located()?;
+                Err(self.unfinished_move(id, &places))
+            }
         }
     }
 
@@ -34,8 +130,10 @@ impl Volumes {
         &self,
         name: &<R::Id as ObjectId>::Name,
     ) -> Result<Option<Located<R>>> {
-        let pools = self.pools();
-        let id = pools.iter().find_map(|pool| pool.state.id_of::<R>(name));
+        let id = self.between_moves(|| {
+            let pools = self.pools();
+            pools.iter().find_map(|pool| pool.state.id_of::<R>(name))
+        });
         id.map(|id| self.entry(id)).transpose()
     }
 
@@ -57,14 +155,19 @@ impl Volumes {
             0 => usize::MAX,
             wanted => wanted,
         };
-        let mut found = Vec::new();
         let pools = self.pools();
-        for pool in pools.iter() {
-            // One more than wanted, to find out whether there is another page.
-            let entries = pool.state.after(after, wanted.saturating_add(1), &matches);
-            found.extend(entries.into_iter().map(|entry| (pool, entry)));
-        }
-        found.sort_by_key(|(_, entry)| entry.record.id());
+        let mut found = self.between_moves(|| {
+            let mut found = Vec::new();
+            for pool in pools.iter() {
+                // One more than wanted, to find out whether there is another page.
+                let entries = pool.state.after(after, wanted.saturating_add(1), &matches);
+                found.extend(entries.into_iter().map(|entry| (pool, entry)));
+            }
+            found
+        });
+        // An unfinished move leaves two copies.
+        found.sort_by_key(|(_, entry)| (entry.record.id(), !entry.record.is_served()));
+        found.dedup_by_key(|(_, entry)| entry.record.id());
         let more = found.len() > wanted;
         found.truncate(wanted);
         let last = found.last().filter(|_| more);
@@ -85,13 +188,13 @@ impl Volumes {
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
-        let pool = parsed.pool();
-        let is_here = self.pools().iter().any(|known| known.id() == Some(pool));
-        if !is_here && self.memory.is_retired(pool)? {
-            tracing::warn!(id, "was in a retired pool");
-            return Ok(());
-        }
-        let (pool, entry) = self.entry::<R>(parsed)?;
+        let (pool, entry) = match self.entry::<R>(parsed) {
+            Err(Error::PoolNotHere { pool }) if self.memory.is_retired(pool)? => {
+                tracing::warn!(id, "was in a retired pool");
+                return Ok(());
+            }
+            found => found?,
+        };
         let _work = pool.begin()?;
         check(&pool, &entry)?;
         Ok(pool.delete(&entry)?)

@@ -14,7 +14,7 @@ use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
 use crate::os::{self, FileId, Os, Status};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
-use crate::types::{Bytes, VolumeId};
+use crate::types::{Bytes, NameHash, ObjectId, VolumeId};
 
 use super::{
     AccessMode, PublishRequest, Stats, Usage, Volumes, images, parse_id, publications, shorten,
@@ -29,7 +29,7 @@ impl Volumes {
             let problem = format!("the directory above {path} does not exist");
             return Err(Error::invalid("target_path", problem));
         };
-        let id = parse_id(&request.id)?;
+        let id: VolumeId = parse_id(&request.id)?;
         let _id = self.in_flight.lock_id(&request.id)?;
         let publishing = self.in_flight.begin_publishing(target.path())?;
         let (pool, entry) = self.entry::<VolumeRecord>(id)?;
@@ -72,14 +72,14 @@ impl Volumes {
         };
         if let Mountable::Device { file, .. } = source {
             let image = os::status(file).map_err(|errno| target.error("inspect", errno))?;
-            self.publications.add_device(id, image.id);
+            self.publications.add_device(id.hash(), image.id);
         }
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
         if let Some(prepared) = prepared? {
             self.mount_at(&target, &prepared)?;
         }
-        self.publications.add(id, target.path(), Some(mode));
+        self.publications.add(id.hash(), target.path(), Some(mode));
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Volumes {
             Found::Mount(mounted) if mounted.file_type == FileType::BlockDevice => {
                 let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
                 let content = os::status(file).map_err(failed)?.id;
-                let is_anothers = owner.is_some_and(|owner| owner != entry.record.id);
+                let is_anothers = owner.is_some_and(|owner| owner != entry.record.id.hash());
                 if is_anothers || self.mounter.shows(mounted, content, Shown::Device)? {
                     return Ok(found);
                 }
@@ -133,9 +133,10 @@ impl Volumes {
             Mountable::Device { .. } => {
                 let device = self.mounter.loop_at(mounted.rdev, content)?;
                 let is_read_only = device.as_ref().map_or(Ok(false), Loop::is_read_only);
-                let actual = match is_read_only.map_err(failed)? {
-                    true => StatVfsMountFlags::RDONLY,
-                    false => StatVfsMountFlags::empty(),
+                let actual = if is_read_only.map_err(failed)? {
+                    StatVfsMountFlags::RDONLY
+                } else {
+                    StatVfsMountFlags::empty()
                 };
                 (options.flags & StatVfsMountFlags::RDONLY, actual)
             }
@@ -208,7 +209,8 @@ impl Volumes {
         // Not the id, because another call with it may wait for a dead disk.
         let _target = self.in_flight.lock_to_unpublish(target.path())?;
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
-        let anothers = owner.is_some_and(|owner| owner.to_string() != id);
+        let asked = VolumeId::parse(id).map(|id| id.hash());
+        let anothers = owner.is_some_and(|owner| asked != Some(owner));
         // The known owner may be out of date, so the mount is checked.
         if anothers && matches!(self.mounter.inspect(&target)?, Found::Mount(_)) {
             let (id, path) = (shorten(id), target.path().to_owned());
@@ -231,7 +233,7 @@ impl Volumes {
     /// has it. A pod may have detached it already, and the device may show another volume since.
     fn detach(
         &self,
-        (volume, image): (VolumeId, FileId),
+        (volume, image): (NameHash, FileId),
         target: &Target,
         mounted: Status,
     ) -> Result<()> {

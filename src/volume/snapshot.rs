@@ -84,7 +84,9 @@ impl Volumes {
         }
         self.check_topology(request.excludes_node)?;
         check_cordon(&pool)?;
-        let id = SnapshotId::new(source.pool(), &request.name);
+        // A moved volume is not in the pool that its id names.
+        let open = || Error::Internal("an open pool has no id".into());
+        let id = SnapshotId::new(pool.id().ok_or_else(open)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;
         // A publish must not begin now.
@@ -218,7 +220,7 @@ fn record(
     in_use: bool,
 ) -> SnapshotRecord {
     SnapshotRecord {
-        format: format_of(volume.record.image),
+        format: format_of(volume.record.image, None),
         id,
         name: request.name.clone(),
         source_volume_id: volume.record.id,

@@ -5,6 +5,7 @@ mod cordon;
 mod discovery;
 mod exclusive;
 mod model;
+mod moving;
 mod server;
 
 use std::collections::BTreeMap;

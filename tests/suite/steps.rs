@@ -5,6 +5,7 @@ mod background;
 mod copies;
 mod enforce;
 mod fixture;
+mod moving;
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};

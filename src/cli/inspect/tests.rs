@@ -53,6 +53,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         exclusive: false,
         image: None,
         source,
+        moved: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),

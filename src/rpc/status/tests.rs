@@ -75,6 +75,8 @@ table! {
                                                              => [Absent,  Absent,  Precon,  Absent,  Absent,  Absent];
     Error::SourceElsewhere { .. }, Error::SourceElsewhere { id: text(), pool: id() }
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
+    Error::MoveUnfinished { .. }, Error::MoveUnfinished { id: text(), pool: pool(), other: id() }
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Precondition(_)), existing(PoolError::Precondition(text()))
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(text()))

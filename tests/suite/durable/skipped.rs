@@ -8,7 +8,7 @@ use rootcellar::os::Step::{self, Fsync, Syncfs};
 
 use super::lose_power;
 use crate::poweroff::BTRFS_WITH_QUOTA;
-use crate::poweroff::operations::{OPERATIONS, Operation};
+use crate::poweroff::operations::{MOVES, OPERATIONS, Operation};
 use crate::poweroff::scene::Pools;
 use support::poweroff::loops;
 use support::require;
@@ -47,6 +47,16 @@ const LOGGED: &[Row] = &[
     ("retire a pool that is gone", Fsync, "/state", LOST),
 ];
 
+/// On the members of a set, whose logs keep the order of metadata.
+#[rustfmt::skip]
+const MOVED: &[Row] = &[
+    ("move", Fsync, "/state", LOST),
+    ("move", Syncfs, "/", CONTENT),
+    ("move", Fsync, "/volume.json", QUARANTINED),
+    ("move", Fsync, "/volumes", LOST),
+    ("move", Fsync, "/volumes/kept-*", "is not moved"),
+];
+
 /// No order of metadata is assumed, as on btrfs.
 const UNORDERED: &[Row] = &[
     ("pool init", Syncfs, "/", LOST),
@@ -59,7 +69,8 @@ const LIMITED: &[Row] = &[("expand", Syncfs, "/", "limits were not durable")];
 fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
     for (name, sync, path, complaint) in rows {
         eprintln!("{name}, which skips {sync:?} of {path}");
-        let operation = OPERATIONS.iter().find(|operation| operation.name == *name);
+        let mut operations = OPERATIONS.iter().chain(MOVES);
+        let operation = operations.find(|operation| operation.name == *name);
         let operation = Operation {
             skips: Some((*sync, path)),
             ..*operation.unwrap()
@@ -77,6 +88,15 @@ fn a_skipped_sync_is_missed_on_a_disk_that_logs_metadata() {
     require!(loop_devices);
     are_missed(LOGGED, |operation| {
         lose_power(true, Pools::One, slice::from_ref(operation));
+    });
+}
+
+/// Proves: D3.
+#[test]
+fn a_skipped_sync_of_a_move_is_missed() {
+    require!(loop_devices);
+    are_missed(MOVED, |operation| {
+        lose_power(true, Pools::Set, slice::from_ref(operation));
     });
 }
 

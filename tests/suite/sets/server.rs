@@ -1,14 +1,15 @@
 //! Sets in the running server, which sees its mounts as in the driver's pod.
 
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use support::disk::FILESYSTEMS;
-use support::messages::create_with;
+use support::messages::{create_with, publish};
 use support::page::{free_address, page};
 use support::pod::PodNode;
 use support::server::Server;
-use support::{eventually, require, rootcellar};
+use support::tree::{Extent, Walked, nasty};
+use support::{directory_of, eventually, require, rootcellar};
 
 /// A disk that is mounted while the server runs serves a volume within five seconds. A missing one is
 /// reported by every page and by the command line, with its name.
@@ -77,4 +78,79 @@ async fn a_disk_is_found_while_the_server_runs() {
         ["set/xfs", "ok"],
     ];
     assert_eq!(states, expected, "{text}");
+}
+
+/// The filesystems that enforce no sizes without an option.
+const PLAIN: [&str; 2] = ["ext4", "xfs"];
+
+fn is_done(output: &Output, says: &str) {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success() && text.contains(says), "{output:?}");
+}
+
+/// The command moves a volume with all its content between filesystems, and reports a repeated move. A
+/// refusal ends with 1.
+///
+/// Proves: MV1, MV7.
+#[tokio::test]
+async fn the_command_moves_a_volume_between_filesystems() {
+    require!(loop_devices);
+    let node = PodNode::new();
+    let _disks = PLAIN.map(|filesystem| {
+        let disk = node.disk(filesystem, filesystem);
+        std::fs::create_dir(disk.path()).unwrap();
+        disk.mount(&[]);
+        disk
+    });
+    let set = format!("set={},init,reserve=0", node.path("pools").display());
+    let mut command = Server::command(&node, &[]);
+    command.args(["--pool-set", &set]);
+    let server = node.spawn(&command).await;
+    let mut clients = server.clients().await;
+    let request = create_with("v", 64 << 20, &[("pool", "set")]);
+    let id = clients.create(request).await.unwrap().volume_id;
+    let volumes = |filesystem: &str| node.place(filesystem).join("volumes");
+    let has = |filesystem: &&str| !support::names(&volumes(filesystem)).is_empty();
+    let data = |filesystem: &str| directory_of(&volumes(filesystem), "v").join("data");
+    let ask = |command: &str, more: &[&str]| {
+        let endpoint = format!("--endpoint=unix://{}", node.path("run/csi.sock").display());
+        let mut asked = Command::new(rootcellar());
+        asked.args(["volume", command, &id]).args(more);
+        if command == "move" {
+            asked.arg(endpoint);
+        } else {
+            asked
+                .args(["--pool-set", &set, "--state-dir"])
+                .arg(node.path("state"));
+        }
+        asked.output().unwrap()
+    };
+    let mut place = PLAIN.into_iter().find(has).unwrap();
+    nasty(&data(place), Extent::default());
+    let tree = Walked::new(&data(place));
+    for to in PLAIN.into_iter().chain(PLAIN) {
+        let moved = ask("move", &["--to", to]);
+        if to == place {
+            is_done(&moved, &format!("volume {id} is in set/{to} already"));
+            continue;
+        }
+        is_done(
+            &moved,
+            &format!("volume {id} was moved from set/{place} to set/{to}"),
+        );
+        assert!(!has(&place), "{place}");
+        place = to;
+        let differences = tree.differences(&Walked::new(&data(place)));
+        assert_eq!(differences, <Vec<String>>::new(), "{place}");
+        is_done(&ask("show", &[]), &format!("set/{place}, at "));
+    }
+    let target = node.target("pod");
+    clients.publish(publish(&id, &target)).await.unwrap();
+    let other = PLAIN.into_iter().find(|other| *other != place).unwrap();
+    let refused = ask("move", &["--to", other]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains(target.to_str().unwrap()), "{text}");
+    clients.unpublish(&id, &target).await.unwrap();
+    server.stop();
 }

@@ -363,6 +363,42 @@ impl Scene {
         assert!(self.remove(volume), "{volume} is not deleted");
     }
 
+    /// As [`Scene::relocate`]; returns whether it is there.
+    pub fn moves(&self, volume: &str) -> bool {
+        self.driver().move_to(&self.id_of(volume), "b").is_ok()
+    }
+
+    /// Moves a volume to the second member, or finds it there.
+    pub fn relocate(&self, volume: &str) {
+        let moved = self.driver().move_to(&self.id_of(volume), "b");
+        assert!(moved.is_ok(), "{volume} is not moved: {moved:?}");
+    }
+
+    /// Whether only this pool has a volume.
+    pub fn is_in(&self, volume: &str, pool: usize) -> bool {
+        let start = format!("{volume}-");
+        let has = |pool: &PathBuf| {
+            let names = names(&pool.join("volumes"));
+            names.iter().any(|name| name.starts_with(&start))
+        };
+        let pools = self.pools();
+        pools
+            .iter()
+            .enumerate()
+            .all(|(at, path)| has(path) == (at == pool))
+    }
+
+    /// Whether a volume is served.
+    pub fn serves(&self, volume: &str) -> bool {
+        self.driver().get(&self.id_of(volume)).is_ok()
+    }
+
+    /// Whether a volume waits for a disk.
+    pub fn misses(&self, volume: &str) -> bool {
+        let refused = self.driver().get(&self.id_of(volume)).err();
+        refused.is_some_and(|refused| refused.code(Call::Volume) == Code::Unavailable)
+    }
+
     /// Publishes a volume and doubles its size; both may be done already.
     pub fn grow(&self, volume: &str) {
         let id = self.id_of(volume);

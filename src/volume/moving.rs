@@ -1,0 +1,376 @@
+//! Moves of volumes between the members of a set, and the recovery from interrupted ones.
+//!
+//! A moved volume keeps its id, because the handle of a `PersistentVolume` cannot change. So every call
+//! searches all pools for an id.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::pool::{self, Entry, Move, MoveState, Pool, Record, Resource, VolumeRecord};
+use crate::quota::Enforcement;
+use crate::types::{ObjectId, PoolId, PoolName, VolumeId};
+
+use super::Volumes;
+use super::create::check_cordon;
+use super::find::{Place, parse_id};
+use super::pools::Unread;
+
+/// The outcome of a move, with the member that has the volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Moved {
+    /// The volume was moved from this member.
+    From(PoolName),
+    /// The volume was in the member already.
+    Before,
+    /// The copy of an interrupted move is the volume now, because the other pool was retired.
+    Recovered,
+}
+
+/// A copy that an unfinished move left, in a pool that can be used.
+struct MoveCopy<'a> {
+    pool: &'a Pool,
+    entry: &'a Arc<Entry>,
+    moved: Move,
+}
+
+impl<'a> MoveCopy<'a> {
+    fn of(place: &'a Place<VolumeRecord>) -> Option<Self> {
+        let entry = place.entry().filter(|_| place.unavailable.is_none())?;
+        Some(Self {
+            pool: &place.pool,
+            entry,
+            moved: entry.record.unfinished_move()?,
+        })
+    }
+
+    /// Whether this one is the new copy, and `other` the former volume.
+    fn follows(&self, other: &Self) -> bool {
+        self.moved.state == MoveState::Incoming
+            && other.moved.state == MoveState::Outgoing
+            && other.pool.id() == Some(self.moved.pool)
+            && self.pool.id() == Some(other.moved.pool)
+    }
+}
+
+impl Volumes {
+    /// Moves a volume that is not published to another member of its set. It may be repeated.
+    pub fn move_to(&self, id: &str, to: &str) -> Result<(PoolName, Moved)> {
+        let parsed: VolumeId = parse_id(id)?;
+        let _lock = self.in_flight.lock_to_delete(id)?;
+        self.settle(parsed)?;
+        if let Some(recovered) = self.use_copy(parsed, to)? {
+            return Ok((recovered, Moved::Recovered));
+        }
+        let (from, entry) = self.entry::<VolumeRecord>(parsed)?;
+        let target = self.other_member(&from, to)?;
+        let name = target.name().clone();
+        if Arc::ptr_eq(&from, &target) {
+            return Ok((name, Moved::Before));
+        }
+        let enforcement = target.enforcement();
+        self.check_unpublished(&from, &entry)?;
+        check_movable(&entry, &target, enforcement)?;
+        let committed = self.copy_over((&from, &entry), &target, enforcement);
+        // After a failure, the disks decide which copy is the volume.
+        let settled = self.settle(parsed);
+        committed?;
+        match (settled, self.entry::<VolumeRecord>(parsed)) {
+            (Err(error), Ok((pool, _))) if Arc::ptr_eq(&pool, &target) => {
+                tracing::warn!(id, %error, "the former copy of a moved volume is left for now");
+            }
+            (settled, found) => {
+                settled?;
+                found?;
+            }
+        }
+        Ok((name, Moved::From(from.name().clone())))
+    }
+
+    /// Makes the copy, and commits the move.
+    fn copy_over(
+        &self,
+        (from, entry): (&Pool, &Arc<Entry>),
+        target: &Pool,
+        enforcement: Enforcement,
+    ) -> Result<()> {
+        let id = entry.record.id;
+        let open = || Error::Internal("an open pool has no id".into());
+        let (from_id, target_id) = (from.id().ok_or_else(open)?, target.id().ok_or_else(open)?);
+        // Before there is a copy: an id that no pool knows may be in a pool that was not read.
+        self.memory.add_moved_from(&[id.pool()].into())?;
+        let (work, reading) = (target.begin()?, from.begin()?);
+        let size = entry.record.size_bytes;
+        let room = target.reserve::<VolumeRecord>(&work, id, None, size);
+        let room = room.map_err(Error::of_new)?;
+        let copied = target.receive(&room, enforcement, (from, from_id), &reading, entry);
+        copied.map_err(|error| match error {
+            pool::Error::OutOfRange(_) => Error::Precondition(format!(
+                "the content of volume {id} does not fit into its size, {size}, in pool {}; delete files \
+                 in it, or expand its claim",
+                target.name()
+            )),
+            error => Error::of_new(error),
+        })?;
+        from.hand_over(entry, target_id)?;
+        self.moves.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The member of a pool's set with a name, in which the set may be missing.
+    fn other_member(&self, pool: &Pool, name: &str) -> Result<Arc<Pool>> {
+        let set = pool.name().in_classes();
+        let all = self.pools();
+        let members = all
+            .iter()
+            .filter(|member| member.name().member().is_some() && member.name().in_classes() == set);
+        let members: Vec<&Arc<Pool>> = members.collect();
+        let found = members.iter().find(|member| is_named(member, name));
+        found.map(|member| Arc::clone(member)).ok_or_else(|| {
+            let names: Vec<&str> = members
+                .iter()
+                .map(|member| member.name().as_str())
+                .collect();
+            let problem = if pool.name().member().is_none() {
+                format!("the volume is in pool {set}, which is in no pool set")
+            } else {
+                format!(
+                    "{name:?} is no member of the pool set {set}, which has {}",
+                    names.join(", ")
+                )
+            };
+            Error::invalid("to", problem)
+        })
+    }
+
+    /// Makes the copy in a pool the volume, if it is the only one and the pool of the other was retired.
+    fn use_copy(&self, id: VolumeId, to: &str) -> Result<Option<PoolName>> {
+        let places = self.places::<VolumeRecord>(id);
+        let [place] = places.as_slice() else {
+            return Ok(None);
+        };
+        let Some(copy) = MoveCopy::of(place).filter(|_| is_named(&place.pool, to)) else {
+            return Ok(None);
+        };
+        if !self.memory.is_retired(copy.moved.pool)? {
+            return Ok(None);
+        }
+        self.check_not_moved::<VolumeRecord>(id, self.unread_members())?;
+        let _work = copy.pool.begin()?;
+        copy.pool.settle(copy.entry)?;
+        tracing::warn!(%id, pool = %copy.pool.name(), "uses the copy that an interrupted move left");
+        Ok(Some(copy.pool.name().clone()))
+    }
+
+    /// Finishes the unfinished moves that a pool takes part in. Failures are left to the next check.
+    pub(super) fn finish_moves(&self, pool: &Pool) {
+        for entry in pool.state.moved() {
+            if entry.record.is_served() || pool.silence().is_some() {
+                continue;
+            }
+            let id = entry.record.id;
+            match self.finish_move(&id.to_string()) {
+                Ok(()) | Err(Error::Busy(_)) => {}
+                Err(error) => tracing::warn!(%id, %error, "cannot finish the move of a volume"),
+            }
+        }
+    }
+
+    /// Finishes a move of a volume, unless it is running.
+    pub(super) fn finish_move(&self, id: &str) -> Result<()> {
+        let Some(parsed) = VolumeId::parse(id) else {
+            return Ok(());
+        };
+        let places = self.places::<VolumeRecord>(parsed);
+        if places.iter().all(Place::is_served) {
+            return Ok(());
+        }
+        let _lock = self.in_flight.lock_to_delete(id)?;
+        self.settle(parsed)
+    }
+
+    /// Decides which copy is the volume, and deletes the other one, as far as both can be read.
+    ///
+    /// The former volume counts until its record says that it was moved. A copy stays as it is if the
+    /// pool of the other one is missing, or has none: the other one may be newer, or deleted.
+    fn settle(&self, id: VolumeId) -> Result<()> {
+        let places = self.places::<VolumeRecord>(id);
+        let copies: Vec<MoveCopy<'_>> = places.iter().filter_map(MoveCopy::of).collect();
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let works = copies.iter().map(|copy| copy.pool.begin());
+        let _works: Vec<_> = works.collect::<Result<_, _>>()?;
+        let is_served = |place: &&Place<_>| place.is_served() && place.unavailable.is_none();
+        if places.iter().find(is_served).is_none() {
+            let new = copies
+                .iter()
+                .find(|new| copies.iter().any(|former| new.follows(former)));
+            let Some(new) = new else { return Ok(()) };
+            new.pool.settle(new.entry)?;
+            // Before it leaves the old pool, so that no search misses it in both pools.
+            self.moves.fetch_add(1, Ordering::SeqCst);
+            tracing::info!(%id, pool = %new.pool.name(), "moved");
+            for former in copies.iter().filter(|former| new.follows(former)) {
+                former.pool.delete(former.entry)?;
+            }
+            return Ok(());
+        }
+        for copy in &copies {
+            tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
+            copy.pool.delete(copy.entry)?;
+        }
+        Ok(())
+    }
+
+    /// The result of a search of all pools, during which no volume has left a pool for another.
+    pub(super) fn between_moves<T>(&self, search: impl Fn() -> T) -> T {
+        loop {
+            let before = self.moves.load(Ordering::SeqCst);
+            let found = search();
+            if self.moves.load(Ordering::SeqCst) == before {
+                return found;
+            }
+        }
+    }
+
+    /// The error of a volume of which only copies of an unfinished move are known.
+    pub(super) fn unfinished_move<R: Resource>(&self, id: R::Id, places: &[Place<R>]) -> Error {
+        let copies = places.iter().filter_map(|place| {
+            let moved = place.entry()?.record.unfinished_move()?;
+            Some((&place.pool, moved))
+        });
+        let copies: Vec<(&Arc<Pool>, Move)> = copies.collect();
+        let [(pool, moved)] = copies.as_slice() else {
+            return Error::Busy(format!("volume {id}, which was moved,"));
+        };
+        let (pool, other) = (pool.name().clone(), moved.pool);
+        if let Err(error) = self.check_not_moved::<R>(id, self.unread_members()) {
+            return error;
+        }
+        if self.reads(other) {
+            return Error::Precondition(format!(
+                "pool {pool} has a copy of volume {id} from an interrupted move, and pool {other} does not \
+                 have the volume any more, so it was deleted; `rootcellar volume delete {id}` deletes the copy"
+            ));
+        }
+        let id = id.to_string();
+        Error::MoveUnfinished { id, pool, other }
+    }
+
+    /// Whether a pool can be used now.
+    fn reads(&self, id: PoolId) -> bool {
+        let pools = self.pools();
+        pools
+            .iter()
+            .any(|pool| pool.id() == Some(id) && pool.why_unavailable().is_none())
+    }
+
+    /// Whether only copies of an unfinished move are known.
+    pub(super) fn has_only_copies(&self, id: &str) -> bool {
+        let Some(id) = VolumeId::parse(id) else {
+            return false;
+        };
+        let places = self.places::<VolumeRecord>(id);
+        !places.is_empty() && places.iter().all(|place| MoveCopy::of(place).is_some())
+    }
+
+    /// Deletes the copies of an unfinished move. The pools of the others must be readable or retired.
+    pub(super) fn delete_copies(&self, id: &str) -> Result<()> {
+        let parsed: VolumeId = parse_id(id)?;
+        let _lock = self.in_flight.lock_to_delete(id)?;
+        let places = self.places::<VolumeRecord>(parsed);
+        let copies: Vec<MoveCopy<'_>> = places.iter().filter_map(MoveCopy::of).collect();
+        if copies.len() < places.len() {
+            return Err(Error::Busy(format!(
+                "volume {id}, whose move was finished,"
+            )));
+        }
+        self.check_not_moved::<VolumeRecord>(parsed, self.unread_members())?;
+        for copy in &copies {
+            let other = copy.moved.pool;
+            if !self.reads(other) && !self.memory.is_retired(other)? {
+                return Err(self.unfinished_move(parsed, &places));
+            }
+        }
+        for copy in copies {
+            let _work = copy.pool.begin()?;
+            copy.pool.delete(copy.entry)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a new volume in a pool while one of the same id may be in a member that was not read.
+    pub(super) fn check_destinations(&self, pool: &Pool) -> Result<()> {
+        let Some(id) = pool.id() else { return Ok(()) };
+        let unread = self.unread_members();
+        let Some((other, reason)) = unread.first() else {
+            return Ok(());
+        };
+        if !self.memory.is_moved_from(id)? {
+            return Ok(());
+        }
+        let pool = pool.name();
+        Err(Error::Unsuitable(format!(
+            "pool {pool} gets no new volumes while pool {other} cannot be read, because a volume was moved \
+             from {pool}, and may be there under the same id: {reason}"
+        )))
+    }
+
+    /// Fails if a volume may have been moved to a member that was not read.
+    pub(super) fn check_not_moved<R: Resource>(
+        &self,
+        id: R::Id,
+        unread: Vec<Unread>,
+    ) -> Result<()> {
+        match unread.into_iter().next() {
+            Some((pool, reason))
+                if R::volume(id).is_some() && self.memory.is_moved_from(id.pool())? =>
+            {
+                Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a pool has a name, in which its set may be missing.
+fn is_named(pool: &Pool, name: &str) -> bool {
+    [Some(pool.name().as_str()), pool.name().member()].contains(&Some(name))
+}
+
+/// Refuses a volume that cannot be moved to a pool.
+fn check_movable(entry: &Entry, target: &Pool, enforcement: Enforcement) -> Result<()> {
+    let (record, pool) = (&entry.record, target.name());
+    let id = record.id;
+    let refuse = |problem: String| Err(Error::Precondition(problem));
+    if record.exclusive {
+        return refuse(format!(
+            "volume {id} has a whole disk (exclusive: true), and its size is that disk's; it cannot \
+             be moved, so copy its data to a new claim"
+        ));
+    }
+    if record.enforcing {
+        return refuse(format!(
+            "the size of volume {id} is not enforced throughout yet; run `rootcellar volume enforce \
+             {id}` to its end"
+        ));
+    }
+    if let Some(reason) = target.why_unavailable() {
+        return Err(Error::Unsuitable(target.unavailable(reason).to_string()));
+    }
+    check_cordon(target)?;
+    if target.state.is_exclusive() {
+        return refuse(format!(
+            "pool {pool} has a volume with exclusive: true, which has the whole disk; choose another \
+             member"
+        ));
+    }
+    let is_enforced = record.image.is_none() && record.enforcement != Enforcement::None;
+    if is_enforced && enforcement == Enforcement::None {
+        return refuse(format!(
+            "the size of volume {id} is enforced, and pool {pool} enforces none; see `rootcellar check`"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,697 @@
+//! Moves of volumes between the members of a set.
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rootcellar::check::{
+    About, Level, PoolContents, Surroundings, check, contents, hide_old_copies,
+};
+use rootcellar::filesystem::Filesystem;
+use rootcellar::os::Os;
+use rootcellar::pool::{Memory, PoolOptions, retire};
+use rootcellar::quota::{self, Enforcement, Quota, Quotas};
+use rootcellar::types::{ObjectId, PoolId, PoolName, VolumeId};
+use rootcellar::volume::{ExpandRequest, Moved, Settings, SourceId, Volume};
+use serde_json::Value;
+
+use super::{Bytes, Code, Duration, MIB, MemorySet, Operation, Running, assert_code, create};
+use support::mounter::FakeMounter;
+use support::quota::{FakeQuota, NoQuotas};
+use support::{Fakes, directory_of, eventually, names, publish, require, snapshot};
+
+const SIZE: u64 = 8 * MIB;
+
+/// A node with a set whose member a has the most free space.
+fn two_members() -> MemorySet {
+    MemorySet::new(&[("a", 64 * MIB), ("b", 48 * MIB)])
+}
+
+/// Makes the volume "v" with a file in it, in member a.
+fn make(node: &MemorySet, driver: &Running) -> Volume {
+    let volume = driver.create(&create("v", SIZE)).unwrap();
+    assert_eq!(volume.pool.as_str(), "set/a");
+    std::fs::write(file(node, "a"), "content").unwrap();
+    volume
+}
+
+/// The file in the volume "v" of a member.
+fn file(node: &MemorySet, member: &str) -> PathBuf {
+    directory_of(&node.member(member).join("volumes"), "v").join("data/file")
+}
+
+fn record_path(node: &MemorySet, member: &str) -> PathBuf {
+    directory_of(&node.member(member).join("volumes"), "v").join("volume.json")
+}
+
+fn record(node: &MemorySet, member: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(record_path(node, member)).unwrap()).unwrap()
+}
+
+fn volumes_in(node: &MemorySet, member: &str) -> usize {
+    names(&node.member(member).join("volumes")).len()
+}
+
+fn pool_id(driver: &Running, member: &str) -> PoolId {
+    let pools = driver.pools();
+    let mut pools = pools.iter();
+    let pool = pools.find(|pool| pool.name().member() == Some(member));
+    pool.unwrap().id().unwrap()
+}
+
+fn name(pool: &str) -> PoolName {
+    let (set, member) = pool.split_once('/').unwrap();
+    let set: PoolName = set.parse().unwrap();
+    set.of_member(member).unwrap()
+}
+
+/// Moves the volume, and asserts that it was in another member before.
+fn moves(driver: &Running, volume: &Volume, to: &str, from: &str) {
+    let moved = driver.move_to(&volume.id.to_string(), to).unwrap();
+    let (pool, from) = (name(&format!("set/{to}")), name(&format!("set/{from}")));
+    assert_eq!(moved, (pool, Moved::From(from)));
+}
+
+/// Asserts that the volume is served from this member alone, with its file.
+#[track_caller]
+fn assert_in(node: &MemorySet, driver: &Running, volume: &Volume, member: &str) {
+    let id = volume.id.to_string();
+    let expected = Volume {
+        pool: name(&format!("set/{member}")),
+        ..volume.clone()
+    };
+    assert_eq!(driver.get(&id).unwrap(), expected);
+    assert_eq!(driver.create(&create("v", SIZE)).unwrap(), expected);
+    let listed = driver.list(0, "").unwrap().objects;
+    assert_eq!(listed, [expected]);
+    let target = node.target("pod");
+    driver.publish(&publish(&id, &target)).unwrap();
+    assert_eq!(std::fs::read(file(node, member)).unwrap(), b"content");
+    driver.unpublish(&id, &target).unwrap();
+}
+
+/// A driver that does not wait for members which were not read.
+fn impatient(node: &MemorySet) -> Running {
+    let settings = Settings {
+        member_wait: Duration::ZERO,
+        ..node.settings()
+    };
+    node.volumes_with(settings, &Fakes::default())
+}
+
+fn memory(node: &MemorySet) -> Memory {
+    Memory::open(Os::default(), &node.path("state")).unwrap()
+}
+
+/// Finds members that were mounted or unmounted, as the server does.
+fn find_members(driver: &Running) {
+    driver.discover().unwrap();
+    driver.check_pools();
+}
+
+fn code_of(error: &rootcellar::error::Error) -> Code {
+    error.code(Operation::Volume)
+}
+
+/// A moved volume keeps its id, data and record, leaves nothing in the member before, and is served
+/// after a restart. It can be moved on and back, and a repeated move changes nothing.
+///
+/// Proves: MV1, MV2.
+#[test]
+fn a_volume_moves_to_another_member_and_back() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[("a", 64 * MIB), ("b", 48 * MIB), ("c", 32 * MIB)]);
+    let mut driver = node.volumes();
+    let volume = make(&node, &driver);
+    let before = record(&node, "a");
+    for (from, to) in [("a", "b"), ("b", "c"), ("c", "b"), ("b", "a")] {
+        moves(&driver, &volume, to, from);
+        assert_in(&node, &driver, &volume, to);
+        let again = driver.move_to(&volume.id.to_string(), &format!("set/{to}"));
+        assert_eq!(again.unwrap().1, Moved::Before);
+        node.wait_for_trash_of(from);
+        assert_eq!(volumes_in(&node, from), 0, "{from}");
+        drop(driver);
+        driver = node.volumes();
+        assert_in(&node, &driver, &volume, to);
+    }
+    assert_eq!(record(&node, "a"), before);
+}
+
+/// A moved volume grows, is copied and is deleted as any other. Its new snapshots are in its member.
+///
+/// Proves: MV2.
+#[test]
+fn a_moved_volume_is_used_as_any_other() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let old = driver.create_snapshot(&snapshot("old", &id)).unwrap();
+    moves(&driver, &volume, "b", "a");
+    assert_eq!(old.id.pool(), pool_id(&driver, "a"));
+    let new = driver.create_snapshot(&snapshot("new", &id)).unwrap();
+    assert_eq!(new.id.pool(), pool_id(&driver, "b"));
+    assert_eq!(driver.create_snapshot(&snapshot("new", &id)).unwrap(), new);
+    let mut clone = create("clone", SIZE);
+    clone.source = Some(SourceId::Volume(id.clone()));
+    clone.class.copies.copy = true;
+    assert_eq!(driver.create(&clone).unwrap().pool.as_str(), "set/b");
+
+    let target = node.target("pod");
+    driver.publish(&publish(&id, &target)).unwrap();
+    let grown = ExpandRequest {
+        id: id.clone(),
+        path: target.clone(),
+        required: Bytes(2 * SIZE),
+        limit: None,
+    };
+    assert_eq!(driver.expand(&grown).unwrap(), Bytes(2 * SIZE));
+    driver.stats(&id, &target).unwrap();
+    let refused = driver.delete(&id).unwrap_err();
+    assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+    driver.unpublish(&id, &target).unwrap();
+    driver.delete(&id).unwrap();
+    assert_eq!(code_of(&driver.get(&id).unwrap_err()), Code::NotFound);
+    driver.delete_snapshot(&old.id.to_string()).unwrap();
+}
+
+/// A publication of a moved volume is known after a restart.
+///
+/// Proves: MV2.
+#[test]
+fn a_published_moved_volume_is_known_after_a_restart() {
+    require!(mount_namespace);
+    let node = two_members();
+    let fakes = Fakes {
+        mounter: Arc::new(FakeMounter::default()),
+        ..Fakes::default()
+    };
+    let driver = node.volumes_with(node.settings(), &fakes);
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    moves(&driver, &volume, "b", "a");
+    let target = node.target("pod");
+    driver.publish(&publish(&id, &target)).unwrap();
+    drop(driver);
+    let driver = node.volumes_with(node.settings(), &fakes);
+    let refused = driver.move_to(&id, "a").unwrap_err();
+    assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+    assert!(refused.to_string().contains(target.to_str().unwrap()));
+    driver.unpublish(&id, &target).unwrap();
+    moves(&driver, &volume, "a", "b");
+}
+
+/// Every refusal changes nothing.
+///
+/// Proves: MV3.
+#[test]
+fn a_move_is_refused() {
+    require!(mount_namespace);
+    let node = MemorySet::new(&[
+        ("a", 64 * MIB),
+        ("b", 48 * MIB),
+        ("gone", 40 * MIB),
+        ("small", 4 * MIB),
+        ("whole", 36 * MIB),
+    ]);
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let mut exclusive = create("whole", 30 * MIB);
+    exclusive.class.exclusive = true;
+    let exclusive = driver.create(&exclusive).unwrap();
+    assert_eq!(exclusive.pool.member(), Some("whole"));
+    node.unmount("gone");
+    find_members(&driver);
+    let cordoned = [pool_id(&driver, "b")];
+    memory(&node).set_cordoned(&cordoned, true).unwrap();
+    let refused = |id: &str, to: &str, code: Code, says: &str| {
+        let refused = driver.move_to(id, to).unwrap_err();
+        assert_eq!(code_of(&refused), code, "{refused}");
+        assert!(refused.to_string().contains(says), "{refused}");
+    };
+    refused(&id, "nowhere", Code::InvalidArgument, "which has set/a");
+    refused(&id, "gone", Code::Unavailable, "set/gone is unavailable");
+    refused(
+        &id,
+        "small",
+        Code::ResourceExhausted,
+        "set/small has free space for",
+    );
+    refused(
+        &id,
+        "whole",
+        Code::FailedPrecondition,
+        "set/whole has a volume",
+    );
+    refused(&id, "b", Code::Unavailable, "set/b is cordoned");
+    refused("v1-x", "b", Code::NotFound, "does not exist");
+    let whole = exclusive.id.to_string();
+    refused(&whole, "b", Code::FailedPrecondition, "has a whole disk");
+    driver.delete(&whole).unwrap();
+    assert_in(&node, &driver, &volume, "a");
+    assert_eq!(names(&node.member("b").join(".rootcellar/trash")), [""; 0]);
+}
+
+/// A published volume is not moved. A cordoned member can be emptied.
+///
+/// Proves: MV1, MV3.
+#[test]
+fn only_a_volume_without_pods_is_moved() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let target = node.target("pod");
+    driver.publish(&publish(&id, &target)).unwrap();
+    let refused = driver.move_to(&id, "b").unwrap_err();
+    assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+    let target_shown = target.to_str().unwrap();
+    assert!(refused.to_string().contains(target_shown), "{refused}");
+    driver.unpublish(&id, &target).unwrap();
+    let cordoned = [pool_id(&driver, "a")];
+    memory(&node).set_cordoned(&cordoned, true).unwrap();
+    moves(&driver, &volume, "b", "a");
+    assert_in(&node, &driver, &volume, "b");
+}
+
+/// A moved volume needs the pool that made it no more, which may be missing or retired.
+///
+/// Proves: MV2, MV4.
+#[test]
+fn a_moved_volume_outlives_the_disk_that_made_it() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let source = volume.id.pool();
+    moves(&driver, &volume, "b", "a");
+    drop(driver);
+    node.unmount("a");
+    let driver = impatient(&node);
+    assert_in(&node, &driver, &volume, "b");
+    drop(driver);
+    retire(&memory(&node), source).unwrap();
+    let driver = impatient(&node);
+    assert_in(&node, &driver, &volume, "b");
+    driver.delete(&id).unwrap();
+    assert_eq!(volumes_in(&node, "b"), 0);
+    driver.delete(&id).unwrap();
+}
+
+/// While the member that a volume was moved to is missing, the volume is neither deleted nor made anew
+/// in the pool that its id names.
+///
+/// Proves: MV4.
+#[test]
+fn a_moved_volume_on_a_missing_disk_keeps_its_id() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    moves(&driver, &volume, "b", "a");
+    drop(driver);
+    node.unmount("b");
+    let driver = impatient(&node);
+    for refused in [
+        driver.delete(&id).map(drop),
+        driver.get(&id).map(drop),
+        driver.move_to(&id, "a").map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(
+            refused.code(Operation::Delete),
+            Code::Unavailable,
+            "{refused}"
+        );
+        assert!(refused.to_string().contains("set/b"), "{refused}");
+    }
+    let refused = driver.create(&create("v", SIZE)).unwrap_err();
+    assert_code(&refused, Operation::CreateVolume, Code::ResourceExhausted);
+    assert_eq!(super::capacity(&driver).available, Bytes::ZERO);
+    node.mount("b");
+    find_members(&driver);
+    assert_in(&node, &driver, &volume, "b");
+}
+
+/// Writes the record of the volume "v" in a member, as an interrupted move leaves it.
+fn set_move(node: &MemorySet, member: &str, state: &str, other: PoolId) {
+    let mut record = record(node, member);
+    record["format"] = 2.into();
+    record["moved"] = serde_json::json!({ "state": state, "pool": other });
+    std::fs::write(record_path(node, member), record.to_string()).unwrap();
+}
+
+/// A node with the volume in a, and a copy in b that an interrupted move left, whose file is old.
+fn interrupted(state: &str) -> (MemorySet, Volume) {
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let (a, b) = (pool_id(&driver, "a"), pool_id(&driver, "b"));
+    drop(driver);
+    let directory = directory_of(&node.member("a").join("volumes"), "v");
+    let to = node
+        .member("b")
+        .join("volumes")
+        .join(directory.file_name().unwrap());
+    copy(&directory, &to);
+    set_move(&node, "b", "incoming", a);
+    if state == "outgoing" {
+        set_move(&node, "a", state, b);
+        std::fs::write(file(&node, "a"), "old").unwrap();
+    } else {
+        std::fs::write(file(&node, "b"), "old").unwrap();
+    }
+    (node, volume)
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.join("data")).unwrap();
+    for name in ["volume.json", "data/file"] {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+/// A start deletes the copy of a move that was not committed, and finishes one that was.
+///
+/// Proves: MV5.
+#[test]
+fn a_start_finishes_or_undoes_an_interrupted_move() {
+    require!(mount_namespace);
+    for (state, stays) in [("plain", "a"), ("outgoing", "b")] {
+        let (node, volume) = interrupted(state);
+        let driver = node.volumes();
+        assert_in(&node, &driver, &volume, stays);
+        for member in ["a", "b"] {
+            let has = usize::from(member == stays);
+            assert_eq!(volumes_in(&node, member), has, "{state}: {member}");
+        }
+    }
+}
+
+/// A copy that may be out of date is never served while the other disk is missing, and stays. When the
+/// disk returns, the move ends as if it had been there.
+///
+/// Proves: MV5.
+#[test]
+fn an_interrupted_move_waits_for_the_missing_disk() {
+    require!(mount_namespace);
+    for (state, missing, present) in [("plain", "a", "b"), ("outgoing", "b", "a")] {
+        let (node, volume) = interrupted(state);
+        node.unmount(missing);
+        let driver = impatient(&node);
+        let id = volume.id.to_string();
+        let target = node.target("pod");
+        for refused in [
+            driver.get(&id).map(drop),
+            driver.delete(&id),
+            driver.publish(&publish(&id, &target)),
+            driver.create(&create("v", SIZE)).map(drop),
+            driver.create_snapshot(&snapshot("s", &id)).map(drop),
+            driver.move_to(&id, present).map(drop),
+        ] {
+            let refused = refused.unwrap_err();
+            assert_eq!(
+                refused.code(Operation::Delete),
+                Code::Unavailable,
+                "{refused}"
+            );
+        }
+        driver.check_pools();
+        assert_eq!(volumes_in(&node, present), 1, "it is not dropped");
+        node.mount(missing);
+        find_members(&driver);
+        assert_in(
+            &node,
+            &driver,
+            &volume,
+            if state == "plain" { "a" } else { "b" },
+        );
+    }
+}
+
+/// Retiring the other pool serves no copy. Only a repeated move makes the copy the volume.
+///
+/// Proves: MV5.
+#[test]
+fn a_person_decides_about_a_copy_whose_other_disk_is_lost() {
+    require!(mount_namespace);
+    for (state, lost, present) in [("plain", "a", "b"), ("outgoing", "b", "a")] {
+        for delete in [false, true] {
+            let (node, volume) = interrupted(state);
+            let id = volume.id.to_string();
+            let lost_id = {
+                let marker = node.member(lost).join(".rootcellar/pool.json");
+                let marker: Value =
+                    serde_json::from_slice(&std::fs::read(marker).unwrap()).unwrap();
+                PoolId::parse(marker["id"].as_str().unwrap()).unwrap()
+            };
+            node.unmount(lost);
+            retire(&memory(&node), lost_id).unwrap();
+            let driver = impatient(&node);
+            let refused = driver.get(&id).unwrap_err();
+            assert_eq!(code_of(&refused), Code::Unavailable, "{refused}");
+            if delete {
+                driver.delete(&id).unwrap();
+                assert_eq!(volumes_in(&node, present), 0);
+                continue;
+            }
+            let moved = driver.move_to(&id, present).unwrap();
+            assert_eq!(moved, (name(&format!("set/{present}")), Moved::Recovered));
+            assert_eq!(driver.get(&id).unwrap().pool.member(), Some(present));
+            assert_eq!(std::fs::read(file(&node, present)).unwrap(), b"old");
+            drop(driver);
+            assert!(impatient(&node).get(&id).is_ok());
+        }
+    }
+}
+
+/// A volume that was deleted while the disk with its incoming copy was missing does not come back.
+///
+/// Proves: MV5.
+#[test]
+fn a_deleted_volume_does_not_come_back_with_a_copy() {
+    require!(mount_namespace);
+    let (node, volume) = interrupted("plain");
+    let id = volume.id.to_string();
+    node.unmount("b");
+    let driver = impatient(&node);
+    driver.delete(&id).unwrap();
+    node.mount("b");
+    find_members(&driver);
+    let refused = driver.get(&id).unwrap_err();
+    assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+    let way_out = format!("`rootcellar volume delete {id}`");
+    assert!(refused.to_string().contains(&way_out), "{refused}");
+    driver.delete(&id).unwrap();
+    assert_eq!(volumes_in(&node, "b"), 0);
+}
+
+/// The record of a moved volume has a format of its own, so that a driver which does not know moves
+/// quarantines it.
+///
+/// Proves: MV6.
+#[test]
+fn an_older_driver_quarantines_a_moved_volume() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    moves(&driver, &volume, "b", "a");
+    let moved = record(&node, "b");
+    assert_eq!(moved["format"], 2);
+    assert_eq!(moved["moved"]["state"], "settled");
+    assert_eq!(moved["moved"]["pool"], volume.id.pool().to_string());
+    assert_eq!(
+        VolumeId::parse(moved["id"].as_str().unwrap()),
+        Some(volume.id)
+    );
+    drop(driver);
+    // Without the field, or with the format of other records, it contradicts itself.
+    for (field, value) in [("format", 1.into()), ("moved", Value::Null)] {
+        let mut record = moved.clone();
+        record[field] = value;
+        std::fs::write(record_path(&node, "b"), record.to_string()).unwrap();
+        let driver = node.volumes();
+        let refused = driver.get(&volume.id.to_string()).unwrap_err();
+        assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+        assert!(refused.to_string().contains("quarantined"), "{refused}");
+    }
+}
+
+/// Enforces sizes on one disk.
+#[derive(Debug)]
+struct EnforcedOn(u64, FakeQuota);
+
+impl Quotas for EnforcedOn {
+    fn find(&self, filesystem: Filesystem, root: BorrowedFd<'_>) -> quota::Result<Arc<dyn Quota>> {
+        if rustix::fs::fstat(root)?.st_dev == self.0 {
+            self.1.find(filesystem, root)
+        } else {
+            NoQuotas.find(filesystem, root)
+        }
+    }
+}
+
+/// A volume whose size is enforced moves to no member that enforces none. One whose size was not
+/// enforced gets its limit in the other member.
+///
+/// Proves: MV1, MV3.
+#[test]
+fn a_move_loses_no_limit() {
+    require!(mount_namespace);
+    for enforced in ["a", "b"] {
+        let node = two_members();
+        let device = std::fs::metadata(node.member(enforced)).unwrap().dev();
+        let quota = FakeQuota::default();
+        let fakes = Fakes {
+            quotas: Arc::new(EnforcedOn(device, quota.clone())),
+            ..Fakes::default()
+        };
+        let driver = node.volumes_with(node.settings(), &fakes);
+        let volume = make(&node, &driver);
+        let id = volume.id.to_string();
+        let limits = || quota.limits().into_values().collect::<Vec<_>>();
+        if enforced == "a" {
+            let refused = driver.move_to(&id, "b").unwrap_err();
+            assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+            assert!(
+                refused.to_string().contains("set/b enforces none"),
+                "{refused}"
+            );
+            assert_eq!(driver.get(&id).unwrap(), volume);
+        } else {
+            moves(&driver, &volume, "b", "a");
+            let enforcement = driver.get(&id).unwrap().enforcement;
+            assert_eq!(enforcement, Enforcement::Project);
+        }
+        assert_eq!(limits(), [Bytes(SIZE)]);
+    }
+}
+
+/// While a volume moves, every list has it once, and no other call denies it.
+///
+/// Proves: MV2.
+#[test]
+fn a_volume_that_is_being_moved_is_never_missed() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let listed = driver.list(0, "").unwrap().objects;
+                    assert_eq!(listed.len(), 1, "{listed:?}");
+                    let found = [
+                        driver.get(&id).map(|volume| volume.id),
+                        driver.create(&create("v", SIZE)).map(|volume| volume.id),
+                    ];
+                    for found in found {
+                        match found {
+                            Ok(found) => assert_eq!(found, volume.id),
+                            Err(error) => assert_eq!(code_of(&error), Code::Aborted, "{error}"),
+                        }
+                    }
+                }
+            });
+        }
+        for _ in 0..10 {
+            for to in ["b", "a"] {
+                eventually("the volume is moved", || match driver.move_to(&id, to) {
+                    Ok(_) => true,
+                    Err(error) => {
+                        assert_eq!(code_of(&error), Code::Aborted, "{error}");
+                        false
+                    }
+                });
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert_in(&node, &driver, &volume, "a");
+}
+
+/// Both members have a copy of the interrupted move, which `check` reports with the way out.
+///
+/// Proves: MV5, T4.
+#[test]
+fn check_reports_the_copies_of_an_interrupted_move() {
+    require!(mount_namespace);
+    for (state, expected) in [("plain", ["b"].as_slice()), ("outgoing", &["a", "b"])] {
+        let (node, volume) = interrupted(state);
+        let pools = ["a", "b"].map(|member| {
+            let path = node.member(member);
+            let option = format!("{member}={},any-filesystem", path.display());
+            option.parse::<PoolOptions>().unwrap()
+        });
+        let surroundings = Surroundings {
+            node: None,
+            memory: None,
+            needed: &[],
+            progress: &|_, _, _| {},
+        };
+        let mut found = Vec::new();
+        for report in check(&pools, surroundings) {
+            let findings = report.findings.into_iter();
+            let wrong = findings.filter(|finding| finding.level == Level::Wrong);
+            for finding in wrong {
+                let member = report.pool.name.as_str();
+                assert_eq!(finding.about, About::Records, "{finding:?}");
+                let way_out = format!("rootcellar volume move {} --to {member}", volume.id);
+                assert!(finding.remedy.unwrap().ends_with(&way_out));
+                found.push(member.to_owned());
+            }
+        }
+        assert_eq!(found, expected, "{state}");
+        let mut all: Vec<PoolContents> = pools.iter().map(contents).collect();
+        hide_old_copies(&mut all);
+        let shown: usize = all.iter().map(|contents| contents.volumes.len()).sum();
+        assert_eq!(shown, expected.len(), "{state}");
+    }
+}
+
+/// Where two members have a volume with one id, which no driver makes, neither is served or changed.
+///
+/// Proves: MV5.
+#[test]
+fn two_volumes_of_one_id_are_refused() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let directory = directory_of(&node.member("a").join("volumes"), "v");
+    let kept = node.path("kept/v");
+    copy(&directory, &kept);
+    moves(&driver, &volume, "b", "a");
+    node.wait_for_trash_of("a");
+    drop(driver);
+    copy(&kept, &directory);
+    let driver = node.volumes();
+    let target = node.target("pod");
+    for refused in [
+        driver.get(&id).map(drop),
+        driver.delete(&id),
+        driver.publish(&publish(&id, &target)),
+        driver.move_to(&id, "a").map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+        assert!(refused.to_string().contains("set/a and set/b both"));
+    }
+    driver.check_pools();
+    for member in ["a", "b"] {
+        assert_eq!(volumes_in(&node, member), 1, "{member}");
+    }
+}
