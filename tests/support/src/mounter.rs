@@ -60,14 +60,16 @@ impl Mounter for FakeMounter {
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let fail = |errno: Errno| target.error("mount at", errno);
         let Prepared { mount, flags, .. } = prepared;
-        let place = MountTable::read()
-            .and_then(|table| table.place_of(mount))
-            .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let table = MountTable::read().map_err(|_| fail(Errno::IO))?;
+        // An image was opened through a mount that is in no table.
+        let place = table.place_of(mount).ok();
+        let place = place.map(|place| (place.mount.device, place.path));
+        let (device, root) = place.unwrap_or_default();
         let mount = FakeMount {
             entry: MountEntry {
                 id: 0,
-                device: place.mount.device,
-                root: place.path,
+                device,
+                root,
                 mount_point: target.path().to_owned(),
                 shared: false,
                 source: PathBuf::new(),
