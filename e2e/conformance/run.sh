@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the chart on the present cluster and runs Kubernetes' own storage suites, with driver.yaml as the driver's
-# description, those of snapshots and clones again on an XFS and on a btrfs, and a part of both on a pool set. Compares
-# the skipped specs with skips.md.
+# description. Runs those of snapshots and clones again on an XFS and on a btrfs, and a part of both on a pool set and
+# with images. Compares the skipped specs with skips.md.
 #
 # Usage: run.sh [argument of ginkgo...]
 # Needs: jq.
@@ -43,7 +43,7 @@ suites() { # DRIVER SPECS [argument of ginkgo...]
     [ "$(jq "[$specs"' | select(.State == "passed")] | length' "$log.json")" -gt 0 ] || status=1
 }
 
-echo "conformance: about twelve minutes; its logs are $out-*.log"
+echo "conformance: about fifteen minutes; its logs are $out-*.log"
 # Not run: [Disruptive] restarts kubelets over SSH, and a volume data source needs the populator of another project.
 never='\[Disruptive\]|any volume data source'
 # These restore on the node of any pod. The runs below place all pods on one node.
@@ -52,6 +52,10 @@ suites driver "$specs" --focus='External.Storage' --skip="$never|$unsteered" "$@
 echo "claims, snapshots and clones on a pool set:"
 suites set "$specs$asked" --skip="$never" "$@" \
     --focus='External.Storage.*Dynamic (PV \(default fs\)\] (provisioning|volumes)|Snapshot \((delete|retain) policy\)\] snapshottable) '
+echo "claims, growth, snapshots and clones of images:"
+# Fewer at once, because an image that grows has 2 GiB, and its disk 8 GiB.
+suites image "$specs$asked" --procs=3 --skip="$never" "$@" \
+    --focus='External.Storage.*Dynamic (PV \(default fs\)(\(allowExpansion\))?\] (provisioning|volumes|volume-expand)|Snapshot \(delete policy\)\] snapshottable) '
 # The suites write VolumeSnapshotContents themselves. This stands in for a person who assigns those to a node.
 while sleep 1; do
     kubectl label volumesnapshotcontents --selector '!snapshot.storage.kubernetes.io/managed-by' \
