@@ -1,7 +1,7 @@
 //! The filesystems in images.
 //!
 //! Every feature is named, because the defaults depend on the version of the programs and on files of
-//! the host, and a node may run an older kernel than the one for which the defaults are meant.
+//! the host. A node may run an older kernel than the one for which they are meant.
 
 use std::fmt;
 use std::fs::File;

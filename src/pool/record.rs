@@ -25,8 +25,8 @@ pub use snapshot::{Method, SnapshotRecord};
 /// The version of the on-disk format.
 pub const FORMAT: u32 = 1;
 
-/// The format of the record of an image, which an older driver would take for a directory, and of a
-/// volume that was moved or is being moved, of which it might serve a copy that is out of date.
+/// The format of the record of an image, and of a volume that was moved or is being moved. An older
+/// driver would serve the directory of the image, or a copy that is out of date.
 const FORMAT_2: u32 = 2;
 
 /// Far more than the largest record.
