@@ -102,10 +102,14 @@ mutant "seal: a copy is shown before its content is durable" \
     pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
     pool/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: mode and owner after the record" \
-    pool/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\n/        let _ = (parameters, data);\n        Ok(())\n/s' \
+    pool/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\?;\n/        let _ = (parameters, data);\n/s' \
     pool/contents.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
 mutant "create: record after the rename" \
     pool/draft.rs 's/disk\s*\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
+mutant "image: the file is not synced before the record" \
+    pool/draft.rs 's/        Ok\(os\.fsync\(&file\)\.context_sync\(SYNC_IMAGE\)\?\)/        Ok(())/'
+mutant "image: the record is raised before the file" \
+    pool/contents.rs 's/        if let Some\(image\) = record\.image \{\n            let file = self\.open_image_file.*?\n        \}\n//s'
 mutant "expand: limit after the record" \
     pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
 mutant "quota: directory before the limit" \
