@@ -1,6 +1,7 @@
 //! Records: the JSON that describes a volume or a snapshot. They are written and read only here.
 
 mod image;
+mod moved;
 mod snapshot;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::types::{Bytes, ClaimLabel, ObjectId, PoolId, SnapshotId, VolumeId, Vo
 use super::layout;
 
 pub use image::{Image, ImageContent};
+pub use moved::{Move, MoveState};
 pub use snapshot::{Method, SnapshotRecord};
 
 /// The version of the on-disk format.
@@ -84,26 +86,6 @@ pub struct VolumeRecord {
     pub unknown: Unknown,
 }
 
-/// A move of a volume between two members of a set, in the record of one of the two copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Move {
-    pub state: MoveState,
-    /// The pool of the other copy.
-    pub pool: PoolId,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MoveState {
-    /// A complete copy, while the one in the other pool may still be the volume.
-    Incoming,
-    /// The former volume: the copy in the other pool is the volume now.
-    Outgoing,
-    /// The volume, which came from the other pool.
-    Settled,
-}
-
 /// Bytes that stay charged to `volume` because a copy references them. Simple quota charges an extent
 /// to its first writer until the last reference is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,15 +129,6 @@ impl VolumeRecord {
     pub(crate) fn is_device(&self) -> bool {
         let content = self.image.map(|image| image.content);
         content == Some(ImageContent::Block)
-    }
-
-    /// The record with another state of its move.
-    pub(crate) fn with_move(&self, moved: Option<Move>) -> Self {
-        Self {
-            format: format_of(self.image, moved),
-            moved,
-            ..self.clone()
-        }
     }
 
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such

@@ -8,9 +8,10 @@ use rootcellar::os::Step::{self, Fsync, Syncfs};
 
 use super::lose_power;
 use crate::poweroff::BTRFS_WITH_QUOTA;
-use crate::poweroff::operations::{MOVES, OPERATIONS, Operation};
+use crate::poweroff::operations::{OPERATIONS, Operation};
 use crate::poweroff::scene::Pools;
 use support::poweroff::loops;
+use support::poweroff::moves::MOVES;
 use support::require;
 
 /// An operation, the kind and the path of the sync that it skips (see [`Operation::skips`]), and

@@ -5,5 +5,6 @@
 pub mod control;
 pub mod image;
 pub mod loops;
+pub mod moves;
 pub mod operations;
 pub mod scene;

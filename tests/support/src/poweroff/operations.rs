@@ -9,6 +9,7 @@ use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
 use super::control::Kill;
+use super::moves::MOVES;
 use super::scene::{SIZE, Scene};
 use crate::{NODE, eventually};
 
@@ -33,7 +34,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    const NOTHING: Self = Self {
+    pub(super) const NOTHING: Self = Self {
         name: "",
         prepare: |_| {},
         act: |_| {},
@@ -402,57 +403,6 @@ const CREATE_EXCLUSIVE: Operation = Operation {
     ..Operation::NOTHING
 };
 
-/// The moves of the volume "kept" from the first member to the other.
-pub const MOVES: &[Operation] = &[
-    Operation {
-        name: "move",
-        prepare: with_kept,
-        act: |scene| scene.relocate("kept"),
-        ..MOVE
-    },
-    Operation {
-        name: "move what a killed driver left as a copy",
-        prepare: |scene| killed_moving(scene, Kill::After(Step::Rename, "kept-")),
-        act: |scene| {
-            scene.start();
-            scene.relocate("kept");
-        },
-        ..MOVE
-    },
-    Operation {
-        name: "start where a killed driver left a copy",
-        prepare: |scene| killed_moving(scene, Kill::After(Step::Rename, "kept-")),
-        act: Scene::start,
-        after: |scene| scene.holds(&["kept"]) && scene.is_in("kept", 0),
-        ..MOVE
-    },
-    Operation {
-        name: "move what a killed driver had moved",
-        prepare: |scene| killed_moving(scene, Kill::After(Step::Rename, "volume.json")),
-        act: |scene| {
-            scene.start();
-            scene.relocate("kept");
-        },
-        ..MOVE
-    },
-    // Until the reply, the copy may be out of date.
-    Operation {
-        name: "move from the member that is missing then",
-        prepare: with_kept,
-        act: |scene| scene.relocate("kept"),
-        before: |scene| scene.misses("kept"),
-        after: |scene| scene.serves("kept"),
-        disk_is_missing: true,
-        ..MOVE
-    },
-];
-
-const MOVE: Operation = Operation {
-    before: |scene| scene.holds(&["kept"]),
-    after: |scene| scene.holds(&["kept"]) && scene.is_in("kept", 1),
-    ..Operation::NOTHING
-};
-
 /// The operations for a set.
 pub fn of_sets() -> impl Iterator<Item = &'static Operation> {
     let operations = OPERATIONS.iter();
@@ -462,7 +412,7 @@ pub fn of_sets() -> impl Iterator<Item = &'static Operation> {
         .chain(MOVES)
 }
 
-fn with_kept(scene: &mut Scene) {
+pub(super) fn with_kept(scene: &mut Scene) {
     scene.start();
     scene.fill("kept");
 }
@@ -500,11 +450,6 @@ fn memory(scene: &Scene, state_dir: &str) -> Memory {
 fn adopt_by(scene: &Scene, node: &str, state_dir: &str) {
     let memory = memory(scene, state_dir);
     pool::adopt(&memory, &scene.pool(), &node.parse().unwrap(), ANYWHERE).unwrap();
-}
-
-fn killed_moving(scene: &mut Scene, kill: Kill) {
-    with_kept(scene);
-    scene.kill(kill, |scene| assert!(!scene.moves("kept")));
 }
 
 fn killed_creating(scene: &mut Scene, kill: Kill) {

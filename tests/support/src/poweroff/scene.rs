@@ -115,7 +115,7 @@ impl Scene {
     }
 
     /// The paths of the pools.
-    fn pools(&self) -> Vec<PathBuf> {
+    pub(super) fn pools(&self) -> Vec<PathBuf> {
         match self.pools {
             Pools::One => vec![self.node.path("disk/pool")],
             Pools::Set => ["set/a", "set/b"].map(|at| self.node.path(at)).into(),
@@ -339,7 +339,7 @@ impl Scene {
     }
 
     /// The id of a volume, or the id that it would have in the first pool.
-    fn id_of(&self, volume: &str) -> String {
+    pub(super) fn id_of(&self, volume: &str) -> String {
         let all = self.driver().list(0, "").unwrap().objects;
         let found = all.iter().find(|found| found.name.as_str() == volume);
         let id = found.map_or_else(
@@ -361,42 +361,6 @@ impl Scene {
     /// Deletes a volume, or finds it deleted.
     pub fn delete(&self, volume: &str) {
         assert!(self.remove(volume), "{volume} is not deleted");
-    }
-
-    /// As [`Scene::relocate`]; returns whether it is there.
-    pub fn moves(&self, volume: &str) -> bool {
-        self.driver().move_to(&self.id_of(volume), "b").is_ok()
-    }
-
-    /// Moves a volume to the second member, or finds it there.
-    pub fn relocate(&self, volume: &str) {
-        let moved = self.driver().move_to(&self.id_of(volume), "b");
-        assert!(moved.is_ok(), "{volume} is not moved: {moved:?}");
-    }
-
-    /// Whether only this pool has a volume.
-    pub fn is_in(&self, volume: &str, pool: usize) -> bool {
-        let start = format!("{volume}-");
-        let has = |pool: &PathBuf| {
-            let names = names(&pool.join("volumes"));
-            names.iter().any(|name| name.starts_with(&start))
-        };
-        let pools = self.pools();
-        pools
-            .iter()
-            .enumerate()
-            .all(|(at, path)| has(path) == (at == pool))
-    }
-
-    /// Whether a volume is served.
-    pub fn serves(&self, volume: &str) -> bool {
-        self.driver().get(&self.id_of(volume)).is_ok()
-    }
-
-    /// Whether a volume waits for a disk.
-    pub fn misses(&self, volume: &str) -> bool {
-        let refused = self.driver().get(&self.id_of(volume)).err();
-        refused.is_some_and(|refused| refused.code(Call::Volume) == Code::Unavailable)
     }
 
     /// Publishes a volume and doubles its size; both may be done already.
