@@ -410,17 +410,9 @@ impl Os {
         }
     }
 
-    /// Allocates the blocks of a file up to a length, and extends it to that.
+    /// Extends a file to a length, and allocates all of its blocks.
     pub fn allocate(&self, file: impl AsFd, length: u64) -> Outcome {
-        self.on_file(Step::Allocate, file, |file| {
-            let flags = rustix::fs::FallocateFlags::empty();
-            loop {
-                match rustix::fs::fallocate(file, flags, 0, length) {
-                    Err(Errno::INTR) => {}
-                    allocated => return allocated,
-                }
-            }
-        })
+        self.on_file(Step::Allocate, file, |file| allocate(file, length))
     }
 
     /// Makes a filesystem in a file by `make`, whose result is in the outcome of the step.
@@ -438,6 +430,39 @@ impl Os {
         self.on_file(Step::Trim, filesystem, |filesystem| {
             sys::trim(filesystem, range)
         })
+    }
+}
+
+/// XFS needs free space for a whole range, even if its blocks are allocated already. So only the new
+/// part of a file is one range, and holes are found in small ones.
+fn allocate(file: BorrowedFd<'_>, length: u64) -> Outcome {
+    const RANGES: [u64; 2] = [64 << 20, 1 << 20];
+    let before = status(file)?;
+    if before.length < length {
+        allocate_range(file, before.length..length)?;
+    }
+    let end = before.length.min(length);
+    let mut outcome = Ok(());
+    for bytes in RANGES {
+        if status(file)?.allocated >= length {
+            return Ok(());
+        }
+        let mut starts = (0..end).step_by(usize::try_from(bytes).unwrap_or(usize::MAX));
+        outcome = starts.try_for_each(|at| allocate_range(file, at..(at + bytes).min(end)));
+        if outcome != Err(Errno::NOSPC) {
+            break;
+        }
+    }
+    outcome
+}
+
+fn allocate_range(file: BorrowedFd<'_>, range: Range<u64>) -> Outcome {
+    loop {
+        let flags = rustix::fs::FallocateFlags::empty();
+        match rustix::fs::fallocate(file, flags, range.start, range.end - range.start) {
+            Err(Errno::INTR) => {}
+            allocated => return allocated,
+        }
     }
 }
 

@@ -416,6 +416,28 @@ fn requests_for_impossible_images_are_refused() {
     assert_eq!(refused.code(Operation::CreateVolume), Code::InvalidArgument);
 }
 
+/// A thick image has its blocks already, so a full disk lets it be published, and it grows into the rest.
+///
+/// Proves: I1, I4.
+#[test]
+fn a_thick_image_is_published_on_a_full_disk() {
+    require!(loop_devices);
+    for filesystem in ["ext4", "xfs", "btrfs"] {
+        let rig = Rig::new(Disk::new(filesystem));
+        let mut request = image("pvc", 600 * MIB);
+        request.capabilities[0].fs_type = Some("xfs".to_owned());
+        let volume = rig.driver().create(&request).unwrap();
+        let target = rig.publish(&volume, "pod");
+        rig.expand(&volume, &target, 640 * MIB).unwrap();
+        rig.unpublish(&volume, &target);
+        let other = File::create(rig.node.pool().join("other")).unwrap();
+        let piece = vec![1; 1 << 20];
+        while (&other).write_all(&piece).is_ok() {}
+        let target = rig.publish(&volume, "pod");
+        rig.unpublish(&volume, &target);
+    }
+}
+
 /// A thin image occupies the space that was written. A thick one of the same size does not fit beside it.
 ///
 /// Proves: I1.
