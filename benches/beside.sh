@@ -1,7 +1,7 @@
 #!/bin/sh
-# The inner part of run.sh reclaim and run.sh copies: runs the bench of that name, and writes its table.
+# The inner part of run.sh reclaim, run.sh copies and run.sh images: runs the bench of that name, and writes its table.
 #
-# Usage: beside.sh reclaim|copies [FILESYSTEM...]
+# Usage: beside.sh reclaim|copies|images [FILESYSTEM...]
 # Env:   RESULTS, PAGE, ROUNDS, SCALE
 set -eu
 . benches/results.sh
