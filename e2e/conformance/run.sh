@@ -6,6 +6,7 @@
 # Usage: run.sh [argument of ginkgo...]
 # Needs: jq.
 # Env:   as cluster.sh sets them
+#        SUITES  the descriptions to run, as in "set image"; default: all
 # Last line: N passed, N failed, N skipped.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,6 +21,7 @@ asked=' | select(.State != "skipped" or .Failure.Message != null)'
 suites() { # DRIVER SPECS [argument of ginkgo...]
     driver=$1 specs=$2 log=$out-$1
     shift 2
+    case " ${SUITES:-$driver} " in *" $driver "*) ;; *) return ;; esac
     ginkgo --procs=12 --no-color --timeout=40m --output-dir="$RUN/log" --json-report="conformance-$driver.json" "$@" \
         "$PARTS/bin/e2e.test" -- --provider=skeleton --kubeconfig="$KUBECONFIG" --repo-root="$here" \
         --storage.testdriver="$here/$driver.yaml" >"$log.log" 2>&1 || status=1
@@ -52,10 +54,10 @@ suites driver "$specs" --focus='External.Storage' --skip="$never|$unsteered" "$@
 echo "claims, snapshots and clones on a pool set:"
 suites set "$specs$asked" --skip="$never" "$@" \
     --focus='External.Storage.*Dynamic (PV \(default fs\)\] (provisioning|volumes)|Snapshot \((delete|retain) policy\)\] snapshottable) '
-echo "claims, growth, snapshots and clones of images:"
+echo "claims, growth, snapshots and clones of images and block volumes:"
 # Fewer at once, because an image that grows has 2 GiB, and its disk 8 GiB.
 suites image "$specs$asked" --procs=3 --skip="$never" "$@" \
-    --focus='External.Storage.*Dynamic (PV \(default fs\)(\(allowExpansion\))?\] (provisioning|volumes|volume-expand)|Snapshot \(delete policy\)\] snapshottable) '
+    --focus='External.Storage.*Dynamic (PV \((default fs|block volmode)\)(\(allowExpansion\))?\] (provisioning|volumes|volumeMode|volume-expand)|Snapshot \(delete policy\)\] snapshottable) '
 # The suites write VolumeSnapshotContents themselves. This stands in for a person who assigns those to a node.
 while sleep 1; do
     kubectl label volumesnapshotcontents --selector '!snapshot.storage.kubernetes.io/managed-by' \
