@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the chart on the present cluster and runs Kubernetes' own storage suites, with driver.yaml as the driver's
-# description. Runs those of snapshots and clones again on an XFS and on a btrfs, and a part of both on a pool set and
-# with images. Compares the skipped specs with skips.md.
+# description. Those of snapshots and clones run again on an XFS and on a btrfs, and a part of all on a pool set and with
+# images. Compares the skipped specs with skips.md.
 #
 # Usage: run.sh [argument of ginkgo...]
 # Needs: jq.
