@@ -15,7 +15,6 @@ mod publications;
 mod publish;
 mod snapshot;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -23,8 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::image::loops;
-use crate::mount::{Found, KernelMounter, MountEntry, MountTable, Mounter, Target};
+use crate::mount::{KernelMounter, MountTable, Mounter, Target};
 use crate::os::Os;
 use crate::pool::trash::STOP_PATIENCE;
 use crate::pool::{
@@ -32,7 +30,7 @@ use crate::pool::{
     VolumeRecord,
 };
 use crate::quota::{Enforcement, KernelQuotas, Quotas};
-use crate::types::{Bytes, NodeName, ObjectId, PoolName, VolumeId, VolumeName};
+use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
 pub use crate::image::Allocation;
 pub use crate::pool::{AccessMode, CopyPolicy, Method, Mode, Parameters, Sharing, Source};
@@ -361,23 +359,6 @@ impl Volumes {
         self.delete_unused(id, |pool, entry| self.check_unpublished(pool, entry))
     }
 
-    /// Refuses a volume that is published, or whose image a loop device shows for somebody else: a mount
-    /// may be copied into another namespace.
-    fn check_unpublished(&self, pool: &Pool, entry: &Entry) -> Result<()> {
-        publish::refuse_published(entry, self.published(entry)?)?;
-        if entry.record.image.is_none() {
-            return Ok(());
-        }
-        match self.mounter.loops_of(pool.data_id(entry)?)?.first() {
-            None => Ok(()),
-            Some(device) => Err(Error::Precondition(format!(
-                "the image of volume {} is in use by {}; unmount and detach it first",
-                entry.record.id,
-                device.path.display()
-            ))),
-        }
-    }
-
     pub fn get(&self, id: &str) -> Result<Volume> {
         let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
         Ok(Volume::new(&pool, &entry))
@@ -398,66 +379,6 @@ impl Volumes {
     ) -> Result<()> {
         let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
         create::check_fits(&pool, &entry, capabilities, class)
-    }
-
-    /// The targets of a volume that are still mounts; the others are forgotten. Another mount on top
-    /// of a target may hide the volume's, so that every mount counts.
-    fn published(&self, entry: &Entry) -> Result<Vec<(PathBuf, publications::Use)>> {
-        let known = self.publications.of(entry.record.id.hash());
-        let mut still = Vec::with_capacity(known.len());
-        for (path, usage) in known {
-            let found = match Target::open_known(&path)? {
-                Some(target) => self.mounter.inspect(&target)?,
-                None => Found::Nothing,
-            };
-            if let Found::Mount(_) = found {
-                still.push((path, usage));
-            } else {
-                self.publications.remove(entry.record.id.hash(), &path);
-            }
-        }
-        Ok(still)
-    }
-
-    /// Reads from the mount table where a pool's volumes are published.
-    fn learn_publications(&self, disk: &Disk, index: &Index) -> std::io::Result<()> {
-        let images = disk.images(index);
-        let mut devices = BTreeMap::new();
-        if !images.is_empty() {
-            for (device, file) in loops::all()? {
-                if let Some(id) = images.get(&file) {
-                    devices.insert(device, *id);
-                    let entry = index.get::<VolumeRecord>(*id);
-                    if entry.is_some_and(|entry| entry.record.is_device()) {
-                        self.publications.add_device(id.hash(), file);
-                    }
-                }
-            }
-        }
-        for mount in self.mounter.table()?.entries {
-            let image = || {
-                let device = Some(mount.device).filter(|device| device.0 == loops::MAJOR);
-                let device = device.or_else(|| self.device_at(&mount))?;
-                devices.get(&device).map(VolumeId::hash)
-            };
-            if let Some(volume) = disk.volume_of(&mount).or_else(image) {
-                self.publications.add(volume, &mount.mount_point, None);
-            }
-        }
-        Ok(())
-    }
-
-    /// The number of the loop device whose node a mount shows, if it shows one.
-    fn device_at(&self, mount: &MountEntry) -> Option<loops::Number> {
-        let name = mount.root.file_name()?.to_str()?;
-        if !name.starts_with("loop") {
-            return None;
-        }
-        let target = Target::open_known(&mount.mount_point).ok()??;
-        match self.mounter.inspect(&target) {
-            Ok(Found::Mount(found)) => Some(found.rdev),
-            _ => None,
-        }
     }
 
     fn check_topology(&self, excludes_node: bool) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The targets of all published volumes. The mount table is too slow for a lookup in each request.
+//! The targets of all published volumes, and how they are found. The mount table is too slow for a lookup in each request.
 //!
 //! A volume is known by the hash in its id, which the name of its directory contains in every pool.
 
@@ -6,10 +6,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use crate::error::{Error, Result};
+use crate::image::loops;
+use crate::mount::{Found, MountEntry, Target};
 use crate::os::FileId;
-use crate::pool::AccessMode;
+use crate::pool::{AccessMode, Disk, Entry, Index, Pool, VolumeRecord};
 use crate::sync::lock;
-use crate::types::NameHash;
+use crate::types::{NameHash, ObjectId, VolumeId};
+
+use super::Volumes;
+use super::publish::refuse_published;
 
 /// The access mode at one target; `None` for a target that was read from the mount table.
 pub(crate) type Use = Option<AccessMode>;
@@ -66,5 +72,84 @@ impl Publications {
     /// The volume that is published at a target, and its access mode there.
     pub(crate) fn at(&self, target: &Path) -> Option<(NameHash, Use)> {
         lock(&self.targets).get(target).copied()
+    }
+}
+
+impl Volumes {
+    /// Refuses a volume that is published, or whose image a loop device shows for somebody else: a mount
+    /// may be copied into another namespace.
+    pub(super) fn check_unpublished(&self, pool: &Pool, entry: &Entry) -> Result<()> {
+        refuse_published(entry, self.published(entry)?)?;
+        if entry.record.image.is_none() {
+            return Ok(());
+        }
+        match self.mounter.loops_of(pool.data_id(entry)?)?.first() {
+            None => Ok(()),
+            Some(device) => Err(Error::Precondition(format!(
+                "the image of volume {} is in use by {}; unmount and detach it first",
+                entry.record.id,
+                device.path.display()
+            ))),
+        }
+    }
+
+    /// The targets of a volume that are still mounts; the others are forgotten. Another mount on top
+    /// of a target may hide the volume's, so that every mount counts.
+    pub(super) fn published(&self, entry: &Entry) -> Result<Vec<(PathBuf, Use)>> {
+        let known = self.publications.of(entry.record.id.hash());
+        let mut still = Vec::with_capacity(known.len());
+        for (path, usage) in known {
+            let found = match Target::open_known(&path)? {
+                Some(target) => self.mounter.inspect(&target)?,
+                None => Found::Nothing,
+            };
+            if let Found::Mount(_) = found {
+                still.push((path, usage));
+            } else {
+                self.publications.remove(entry.record.id.hash(), &path);
+            }
+        }
+        Ok(still)
+    }
+
+    /// Reads from the mount table where a pool's volumes are published.
+    pub(super) fn learn_publications(&self, disk: &Disk, index: &Index) -> std::io::Result<()> {
+        let images = disk.images(index);
+        let mut devices = BTreeMap::new();
+        if !images.is_empty() {
+            for (device, file) in loops::all()? {
+                if let Some(id) = images.get(&file) {
+                    devices.insert(device, *id);
+                    let entry = index.get::<VolumeRecord>(*id);
+                    if entry.is_some_and(|entry| entry.record.is_device()) {
+                        self.publications.add_device(id.hash(), file);
+                    }
+                }
+            }
+        }
+        for mount in self.mounter.table()?.entries {
+            let image = || {
+                let device = Some(mount.device).filter(|device| device.0 == loops::MAJOR);
+                let device = device.or_else(|| self.device_at(&mount))?;
+                devices.get(&device).map(VolumeId::hash)
+            };
+            if let Some(volume) = disk.volume_of(&mount).or_else(image) {
+                self.publications.add(volume, &mount.mount_point, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the loop device whose node a mount shows, if it shows one.
+    fn device_at(&self, mount: &MountEntry) -> Option<loops::Number> {
+        let name = mount.root.file_name()?.to_str()?;
+        if !name.starts_with("loop") {
+            return None;
+        }
+        let target = Target::open_known(&mount.mount_point).ok()??;
+        match self.mounter.inspect(&target) {
+            Ok(Found::Mount(found)) => Some(found.rdev),
+            _ => None,
+        }
     }
 }
