@@ -108,8 +108,8 @@ mutant "create: record after the rename" \
     pool/draft.rs 's/disk\s*\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
 mutant "image: the file is not synced before the record" \
     pool/draft.rs 's/        Ok\(os\.fsync\(&file\)\.context_sync\(SYNC_IMAGE\)\?\)/        Ok(())/'
-mutant "image: the record is raised before the file" \
-    pool/contents.rs 's/        if let Some\(image\) = record\.image \{\n            let file = self\.open_image_file.*?\n        \}\n//s'
+mutant "image: the record is raised without the file" \
+    pool/contents.rs 's/        let extended = self\.extend\(file, image\.allocation, record\.size_bytes\);.*?classify\(fault\)\)\?;\n(        self\.change\(disk, entry, record\))/        let _ = (image, file);\n$1/s'
 mutant "expand: limit after the record" \
     pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
 mutant "quota: directory before the limit" \

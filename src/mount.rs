@@ -147,9 +147,14 @@ pub trait Mounter: Send + Sync + fmt::Debug {
             for device in loops::of(status.id)? {
                 device.resize()?;
             }
-            match format {
-                Some(format) => image::grow(target.open_root()?, format, status.length),
-                None => Ok(()),
+            let Some(format) = format else {
+                return Ok(());
+            };
+            // Another mount may be there by now.
+            let root = target.open_root()?;
+            match loops::at(os::status(&root)?.id.device, status.id)? {
+                Some(_) => image::grow(root, format, status.length),
+                None => Err(Errno::STALE),
             }
         };
         resize().map_err(|errno| target.error("grow the filesystem at", errno))

@@ -434,26 +434,28 @@ impl Os {
 }
 
 /// XFS needs free space for a whole range, even if its blocks are allocated already. So only the new
-/// part of a file is one range, and holes are found in small ones.
+/// part of a file is one range, and holes are filled in small ones, before the file grows.
 fn allocate(file: BorrowedFd<'_>, length: u64) -> Outcome {
     const RANGES: [u64; 2] = [64 << 20, 1 << 20];
     let before = status(file)?;
-    if before.length < length {
-        allocate_range(file, before.length..length)?;
-    }
     let end = before.length.min(length);
-    let mut outcome = Ok(());
+    let mut filled = Ok(());
     for bytes in RANGES {
-        if status(file)?.allocated >= length {
-            return Ok(());
-        }
         let mut starts = (0..end).step_by(usize::try_from(bytes).unwrap_or(usize::MAX));
-        outcome = starts.try_for_each(|at| allocate_range(file, at..(at + bytes).min(end)));
-        if outcome != Err(Errno::NOSPC) {
+        filled = starts.try_for_each(|at| allocate_range(file, at..(at + bytes).min(end)));
+        if filled != Err(Errno::NOSPC) {
             break;
         }
     }
-    outcome
+    match filled {
+        // The disk has no space for a range, and the file needs none.
+        Err(Errno::NOSPC) if before.allocated >= end => {}
+        filled => filled?,
+    }
+    if before.length < length {
+        allocate_range(file, before.length..length)?;
+    }
+    Ok(())
 }
 
 fn allocate_range(file: BorrowedFd<'_>, range: Range<u64>) -> Outcome {

@@ -22,6 +22,10 @@ pub const MAJOR: u32 = 7;
 const DEVICES: &str = "/dev";
 const BLOCK_DEVICES: &str = "/sys/block";
 
+/// The name of every image, and the end of the path of a deleted one.
+const NAME: &str = "/disk.img";
+const DELETED: &str = " (deleted)";
+
 /// The attempts to take a free device before another process does.
 const ATTEMPTS: usize = 100;
 
@@ -41,11 +45,17 @@ pub fn at(device: Number, image: FileId) -> Result<Option<Loop>, Errno> {
         return Ok(None);
     }
     let link = format!("/sys/dev/block/{}:{}", device.0, device.1);
-    let link = rustix::fs::readlink(link, Vec::new())?;
-    let name = link.to_bytes().rsplit(|byte| *byte == b'/').next();
-    let name = name.and_then(|name| std::str::from_utf8(name).ok());
-    let device = open(name.ok_or(Errno::NODEV)?, device, OFlags::RDONLY)?;
-    Ok((file_of(&device)? == Some(image)).then_some(device))
+    let opened = rustix::fs::readlink(link, Vec::new()).and_then(|link| {
+        let name = link.to_bytes().rsplit(|byte| *byte == b'/').next();
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        open(name.ok_or(Errno::NODEV)?, device, OFlags::RDONLY)
+    });
+    match opened {
+        Ok(opened) => Ok((file_of(&opened)? == Some(image)).then_some(opened)),
+        // The kernel has no such device any more.
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The loop devices that show a file.
@@ -66,17 +76,15 @@ pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
     Ok(found)
 }
 
+/// Calls `see` for each loop device with an image. A device that does not answer is left out, because it
+/// may be somebody else's on a filesystem that is missing.
 fn each(mut see: impl FnMut(Loop, FileId)) -> Result<(), Errno> {
-    for (name, device) in attached()? {
-        match open(&name, device, OFlags::RDONLY) {
-            Ok(opened) => {
-                if let Some(file) = file_of(&opened)? {
-                    see(opened, file);
-                }
-            }
-            // It was removed meanwhile.
-            Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {}
-            Err(errno) => return Err(errno),
+    for name in attached()? {
+        let opened = number_of(&name).and_then(|device| open(&name, device, OFlags::RDONLY));
+        if let Ok(opened) = opened
+            && let Ok(Some(file)) = file_of(&opened)
+        {
+            see(opened, file);
         }
     }
     Ok(())
@@ -122,6 +130,15 @@ impl Loop {
         rustix::fs::fsync(&self.file)
     }
 
+    /// Lets reads and writes pass the page cache of the pool's filesystem, which would report a full disk
+    /// only after the write.
+    pub fn use_direct_io(&self) -> Result<(), Errno> {
+        if sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0 {
+            return Ok(());
+        }
+        sys::set_direct_io(self.file.as_fd())
+    }
+
     /// Detaches the file, now or when the last process closes the device.
     pub fn detach(&self) -> Result<(), Errno> {
         sys::detach_loop(self.file.as_fd())
@@ -139,16 +156,22 @@ impl Loop {
     }
 }
 
-/// The names and numbers of the loop devices that have a file now.
-fn attached() -> Result<Vec<(String, Number)>, Errno> {
+/// The names of the loop devices whose file has the name of an image. The file itself is not asked,
+/// because it may be on a disk that does not answer.
+fn attached() -> Result<Vec<String>, Errno> {
     let mut attached = Vec::new();
     let listed = os::open_dir(os::open_path(Path::new(BLOCK_DEVICES))?, ".")?;
     for name in os::entry_names(listed.as_fd())? {
         let Some(name) = name.to_str().filter(|name| name.starts_with("loop")) else {
             continue;
         };
-        if Path::new(BLOCK_DEVICES).join(name).join("loop").is_dir() {
-            attached.push((name.to_owned(), number_of(name)?));
+        let file = Path::new(BLOCK_DEVICES)
+            .join(name)
+            .join("loop/backing_file");
+        let path = std::fs::read_to_string(file).unwrap_or_default();
+        let path = path.trim_end();
+        if path.strip_suffix(DELETED).unwrap_or(path).ends_with(NAME) {
+            attached.push(name.to_owned());
         }
     }
     Ok(attached)

@@ -158,8 +158,12 @@ fn mount_image(
     let flags = FsMountFlags::FSMOUNT_CLOEXEC;
     let mount = rustix::mount::fsmount(filesystem.as_fd(), flags, MountAttrFlags::empty())?;
     let top = os::open_dir(&mount, ".")?;
-    if formatted < status.length {
-        image::grow(&top, format, status.length)?;
+    if formatted < status.length
+        && let Err(errno) = image::grow(&top, format, status.length)
+    {
+        // It can be used as it is, and an expansion reports the failure.
+        let path = device.path.display();
+        tracing::warn!(device = %path, %errno, "the filesystem of an image did not grow");
     }
     if let Some(owner) = root {
         image::give_root(&top, owner)?;
@@ -186,13 +190,24 @@ fn prepare_device(image: BorrowedFd<'_>, read_only: bool) -> Result<Prepared, Er
 /// The device that shows all of an image for writing; attached, if there is none. It is detached when
 /// nobody has it open.
 fn writable_device(image: BorrowedFd<'_>) -> Result<Loop, Errno> {
+    let mut known = None;
     for device in loops::of(os::status(image)?.id)? {
         if device.is_whole()? {
-            device.resize()?;
-            return Ok(device);
+            known = Some(device);
         }
     }
-    loops::attach(image, sys::AUTOCLEAR)
+    let device = match known {
+        Some(device) => {
+            device.resize()?;
+            device
+        }
+        None => loops::attach(image, sys::AUTOCLEAR)?,
+    };
+    if let Err(errno) = device.use_direct_io() {
+        let path = device.path.display();
+        tracing::warn!(device = %path, %errno, "no direct I/O: a full disk may lose writes");
+    }
+    Ok(device)
 }
 
 fn unmount_once(path: &Path) -> Result<(), Errno> {

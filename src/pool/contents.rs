@@ -64,14 +64,36 @@ impl Pool {
         let (disk, _) = self.attached()?;
         let mut record = entry.record.clone();
         record.size_bytes = size;
-        if let Some(image) = record.image {
-            let file = self.open_image_file(&disk, entry)?;
-            let extended = self.extend(&file, image.allocation, size);
-            extended.map_err(|problem| self.unfilled(problem))?;
-            let synced = self.context.os.fsync(&file).context_sync(SYNC_IMAGE);
-            synced.map_err(|fault| self.classify(fault))?;
+        let Some(image) = record.image else {
+            return self.change(&disk, entry, record);
+        };
+        let file = self.open_image_file(&disk, entry)?;
+        let expanded = self.expand_image(&disk, (entry, image), &file, record);
+        if expanded.is_err()
+            && let Ok(status) = os::status(&file)
+            && status.length > entry.record.size_bytes.0
+        {
+            // The next publication shows its whole length to the pod.
+            let mut longer = entry.record.clone();
+            longer.size_bytes = Bytes(status.length);
+            self.state.insert(longer, entry.directory.clone());
         }
-        self.change(&disk, entry, record)
+        expanded
+    }
+
+    /// Extends an image durably, and then its record.
+    fn expand_image(
+        &self,
+        disk: &Disk,
+        (entry, image): (&Entry, Image),
+        file: &OwnedFd,
+        record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
+        let extended = self.extend(file, image.allocation, record.size_bytes);
+        extended.map_err(|problem| self.unfilled(problem))?;
+        let synced = self.context.os.fsync(file).context_sync(SYNC_IMAGE);
+        synced.map_err(|fault| self.classify(fault))?;
+        self.change(disk, entry, record)
     }
 
     /// Records that the filesystem in an image has its owner and mode.

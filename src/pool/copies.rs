@@ -180,6 +180,10 @@ impl Pool {
         let (made, draft) = self.draft_copy(&disk, &job)?;
         reservation.cover(made.bytes)?;
         record.in_use |= in_use()?;
+        if record.image.is_some() {
+            let length = draft.image_length().map_err(|fault| self.classify(fault))?;
+            record.size_bytes = record.size_bytes.max(length);
+        }
         record.held_bytes = Bytes(made.bytes);
         record.quota_id = made.quota_id;
         record.retains.clone_from(&made.pending.retains);
@@ -222,11 +226,14 @@ impl Pool {
         }
         record.inherited_bytes = Bytes(made.inherited);
         record.retains.clone_from(&made.pending.retains);
-        if let Some(image) = record.image
-            && let Err(problem) = draft.extend_image(image, record.size_bytes)
-        {
-            drop(draft);
-            return Err(self.unfilled(problem));
+        if let Some(image) = record.image {
+            let length = draft.image_length().map_err(|fault| self.classify(fault))?;
+            record.size_bytes = record.size_bytes.max(length);
+            reservation.cover(record.size_bytes.0)?;
+            if let Err(problem) = draft.extend_image(image, record.size_bytes) {
+                drop(draft);
+                return Err(self.unfilled(problem));
+            }
         }
         draft.commit(record, reservation)
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::image::{Allocation, FormatFault};
 use crate::os;
-use crate::types::{Bytes, Invalid};
+use crate::types::Bytes;
 
 use super::disk::{Disk, Staged};
 use super::index::Resource;
@@ -74,7 +74,10 @@ impl Pool {
         size: Bytes,
     ) -> Result<(), Unfilled> {
         let os = &self.context.os;
+        // It is never cut off: a filesystem in it may have grown.
+        let length = os::status(file).context(OPEN_IMAGE)?.length;
         match allocation {
+            Allocation::Thin if length >= size.0 => {}
             Allocation::Thin => os.truncate(file, size.0).context("extend an image")?,
             Allocation::Thick => match os.allocate(file, size.0) {
                 Err(Errno::OPNOTSUPP) => return Err(Unfilled::NoAllocation),
@@ -92,12 +95,10 @@ impl Pool {
                 pool: self.name().clone(),
                 fault,
             },
-            Unfilled::NoAllocation => Error::from(Invalid::new(
-                "parameter \"allocation\"",
-                format!(
-                    "the filesystem of pool {} cannot allocate blocks in advance; use allocation: thin",
-                    self.name()
-                ),
+            Unfilled::NoAllocation => Error::Precondition(format!(
+                "the filesystem of pool {} cannot allocate the blocks of an image in advance; use a class \
+                 with allocation: thin",
+                self.name()
             )),
         }
     }
@@ -159,6 +160,13 @@ impl<'a> Draft<'a> {
             made.context("format an image")??;
         }
         Ok(os.fsync(&file).context_sync(SYNC_IMAGE)?)
+    }
+
+    /// The length of the image of a copy. It may be larger than the size of the source was before.
+    pub(super) fn image_length(&self) -> Result<Bytes, Fault> {
+        let path = [layout::DATA, layout::IMAGE].join("/");
+        let status = os::status_at(&self.staged.dir, path).context(OPEN_IMAGE)?;
+        Ok(Bytes(status.length))
     }
 
     /// Extends the image of a copy.

@@ -4,12 +4,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{
+    Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl, opcode,
+};
 
 const LOOP_CLR_FD: Opcode = 0x4C01;
 const LOOP_SET_STATUS64: Opcode = 0x4C04;
 const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
+const LOOP_SET_DIRECT_IO: Opcode = 0x4C08;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 
@@ -155,6 +158,12 @@ pub fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
 pub fn resize_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the ioctl takes no argument.
     unsafe { ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) }
+}
+
+/// Has a loop device use direct I/O. EINVAL: the filesystem below cannot.
+pub fn set_direct_io(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the ioctl takes an integer.
+    unsafe { ioctl(device, IntegerSetter::<LOOP_SET_DIRECT_IO>::new_usize(1)) }
 }
 
 /// Detaches a loop device, now or when the last process closes it.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::image::BLOCK;
 use crate::pool::{
     self, AccessMode, Content, Entry, Expected, Image, Origin, Pool, Source, VolumeRecord,
     format_of,
@@ -48,7 +49,8 @@ impl Volumes {
         }
         let _unpublished = match (&origin, &request.source) {
             (Some((pool, Origin::Volume(entry))), Some(SourceId::Volume(id))) => {
-                self.settle_image(pool, entry, id)?
+                let _work = pool.begin()?;
+                self.settle_image(pool, entry, Some(id))?
             }
             _ => None,
         };
@@ -383,7 +385,10 @@ fn size_of(
     };
     let size = match image {
         Some(image) => {
-            let size = images::size(size, request.limit)?;
+            let size = match (request.required, request.limit) {
+                (Bytes::ZERO, Some(limit)) if size == limit => Bytes(size.0 / BLOCK * BLOCK),
+                (_, limit) => images::size(size, limit)?,
+            };
             images::check_size(image, size)?;
             size
         }

@@ -78,9 +78,9 @@ pub(super) fn check_access(image: Option<Image>, capability: &Capability) -> Res
     }
 }
 
-/// The size of an image: the required size in whole blocks, if that is within the limit.
+/// The size of an image in whole blocks: at least the required size, if that is within the limit.
 pub(super) fn size(required: Bytes, limit: Option<Bytes>) -> Result<Bytes> {
-    let size = Bytes(required.0.next_multiple_of(BLOCK));
+    let size = Bytes(required.0.saturating_add(BLOCK - 1) / BLOCK * BLOCK);
     match limit.filter(|limit| *limit < size) {
         Some(limit) => Err(Error::OutOfRange(format!(
             "an image has a multiple of {}, and {size} is above the limit, {limit}",

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::sync::lock;
+use crate::types::NameHash;
 
 /// The locks of the domain, for which no call ever waits. A change to a volume or snapshot locks its
 /// id, a creation also its name, and a mount or unmount its target. A publish waits for the disk
@@ -53,6 +54,11 @@ impl InFlight {
             return Err(Error::Busy(format!("{id} is being copied, and so")));
         }
         Ok(locked)
+    }
+
+    /// Locks the devices of a block volume while a node of them is mounted or unmounted.
+    pub(crate) fn lock_devices(&self, volume: NameHash) -> Result<KeyLock<'_>> {
+        self.lock_key(format!("the devices of volume {volume}"))
     }
 
     /// Prevents the deletion of a volume or snapshot during a copy. Several copies may run.

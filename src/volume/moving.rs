@@ -97,12 +97,12 @@ impl Volumes {
         let id = entry.record.id;
         let open = || Error::Internal("an open pool has no id".into());
         let (from_id, target_id) = (from.id().ok_or_else(open)?, target.id().ok_or_else(open)?);
-        // Before there is a copy: an id that no pool knows may be in a pool that was not read.
-        self.memory.add_moved_from(&[id.pool()].into())?;
         let (work, reading) = (target.begin()?, from.begin()?);
         let size = entry.record.size_bytes;
         let room = target.reserve::<VolumeRecord>(&work, id, None, size);
         let room = room.map_err(Error::of_new)?;
+        // Before there is a copy: an id that no pool knows may be in a pool that was not read.
+        self.memory.add_moved_from(&[id.pool()].into())?;
         let copied = target.receive(&room, enforcement, (from, from_id), &reading, entry);
         copied.map_err(|error| match error {
             pool::Error::OutOfRange(_) => Error::Precondition(format!(

@@ -2,11 +2,12 @@
 //!
 //! A volume is known by the hash in its id, which the name of its directory contains in every pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::image::loops;
 use crate::mount::{Found, MountEntry, Target};
 use crate::os::FileId;
@@ -116,6 +117,7 @@ impl Volumes {
     pub(super) fn learn_publications(&self, disk: &Disk, index: &Index) -> std::io::Result<()> {
         let images = disk.images(index);
         let mut devices = BTreeMap::new();
+        let mut shown = BTreeSet::new();
         if !images.is_empty() {
             for (device, file) in loops::all()? {
                 if let Some(id) = images.get(&file) {
@@ -129,12 +131,49 @@ impl Volumes {
         }
         for mount in self.mounter.table()?.entries {
             let image = || {
-                let device = Some(mount.device).filter(|device| device.0 == loops::MAJOR);
+                // A bind mount of a directory in it is no publication.
+                let is_whole = mount.device.0 == loops::MAJOR && mount.root == Path::new("/");
+                let device = Some(mount.device).filter(|_| is_whole);
                 let device = device.or_else(|| self.device_at(&mount))?;
+                shown.insert(device);
                 devices.get(&device).map(VolumeId::hash)
             };
             if let Some(volume) = disk.volume_of(&mount).or_else(image) {
                 self.publications.add(volume, &mount.mount_point, None);
+            }
+        }
+        for (device, id) in devices {
+            if !shown.contains(&device) && self.publications.device(id.hash()).is_some() {
+                // The server before ended between an unmount and this.
+                if let Err(error) = self.detach_unused(id.hash(), None) {
+                    tracing::warn!(%id, %error, "left a device attached");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches the devices of a block volume that no target shows, the one at `leaving` included. A pod
+    /// may have detached them already, and their numbers may be another volume's since.
+    pub(super) fn detach_unused(&self, volume: NameHash, leaving: Option<&Path>) -> Result<()> {
+        let Some(image) = self.publications.device(volume) else {
+            return Ok(());
+        };
+        let mut shown = BTreeSet::new();
+        for (path, _) in self.publications.of(volume) {
+            if leaving == Some(&path) {
+                continue;
+            }
+            if let Some(other) = Target::open_known(&path)?
+                && let Found::Mount(other) = self.mounter.inspect(&other)?
+            {
+                shown.insert(other.rdev);
+            }
+        }
+        for device in self.mounter.loops_of(image)? {
+            if !shown.contains(&device.device) {
+                let failed = PathFault::at("detach", &device.path);
+                device.detach().map_err(failed)?;
             }
         }
         Ok(())

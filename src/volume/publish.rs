@@ -9,13 +9,14 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::image::Owner;
-use crate::image::loops::Loop;
+use crate::image::loops::{self, Loop};
 use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
-use crate::os::{self, FileId, Os, Status};
+use crate::os::{self, Os, Status};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
-use crate::types::{Bytes, NameHash, ObjectId, VolumeId};
+use crate::types::{Bytes, ObjectId, VolumeId};
 
+use super::in_flight::KeyLock;
 use super::{
     AccessMode, PublishRequest, Stats, Usage, Volumes, images, parse_id, publications, shorten,
 };
@@ -55,8 +56,10 @@ impl Volumes {
         let read_only = options.flags.contains(StatVfsMountFlags::RDONLY);
         let source = mountable(&entry, data.as_fd(), read_only);
         options.flags |= source.flags();
+        let _devices = self.lock_devices(id, source, &target)?;
+        let found = self.inspect(&target, &entry, source)?;
         let published = self.published(&entry)?;
-        let prepared = match self.inspect(&target, &entry, source)? {
+        let prepared = match found {
             Found::Mount(mounted) => self
                 .check_same_mount(&target, mounted, source, options, request)
                 .map(|()| None),
@@ -70,10 +73,6 @@ impl Volumes {
                 prepared.map(Some).map_err(Error::from)
             }
         };
-        if let Mountable::Device { file, .. } = source {
-            let image = os::status(file).map_err(|errno| target.error("inspect", errno))?;
-            self.publications.add_device(id.hash(), image.id);
-        }
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
         if let Some(prepared) = prepared? {
@@ -81,6 +80,22 @@ impl Volumes {
         }
         self.publications.add(id.hash(), target.path(), Some(mode));
         Ok(())
+    }
+
+    /// Locks the devices of a block volume, and remembers its image for the calls that must not ask a disk.
+    fn lock_devices(
+        &self,
+        id: VolumeId,
+        source: Mountable<'_>,
+        target: &Target,
+    ) -> Result<Option<KeyLock<'_>>> {
+        let Mountable::Device { file, .. } = source else {
+            return Ok(None);
+        };
+        let lock = self.in_flight.lock_devices(id.hash())?;
+        let image = os::status(file).map_err(|errno| target.error("inspect", errno))?;
+        self.publications.add_device(id.hash(), image.id);
+        Ok(Some(lock))
     }
 
     /// Inspects the target of a publication. A device may be mounted on an empty file, which a reboot
@@ -100,7 +115,8 @@ impl Volumes {
                 let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
                 let content = os::status(file).map_err(failed)?.id;
                 let is_anothers = owner.is_some_and(|owner| owner != entry.record.id.hash());
-                if is_anothers || self.mounter.shows(mounted, content, Shown::Device)? {
+                let is_loop = mounted.rdev.0 == loops::MAJOR;
+                if is_anothers || !is_loop || self.mounter.shows(mounted, content, Shown::Device)? {
                     return Ok(found);
                 }
                 self.mounter.unmount(target)?;
@@ -216,45 +232,17 @@ impl Volumes {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
-        // Nothing else is inspected, because its disk may not answer.
-        let device = owner.and_then(|owner| Some((owner, self.publications.device(owner)?)));
-        let mounted = device.map(|_| self.mounter.inspect(&target)).transpose()?;
+        let devices = owner.filter(|owner| self.publications.device(*owner).is_some());
+        // A publication elsewhere may be about to use the device.
+        let _devices = devices
+            .map(|owner| self.in_flight.lock_devices(owner))
+            .transpose()?;
         self.mounter.unmount(&target)?;
-        if let (Some((volume, image)), Some(Found::Mount(mounted))) = (device, mounted) {
-            self.detach((volume, image), &target, mounted)?;
-        }
         if let Some(owner) = owner {
+            self.detach_unused(owner, Some(target.path()))?;
             self.publications.remove(owner, target.path());
         }
         remove_leaf(&target)
-    }
-
-    /// Detaches the device of a block volume whose node was mounted at a target, unless another target
-    /// has it. A pod may have detached it already, and the device may show another volume since.
-    fn detach(
-        &self,
-        (volume, image): (NameHash, FileId),
-        target: &Target,
-        mounted: Status,
-    ) -> Result<()> {
-        for (path, _) in self.publications.of(volume) {
-            if path == target.path() {
-                continue;
-            }
-            let other = Target::open_known(&path)?.map(|other| self.mounter.inspect(&other));
-            if let Some(Found::Mount(other)) = other.transpose()?
-                && other.rdev == mounted.rdev
-            {
-                return Ok(());
-            }
-        }
-        match self.mounter.loop_at(mounted.rdev, image)? {
-            None => Ok(()),
-            Some(device) => {
-                let failed = |errno| target.error("detach the device at", errno);
-                Ok(device.detach().map_err(failed)?)
-            }
-        }
     }
 
     /// The target of a published volume. An error if the volume is not mounted there.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::mount::Target;
+use crate::mount::{Shown, Target};
+use crate::os;
 use crate::pool::{
     Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
@@ -96,9 +97,10 @@ impl Volumes {
         if refuses {
             self.check_unpublished(&pool, &volume)?;
         }
-        let _unpublished = self.settle_image(&pool, &volume, &request.source)?;
-        let in_use = !self.published(&volume)?.is_empty();
         let work = pool.begin()?;
+        let unlocked = Some(&*request.source).filter(|_| !refuses);
+        let _unpublished = self.settle_image(&pool, &volume, unlocked)?;
+        let in_use = !self.published(&volume)?.is_empty();
         let needs = pool.snapshot_needs(&volume)?;
         let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
         let record = record(id, &volume, request, in_use);
@@ -109,20 +111,20 @@ impl Volumes {
 
     /// Prepares a copy of a volume if that is an image: its filesystem writes to the image all that pods
     /// have written. If the copy cannot be of one instant, the volume must not be published until the
-    /// returned lock is dropped.
+    /// returned lock of `id` is dropped; `None`: it is locked already.
     pub(super) fn settle_image(
         &self,
         pool: &Pool,
         volume: &Arc<Entry>,
-        id: &str,
+        id: Option<&str>,
     ) -> Result<Option<KeyLock<'_>>> {
         if volume.record.image.is_none() {
             return Ok(None);
         }
         if !pool.shares_blocks(volume)? {
-            let lock = self.in_flight.lock_id(id)?;
+            let lock = id.map(|id| self.in_flight.lock_id(id)).transpose()?;
             self.check_unpublished(pool, volume)?;
-            return Ok(Some(lock));
+            return Ok(lock);
         }
         if volume.record.is_device() {
             for device in self.mounter.loops_of(pool.data_id(volume)?)? {
@@ -131,14 +133,30 @@ impl Volumes {
             }
             return Ok(None);
         }
-        // All mounts of the volume have one filesystem.
-        if let Some((path, _)) = self.published(volume)?.first()
-            && let Some(target) = Target::open_known(path)?
-        {
-            let synced = target.open_root().and_then(rustix::fs::syncfs);
-            synced.map_err(|errno| target.error("write the changes of pods at", errno))?;
+        let image = pool.data_id(volume)?;
+        if self.mounter.loops_of(image)?.is_empty() {
+            return Ok(None);
         }
-        Ok(None)
+        for (path, _) in self.published(volume)? {
+            let Some(target) = Target::open_known(&path)? else {
+                continue;
+            };
+            let failed = |errno| target.error("write the changes of pods at", errno);
+            // Another mount may hide the volume's. All mounts of the volume have one filesystem.
+            let Ok(root) = target.open_root() else {
+                continue;
+            };
+            let status = os::status(&root).map_err(failed)?;
+            if self.mounter.shows(status, image, Shown::Filesystem)? {
+                rustix::fs::syncfs(root).map_err(failed)?;
+                return Ok(None);
+            }
+        }
+        Err(Error::Precondition(format!(
+            "volume {} is mounted at a place that the driver does not know, so the last writes of pods \
+             would be missing; unmount it first",
+            volume.record.id
+        )))
     }
 
     /// Deletes a snapshot, and not its copies. Its space is reclaimed in the background. A snapshot of

@@ -14,7 +14,7 @@ use rootcellar::mount::KernelMounter;
 use rootcellar::os;
 use rootcellar::pool::Mode;
 use rootcellar::types::Bytes;
-use rootcellar::volume::{Allocation, CreateRequest, ExpandRequest, Kind, SourceId, Volume};
+use rootcellar::volume::{Allocation, CreateRequest, ExpandRequest, InUse, Kind, SourceId, Volume};
 use rustix::io::Errno;
 
 use support::disk::Disk;
@@ -247,6 +247,33 @@ fn a_mounted_image_is_not_copied_byte_by_byte() {
     let cloned = rig.driver().create(&clone).unwrap();
     let cloned = rig.publish(&cloned, "cloned");
     assert_eq!(fs::read(cloned.join("file")).unwrap(), b"content");
+}
+
+/// A snapshot class with `inUse: refuse` has snapshots of images that nobody uses. A copy has the length
+/// of its source, which may be larger than the recorded size.
+///
+/// Proves: I3.
+#[test]
+fn an_unused_image_is_copied_in_its_whole_length() {
+    require!(loop_devices);
+    for filesystem in ["ext4", "xfs"] {
+        let rig = Rig::new(Disk::new(filesystem));
+        let mut request = image("pvc", 64 * MIB);
+        request.class.allocation = Some(Allocation::Thin);
+        let volume = rig.driver().create(&request).unwrap();
+        let file = File::options().write(true).open(rig.file("pvc")).unwrap();
+        file.set_len(80 * MIB).unwrap();
+        let mut taken = snapshot("snap", volume.id);
+        taken.class.in_use = InUse::Refuse;
+        let taken = rig.driver().create_snapshot(&taken).unwrap();
+        assert_eq!(taken.size, Bytes(80 * MIB), "{filesystem}");
+        request.name = support::name("cloned");
+        request.source = Some(SourceId::Volume(volume.id.to_string()));
+        request.class.copies.copy = true;
+        let cloned = rig.driver().create(&request).unwrap();
+        assert_eq!(cloned.size, Bytes(80 * MIB), "{filesystem}");
+        assert_eq!(fs::metadata(rig.file("cloned")).unwrap().len(), 80 * MIB);
+    }
 }
 
 /// A mounted image grows with its filesystem, and a repeated call finishes a growth that stopped after

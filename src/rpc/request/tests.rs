@@ -5,7 +5,7 @@ use super::*;
 use crate::csi::VolumeContentSource as Source;
 use crate::csi::volume_capability::access_mode::Mode;
 use crate::csi::volume_capability::{
-    AccessMode as ModeMessage, AccessType, BlockVolume, MountVolume,
+    AccessMode as ModeMessage, AccessType, MountVolume,
 };
 use crate::error::Code::{self, InvalidArgument as Invalid, OutOfRange as Range};
 use crate::error::Operation;
@@ -191,7 +191,6 @@ fn a_capability_without_support_is_refused() {
         ("empty", |c| *c = empty(), "access_type"),
         ("no type", |c| c.access_type = None, "access_type"),
         ("no mode", |c| c.access_mode = None, "access_mode"),
-        ("block", |c| c.access_type = Some(AccessType::Block(BlockVolume {})), "block"),
         ("UNKNOWN", |c| c.access_mode = Some(ModeMessage { mode: 0 }), "access_mode"),
         ("a mode of the future", |c| c.access_mode = Some(ModeMessage { mode: 8 }), "access_mode"),
         ("a negative mode", |c| c.access_mode = Some(ModeMessage { mode: -1 }), "access_mode"),

@@ -185,7 +185,7 @@ async fn an_unsupported_capability_is_a_message_and_no_error() {
         ("many nodes", mount(Mode::MultiNodeMultiWriter, &[]), vec![], Some("sharing=node")),
         ("no mode", mount(Mode::Unknown, &[]), vec![], Some("access mode")),
         ("unknown option", mount(Mode::SingleNodeWriter, &["discard"]), vec![], Some("discard")),
-        ("block", block(), vec![], Some("block")),
+        ("block", block(), vec![], Some("filesystem")),
     ];
     for (case, capability, parameters, about) in cases {
         let answer = driver
@@ -240,7 +240,7 @@ async fn capacity_is_the_size_that_a_create_would_accept() {
         ("a place without words", vec![], vec![], Some(csi::Topology::default()), false),
         ("a supported mode", vec![writer()], vec![], None, true),
         ("a mode for many nodes", vec![mount(Mode::MultiNodeMultiWriter, &[])], vec![], None, true),
-        ("block, which a create must be reached to refuse", vec![block()], vec![], None, true),
+        ("block", vec![block()], vec![], None, true),
         ("one of two is block", vec![writer(), block()], vec![], None, true),
         ("an invalid class", vec![], vec![("size", "1"), ("mode", "x")], None, true),
         ("another filesystem", vec![], vec![("csi.storage.k8s.io/fstype", "ntfs")], None, false),

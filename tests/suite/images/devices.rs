@@ -168,6 +168,29 @@ fn a_new_driver_knows_the_devices() {
     assert!(refused.to_string().contains("a directory"), "{refused}");
 }
 
+/// A device whose node was unmounted before it was detached, as by a driver that was killed in between, is
+/// detached by the repeated call, or by the next driver.
+///
+/// Proves: B1.
+#[test]
+fn a_device_that_is_mounted_nowhere_is_detached() {
+    require!(loop_devices);
+    let mut rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 64 * MIB);
+    let unmount = |target: &Path| {
+        rustix::mount::unmount(target, rustix::mount::UnmountFlags::empty()).unwrap();
+    };
+    let target = rig.publish_device(&volume, "pod");
+    unmount(&target);
+    rig.unpublish(&volume, &target);
+    assert_eq!(rig.loops("pvc"), 0);
+    let target = rig.publish_device(&volume, "pod");
+    unmount(&target);
+    rig.start();
+    assert_eq!(rig.loops("pvc"), 0);
+    rig.driver().delete(&volume.id.to_string()).unwrap();
+}
+
 /// A pod without any capability can detach its device and bind a file of its own to it. The driver then
 /// detaches nothing of others, and the volume can be published again and deleted.
 ///

@@ -228,7 +228,10 @@ fn two_volumes_of_one_id_are_refused() {
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
-        assert!(refused.to_string().contains("set/a and set/b both"));
+        assert!(
+            refused.to_string().contains(" both have volume "),
+            "{refused}"
+        );
     }
     driver.check_pools();
     for member in ["a", "b"] {
