@@ -202,7 +202,6 @@ async fn the_way_to_enforced_sizes_is_reported_and_works() {
     require!(project_quota);
     for disk in OTHERS {
         let node = Node::new();
-        let name = disk.name;
         let disk = node.make_disk(disk);
         let at = disk.path();
         // An open descriptor retains the loop device, which the kernel would otherwise remove at
