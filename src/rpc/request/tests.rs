@@ -4,9 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::csi::VolumeContentSource as Source;
 use crate::csi::volume_capability::access_mode::Mode;
-use crate::csi::volume_capability::{
-    AccessMode as ModeMessage, AccessType, MountVolume,
-};
+use crate::csi::volume_capability::{AccessMode as ModeMessage, AccessType, MountVolume};
 use crate::error::Code::{self, InvalidArgument as Invalid, OutOfRange as Range};
 use crate::error::Operation;
 use crate::mount::{Atime, MountOptions};
