@@ -82,6 +82,25 @@ impl Rig {
     }
 }
 
+impl Drop for Rig {
+    /// Unpublishes what the test left, because the device of a block volume outlives this process.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for volume in self.driver().list(0, "").unwrap().objects {
+            let pods = self.node.path("kubelet/pods");
+            for pod in fs::read_dir(pods).into_iter().flatten() {
+                let target = pod.unwrap().path().join("mount");
+                let _ = self.driver().unpublish(&volume.id.to_string(), &target);
+            }
+            if volume.image.is_some() {
+                assert_eq!(self.loops(volume.name.as_str()), 0, "{}", volume.name);
+            }
+        }
+    }
+}
+
 fn image(volume: &str, size: u64) -> CreateRequest {
     let mut request = create(volume, size);
     request.class.kind = Kind::Image;
