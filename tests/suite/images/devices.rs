@@ -3,6 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -144,6 +145,81 @@ fn a_device_grows_and_is_copied_and_never_mounted() {
         Code::InvalidArgument,
         "{refused}"
     );
+}
+
+/// The blocks that the writer of a device numbers, in turn.
+const NUMBERED: u64 = 256;
+const BLOCK: u64 = 4096;
+
+/// Writes 0, 1, 2 and so on, each durably into the next block, until `ended`.
+fn write_numbers(target: &Path, ended: &AtomicBool) {
+    let flags =
+        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::DSYNC | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open(target, flags, rustix::fs::Mode::empty()).unwrap();
+    for number in 0_u64.. {
+        if ended.load(Ordering::Relaxed) {
+            break;
+        }
+        let block = number.to_le_bytes().repeat(512);
+        let at = number % NUMBERED * BLOCK;
+        assert_eq!(rustix::io::pwrite(&file, &block, at).unwrap(), block.len());
+    }
+}
+
+/// Ends the writer, also after a failed assertion.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asserts that an image has all numbers up to its largest one, as far as later ones left them. Returns
+/// the largest.
+fn assert_of_one_instant(image: &Path) -> u64 {
+    let mut content = vec![0; usize::try_from(NUMBERED * BLOCK).unwrap()];
+    File::open(image).unwrap().read_exact(&mut content).unwrap();
+    let (words, _) = content.as_chunks::<8>();
+    let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let last = *words.iter().max().unwrap();
+    for (at, block) in (0..).zip(words.chunks(512)) {
+        // The first round may not have reached it.
+        let rounds = last.checked_sub(at).map(|after| after / NUMBERED);
+        let expected = rounds.map_or(0, |rounds| rounds * NUMBERED + at);
+        assert!(
+            block.iter().all(|word| *word == expected),
+            "block {at} of {last}"
+        );
+    }
+    last
+}
+
+/// While a pod writes, each snapshot has all writes up to one instant and none after it.
+///
+/// Proves: I3, B2.
+#[test]
+fn no_snapshot_of_a_device_is_torn() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("xfs"));
+    let volume = rig.device("pvc", 64 * MIB);
+    let target = rig.publish_device(&volume, "pod");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_numbers(&target, &ended));
+        let _end = End(&ended);
+        let mut last = 0;
+        for number in 0..500 {
+            let name = format!("snap-{number}");
+            let taken = rig.driver().create_snapshot(&snapshot(&name, volume.id));
+            let snapshots = rig.node.pool().join("snapshots");
+            let image = directory_of(&snapshots, &name).join("data/disk.img");
+            last = assert_of_one_instant(&image);
+            let id = taken.unwrap().id.to_string();
+            rig.driver().delete_snapshot(&id).unwrap();
+        }
+        assert!(last > 2 * NUMBERED, "the writer went on: {last}");
+    });
 }
 
 /// A new driver finds the devices of the one before, and a reboot leaves an empty file at the target.
