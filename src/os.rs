@@ -2,26 +2,29 @@
 //! test can observe, fail or stop each one and skip a sync. Calls that only read are functions.
 
 mod copy;
+mod open;
+mod status;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx,
-    StatxAttributes, StatxFlags,
-};
+use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::sys;
 
 pub use copy::{attribute, attributes, open_entry, open_source_dir, open_source_file};
+pub use open::{
+    entry_names, is_empty, open_dir, open_file, open_node, open_path, open_place, open_protected,
+    open_writable, path_of, read_all,
+};
+use open::{open_beneath, own_link};
+pub use status::{
+    FileId, Status, is_subvolume, kernel_version, status, status_at, statx, statx_at,
+};
 
 /// A system call that changes a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -466,207 +469,4 @@ fn allocate_range(file: BorrowedFd<'_>, range: Range<u64>) -> Outcome {
             allocated => return allocated,
         }
     }
-}
-
-/// The identity of a file or directory: its device and inode numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileId {
-    pub device: (u32, u32),
-    pub inode: u64,
-}
-
-/// The result of statx(2) for an open file or an entry.
-#[derive(Debug, Clone, Copy)]
-pub struct Status {
-    pub id: FileId,
-    /// The mount through which it was opened.
-    pub mount_id: u64,
-    /// Whether it is the root of that mount.
-    pub is_mount_root: bool,
-    pub file_type: FileType,
-    /// The number of the device that it is the node of.
-    pub rdev: (u32, u32),
-    /// The number of its names.
-    pub links: u32,
-    /// Its length, in bytes.
-    pub length: u64,
-    /// Its allocated space, in bytes.
-    pub allocated: u64,
-}
-
-impl From<Statx> for Status {
-    fn from(statx: Statx) -> Self {
-        Self {
-            id: FileId {
-                device: (statx.stx_dev_major, statx.stx_dev_minor),
-                inode: statx.stx_ino,
-            },
-            mount_id: statx.stx_mnt_id,
-            is_mount_root: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
-            file_type: FileType::from_raw_mode(statx.stx_mode.into()),
-            rdev: (statx.stx_rdev_major, statx.stx_rdev_minor),
-            links: statx.stx_nlink,
-            length: statx.stx_size,
-            allocated: statx.stx_blocks.saturating_mul(512),
-        }
-    }
-}
-
-const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS
-    .union(StatxFlags::BTIME)
-    .union(StatxFlags::MNT_ID);
-
-/// The status of an entry, without following a link, mounting anything or asking a server.
-pub fn status_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Status> {
-    statx_at(dir, name).map(Status::from)
-}
-
-/// As [`status_at`], with every field of statx(2).
-pub fn statx_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Statx> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED)
-}
-
-pub fn status(file: impl AsFd) -> Outcome<Status> {
-    statx(file).map(Status::from)
-}
-
-/// As [`status`], with every field of statx(2).
-pub fn statx(file: impl AsFd) -> Outcome<Statx> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(file, "", flags, STATX_WANTED)
-}
-
-/// The major and minor number in a kernel release of uname(2), as in `6.1.0-28-amd64`.
-pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
-/// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
-pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
-    Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)
-}
-
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS)
-    .union(ResolveFlags::NO_XDEV);
-
-/// Opens a directory beneath another for reading, following no link and crossing no mount.
-pub fn open_dir(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open_beneath(dir, path.as_ref(), flags)
-}
-
-/// Opens a directory beneath another with `O_PATH`, as mounts need it.
-pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open_beneath(dir, path.as_ref(), flags)
-}
-
-/// Opens a file or directory to change its flags. Another type is not opened, even if it replaces
-/// the entry meanwhile.
-pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option<OwnedFd>> {
-    let place = open_entry(dir, name)?;
-    if !matches!(
-        status(&place)?.file_type,
-        FileType::RegularFile | FileType::Directory
-    ) {
-        return Ok(None);
-    }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::open(own_link(&place), flags, Mode::empty()).map(Some)
-}
-
-fn own_link(file: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
-}
-
-fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd> {
-    // EAGAIN: a directory above was renamed during the lookup.
-    const ATTEMPTS: usize = 16;
-    let mut outcome = Err(Errno::AGAIN);
-    for _ in 0..ATTEMPTS {
-        outcome = rustix::fs::openat2(&dir, path, flags, Mode::empty(), BENEATH);
-        if !matches!(outcome, Err(Errno::AGAIN | Errno::INTR)) {
-            break;
-        }
-    }
-    outcome
-}
-
-/// Opens a directory by its absolute path with `O_PATH`, following links.
-pub fn open_path(path: &Path) -> Outcome<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty())
-}
-
-/// Opens a device node with `O_PATH`, as mounts need it, without following a link.
-pub fn open_node(path: &Path) -> Outcome<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty())
-}
-
-/// Opens a regular file for reading. EINVAL: it is not a regular file.
-pub fn open_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<File> {
-    // NONBLOCK, because the entry may be a FIFO.
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = open_beneath(dir, name.as_ref(), flags)?;
-    if status(&file)?.file_type != FileType::RegularFile {
-        return Err(Errno::INVAL);
-    }
-    Ok(File::from(file))
-}
-
-/// Opens a regular file of the driver's own for reading and writing. EINVAL: it is not a regular file.
-pub fn open_writable(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
-    let flags =
-        OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = open_beneath(dir, path.as_ref(), flags)?;
-    if status(&file)?.file_type != FileType::RegularFile {
-        return Err(Errno::INVAL);
-    }
-    Ok(file)
-}
-
-/// Reads a file to its end. EFBIG: it has more than `limit` bytes.
-pub fn read_all(file: &File, limit: usize) -> Outcome<Vec<u8>> {
-    let mut content = Vec::new();
-    match file.take(limit as u64 + 1).read_to_end(&mut content) {
-        Ok(_) if content.len() > limit => Err(Errno::FBIG),
-        Ok(_) => Ok(content),
-        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-    }
-}
-
-/// The names of a directory's entries except `.` and `..`, sorted.
-pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<OsString>> {
-    rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))?;
-    let mut buffer = Vec::with_capacity(32 * 1024);
-    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    let mut names = Vec::new();
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// Whether a directory has no entry.
-pub fn is_empty(dir: BorrowedFd<'_>) -> Outcome<bool> {
-    Ok(entry_names(dir)?.is_empty())
-}
-
-/// The path of an open file in the mount namespace of this process.
-pub fn path_of(file: impl AsFd) -> Outcome<PathBuf> {
-    let target = rustix::fs::readlink(own_link(&file), Vec::new())?;
-    Ok(OsString::from_vec(target.into_bytes()).into())
 }
