@@ -85,7 +85,7 @@ mutant() { # NAME {FILE PERL}...
 mutant "init: syncfs after the rename" \
     pool/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
 mutant "record::write: rename before the content" \
-    pool/record.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
+    pool/record/file.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
 mutant "recover: staging is not cleared" \
     pool/disk.rs 's/for name in &left \{/for name in left.iter().take(0) {/'
 mutant "recover: only when the pool is served" \
