@@ -352,8 +352,14 @@ impl Volumes {
     /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
     /// retired pool counts as deleted.
     pub fn delete(&self, id: &str) -> Result<()> {
-        self.finish_move(id)?;
-        if self.has_only_copies(id) {
+        let finished = self.finish_move(id);
+        let is_unfinished = self.has_only_copies(id);
+        match finished {
+            // A full disk, for example, keeps no volume from its deletion.
+            Err(error) if is_unfinished && !matches!(error, Error::Busy(_)) => {}
+            finished => finished?,
+        }
+        if is_unfinished {
             return self.delete_copies(id);
         }
         self.delete_unused(id, |pool, entry| self.check_unpublished(pool, entry))

@@ -2,7 +2,7 @@
 //! published volumes.
 
 use clap::Args;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
 use super::print;
@@ -31,7 +31,13 @@ pub(super) fn volume(args: &DeleteArgs<VolumeId>) -> Result<bool> {
             ..Default::default()
         };
         server.runtime.block_on(async {
-            server.controller.controller_get_volume(get).await?;
+            let found = server.controller.controller_get_volume(get).await;
+            // The copies of an unfinished move are no volume, and can be deleted.
+            if let Err(absent) = found
+                && absent.code() == Code::NotFound
+            {
+                return Err(absent);
+            }
             server.controller.delete_volume(delete).await.map(drop)
         })
     })

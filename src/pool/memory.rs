@@ -147,6 +147,11 @@ impl Memory {
         Ok(self.read()?.moved_from.contains(&pool))
     }
 
+    /// The pools that made volumes which may be in other pools.
+    pub(crate) fn moved_from(&self) -> Result<BTreeSet<PoolId>> {
+        Ok(self.read()?.moved_from.clone())
+    }
+
     /// Remembers durably that volumes which these pools made may be in other pools.
     pub(crate) fn add_moved_from(&self, pools: &BTreeSet<PoolId>) -> Result<()> {
         if pools.is_empty() {

@@ -282,7 +282,7 @@ impl PoolState {
 /// Retained charges, reservations and free space.
 impl PoolState {
     /// The bytes that stay charged to a volume for its copies, those under construction included.
-    pub(super) fn retained(&self, volume: VolumeId) -> u64 {
+    pub(crate) fn retained(&self, volume: VolumeId) -> u64 {
         let state = self.lock();
         state.index.retained().with(volume, &state.pending)
     }

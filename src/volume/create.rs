@@ -101,6 +101,7 @@ impl Volumes {
         }
         check_cordon(pool)?;
         self.check_destinations(pool)?;
+        self.check_not_moved_before(&request.name)?;
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
             let most = request.limit.unwrap_or(Bytes::MAX);

@@ -115,10 +115,11 @@ impl Volumes {
                     Err(absent.map_or(Error::PoolNotHere { pool }, no_id))
                 }
             },
-            ([], [first, ..]) => {
-                let is_quarantined = |place: &&Place<R>| place.entry().is_none();
-                let quarantined = places.iter().find(is_quarantined);
-                quarantined.unwrap_or(first).located()?;
+            ([], _) => {
+                // The reason of a pool that cannot be used comes first.
+                for place in &places {
+                    place.located()?;
+                }
                 Err(self.unfinished_move(id, &places))
             }
         }

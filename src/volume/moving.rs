@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Move, MoveState, Pool, Record, Resource, VolumeRecord};
+use crate::pool::{self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord};
 use crate::quota::Enforcement;
-use crate::types::{ObjectId, PoolId, PoolName, VolumeId};
+use crate::types::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
 use super::Volumes;
 use super::create::check_cordon;
@@ -143,7 +143,8 @@ impl Volumes {
         })
     }
 
-    /// Makes the copy in a pool the volume, if it is the only one and the pool of the other was retired.
+    /// Makes the copy in a pool the volume, if it is the only one, and the pool of the other has none or
+    /// was retired.
     fn use_copy(&self, id: VolumeId, to: &str) -> Result<Option<PoolName>> {
         let places = self.places::<VolumeRecord>(id);
         let [place] = places.as_slice() else {
@@ -152,11 +153,14 @@ impl Volumes {
         let Some(copy) = MoveCopy::of(place).filter(|_| is_named(&place.pool, to)) else {
             return Ok(None);
         };
-        if !self.memory.is_retired(copy.moved.pool)? {
+        let other = copy.moved.pool;
+        if !self.reads(other) && !self.memory.is_retired(other)? {
             return Ok(None);
         }
         self.check_not_moved::<VolumeRecord>(id, self.unread_members())?;
         let _work = copy.pool.begin()?;
+        // The former volume may still be mounted, although its disk is lost.
+        self.check_unpublished(copy.pool, copy.entry)?;
         copy.pool.settle(copy.entry)?;
         tracing::warn!(%id, pool = %copy.pool.name(), "uses the copy that an interrupted move left");
         Ok(Some(copy.pool.name().clone()))
@@ -212,11 +216,14 @@ impl Volumes {
             self.moves.fetch_add(1, Ordering::SeqCst);
             tracing::info!(%id, pool = %new.pool.name(), "moved");
             for former in copies.iter().filter(|former| new.follows(former)) {
-                former.pool.delete(former.entry)?;
+                if former.pool.silence().is_none() {
+                    former.pool.delete(former.entry)?;
+                }
             }
             return Ok(());
         }
-        for copy in &copies {
+        // A disk that does not answer must not delay the calls for the volume, which is elsewhere.
+        for copy in copies.iter().filter(|copy| copy.pool.silence().is_none()) {
             tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
             copy.pool.delete(copy.entry)?;
         }
@@ -251,7 +258,8 @@ impl Volumes {
         if self.reads(other) {
             return Error::Precondition(format!(
                 "pool {pool} has a copy of volume {id} from an interrupted move, and pool {other} does not \
-                 have the volume any more, so it was deleted; `rootcellar volume delete {id}` deletes the copy"
+                 have the volume any more, so it was probably deleted; `rootcellar volume delete {id}` deletes \
+                 the copy, and `rootcellar volume move {id} --to {pool}` makes it the volume"
             ));
         }
         let id = id.to_string();
@@ -317,6 +325,21 @@ impl Volumes {
         )))
     }
 
+    /// Refuses the name of a volume that was moved. The search by name misses one in quarantine, and one
+    /// in a pool that was opened after it.
+    pub(super) fn check_not_moved_before(&self, name: &VolumeName) -> Result<()> {
+        for home in self.memory.moved_from()? {
+            let id = VolumeId::new(home, name);
+            if !self.places::<VolumeRecord>(id).is_empty() {
+                self.entry::<VolumeRecord>(id)?;
+                return Err(Error::Busy(format!(
+                    "volume {id}, which was read meanwhile,"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Fails if a volume may have been moved to a member that was not read.
     pub(super) fn check_not_moved<R: Resource>(
         &self,
@@ -360,6 +383,26 @@ fn check_movable(entry: &Entry, target: &Pool, enforcement: Enforcement) -> Resu
         return Err(Error::Unsuitable(target.unavailable(reason).to_string()));
     }
     check_cordon(target)?;
+    if let Lookup::Quarantined(quarantined) = target.state.find::<VolumeRecord>(id).0 {
+        return Err(quarantined.error(target.path()).into());
+    }
+    if target.state.id_of::<VolumeRecord>(&record.name).is_some() {
+        return refuse(format!(
+            "pool {pool} has another volume with the name of volume {id}; choose another member"
+        ));
+    }
+    if target.state.retained(id) > 0 {
+        return refuse(format!(
+            "pool {pool} still has snapshots of volume {id} from before, whose blocks count as its own; \
+             delete them, or choose another member"
+        ));
+    }
+    if record.image.is_some() && target.filesystem()?.copies_on_write() {
+        return refuse(format!(
+            "volume {id} is an image, which is not moved to btrfs, as in pool {pool}; choose a member on \
+             another filesystem"
+        ));
+    }
     if target.state.is_exclusive() {
         return refuse(format!(
             "pool {pool} has a volume with exclusive: true, which has the whole disk; choose another \

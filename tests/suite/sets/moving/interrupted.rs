@@ -201,6 +201,25 @@ fn check_reports_the_copies_of_an_interrupted_move() {
     }
 }
 
+/// A moved volume in quarantine keeps its name and its id: no member gets another volume with the name.
+///
+/// Proves: MV4.
+#[test]
+fn the_name_of_a_moved_volume_in_quarantine_is_not_given_again() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    moves(&driver, &volume, "b", "a");
+    node.wait_for_trash_of("a");
+    drop(driver);
+    std::fs::write(record_path(&node, "b"), "damaged").unwrap();
+    let driver = node.volumes();
+    let refused = driver.create(&create("v", SIZE)).unwrap_err();
+    assert!(refused.to_string().contains("quarantined"), "{refused}");
+    assert_eq!((volumes_in(&node, "a"), volumes_in(&node, "b")), (0, 1));
+}
+
 /// Where two members have a volume with one id, which no driver makes, neither is served or changed.
 ///
 /// Proves: MV5.
