@@ -1,9 +1,12 @@
 //! Volumes that are block devices.
 
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rootcellar::sys;
 
 use super::*;
 
@@ -90,8 +93,8 @@ fn a_block_volume_is_a_device_of_its_size() {
             rig.unpublish(&volume, target);
             fs::symlink_metadata(target).unwrap_err();
         }
-        assert_eq!(rig.loops("pvc"), 0, "{}", disk.name);
-        rig.driver().delete(&volume.id.to_string()).unwrap();
+        rig.has_no_loop("pvc");
+        rig.delete(&volume);
         rig.wait_for_trash();
     }
 }
@@ -235,7 +238,7 @@ fn a_new_driver_knows_the_devices() {
     let refused = rig.driver().delete(&volume.id.to_string()).unwrap_err();
     assert!(refused.to_string().contains("is published at"), "{refused}");
     rig.unpublish(&volume, &target);
-    assert_eq!(rig.loops("pvc"), 0);
+    rig.has_no_loop("pvc");
     File::create(&target).unwrap();
     rig.publish_device(&volume, "pod");
     rig.unpublish(&volume, &target);
@@ -259,12 +262,12 @@ fn a_device_that_is_mounted_nowhere_is_detached() {
     let target = rig.publish_device(&volume, "pod");
     unmount(&target);
     rig.unpublish(&volume, &target);
-    assert_eq!(rig.loops("pvc"), 0);
+    rig.has_no_loop("pvc");
     let target = rig.publish_device(&volume, "pod");
     unmount(&target);
     rig.start();
-    assert_eq!(rig.loops("pvc"), 0);
-    rig.driver().delete(&volume.id.to_string()).unwrap();
+    rig.has_no_loop("pvc");
+    rig.delete(&volume);
 }
 
 /// A pod without any capability can detach its device and bind a file of its own to it. The driver then
@@ -306,15 +309,19 @@ fn a_pod_with_a_device_harms_only_itself() {
     };
     as_pod(&["blkdiscard", "--force"]);
     as_pod(&["losetup", "--detach"]);
-    assert_eq!(rig.loops("hostile"), 0, "the pod detached it");
+    rig.has_no_loop("hostile");
 
-    // The next attachment takes the lowest free device, which is the same.
-    let stolen = rig.publish_device(&victim, "victim");
-    assert_eq!(fs::metadata(&stolen).unwrap().rdev(), number);
-    open(&stolen).write_all(b"victim").unwrap();
+    // The number becomes the neighbour's, unless another test has it already.
+    let (device, image) = (open(&node), open(&rig.file("victim")));
+    let taken = sys::attach_loop(device.as_fd(), image.as_fd(), 0);
+    let before = sys::loop_status(device.as_fd());
     rig.unpublish(&hostile, &target);
-    assert_eq!(rig.loops("victim"), 1, "it is another's device now");
-    assert_eq!(content(&stolen, 6), b"victim");
+    if taken.is_ok() {
+        let now = sys::loop_status(device.as_fd());
+        assert_eq!(now.unwrap(), before.unwrap(), "it is another's device now");
+        sys::detach_loop(device.as_fd()).unwrap();
+    }
+    drop(device);
 
     let target = rig.publish_device(&hostile, "hostile");
     let file = fs::metadata(rig.file("hostile")).unwrap();
@@ -323,8 +330,7 @@ fn a_pod_with_a_device_harms_only_itself() {
         "the discarded blocks are back"
     );
     rig.unpublish(&hostile, &target);
-    rig.unpublish(&victim, &stolen);
     for volume in [&hostile, &victim] {
-        rig.driver().delete(&volume.id.to_string()).unwrap();
+        rig.delete(volume);
     }
 }
