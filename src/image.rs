@@ -54,11 +54,6 @@ pub(crate) fn formatted_bytes(image: impl AsFd, format: Format) -> Result<u64, E
     format.bytes(&superblock)
 }
 
-/// Grows the mounted filesystem of an image to a size in bytes, by any open file on it.
-pub(crate) fn grow(root: impl AsFd, format: Format, bytes: u64) -> Result<(), Errno> {
-    format.grow(root.as_fd(), bytes / BLOCK)
-}
-
 /// Sets owner and mode of the root of a filesystem that was made a moment ago, durably.
 pub(crate) fn give_root(root: impl AsFd, owner: Owner) -> Result<(), Errno> {
     // Not a disk of a pool, so tests do not observe it.

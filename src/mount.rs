@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::fault::PathFault;
 use crate::image::loops::{self, Loop};
-use crate::image::{self, Format, Owner};
+use crate::image::{Format, Owner};
 use crate::os::{self, FileId, Status};
 
 pub use error::{Error, Result};
@@ -141,10 +141,9 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     }
 
     /// Grows the devices of an image, and its mounted filesystem if it has one, to the size of its file.
-    fn grow(&self, target: &Target, image: BorrowedFd<'_>, format: Option<Format>) -> Result<()> {
+    fn grow(&self, target: &Target, image: Status, format: Option<Format>) -> Result<()> {
         let resize = || -> std::result::Result<(), Errno> {
-            let status = os::status(image)?;
-            for device in loops::of(status.id)? {
+            for device in loops::of(image.id)? {
                 device.resize()?;
             }
             let Some(format) = format else {
@@ -152,8 +151,8 @@ pub trait Mounter: Send + Sync + fmt::Debug {
             };
             // Another mount may be there by now.
             let root = target.open_root()?;
-            match loops::at(os::status(&root)?.id.device, status.id)? {
-                Some(_) => image::grow(root, format, status.length),
+            match loops::at(os::status(&root)?.id.device, image.id)? {
+                Some(_) => format.grow(root, image.length),
                 None => Err(Errno::STALE),
             }
         };

@@ -178,12 +178,7 @@ func claimGrows(s *scenario) {
 		s.Fatalf("128 MiB took %d", filled)
 	}
 	s.says("writer", "rm /data/file; echo kept > /data/file && cat /data/file", "kept")
-	if now := s.container("writer"); now != life {
-		s.Fatalf("the pod is %s, and was %s", now, life)
-	}
-	if now := s.mountLines(home, s.volume("data").Name+"/mount"); now != mount || mount == "" {
-		s.Fatalf("the mount is\n%sand was\n%s", now, mount)
-	}
+	s.goesOn("writer", home, life, mount)
 
 	// Without a pod no kubelet does the work. Kubelet does it for the next pod.
 	s.deletePod("writer")
@@ -332,5 +327,16 @@ func requiredGoesWhereItIsEnforced(s *scenario) {
 		} else {
 			s.refused(name, write, overQuota)
 		}
+	}
+}
+
+// goesOn expects that the container of a pod and the mount of the claim "data" are the same as before.
+func (s *scenario) goesOn(pod string, home node, life, mount string) {
+	s.Helper()
+	if now := s.container(pod); now != life {
+		s.Fatalf("the pod is %s, and was %s", now, life)
+	}
+	if now := s.mountLines(home, s.volume("data").Name+"/mount"); now != mount || mount == "" {
+		s.Fatalf("the mount is\n%sand was\n%s", now, mount)
 	}
 }

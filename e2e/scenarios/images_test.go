@@ -94,12 +94,7 @@ func imageGrows(s *scenario) {
 	s.grown("data", "400Mi", home)
 	s.has("data", 400)
 	s.says("data", "cat /data/file", "kept")
-	if now := s.container("data"); now != life {
-		s.Fatalf("the pod is %s, and was %s", now, life)
-	}
-	if now := s.mountLines(home, s.volume("data").Name+"/mount"); now != mount || mount == "" {
-		s.Fatalf("the mount is\n%sand was\n%s", now, mount)
-	}
+	s.goesOn("data", home, life, mount)
 	s.deleteWithClaims("data")
 	s.detached()
 }

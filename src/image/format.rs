@@ -5,12 +5,11 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::sys;
 use crate::types::Bytes;
@@ -24,10 +23,8 @@ const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 const MAX_MESSAGE: usize = 400;
 
 /// A filesystem that an image may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    #[default]
     Ext4,
     Xfs,
 }
@@ -194,8 +191,9 @@ impl Format {
         Ok(blocks.ok_or(Errno::ILSEQ)?.saturating_mul(BLOCK))
     }
 
-    /// Grows a mounted filesystem to a number of blocks.
-    pub(super) fn grow(self, root: BorrowedFd<'_>, blocks: u64) -> Result<(), Errno> {
+    /// Grows the mounted filesystem of an image to a size in bytes, by any open file on it.
+    pub(crate) fn grow(self, root: impl AsFd, bytes: u64) -> Result<(), Errno> {
+        let (root, blocks) = (root.as_fd(), bytes / BLOCK);
         match self {
             Self::Ext4 => sys::grow_ext4(root, blocks),
             Self::Xfs => sys::grow_xfs(root, blocks),

@@ -159,7 +159,7 @@ fn mount_image(
     let mount = rustix::mount::fsmount(filesystem.as_fd(), flags, MountAttrFlags::empty())?;
     let top = os::open_dir(&mount, ".")?;
     if formatted < status.length
-        && let Err(errno) = image::grow(&top, format, status.length)
+        && let Err(errno) = format.grow(&top, status.length)
     {
         // It can be used as it is, and an expansion reports the failure.
         let path = device.path.display();

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::image::Allocation;
-use crate::os::{self, FileId};
+use crate::os::{self, FileId, Status};
 use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
 use crate::sync::lock;
@@ -208,10 +208,14 @@ impl Pool {
 
     /// The identity of a volume's `data/`, or of its image.
     pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
+        Ok(self.data_status(entry)?.id)
+    }
+
+    /// The status of a volume's `data/`, or of its image.
+    pub(crate) fn data_status(&self, entry: &Entry) -> Result<Status> {
         let path = entry.data_path();
         let status = os::status_at(&self.disk()?.homes.volumes, path).context(disk::INSPECT_DATA);
-        let status = status.map_err(|fault| self.classify_data(entry, fault))?;
-        Ok(status.id)
+        status.map_err(|fault| self.classify_data(entry, fault))
     }
 
     /// Classifies a fault of a volume's `data/`. A replaced directory does not make the pool unavailable.

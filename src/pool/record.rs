@@ -16,7 +16,7 @@ use crate::types::{Bytes, ClaimLabel, ObjectId, PoolId, SnapshotId, VolumeId, Vo
 
 use super::layout;
 
-pub(crate) use file::{Unreadable, open, read, read_of, read_open, write, write_new};
+pub(crate) use file::{Unreadable, open, read, read_open, write, write_new};
 pub use image::{Image, ImageContent};
 pub use moved::{Move, MoveState};
 pub use snapshot::{Method, SnapshotRecord};

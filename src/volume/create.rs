@@ -183,13 +183,21 @@ impl Volumes {
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
         let cordoned = self.memory.cordoned()?;
         let image = images::asked(class, capabilities);
+        // Once, because the programs are those of the node and not of a pool.
+        let is_made = match &image {
+            Ok(Some(image)) => image
+                .content
+                .format()
+                .is_none_or(|format| format.find_program().is_ok()),
+            _ => true,
+        };
         let fits = |pool: &&Arc<Pool>| {
             pool.id().is_none_or(|id| !cordoned.contains(&id))
                 && self.check_destinations(pool).is_ok()
                 && match image {
                     // Every node refuses it, and CreateVolume reports that.
                     Err(_) => true,
-                    Ok(Some(image)) => images::check_program(pool, image).is_ok(),
+                    Ok(Some(_)) => is_made,
                     Ok(None) => {
                         check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
                             && check_enforcement(pool, pool.enforcement(), class).is_ok()

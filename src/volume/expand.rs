@@ -1,6 +1,5 @@
 //! Expansion of published volumes.
 
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
@@ -69,9 +68,7 @@ impl Volumes {
         let Some(image) = entry.record.image else {
             return Ok(());
         };
-        let file = pool.open_image(entry, image)?;
-        Ok(self
-            .mounter
-            .grow(target, file.as_fd(), image.content.format())?)
+        let status = pool.data_status(entry)?;
+        Ok(self.mounter.grow(target, status, image.content.format())?)
     }
 }

@@ -275,7 +275,7 @@ impl Volumes {
             Some(_) => None,
             None => pool.charge(&entry)?,
         };
-        if shown(&entry) == Shown::Device {
+        if entry.record.is_device() {
             return Ok(Stats::of_device(entry.record.size_bytes));
         }
         let Some(charge) = charge else {

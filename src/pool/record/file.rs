@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
-use super::{FORMAT, FORMAT_2, Record};
+use super::{FORMAT, FORMAT_2};
 
 /// Far more than the largest record.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
@@ -80,11 +80,6 @@ impl From<String> for Unreadable {
 
 pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, Unreadable> {
     read_open(&open(dir, name)?, name)
-}
-
-/// Reads the record of a volume or a snapshot in its directory.
-pub(crate) fn read_of<R: Record>(dir: impl AsFd) -> Result<R, Unreadable> {
-    read(dir, R::FILE)
 }
 
 /// Opens a record, to read it and to compare it with a later one.

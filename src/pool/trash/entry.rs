@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::index::Resource;
-use crate::pool::record::{self, RetainedCharge, SnapshotRecord, Unreadable, VolumeRecord};
+use crate::pool::record::{self, Record, RetainedCharge, SnapshotRecord, Unreadable, VolumeRecord};
 use crate::types::VolumeId;
 
 #[derive(Debug, Clone, Default)]
@@ -34,12 +34,12 @@ impl TrashEntry {
 
     /// Reads the record in a directory of the trash. A discarded copy has none.
     pub(super) fn read(dir: &OwnedFd) -> Result<Self, Fault> {
-        match record::read_of::<VolumeRecord>(dir) {
+        match record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
             Ok(record) => return Ok(Self::new(&record)),
             Err(Unreadable::Fault(fault)) => return Err(fault),
             Err(Unreadable::Damaged(_)) => {}
         }
-        match record::read_of::<SnapshotRecord>(dir) {
+        match record::read::<SnapshotRecord>(dir, SnapshotRecord::FILE) {
             Ok(record) => Ok(Self::new(&record)),
             Err(Unreadable::Fault(fault)) => Err(fault),
             Err(Unreadable::Damaged(_)) => Ok(Self::default()),

@@ -1,7 +1,6 @@
 //! Mounts that exist only in memory, for tests that do not need the kernel's.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -101,12 +100,7 @@ impl Mounter for FakeMounter {
         Ok(Vec::new())
     }
 
-    fn grow(
-        &self,
-        _target: &Target,
-        _image: BorrowedFd<'_>,
-        _format: Option<Format>,
-    ) -> Result<()> {
+    fn grow(&self, _target: &Target, _image: Status, _format: Option<Format>) -> Result<()> {
         Ok(())
     }
 
