@@ -64,8 +64,9 @@ pub use memory::Memory;
 pub use options::{Overcommit, PoolOptions, Reserve};
 pub(crate) use record::format_of;
 pub use record::{
-    AccessMode, FORMAT, Image, ImageContent, Method, Mode, Move, MoveState, Parameters, Record,
-    RetainedCharge, Sharing, SnapshotRecord, Source, Unknown, VolumeRecord,
+    AccessMode, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
+    Mode, Move, MoveState, Parameters, ReclaimPolicy, Record, RetainedCharge, Sharing,
+    SnapshotRecord, Source, Unknown, VolumeRecord,
 };
 pub use set::{Member, PoolSet, members};
 pub use status::PoolStatus;

@@ -33,7 +33,10 @@ use crate::quota::{Enforcement, KernelQuotas, Quotas};
 use crate::types::{Bytes, NodeName, PoolName, VolumeId, VolumeName};
 
 pub use crate::image::Allocation;
-pub use crate::pool::{AccessMode, CopyPolicy, Method, Mode, Parameters, Sharing, Source};
+pub use crate::pool::{
+    AccessMode, CopyPolicy, KubernetesFields, Method, Mode, Parameters, ReclaimPolicy, Sharing,
+    Source,
+};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use expand::ExpandRequest;

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -352,7 +354,7 @@ snapshots: {enabled: true, classes: [{name: "NAME", annotations: {a: "NAME"}, la
 		found := decoded(t, text, err)
 		class := one[*storagev1.StorageClass](t, found)
 		same(t, class.Name, name)
-		same(t, class.Parameters, map[string]string{"pool": name})
+		same(t, class.Parameters["pool"], name)
 		same(t, one[*snapshotv1.VolumeSnapshotClass](t, found).Name, name)
 		same(t, one[*corev1.Namespace](t, found).Name, name)
 		same(t, one[*rbacv1.RoleBinding](t, found).Subjects[0].Namespace, name)
@@ -408,7 +410,8 @@ func TestPoolSets(t *testing.T) {
 			t.Errorf("%s: %q, not %q", sets, got, want)
 		}
 		same(t, variable(container, "ROOTCELLAR_POOLS"), "")
-		same(t, one[*storagev1.StorageClass](t, found).Parameters, map[string]string{"pool": "a", "exclusive": "true"})
+		same(t, one[*storagev1.StorageClass](t, found).Parameters, map[string]string{
+			"class": "c", "reclaimPolicy": "Delete", "pool": "a", "exclusive": "true"})
 	}
 	_, container := driver(t, objects(t, values(t, "poolSets: [{name: a}]")))
 	same(t, variable(container, "ROOTCELLAR_POOLS"), "default=/var/lib/rootcellar/pools/default,init")
@@ -468,7 +471,8 @@ storageClasses:
 	same(t, plain.Provisioner, "csi.rootcellar.dev")
 	same(t, *plain.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
 	same(t, *plain.VolumeBindingMode, storagev1.VolumeBindingWaitForFirstConsumer)
-	same(t, len(plain.Parameters)+len(plain.Annotations)+len(plain.MountOptions), 0)
+	same(t, plain.Parameters, map[string]string{"class": "plain", "reclaimPolicy": "Delete"})
+	same(t, len(plain.Annotations)+len(plain.MountOptions), 0)
 	same(t, *plain.AllowVolumeExpansion, true)
 
 	same(t, *full.AllowVolumeExpansion, false)
@@ -476,11 +480,46 @@ storageClasses:
 	same(t, *full.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	same(t, full.MountOptions, []string{"noatime", "nodev"})
 	same(t, full.Parameters, map[string]string{
-		"pool": "a", "enforcement": "required", "mode": "0770", "gid": "1000", "sharing": "node", "copy": "allowed", "maxStall": "2s", "csi.storage.k8s.io/fstype": "xfs"})
+		"class": "full", "reclaimPolicy": "Retain", "pool": "a", "enforcement": "required", "mode": "0770", "gid": "1000", "sharing": "node", "copy": "allowed", "maxStall": "2s", "csi.storage.k8s.io/fstype": "xfs"})
 	same(t, full.Annotations, map[string]string{"storageclass.kubernetes.io/is-default-class": "true", "a": "b"})
 	same(t, full.Labels["c"], "d")
 	same(t, full.AllowedTopologies, []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
 		{Key: "topology.rootcellar.dev/node", Values: []string{"n1"}}}}})
+}
+
+// The parameters of a class are immutable, so an upgrade must not add any to a class of an older chart.
+func TestClassOfAnOlderChart(t *testing.T) {
+	answers := map[string]string{
+		"/apis/storage.k8s.io/v1": `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "storage.k8s.io/v1", "resources": [
+			{"name": "storageclasses", "singularName": "storageclass", "kind": "StorageClass", "namespaced": false, "verbs": ["get"]}]}`,
+		"/apis/storage.k8s.io/v1/storageclasses/plain": `{"kind": "StorageClass", "apiVersion": "storage.k8s.io/v1", "metadata": {"name": "plain"}}`,
+		"/apis/storage.k8s.io/v1/storageclasses/older": `{"kind": "StorageClass", "apiVersion": "storage.k8s.io/v1", "metadata": {"name": "older"},
+			"parameters": {"pool": "a"}}`,
+		"/apis/storage.k8s.io/v1/storageclasses/newer": `{"kind": "StorageClass", "apiVersion": "storage.k8s.io/v1", "metadata": {"name": "newer"},
+			"parameters": {"class": "newer", "reclaimPolicy": "Delete"}}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		response.Header().Set("Content-Type", "application/json")
+		answer, ok := answers[request.URL.Path]
+		if !ok {
+			answer = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`
+			response.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = response.Write([]byte(answer))
+	}))
+	t.Cleanup(server.Close)
+	parameters := map[string]map[string]string{}
+	for _, class := range all[*storagev1.StorageClass](objects(t, "--dry-run=server", "--kube-apiserver="+server.URL, values(t, `
+pools: [{name: a}]
+storageClasses: [{name: plain}, {name: older, pool: a}, {name: newer}, {name: fresh, reclaimPolicy: Retain}]`))) {
+		parameters[class.Name] = class.Parameters
+	}
+	same(t, parameters, map[string]map[string]string{
+		"plain": nil,
+		"older": {"pool": "a"},
+		"newer": {"class": "newer", "reclaimPolicy": "Delete"},
+		"fresh": {"class": "fresh", "reclaimPolicy": "Retain"},
+	})
 }
 
 // The switches change the first class, or add a copy of it, and nothing else.
@@ -504,16 +543,16 @@ func TestClassSwitches(t *testing.T) {
 	same(t, both[:len(plain)], plain)
 	shared := both[len(plain)]
 	same(t, shared.Name, "rootcellar-shared")
-	same(t, shared.Parameters, map[string]string{"sharing": "node"})
-	shared.Name, shared.Parameters = plain[0].Name, nil
+	same(t, shared.Parameters, map[string]string{"class": "rootcellar-shared", "reclaimPolicy": "Delete", "sharing": "node"})
+	shared.Name, shared.Parameters = plain[0].Name, plain[0].Parameters
 	same(t, shared, plain[0])
 
 	// The copy has every field of the first class except `default`, its name and `sharing`.
 	first := `{name: a, default: true, pool: p, reclaimPolicy: Retain, allowVolumeExpansion: false, mountOptions: [noatime],
   annotations: {b: c}, labels: {d: e}, parameters: {enforcement: required, sharing: none}}`
 	copied := classes(values(t, "{sharedClass: true, defaultClass: true, pools: [{name: p}, {name: q}], storageClasses: ["+first+"]}"))
-	same(t, copied[0].Parameters, map[string]string{"pool": "p", "enforcement": "required", "sharing": "none"})
-	same(t, copied[1].Parameters, map[string]string{"pool": "p", "enforcement": "required", "sharing": "node"})
+	same(t, copied[0].Parameters, map[string]string{"class": "a", "reclaimPolicy": "Retain", "pool": "p", "enforcement": "required", "sharing": "none"})
+	same(t, copied[1].Parameters, map[string]string{"class": "rootcellar-shared", "reclaimPolicy": "Retain", "pool": "p", "enforcement": "required", "sharing": "node"})
 	same(t, copied[1].Annotations, map[string]string{"b": "c"})
 	same(t, *copied[1].AllowVolumeExpansion, false)
 	copied[1].Name, copied[1].Parameters, copied[1].Annotations = "a", copied[0].Parameters, copied[0].Annotations

@@ -317,8 +317,8 @@ func TestImageClass(t *testing.T) {
 			parameters[class.Name] = class.Parameters
 		}
 		if preset != "bare-metal" {
-			same(t, parameters["rootcellar-image"], map[string]string{"kind": "image"})
-			same(t, len(parameters["rootcellar"]), 0)
+			same(t, parameters["rootcellar-image"]["kind"], "image")
+			same(t, parameters["rootcellar"], map[string]string{"class": "rootcellar", "reclaimPolicy": "Delete"})
 		}
 	})
 }

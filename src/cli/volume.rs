@@ -59,6 +59,20 @@ fn claim(record: &VolumeRecord) -> String {
     or_dash(object(claim.namespace.as_ref(), claim.claim.as_ref()))
 }
 
+/// Adds the fields of its `PersistentVolume` that its class has, and its directory before the import.
+fn add_kubernetes(fields: &mut Fields, record: &VolumeRecord) {
+    let kubernetes = &record.kubernetes;
+    fields.add_if("class", kubernetes.class.as_ref());
+    fields.add_if("reclaim policy", kubernetes.reclaim_policy);
+    if !kubernetes.mount_options.is_empty() {
+        fields.add("mount options", kubernetes.mount_options.join(", "));
+    }
+    if let Some(origin) = &record.origin {
+        let (path, by, at) = (&origin.path, origin.by, when(origin.imported_at));
+        fields.add("imported from", format_args!("{path}, by {by}, {at}"));
+    }
+}
+
 fn retained(contents: &PoolContents, record: &VolumeRecord) -> Bytes {
     let retained = contents.retained.get(&record.id);
     Bytes(retained.copied().unwrap_or_default())
@@ -114,6 +128,7 @@ impl Kind for VolumeRecord {
         let modes: Vec<&str> = modes.filter_map(Value::as_str).collect();
         fields.add("access modes", modes.join(", "));
         fields.add("parameters", record.parameters);
+        add_kubernetes(&mut fields, record);
         if let Some(Move { state, pool }) = record.moved {
             let moved = match state {
                 MoveState::Settled => format!("from pool {pool}"),

@@ -105,6 +105,21 @@ impl MountOptions {
         Ok(())
     }
 
+    /// The names of the options, which [`MountOptions::parse`] accepts.
+    pub fn names(self) -> Vec<&'static str> {
+        let flags = FLAGS
+            .iter()
+            .filter(|(_, flag, _)| self.flags.contains(*flag));
+        let mut names: Vec<&str> = flags.map(|(name, ..)| *name).collect();
+        names.extend(self.read_write.then_some("rw"));
+        names.extend(self.atime.map(|atime| match atime {
+            Atime::Noatime => "noatime",
+            Atime::Relatime => "relatime",
+            Atime::Strictatime => "strictatime",
+        }));
+        names
+    }
+
     /// The flags of statvfs(2) on a mount with these options whose source has the flags `base`.
     pub fn expected(self, base: StatVfsMountFlags) -> StatVfsMountFlags {
         let flags = (base & Self::visible()) | self.flags;

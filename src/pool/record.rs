@@ -2,6 +2,7 @@
 
 mod file;
 mod image;
+mod kubernetes;
 mod moved;
 mod snapshot;
 
@@ -18,6 +19,7 @@ use super::layout;
 
 pub(crate) use file::{Unreadable, open, read, read_open, write, write_new};
 pub use image::{Image, ImageContent};
+pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields, ReclaimPolicy};
 pub use moved::{Move, MoveState};
 pub use snapshot::{Method, SnapshotRecord};
 
@@ -44,6 +46,9 @@ pub struct VolumeRecord {
     pub created_at: u64,
     /// Its Kubernetes objects, for people.
     pub claim: ClaimLabel,
+    /// The fields of its `PersistentVolume` that its class has.
+    #[serde(default, skip_serializing_if = "KubernetesFields::is_empty")]
+    pub kubernetes: KubernetesFields,
     pub parameters: Parameters,
     pub access_modes: Vec<AccessMode>,
     pub enforcement: Enforcement,
@@ -65,6 +70,9 @@ pub struct VolumeRecord {
     /// The original, if it is a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    /// The directory that it was, if it was imported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<ImportOrigin>,
     /// The bytes that it shared with its original at first. Simple quota charges them to others only;
     /// project quota charges them to both.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]

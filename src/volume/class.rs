@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::image::Allocation;
-use crate::pool::{CopyPolicy, Mode, Parameters, Sharing};
+use crate::pool::{CopyPolicy, KubernetesFields, Mode, Parameters, ReclaimPolicy, Sharing};
 use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
 
 /// The prefix of the sidecars' keys.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
+
+/// The longest name of a Kubernetes object.
+const MAX_OBJECT_NAME: usize = 253;
 
 /// The largest uid or gid; 4294967295 means "no change" to chown(2).
 const MAX_ID: u32 = u32::MAX - 1;
@@ -32,6 +35,8 @@ pub struct Class {
     pub fs_type: Option<String>,
     /// The volume's claim, for people.
     pub claim: ClaimLabel,
+    /// Its own name and reclaim policy, for the volume's record.
+    pub kubernetes: KubernetesFields,
     pub copies: CopyPolicy,
 }
 
@@ -134,6 +139,11 @@ impl Class {
                 ];
                 self.enforcement = choose(key, value, &choices)?;
             }
+            "class" => self.kubernetes.class = Some(parse_object(key, value)?),
+            "reclaimPolicy" => {
+                let policies = ReclaimPolicy::ALL.map(|policy| (policy.as_str(), policy));
+                self.kubernetes.reclaim_policy = Some(choose(key, value, &policies)?);
+            }
             "csi.storage.k8s.io/fstype" => self.fs_type = text().filter(|text| !text.is_empty()),
             "csi.storage.k8s.io/pvc/namespace" => self.claim.namespace = text(),
             "csi.storage.k8s.io/pvc/name" => self.claim.claim = text(),
@@ -143,7 +153,7 @@ impl Class {
                 return Err(parameter(
                     key,
                     "unknown parameter; known are pool, kind, allocation, exclusive, enforcement, \
-                     mode, uid, gid, sharing, copy and maxStall",
+                     mode, uid, gid, sharing, copy, maxStall, class and reclaimPolicy",
                 ));
             }
         }
@@ -242,6 +252,16 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
 
 fn parameter(key: &str, problem: &str) -> Error {
     Error::invalid(format!("parameter {key:?}"), problem)
+}
+
+/// The name of a Kubernetes object.
+fn parse_object(key: &str, value: &str) -> Result<String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    if !(1..=MAX_OBJECT_NAME).contains(&value.len()) || !value.chars().all(allowed) {
+        let problem = format!("{value:?} is not the name of a Kubernetes object");
+        return Err(parameter(key, &problem));
+    }
+    Ok(value.to_owned())
 }
 
 fn parse_id(key: &str, value: &str) -> Result<u32> {

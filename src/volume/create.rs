@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::image::BLOCK;
+use crate::mount::MountOptions;
 use crate::pool::{
-    self, AccessMode, Content, Entry, Expected, Image, Origin, Pool, Source, VolumeRecord,
-    format_of,
+    self, AccessMode, Content, Entry, Expected, Image, KubernetesFields, Origin, Pool, Source,
+    VolumeRecord, format_of,
 };
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
@@ -437,6 +438,7 @@ fn record(
         size_bytes: size,
         created_at: crate::pool::now(),
         claim: request.class.claim.clone(),
+        kubernetes: kubernetes(request),
         parameters: request.class.parameters,
         access_modes: modes.into_iter().collect(),
         enforcement: match size {
@@ -449,9 +451,21 @@ fn record(
         exclusive: request.class.exclusive,
         image,
         source: None,
+        origin: None,
         moved: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),
+    }
+}
+
+/// The fields of the `PersistentVolume` that the provisioner makes of the answer. It sends the mount
+/// options of the class with every capability.
+fn kubernetes(request: &CreateRequest) -> KubernetesFields {
+    let options = request.capabilities.first().map(|asked| asked.options);
+    let names = options.map(MountOptions::names).unwrap_or_default();
+    KubernetesFields {
+        mount_options: names.into_iter().map(str::to_owned).collect(),
+        ..request.class.kubernetes.clone()
     }
 }

@@ -4,7 +4,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::pool::{
-    AccessMode, CopyStatus, FORMAT, Method, Parameters, SnapshotRecord, Unavailable, VolumeRecord,
+    AccessMode, CopyStatus, FORMAT, ImportMethod, ImportOrigin, KubernetesFields, Method,
+    Parameters, ReclaimPolicy, SnapshotRecord, Unavailable, VolumeRecord,
 };
 use crate::quota::Charge;
 use crate::types::{ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, VolumeId};
@@ -44,6 +45,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
             claim: Some("orders".into()),
             volume: Some(name.into()),
         },
+        kubernetes: KubernetesFields::default(),
         parameters: Parameters::default(),
         access_modes: vec![AccessMode::SingleNodeWriter],
         enforcement: Enforcement::Squota,
@@ -53,6 +55,7 @@ fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
         exclusive: false,
         image: None,
         source,
+        origin: None,
         moved: None,
         inherited_bytes: Bytes::ZERO,
         retains: Vec::new(),
@@ -227,6 +230,34 @@ pool fast: quarantined, not touched: snapshots/y-{}: damaged",
         snapshot_id("bad").hash()
     );
     assert_eq!(listed::<SnapshotRecord>(), expected);
+}
+
+/// Proves: T11.
+#[test]
+fn the_class_and_the_origin_of_an_imported_volume_are_shown() {
+    let record = VolumeRecord {
+        kubernetes: KubernetesFields {
+            class: Some("fast".into()),
+            reclaim_policy: Some(ReclaimPolicy::Retain),
+            mount_options: vec!["ro".into(), "noexec".into()],
+        },
+        origin: Some(ImportOrigin {
+            path: "/srv/old".into(),
+            imported_at: 1_791_813_600,
+            by: ImportMethod::Rename,
+        }),
+        ..volume("pvc-1", None)
+    };
+    let Fields(rows) = VolumeRecord::fields(&pools()[0], &held(record, None));
+    let expected = [
+        ["class", "fast"],
+        ["reclaim policy", "Retain"],
+        ["mount options", "ro, noexec"],
+        ["imported from", "/srv/old, by rename, 2026-10-12T14:00:00Z"],
+    ];
+    for row in expected {
+        assert!(rows.contains(&row.map(str::to_owned).to_vec()), "{rows:?}");
+    }
 }
 
 #[test]

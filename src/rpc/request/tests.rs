@@ -100,6 +100,8 @@ fn a_malformed_create_request_is_refused() {
         ("far above", |r| r.capacity_range = Some(range(i64::MAX, 1)), Range, "9223372036854775807"),
         ("unknown parameter", |r| r.parameters = map(&[("size", "1")]), Invalid, "\"size\""),
         ("bad value", |r| r.parameters = map(&[("mode", "999")]), Invalid, "\"mode\""),
+        ("bad class", |r| r.parameters = map(&[("class", "A b")]), Invalid, "\"class\""),
+        ("bad policy", |r| r.parameters = map(&[("reclaimPolicy", "Recycle")]), Invalid, "Delete, Retain"),
         ("parameters of 4 KiB and a byte", |r| r.parameters = filler(4097), Invalid, "4097 bytes"),
         ("mutable parameters", |r| r.mutable_parameters = filler(30), Invalid, "mutable_parameters"),
         ("a source", |r| r.volume_content_source = Some(Source::default()), Invalid, "volume_content_source"),
@@ -266,6 +268,7 @@ fn a_capability_is_converted() {
             .contains(rustix::fs::StatVfsMountFlags::RDONLY)
     );
     assert_eq!(checked.options.atime, Some(Atime::Noatime));
+    assert_eq!(checked.options.names(), ["ro", "noatime"]);
 }
 
 #[test]

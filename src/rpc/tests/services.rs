@@ -170,6 +170,42 @@ async fn create_get_and_list_describe_a_volume_alike() {
     }
 }
 
+/// The driver was upgraded, or the class was made again, between two attempts.
+///
+/// Proves: V10.
+#[tokio::test]
+async fn a_repeated_request_may_differ_in_the_fields_of_kubernetes_objects() {
+    let driver = Driver::start();
+    let request = |class: &str, policy: &str, option: &str| csi::CreateVolumeRequest {
+        name: "pvc-1".into(),
+        volume_capabilities: vec![mount(Mode::SingleNodeWriter, &[option])],
+        parameters: map(&[("class", class), ("reclaimPolicy", policy)]),
+        ..Default::default()
+    };
+    let first = answer!(
+        driver
+            .controller
+            .create_volume(request("fast", "Delete", "noexec"))
+    );
+    for (class, policy, option) in [("slow", "Retain", "noatime"), ("fast", "Delete", "noexec")] {
+        let again = answer!(
+            driver
+                .controller
+                .create_volume(request(class, policy, option))
+        );
+        assert_eq!(again, first);
+    }
+    let volumes = driver.dir.path().join("default/volumes");
+    let directory = std::fs::read_dir(volumes).unwrap().next().unwrap().unwrap();
+    let record = std::fs::read(directory.path().join("volume.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let expected = serde_json::json!({
+        "class": "fast", "reclaim_policy": "Delete", "mount_options": ["noexec"],
+    });
+    assert_eq!(record["kubernetes"], expected);
+    assert_eq!(record["format"], 1, "an older driver serves the volume");
+}
+
 /// Proves: A2.
 #[tokio::test]
 async fn an_unsupported_capability_is_a_message_and_no_error() {
