@@ -8,6 +8,7 @@ mod client;
 mod cordon;
 mod delete;
 mod enforce;
+mod import;
 mod inspect;
 mod moving;
 mod pool;

@@ -106,6 +106,9 @@ pub enum Error {
     BadToken(String),
     #[error("the driver is loading its records; try again")]
     Loading,
+    /// Nobody knows whether the server has done, or is doing, its part.
+    #[error("the connection to the server ended: {0}; run the command again to finish it")]
+    ConnectionLost(String),
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
     /// A step on a mount, or on a file of the driver outside every pool, failed.
@@ -217,7 +220,9 @@ impl Error {
                 _ => Code::Unavailable,
             },
             // Not final to the kubelet, which keeps calling and cleans up.
-            Self::Loading | Self::Io(_) | Self::MoveUnfinished { .. } => Code::Unavailable,
+            Self::Loading | Self::Io(_) | Self::MoveUnfinished { .. } | Self::ConnectionLost(_) => {
+                Code::Unavailable
+            }
             Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,

@@ -6,7 +6,7 @@
 //! ```text
 //! cli, server, http              the command line; the server and its pages
 //! rpc, metrics, csi, admin       the services; nothing below knows gRPC or Kubernetes
-//! config, check, volume          flags; pools without a server; volumes and snapshots of all pools
+//! config, check, import, volume   flags; pools without a server; directories of the host; all volumes
 //! error                          every failure, with its code for each call
 //! pool                           one pool: records, free space, limits, copies, trash
 //! tree, mount, image, quota      trees of pods, mounts, images, limits of the kernel
@@ -26,6 +26,7 @@ pub mod fault;
 pub mod filesystem;
 pub mod http;
 pub mod image;
+pub mod import;
 pub mod metrics;
 pub mod mount;
 pub mod os;

@@ -241,6 +241,15 @@ impl Os {
         self.rename_with(from, to, RenameFlags::NOREPLACE)
     }
 
+    /// Exchanges two entries in one step.
+    pub fn exchange(
+        &self,
+        one: (impl AsFd, impl AsRef<OsStr>),
+        other: (impl AsFd, impl AsRef<OsStr>),
+    ) -> Outcome {
+        self.rename_with(one, other, RenameFlags::EXCHANGE)
+    }
+
     fn rename_with(
         &self,
         (from_dir, from): (impl AsFd, impl AsRef<OsStr>),

@@ -15,6 +15,7 @@ mod draft;
 mod enforce;
 pub(crate) mod enforcement;
 pub(crate) mod error;
+pub(crate) mod import;
 pub(crate) mod index;
 pub(crate) mod init;
 pub(crate) mod layout;

@@ -27,6 +27,28 @@ impl Bytes {
     /// The largest number that the specification's signed fields can carry.
     pub const MAX: Bytes = Bytes(i64::MAX.cast_unsigned());
 
+    /// Parses a number with a suffix of Kubernetes, as in 10Gi, or without one.
+    pub fn parse(text: &str) -> Option<Self> {
+        const UNITS: [(&str, u64); 8] = [
+            ("Ki", 1 << 10),
+            ("Mi", 1 << 20),
+            ("Gi", 1 << 30),
+            ("Ti", 1 << 40),
+            ("K", 1000),
+            ("M", 1_000_000),
+            ("G", 1_000_000_000),
+            ("T", 1_000_000_000_000),
+        ];
+        let (number, unit) = UNITS
+            .iter()
+            .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))
+            .unwrap_or((text, 1));
+        let all = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let number: u64 = all.then(|| number.parse().ok()).flatten()?;
+        let bytes = Self(number.checked_mul(unit)?);
+        (bytes <= Self::MAX).then_some(bytes)
+    }
+
     /// Whether there are no bytes.
     pub fn is_zero(&self) -> bool {
         self.0 == 0

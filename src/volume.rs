@@ -8,6 +8,7 @@ mod enforce;
 mod expand;
 mod find;
 mod images;
+mod import;
 mod in_flight;
 mod moving;
 mod pools;
@@ -40,6 +41,7 @@ pub use crate::pool::{
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use expand::ExpandRequest;
+pub use import::{Export, ImportPlace, ImportRequest};
 pub use moving::Moved;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 

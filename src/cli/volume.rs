@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
 use super::enforce::{self, EnforceArgs};
+use super::import::{self, ExportArgs, ImportArgs};
 use super::inspect::{
     self, Fields, InspectArgs, Kind, ShowArgs, name_or_id, object, or_dash, when,
 };
@@ -41,6 +42,17 @@ pub(super) enum VolumeCommand {
     /// command ends, and a repeated one waits for it, or reports that the volume is there.
     #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
     Move(MoveArgs),
+    /// Make a directory of this node a volume, by a rename into a pool on the same filesystem
+    ///
+    /// Run it on the node, or with --host in a pod. It refuses a directory that is in use. A file stays at
+    /// the path, so that no pod starts on an empty directory. It may be repeated, and `volume export`
+    /// undoes it.
+    Import(ImportArgs),
+    /// Make a volume a directory of this node again, where it was before its import
+    ///
+    /// Delete the PersistentVolume before. The server refuses a published volume. It may be repeated.
+    #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
+    Export(ExportArgs),
 }
 
 /// Runs one of the commands.
@@ -51,6 +63,8 @@ pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
         VolumeCommand::Delete(args) => delete::volume(args),
         VolumeCommand::Enforce(args) => enforce::run(args),
         VolumeCommand::Move(args) => moving::run(args),
+        VolumeCommand::Import(args) => import::import(args),
+        VolumeCommand::Export(args) => import::export(args),
     }
 }
 

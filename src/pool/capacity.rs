@@ -68,6 +68,8 @@ pub(super) enum Demand {
     More(Bytes),
     /// The whole disk, if it is empty and its capacity is in this range.
     Disk { least: Bytes, most: Bytes },
+    /// The size of a tree that is on the filesystem already, and uses these bytes.
+    Tree { size: Bytes, used: u64 },
 }
 
 /// The space of a filesystem and the charges of its volumes.
@@ -196,12 +198,19 @@ impl Reservations {
         measurement: &Measurement,
     ) -> Result<Bytes, Bytes> {
         let own = measurement.own(index);
-        let free = self.sum(index, policy, measurement.space, own);
+        let mut free = self.sum(index, policy, measurement.space, own);
+        if let Demand::Tree { used, .. } = demand {
+            free = free.without(used);
+        }
         let available = free.available();
         let size = match demand {
-            Demand::Object(_) if free.exclusive => return Err(Bytes::ZERO),
-            Demand::Object(size) | Demand::More(size) if size <= available => size,
-            Demand::Object(_) | Demand::More(_) => return Err(available),
+            Demand::Object(_) | Demand::Tree { .. } if free.exclusive => return Err(Bytes::ZERO),
+            Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. }
+                if size <= available =>
+            {
+                size
+            }
+            Demand::Object(_) | Demand::More(_) | Demand::Tree { .. } => return Err(available),
             Demand::Disk { least, most } => {
                 let fits = least <= available && available <= most;
                 if !fits || !self.is_unused(index) {
@@ -478,6 +487,36 @@ impl Pool {
         self.reserve_as::<VolumeRecord>(work, id, None, demand, expected)
     }
 
+    /// Reserves the size of a tree that becomes a volume, and uses these bytes already.
+    pub(super) fn reserve_tree<'a>(
+        &self,
+        work: &'a Work<'a>,
+        id: VolumeId,
+        size: Bytes,
+        used: u64,
+    ) -> Result<Reservation<'a>> {
+        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Tree { size, used }, None)
+    }
+
+    /// Counts the bytes of a tree that became a volume no longer as other data. It is only for pools that
+    /// do not count usage.
+    pub(super) fn move_from_others(&self, disk: &Arc<Disk>, bytes: u64) {
+        self.change_others(disk, |other| other.saturating_sub(bytes));
+    }
+
+    /// Counts the bytes of a volume that became a tree of the host as other data.
+    pub(super) fn move_to_others(&self, disk: &Arc<Disk>, bytes: u64) {
+        self.change_others(disk, |other| other.saturating_add(bytes));
+    }
+
+    fn change_others(&self, disk: &Arc<Disk>, change: impl Fn(u64) -> u64) {
+        let other = Bytes(change(self.state.other().0));
+        match disk.record_other(other) {
+            Ok(_) => self.state.set_other(disk, other),
+            Err(unavailable) => self.mark_unavailable(&unavailable),
+        }
+    }
+
     fn reserve_as<'a, R: Resource + PartialEq>(
         &self,
         work: &'a Work<'a>,
@@ -520,11 +559,13 @@ impl Pool {
                     });
             let pool = self.options.name.clone();
             granted?.map_err(|available| match demand {
-                Demand::Object(size) | Demand::More(size) => Error::NoSpace {
-                    pool,
-                    size,
-                    available,
-                },
+                Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. } => {
+                    Error::NoSpace {
+                        pool,
+                        size,
+                        available,
+                    }
+                }
                 Demand::Disk { least, .. } => Error::NoEmptyDisk { pool, least },
             })
         };

@@ -29,7 +29,7 @@ use super::index::{Index, RecordDirs, open_own};
 use super::marker::Marker;
 use super::path::{find_marker, inspect_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
-use super::{Context, PoolOptions, Unavailable, layout};
+use super::{Context, PoolOptions, Unavailable, import, layout};
 
 pub(super) const INSPECT_DATA: &str = "inspect a volume's data";
 
@@ -63,6 +63,8 @@ pub(crate) struct Disk {
 pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
     pub(crate) name: String,
+    /// The directory that contains it; `None`: staging.
+    parent: Option<OwnedFd>,
 }
 
 impl Disk {
@@ -187,6 +189,7 @@ impl Disk {
         if !left.is_empty() {
             tracing::info!(entries = left.len(), "cleared staging");
         }
+        self.clear_incoming()?;
         self.sync()
     }
 
@@ -252,7 +255,70 @@ impl Disk {
             .mkdir(&self.staging, &name, 0o700)
             .context("make a staging directory")?;
         let dir = os::open_dir(&self.staging, &name).context("open a staging directory")?;
-        Ok(Staged { dir, name })
+        Ok(Staged {
+            dir,
+            name,
+            parent: None,
+        })
+    }
+
+    /// The names in the directory of trees that are imported or exported.
+    pub(crate) fn incoming(&self) -> Result<Vec<String>, Fault> {
+        const LIST: &str = "list the imports";
+        let incoming = match os::open_dir(&self.meta, layout::INCOMING) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            opened => opened.context(LIST)?,
+        };
+        let names = os::entry_names(incoming.as_fd()).context(LIST)?;
+        let names = names.into_iter().filter_map(|name| name.into_string().ok());
+        Ok(names.collect())
+    }
+
+    /// Removes the imports and exports that ended before they were cleaned up, which have no tree.
+    fn clear_incoming(&self) -> Result<(), Fault> {
+        for name in self.incoming()? {
+            let Ok(staged) = self.open_incoming(&name) else {
+                continue;
+            };
+            if let Some(incoming) = &staged.parent {
+                let removed = import::remove_entry(&self.context.os, incoming, &staged.dir, &name);
+                match removed {
+                    // It has a tree.
+                    Ok(()) | Err(Errno::ISDIR | Errno::NOTEMPTY) => {}
+                    Err(errno) => return Err(Fault::new("clean up an import", errno)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the directory of a tree that is imported or exported.
+    pub(crate) fn open_incoming(&self, name: &str) -> Result<Staged, Fault> {
+        const OPEN: &str = "open an import";
+        let incoming = os::open_dir(&self.meta, layout::INCOMING).context(OPEN)?;
+        Ok(Staged {
+            dir: os::open_dir(&incoming, name).context(OPEN)?,
+            name: name.to_owned(),
+            parent: Some(incoming),
+        })
+    }
+
+    /// Moves a volume to the directory of imports, durably, and returns its name there.
+    pub(crate) fn move_to_incoming(&self, directory: &str) -> Result<String, Fault> {
+        let os = &self.context.os;
+        match os.mkdir(&self.meta, layout::INCOMING, 0o700) {
+            Ok(()) => self.sync_dirs([&self.meta])?,
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Fault::new("make the directory of imports", errno)),
+        }
+        let incoming = os::open_dir(&self.meta, layout::INCOMING);
+        let incoming = incoming.context("open the directory of imports")?;
+        let name = Uuid::new_v4().simple().to_string();
+        let volumes = &self.homes.volumes;
+        let moved = os.rename((volumes, directory), (&incoming, &name));
+        moved.context("move a volume out of the pool")?;
+        self.sync_dirs([&incoming, volumes])?;
+        Ok(name)
     }
 
     /// Removes a staging directory with little content.
@@ -260,14 +326,18 @@ impl Disk {
         tree::remove(&self.context.os, self.staging.as_fd(), &staged.name)
     }
 
-    /// Makes the record durable in staging. If `data/` is empty, the one fsync of [`Disk::sync_parent`]
+    /// Makes the record durable in staging. If `data/` is empty, the one fsync of [`Disk::sync_parents`]
     /// covers directory, mode and owner, unless the filesystem needs syncfs. The caller syncs the content
     /// of `data/` before.
     pub(crate) fn write_record<R: Record>(&self, staged: &Staged, record: &R) -> Result<(), Fault> {
         if self.filesystem.needs_syncfs() {
             self.sync()?;
         }
-        record::write_new(&self.context.os, &staged.dir, R::FILE, record)
+        let os = &self.context.os;
+        match staged.parent {
+            None => record::write_new(os, &staged.dir, R::FILE, record),
+            Some(_) => record::write(os, &staged.dir, R::FILE, record),
+        }
     }
 
     /// Makes everything on the disk durable.
@@ -304,17 +374,20 @@ impl Disk {
         staged: &Staged,
         directory: &str,
     ) -> Result<(), Fault> {
-        let (from, to) = (
-            (&self.staging, &staged.name),
-            (self.homes.of::<R>(), directory),
-        );
+        let parent = staged.parent.as_ref().unwrap_or(&self.staging);
+        let (from, to) = ((parent, &staged.name), (self.homes.of::<R>(), directory));
         let renamed = self.context.os.rename(from, to);
         renamed.context("rename a draft into place")
     }
 
     /// Makes the rename into place durable.
-    pub(crate) fn sync_parent<R: Record>(&self) -> Result<(), Fault> {
-        self.sync_dirs([self.homes.of::<R>()])
+    pub(crate) fn sync_parents<R: Record>(&self, staged: &Staged) -> Result<(), Fault> {
+        self.sync_dirs([self.homes.of::<R>()])?;
+        // A draft that the next start finds in staging is discarded in any case.
+        staged
+            .parent
+            .as_ref()
+            .map_or(Ok(()), |parent| self.sync_dirs([parent]))
     }
 
     /// Moves a staging directory to the trash, where it has the same name.

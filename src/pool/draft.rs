@@ -40,6 +40,8 @@ enum Content {
     Empty(Option<u32>),
     /// A copy, which may contain much.
     Copy,
+    /// A tree that somebody else made. It stays.
+    Import,
     /// None, because the draft is a volume or a snapshot now.
     Committed,
 }
@@ -114,6 +116,16 @@ impl<'a> Draft<'a> {
             staged,
             content: Content::Empty(None),
         })
+    }
+
+    /// A draft of a tree that is imported.
+    pub(super) fn of_import(pool: &'a Pool, disk: &'a Disk, staged: Staged) -> Self {
+        Self {
+            pool,
+            disk,
+            staged,
+            content: Content::Import,
+        }
     }
 
     /// The directory of the draft, for a copy as its content.
@@ -197,7 +209,7 @@ impl<'a> Draft<'a> {
         }
         // From here on the object may be on the disk, even if the sync fails.
         self.content = Content::Committed;
-        let synced = disk.sync_parent::<R>();
+        let synced = disk.sync_parents::<R>(&self.staged);
         let entry = pool.state.insert_reserved(record, directory, reservation);
         synced.map_err(|fault| pool.unsynced(fault))?;
         Ok(entry)
@@ -241,7 +253,7 @@ impl Drop for Draft<'_> {
         match self.content {
             Content::Empty(quota_id) => self.remove(quota_id),
             Content::Copy => self.move_to_trash(),
-            Content::Committed => {}
+            Content::Import | Content::Committed => {}
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::types::Bytes;
 use super::copies::is_of_the_tree;
 use super::disk::Disk;
 use super::enforcement::Unenforced;
-use super::{Entry, Pool, VolumeRecord, Work, layout};
+use super::{Entry, Pool, VolumeRecord, Work};
 
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -55,14 +55,7 @@ impl Pool {
         let (disk, _) = self.attached()?;
         let record = &entry.record;
         self.check_enforceable(&disk, record)?;
-        let path = [&entry.directory, layout::DATA].join("/");
-        let data = os::open_dir(&disk.homes.volumes, path).context("open a volume's data");
-        let job = Job {
-            work,
-            disk: &disk,
-            entry,
-            data: data.map_err(|fault| self.classify_data(entry, fault))?,
-        };
+        let job = self.job(work, &disk, entry)?;
         let begun = self
             .check_fits(&job)
             .and_then(|()| self.begin_enforcing(&job));
@@ -90,6 +83,22 @@ impl Pool {
         self.change(&disk, entry, enforced)?;
         tracing::info!(pool = %self.name(), volume = %record.id, "size enforced");
         Ok(())
+    }
+
+    fn job<'a>(
+        &self,
+        work: &'a Work<'a>,
+        disk: &'a Disk,
+        entry: &'a Arc<Entry>,
+    ) -> Result<Job<'a>> {
+        let data = os::open_dir(&disk.homes.volumes, entry.data_path());
+        let data = data.context("open a volume's data");
+        Ok(Job {
+            work,
+            disk,
+            entry,
+            data: data.map_err(|fault| self.classify_data(entry, fault))?,
+        })
     }
 
     /// The outcome of a request that has nothing to do.
@@ -225,34 +234,53 @@ impl Pool {
         job.disk.sync()
     }
 
-    /// Removes the tags and the quota id again. Recreated links and nodes keep their tags. A volume
-    /// that cannot be restored stays unpublished, and the request can be repeated.
+    /// Ends the enforcement of the size of a volume that nobody uses. On failure the volume is not
+    /// published until this, or the enforcement, was repeated.
+    pub(super) fn unenforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
+        let (disk, _) = self.attached()?;
+        let job = self.job(work, &disk, entry)?;
+        let record = &entry.record;
+        if !record.enforcing {
+            let begun = VolumeRecord {
+                enforcement: Enforcement::None,
+                enforcing: true,
+                ..record.clone()
+            };
+            let written = self.write_record(&job, &begun);
+            written.map_err(|fault| self.classify(fault))?;
+        }
+        let removed = self.remove_tags(&job);
+        removed.map_err(|fault| self.classify_enforcing(&job, fault))
+    }
+
+    /// Removes the tags and the quota id again. A volume that cannot be restored stays unpublished, and
+    /// the request can be repeated.
     fn give_up(&self, job: &Job<'_>) {
-        let record = self.current(job.entry).record.clone();
-        let Some(id) = record.quota_id.filter(|_| record.enforcing) else {
-            return;
-        };
-        let restored = volume_dir(job)
-            .and_then(|dir| tree::remove_any(&self.context.os, dir.as_fd(), SCRATCH))
-            .and_then(|()| self.tag_all(job, None))
-            .and_then(|()| job.disk.sync())
-            .and_then(|()| {
-                let record = VolumeRecord {
-                    quota_id: None,
-                    enforcing: false,
-                    ..record
-                };
-                self.write_record(job, &record)
-            })
-            .and_then(|()| {
-                let released = job.disk.quota.release(&self.context.os, id);
-                released.context("release a quota id")
-            });
-        if let Err(fault) = restored {
+        if let Err(fault) = self.remove_tags(job) {
             let error = self.classify_enforcing(job, fault);
             let (pool, volume) = (self.name(), job.entry.record.id);
             tracing::warn!(%pool, %volume, %error, "left a volume half enforced");
         }
+    }
+
+    /// Removes the quota id of a volume that is being enforced. Recreated links and nodes keep their tags.
+    fn remove_tags(&self, job: &Job<'_>) -> Result<(), Fault> {
+        let record = self.current(job.entry).record.clone();
+        let Some(id) = record.quota_id.filter(|_| record.enforcing) else {
+            return Ok(());
+        };
+        let os = &self.context.os;
+        tree::remove_any(os, volume_dir(job)?.as_fd(), SCRATCH)?;
+        self.tag_all(job, None)?;
+        job.disk.sync()?;
+        let restored = VolumeRecord {
+            quota_id: None,
+            enforcing: false,
+            ..record
+        };
+        self.write_record(job, &restored)?;
+        let released = job.disk.quota.release(os, id);
+        released.context("release a quota id")
     }
 
     fn tag_all(&self, job: &Job<'_>, tag: Option<(u32, &OwnedFd)>) -> Result<(), Fault> {

@@ -12,6 +12,8 @@ pub(crate) const MARKER: &str = "pool.json";
 pub(crate) const LOCK: &str = "lock";
 /// Drafts, in [`META`].
 pub(crate) const STAGING: &str = "staging";
+/// Directories of the host that become volumes, or volumes that become such directories, in [`META`].
+pub(crate) const INCOMING: &str = "incoming";
 /// Deleted objects that wait to be reclaimed, in [`META`].
 pub(crate) const TRASH: &str = "trash";
 pub(crate) const VOLUMES: &str = "volumes";

@@ -219,26 +219,11 @@ fn parse_overcommit(text: &str) -> Option<Overcommit> {
 }
 
 fn parse_reserve(text: &str) -> Option<Reserve> {
-    const UNITS: [(&str, u64); 8] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("K", 1000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-    ];
     if let Some(percent) = text.strip_suffix('%') {
         let percent = u8::try_from(digits(percent)?).ok()?;
         return (percent <= 100).then_some(Reserve::Percent(percent));
     }
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))
-        .unwrap_or((text, 1));
-    let bytes = Bytes(digits(number)?.checked_mul(unit)?);
-    (bytes <= Bytes::MAX).then_some(Reserve::Bytes(bytes))
+    Bytes::parse(text).map(Reserve::Bytes)
 }
 
 #[cfg(test)]

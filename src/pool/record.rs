@@ -355,6 +355,11 @@ impl Mode {
         (bits <= Self::MAX).then_some(Self(bits))
     }
 
+    /// The permission bits of a directory, without set-user-id.
+    pub(crate) fn of(bits: u32) -> Self {
+        Self(bits & Self::MAX)
+    }
+
     /// The bits, for chmod(2).
     pub fn bits(self) -> u32 {
         self.0

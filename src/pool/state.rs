@@ -385,6 +385,11 @@ impl PoolState {
         state.reservations.empty(&state.index)
     }
 
+    /// The bytes that others used when the pool was empty last.
+    pub(super) fn other(&self) -> Bytes {
+        self.lock().reservations.other
+    }
+
     /// Notes the bytes that others use, if the pool is still served from this disk.
     pub(super) fn set_other(&self, disk: &Arc<Disk>, other: Bytes) {
         let mut state = self.lock();

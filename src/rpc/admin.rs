@@ -1,14 +1,16 @@
 //! The driver's own service, for the command line.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::admin;
 use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::pool::Enforced;
-use crate::volume::Moved;
+use crate::types::{Bytes, VolumeName};
+use crate::volume::{ImportRequest, Moved};
 
 use super::{Answer, Edge, Rpc, request, service};
 
@@ -40,5 +42,47 @@ service! {
                     from,
                 })
             };
+
+        check_import(CheckImportRequest: name) -> CheckImportResponse,
+            Rpc::read(Operation::Volume), |edge, request| {
+                let place = edge.volumes.check_import(&ImportRequest {
+                    pool: request.pool,
+                    name: VolumeName::try_from(request.name)?,
+                    size: Bytes(request.size_bytes),
+                    used: (Bytes(request.used_bytes), request.used_inodes),
+                })?;
+                Ok(admin::CheckImportResponse {
+                    volume_id: place.id.to_string(),
+                    pool_path: text(&place.pool)?,
+                    imported_from: place.imported.unwrap_or_default(),
+                })
+            };
+
+        import_volume(ImportVolumeRequest: name) -> ImportVolumeResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let id = edge.volumes.import(&request.pool, &VolumeName::try_from(request.name)?)?;
+                Ok(admin::ImportVolumeResponse { volume_id: id.to_string() })
+            };
+
+        export_volume(ExportVolumeRequest: volume_id) -> ExportVolumeResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let exported = edge.volumes.export(&request.volume_id, request.dry_run)?;
+                Ok(admin::ExportVolumeResponse {
+                    pool_path: text(&exported.pool)?,
+                    name: exported.name.unwrap_or_default(),
+                    origin: exported.origin.unwrap_or_default(),
+                })
+            };
     }
+}
+
+/// The path of a pool in a message, which must be UTF-8.
+fn text(path: &Path) -> Result<String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        Error::invalid(
+            "pool",
+            format!("its path, {}, is not UTF-8", path.display()),
+        )
+    })
 }

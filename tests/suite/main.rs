@@ -11,6 +11,7 @@ mod fuzz;
 mod handover;
 mod hostile;
 mod images;
+mod imports;
 mod load;
 mod model;
 mod mounts;

@@ -2,6 +2,7 @@
 //! copied after each step that changes a disk and after each reply. The copies hold the data that
 //! the disks would hold after a power failure at that moment.
 
+use support::poweroff::imports::IMPORTS;
 use support::poweroff::loops::{self, Kind};
 pub(crate) use support::poweroff::loops::{mount_empty, unmount_all};
 pub(crate) use support::poweroff::{operations, scene};
@@ -17,7 +18,8 @@ pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
 
 fn lose_power(kind: Kind) {
     for commits in [false, true] {
-        let operations = OPERATIONS.iter().chain([&CREATE_IMAGE]);
+        let imports = IMPORTS.iter().filter(|_| !kind.simple_quota);
+        let operations = OPERATIONS.iter().chain([&CREATE_IMAGE]).chain(imports);
         loops::lose_power(kind, commits, Pools::One, operations);
     }
 }

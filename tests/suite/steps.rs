@@ -5,6 +5,7 @@ mod background;
 mod copies;
 mod enforce;
 mod fixture;
+mod imports;
 mod moving;
 
 use std::ffi::OsStr;

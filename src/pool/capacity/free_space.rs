@@ -111,6 +111,28 @@ impl FreeSpace {
         Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
     }
 
+    /// The free space as if these bytes of other data were not there.
+    pub(crate) fn without(self, bytes: u64) -> Self {
+        let others = match self.others {
+            Others::AllBut(own) => Others::AllBut(own),
+            Others::WhenEmpty(other) => Others::WhenEmpty(other.saturating_sub(bytes)),
+        };
+        let space = Space {
+            used: self.space.used.saturating_sub(bytes),
+            available: self
+                .space
+                .available
+                .saturating_add(bytes)
+                .min(self.space.total),
+            ..self.space
+        };
+        Self {
+            space,
+            others,
+            ..self
+        }
+    }
+
     /// The most bytes that volumes can ever use.
     pub(crate) fn capacity(&self) -> u64 {
         let capacity = match self.others {

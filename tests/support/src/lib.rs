@@ -17,6 +17,7 @@ pub mod disk_node;
 pub mod driver_node;
 pub mod faults;
 pub mod fuse;
+pub mod imports;
 pub mod kernel;
 pub mod loops;
 pub mod machine;

@@ -4,6 +4,7 @@
 
 pub mod control;
 pub mod image;
+pub mod imports;
 pub mod loops;
 pub mod moves;
 pub mod operations;

@@ -27,8 +27,8 @@ use crate::{
     Fakes, Node, Running, create, directory_of, eventually, name, names, publish, wait_for_trash,
 };
 
-const MODE: u32 = 0o2750;
-const OWNER: u32 = 1007;
+pub(super) const MODE: u32 = 0o2750;
+pub(super) const OWNER: u32 = 1007;
 /// The size of a new volume in bytes; 2 MiB also cover the metadata that btrfs writes for it.
 pub const SIZE: u64 = 2 << 20;
 
@@ -507,8 +507,8 @@ fn assert_pool_complete(pool: &Path) {
         let names = names(&dir);
         assert!(names.iter().all(|name| known.contains(&name.as_str())));
     };
-    let files = ["lock", "pool.json", "pool.json.tmp", "staging", "trash"];
-    own(meta, &files);
+    let files = "incoming lock pool.json pool.json.tmp staging trash";
+    own(meta, &files.split(' ').collect::<Vec<_>>());
     own(
         pool.into(),
         &[".rootcellar", "lost+found", "snapshots", "volumes"],

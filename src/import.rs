@@ -1,0 +1,215 @@
+//! The host's side of imports and exports: the directory, its users, and its way into the pool and back.
+//!
+//! It runs in the mount namespace of the host, because a rename works only within one mount. One exchange
+//! moves the directory into the pool and leaves a file at its path, so that a pod of its old
+//! `PersistentVolume` cannot start on an empty directory. `pool::import` has the server's side.
+
+mod flow;
+mod place;
+mod usage;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, StatxAttributes};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::fault::PathFault;
+use crate::os::{self, FileId, Status};
+use crate::pool::layout;
+use crate::tree::{self, LinkCount};
+use crate::types::{Bytes, VolumeId};
+
+pub use flow::{Import, ImportServer, Imported, export};
+pub use place::{Host, Taken};
+pub use usage::{Users, check_unused};
+
+/// More than a notice has.
+const MAX_NOTICE: usize = 4096;
+
+/// A path of the host at which a directory is imported, or to which a volume is exported.
+#[derive(Debug)]
+pub struct HostPath {
+    /// Without links.
+    pub path: PathBuf,
+    parent: OwnedFd,
+    name: OsString,
+    pub found: At,
+}
+
+/// The entry at a path of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum At {
+    Nothing,
+    Directory,
+    /// The file that an import left there, with its text.
+    Notice(String),
+}
+
+/// The space that a directory takes, and its attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content {
+    pub bytes: Bytes,
+    /// The files and directories.
+    pub inodes: u64,
+    /// The permission bits of the directory.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+fn refuse<T>(problem: String) -> Result<T> {
+    Err(Error::Precondition(problem))
+}
+
+/// The text of the file at the path of an imported directory.
+pub(crate) fn notice(id: VolumeId, pool: &Path) -> String {
+    format!(
+        "{}\n\nIt is in the pool at {}, and `rootcellar volume export {id}` brings it back here.\n",
+        first_line(id),
+        pool.display()
+    )
+}
+
+fn first_line(id: VolumeId) -> String {
+    format!("rootcellar: this directory became volume {id}")
+}
+
+impl HostPath {
+    /// Opens an absolute path, of which all but the last part must exist.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (Some(parent), Some(name), true) =
+            (path.parent(), path.file_name(), path.is_absolute())
+        else {
+            return Err(Error::invalid(
+                "directory",
+                format!("{} is not the absolute path of a directory", path.display()),
+            ));
+        };
+        let parent = parent
+            .canonicalize()
+            .map_err(PathFault::at("find", parent))?;
+        let path = parent.join(name);
+        let fault = |what, errno: Errno| PathFault::at(what, &path)(errno);
+        let opened = os::open_path(&parent).map_err(|errno| fault("open the parent of", errno))?;
+        // For fsync(2), which O_PATH does not allow.
+        let opened = os::open_source_dir(&opened, ".");
+        let opened = opened.map_err(|errno| fault("open the parent of", errno))?;
+        let found = match os::status_at(&opened, name) {
+            Ok(status) => find(&path, &opened, &status)?,
+            Err(Errno::NOENT) => At::Nothing,
+            Err(errno) => return Err(fault("inspect", errno).into()),
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            parent: opened,
+            found,
+            path,
+        })
+    }
+
+    /// Whether it is the file that the import of a volume left.
+    pub fn is_notice_of(&self, id: VolumeId) -> bool {
+        match &self.found {
+            At::Notice(text) => text.lines().next() == Some(&*first_line(id)),
+            At::Nothing | At::Directory => false,
+        }
+    }
+
+    /// Measures the directory, and refuses one that cannot be moved as it is.
+    pub fn inspect(&self) -> Result<Content> {
+        let fault = |errno: Errno| PathFault::at("read", &self.path)(errno);
+        let top = os::open_source_dir(&self.parent, &self.name).map_err(fault)?;
+        let status = os::statx(&top).map_err(fault)?;
+        let path = self.path.display();
+        for (flag, letter) in [
+            (StatxAttributes::IMMUTABLE, 'i'),
+            (StatxAttributes::APPEND, 'a'),
+        ] {
+            if status.stx_attributes.contains(flag) {
+                return refuse(format!("{path} is protected; run chattr -{letter} {path}"));
+            }
+        }
+        if status.stx_mode & 0o4000 != 0 {
+            return refuse(format!(
+                "{path} has the set-user-id bit; run chmod u-s {path}"
+            ));
+        }
+        let mut linked = HashMap::<FileId, (u32, u32, PathBuf)>::new();
+        let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
+            let status = &seen.status;
+            if status.file_type != FileType::Directory && status.links > 1 {
+                let names = linked.entry(status.id);
+                names.or_insert_with(|| (status.links, 0, seen.path())).1 += 1;
+            }
+            Ok(())
+        });
+        let weight = weighed.map_err(fault)?;
+        if let Some(errno) = weight.unseen {
+            return refuse(format!("a part of {path} cannot be read: {errno}"));
+        }
+        if let Some((links, seen, file)) =
+            linked.into_values().find(|(links, seen, _)| links > seen)
+        {
+            return refuse(format!(
+                "{} in {path} has {links} names, and {} of them are outside; remove those",
+                file.display(),
+                links - seen
+            ));
+        }
+        Ok(Content {
+            bytes: Bytes(weight.bytes),
+            inodes: weight.inodes,
+            mode: u32::from(status.stx_mode) & 0o3777,
+            uid: status.stx_uid,
+            gid: status.stx_gid,
+        })
+    }
+
+    fn fault(&self, what: &'static str) -> impl Fn(Errno) -> Error {
+        move |errno| PathFault::at(what, &self.path)(errno).into()
+    }
+}
+
+/// Finds out what is at a path, and refuses what is neither a directory nor the file of an import.
+fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<At> {
+    let name = path.file_name().unwrap_or_default();
+    let shown = path.display();
+    match status.file_type {
+        FileType::Directory if status.is_mount_root => refuse(format!(
+            "{shown} is a mount point, which cannot be moved; unmount it and mount its disk elsewhere, or \
+             import a directory in it"
+        )),
+        FileType::Directory => Ok(At::Directory),
+        FileType::Symlink => {
+            let to = path.canonicalize().map_err(PathFault::at("find", path))?;
+            refuse(format!(
+                "{shown} is a symbolic link; import {} instead",
+                to.display()
+            ))
+        }
+        FileType::RegularFile => {
+            let text = os::open_file(parent, name).and_then(|file| os::read_all(&file, MAX_NOTICE));
+            let text = text.unwrap_or_default();
+            match String::from_utf8(text) {
+                Ok(text) if text.starts_with("rootcellar: ") => Ok(At::Notice(text)),
+                _ => refuse(format!("{shown} is a file, and not a directory")),
+            }
+        }
+        _ => refuse(format!("{shown} is not a directory")),
+    }
+}
+
+/// Opens the driver's own directory of a pool.
+fn open_meta(pool: &Path) -> Result<OwnedFd> {
+    let opened = os::open_path(pool).and_then(|pool| os::open_dir(pool, layout::META));
+    Ok(opened.map_err(PathFault::at("open the pool at", pool))?)
+}
+
+/// Whether an entry of a directory is a directory.
+fn is_dir(dir: impl AsFd, name: &str) -> bool {
+    os::status_at(dir, name).is_ok_and(|status| status.file_type == FileType::Directory)
+}

@@ -1,0 +1,239 @@
+//! The way of a directory into a pool, and back.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use crate::error::Result;
+use crate::fault::{Fault, PathFault};
+use crate::os::{self, Os};
+use crate::pool::import::remove_entry;
+use crate::pool::{Record, VolumeRecord, layout, record};
+
+use super::{At, HostPath, is_dir, notice, open_meta, refuse};
+
+/// A pool, as the host sees it.
+#[derive(Debug)]
+pub struct Host {
+    os: Os,
+    pool: PathBuf,
+    meta: OwnedFd,
+}
+
+/// A directory that was moved into the directory of imports.
+#[derive(Debug)]
+pub struct Taken {
+    pool: PathBuf,
+    incoming: OwnedFd,
+    dir: OwnedFd,
+    name: String,
+}
+
+impl Taken {
+    /// The path of the tree now.
+    pub fn path(&self) -> PathBuf {
+        let parts = [layout::META, layout::INCOMING, &self.name, layout::DATA];
+        parts
+            .iter()
+            .fold(self.pool.clone(), |path, part| path.join(part))
+    }
+}
+
+impl Host {
+    /// Opens the pool at a path.
+    pub fn open(os: Os, pool: &Path) -> Result<Self> {
+        Ok(Self {
+            os,
+            pool: pool.to_owned(),
+            meta: open_meta(pool)?,
+        })
+    }
+
+    /// Refuses a path from which a directory cannot be renamed into the pool.
+    pub fn check_path(&self, at: &HostPath) -> Result<()> {
+        let fault = |errno: Errno| PathFault::at("inspect", &self.pool)(errno);
+        let pool = self
+            .pool
+            .canonicalize()
+            .map_err(PathFault::at("find", &self.pool))?;
+        let (shown, shown_pool) = (at.path.display(), pool.display());
+        if pool.starts_with(&at.path) {
+            return refuse(format!("{shown} contains the pool at {shown_pool}"));
+        }
+        if at.path.starts_with(&pool) {
+            return refuse(format!("{shown} is in the pool at {shown_pool} already"));
+        }
+        let (own, its) = (
+            os::status(&self.meta).map_err(fault)?,
+            os::status(&at.parent).map_err(at.fault("inspect"))?,
+        );
+        if own.id.device != its.id.device {
+            return refuse(format!(
+                "{shown} is on another filesystem than the pool at {shown_pool}; import it into a pool on \
+                 its own filesystem, or create a new claim and copy the data there"
+            ));
+        }
+        if own.mount_id != its.mount_id {
+            return refuse(format!(
+                "{shown} and the pool at {shown_pool} are on one filesystem, but on two mounts of it, and \
+                 a rename does not cross mounts; name the directory by its path on the pool's mount"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
+    /// volume that it becomes.
+    pub fn take(&self, at: &HostPath, record: &VolumeRecord) -> Result<Taken> {
+        let incoming = self.open_incoming()?;
+        self.clear(&incoming, record)?;
+        let taken = self.begin(incoming)?;
+        let path = notice(record.id, &self.pool);
+        let os = &self.os;
+        let filled = record::write_new(os, &taken.dir, VolumeRecord::FILE, record)
+            .and_then(|()| {
+                let write = || -> Result<(), Errno> {
+                    let file = os.create_as(&taken.dir, layout::DATA, 0o444)?;
+                    os.write_all(&file, path.as_bytes())?;
+                    os.fsync(&file)?;
+                    os.fsync(&taken.dir)?;
+                    os.fsync(&taken.incoming)
+                };
+                write().map_err(|errno| Fault::new("write", errno))
+            })
+            .map_err(|fault| self.fault(fault));
+        if let Err(error) = filled {
+            self.remove(&taken)?;
+            return Err(error);
+        }
+        let moved = self.keep_times((&at.parent, &at.name), || {
+            os.exchange((&at.parent, &at.name), (&taken.dir, layout::DATA))
+        });
+        if let Err(errno) = moved {
+            // It fails if the tree is there.
+            self.remove(&taken)?;
+            return Err(at.fault("move into the pool")(errno));
+        }
+        self.sync(&taken, at)?;
+        Ok(taken)
+    }
+
+    /// Exchanges the directory with the file again, if it is still there; false if the server took it.
+    pub fn give_back(&self, taken: &Taken, at: &HostPath) -> Result<bool> {
+        if !is_dir(&taken.dir, layout::DATA) || !is_dir(&taken.incoming, &taken.name) {
+            return Ok(false);
+        }
+        let (tree, path) = ((&taken.dir, layout::DATA), (&at.parent, &at.name));
+        let moved = self.keep_times(tree, || self.os.exchange(tree, path));
+        moved.map_err(at.fault("move back to"))?;
+        self.sync(taken, at)?;
+        self.remove(taken)?;
+        Ok(true)
+    }
+
+    /// Moves the tree of an exported volume to a path, in place of the file of its import or of nothing.
+    pub fn put(&self, name: &str, at: &HostPath) -> Result<()> {
+        let incoming = self.open_incoming()?;
+        let opened = os::open_dir(&incoming, name);
+        let taken = Taken {
+            dir: opened.map_err(|errno| self.fault(Fault::new("open", errno)))?,
+            incoming,
+            name: name.to_owned(),
+            pool: self.pool.clone(),
+        };
+        let (tree, path) = ((&taken.dir, layout::DATA), (&at.parent, &at.name));
+        let moved = self.keep_times(tree, || match at.found {
+            At::Notice(_) => self.os.exchange(tree, path),
+            At::Nothing | At::Directory => self.os.rename(tree, path),
+        });
+        moved.map_err(at.fault("move to"))?;
+        self.sync(&taken, at)?;
+        self.remove(&taken)
+    }
+
+    /// Moves a directory. XFS changes its times by that.
+    fn keep_times(
+        &self,
+        (parent, name): (&OwnedFd, impl AsRef<OsStr>),
+        act: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let top = os::open_source_dir(parent, name)?;
+        let before = os::statx(&top)?;
+        act()?;
+        self.os.set_times(&top, &before)
+    }
+
+    fn open_incoming(&self) -> Result<OwnedFd> {
+        let made = match self.os.mkdir(&self.meta, layout::INCOMING, 0o700) {
+            Err(Errno::EXIST) => Ok(()),
+            Ok(()) => self.os.fsync(&self.meta),
+            failed => failed,
+        };
+        let opened = made.and_then(|()| os::open_dir(&self.meta, layout::INCOMING));
+        opened.map_err(|errno| self.fault(Fault::new("make the directory of imports in", errno)))
+    }
+
+    fn begin(&self, incoming: OwnedFd) -> Result<Taken> {
+        let name = Uuid::new_v4().simple().to_string();
+        let made = self.os.mkdir(&incoming, &name, 0o700);
+        let dir = made.and_then(|()| os::open_dir(&incoming, &name));
+        Ok(Taken {
+            dir: dir.map_err(|errno| self.fault(Fault::new("make a directory in", errno)))?,
+            incoming,
+            name,
+            pool: self.pool.clone(),
+        })
+    }
+
+    /// Removes attempts to import a directory under the same name that were interrupted before they took it.
+    fn clear(&self, incoming: &OwnedFd, record: &VolumeRecord) -> Result<()> {
+        let fault = |errno| self.fault(Fault::new("list the imports in", errno));
+        for name in os::entry_names(incoming.as_fd()).map_err(fault)? {
+            let Some(name) = name.to_str() else { continue };
+            let Ok(dir) = os::open_dir(incoming, name) else {
+                continue;
+            };
+            let Ok(other) = record::read::<VolumeRecord>(&dir, VolumeRecord::FILE) else {
+                continue;
+            };
+            if other.name != record.name {
+                continue;
+            }
+            if is_dir(&dir, layout::DATA) {
+                let path = other.origin.map(|origin| origin.path).unwrap_or_default();
+                return refuse(format!(
+                    "the directory {path} waits already to become volume {:?}; import {path} again to \
+                     finish that",
+                    other.name
+                ));
+            }
+            let incoming = rustix::io::fcntl_dupfd_cloexec(incoming, 0).map_err(fault)?;
+            self.remove(&Taken {
+                pool: self.pool.clone(),
+                name: name.to_owned(),
+                incoming,
+                dir,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, taken: &Taken, at: &HostPath) -> Result<()> {
+        let synced = self.os.fsync(&at.parent);
+        let synced = synced.and_then(|()| self.os.fsync(&taken.dir));
+        synced.map_err(at.fault("fsync the parent of"))
+    }
+
+    /// Removes the files that are left of an import or export.
+    fn remove(&self, taken: &Taken) -> Result<()> {
+        let removed = remove_entry(&self.os, &taken.incoming, &taken.dir, &taken.name);
+        removed.map_err(|errno| self.fault(Fault::new("clean up in", errno)))
+    }
+
+    fn fault(&self, fault: Fault) -> crate::error::Error {
+        PathFault::at(fault.what, &self.pool)(fault.errno).into()
+    }
+}

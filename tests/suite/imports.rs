@@ -1,0 +1,283 @@
+//! Imports of directories as volumes, and exports.
+
+mod command;
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::IFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use rootcellar::error::{Code, Operation};
+use rootcellar::import::Imported;
+use rootcellar::os::Os;
+use rootcellar::types::{Bytes, VolumeId};
+
+use support::imports::{assert_tree, export_back, import, import_of, make_tree};
+use support::memory::{self, MemoryNode};
+use support::{Fakes, Running, create, directory_of, names, publish, require};
+
+const SIZE: u64 = 8 << 20;
+
+/// A node with one pool, and beside it, on the same filesystem, the directory "old".
+struct Host {
+    node: MemoryNode,
+    driver: Running,
+    os: Os,
+}
+
+impl Host {
+    fn new() -> Self {
+        let node = MemoryNode::new(&["default"]);
+        let driver = node.volumes_of(&node.options(), &Fakes::default());
+        let host = Self {
+            node,
+            driver,
+            os: Os::default(),
+        };
+        make_tree(&host.old(), "content");
+        host
+    }
+
+    fn old(&self) -> PathBuf {
+        self.node.pool("default").with_file_name("old")
+    }
+
+    fn import(&self) -> Result<VolumeId, (Code, String)> {
+        let request = import_of(&self.os, self.old(), "pvc", SIZE);
+        result(import(&self.driver, &request))
+    }
+
+    fn data(&self) -> PathBuf {
+        directory_of(&self.node.pool("default").join("volumes"), "pvc").join("data")
+    }
+
+    /// The trees that are neither a volume nor at a path of the host.
+    fn incoming(&self) -> Vec<String> {
+        let incoming = self.node.pool("default").join(".rootcellar/incoming");
+        if incoming.is_dir() {
+            names(&incoming)
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+fn result<T>(result: rootcellar::error::Result<T>) -> Result<T, (Code, String)> {
+    result.map_err(|error| (error.code(Operation::Volume), error.to_string()))
+}
+
+/// An import makes a directory a volume with its attributes and leaves a file at its path. It may be
+/// repeated, and an export makes the volume the directory again.
+///
+/// Proves: IM1.
+#[test]
+fn a_directory_becomes_a_volume_and_a_directory_again() {
+    let host = Host::new();
+    for _ in 0..2 {
+        let id = host.import().unwrap();
+        assert_eq!(host.import().unwrap(), id, "again");
+        assert_tree(&host.data(), "content");
+        let text = fs::read_to_string(host.old()).unwrap();
+        assert!(
+            text.contains(&format!("rootcellar volume export {id}")),
+            "{text}"
+        );
+        let volume = host.driver.get(&id.to_string()).unwrap();
+        assert_eq!((volume.size, volume.id), (Bytes(SIZE), id));
+        let target = host.node.target("pod");
+        host.driver
+            .publish(&publish(&id.to_string(), &target))
+            .unwrap();
+        let refused = export_back(&host.driver, &host.os, id);
+        assert_eq!(result(refused).unwrap_err().0, Code::FailedPrecondition);
+        host.driver.unpublish(&id.to_string(), &target).unwrap();
+        let path = export_back(&host.driver, &host.os, id).unwrap();
+        assert_eq!(path, host.old());
+        assert_tree(&host.old(), "content");
+        assert!(host.driver.get(&id.to_string()).is_err());
+        assert_eq!(host.incoming(), [""; 0]);
+    }
+}
+
+/// A dry run changes nothing and finds the same obstacles.
+///
+/// Proves: IM1.
+#[test]
+fn a_dry_run_changes_nothing() {
+    let host = Host::new();
+    let mut request = import_of(&host.os, host.old(), "pvc", SIZE);
+    request.dry_run = true;
+    let Imported::Possible(_, content) = request.run(&mut &*host.driver).unwrap() else {
+        panic!("it was imported");
+    };
+    assert_eq!(content.inodes, 4);
+    assert_tree(&host.old(), "content");
+    request.size = Bytes(1);
+    assert!(request.run(&mut &*host.driver).is_err());
+    assert_eq!(host.incoming(), [""; 0]);
+}
+
+/// An obstacle, its effect on the host, a fragment of the error, and the end of the obstacle.
+type Obstacle = (&'static str, fn(&Host), &'static str, fn(&Host));
+
+const NOTHING: fn(&Host) = |_| {};
+
+const OBSTACLES: [Obstacle; 8] = [
+    (
+        "a mount inside",
+        |host| {
+            let at = host.old().join("dir");
+            rustix::mount::mount("none", &at, "tmpfs", MountFlags::empty(), None).unwrap();
+        },
+        "old/dir is mounted in",
+        |host| rustix::mount::unmount(host.old().join("dir"), UnmountFlags::empty()).unwrap(),
+    ),
+    (
+        "a bind mount of it",
+        |host| {
+            let at = host.node.path("bound");
+            fs::create_dir(&at).unwrap();
+            rustix::mount::mount_bind(host.old(), &at).unwrap();
+        },
+        "has it mounted at",
+        |host| rustix::mount::unmount(host.node.path("bound"), UnmountFlags::empty()).unwrap(),
+    ),
+    (
+        "a name outside",
+        |host| fs::hard_link(host.old().join("file"), host.old().with_file_name("out")).unwrap(),
+        "has 3 names, and 1 of them are outside",
+        |host| fs::remove_file(host.old().with_file_name("out")).unwrap(),
+    ),
+    (
+        "more data than its size",
+        |host| fs::write(host.old().join("large"), vec![1; 9 << 20]).unwrap(),
+        "which is more than the size, 8388608",
+        |host| fs::remove_file(host.old().join("large")).unwrap(),
+    ),
+    (
+        "a volume of its name",
+        |host| drop(host.driver.create(&create("pvc", SIZE)).unwrap()),
+        "has the name pvc already, and was not imported",
+        |host| {
+            let volume = host.driver.create(&create("pvc", SIZE)).unwrap();
+            host.driver.delete(&volume.id.to_string()).unwrap();
+        },
+    ),
+    (
+        "no free space for its size",
+        |host| {
+            let other = create("other", memory::SIZE / 2);
+            host.driver.create(&other).unwrap();
+        },
+        "has free space for",
+        |host| {
+            let other = host
+                .driver
+                .create(&create("other", memory::SIZE / 2))
+                .unwrap();
+            host.driver.delete(&other.id.to_string()).unwrap();
+        },
+    ),
+    (
+        "protection",
+        |host| protect(&host.old(), IFlags::IMMUTABLE),
+        "run chattr -i",
+        |host| protect(&host.old(), IFlags::empty()),
+    ),
+    (
+        "an open file",
+        |host| {
+            let file = File::open(host.old().join("file")).unwrap();
+            std::mem::forget(file);
+        },
+        "old/file open; stop it",
+        NOTHING,
+    ),
+];
+
+fn protect(path: &Path, flags: IFlags) {
+    let dir = File::open(path).unwrap();
+    rustix::fs::ioctl_setflags(&dir, flags).unwrap();
+}
+
+/// A refused import names its reason and leaves the directory as it was.
+///
+/// Proves: IM2.
+#[test]
+fn a_refused_import_changes_nothing() {
+    require!(mount_namespace);
+    for (name, begin, fragment, end) in OBSTACLES {
+        let host = Host::new();
+        let large = name == "no free space for its size";
+        let size = if large { memory::SIZE * 3 / 4 } else { SIZE };
+        begin(&host);
+        let request = import_of(&host.os, host.old(), "pvc", size);
+        let (code, message) = result(import(&host.driver, &request)).unwrap_err();
+        assert!(message.contains(fragment), "{name}: {message}");
+        assert_ne!(code, Code::Internal, "{name}");
+        assert_eq!(host.incoming(), [""; 0], "{name}");
+        end(&host);
+        assert_tree(&host.old(), "content");
+    }
+}
+
+/// Paths that cannot be imported.
+///
+/// Proves: IM2.
+#[test]
+fn only_a_directory_on_the_pools_mount_is_imported() {
+    require!(mount_namespace);
+    let host = Host::new();
+    let pool = host.node.pool("default");
+    let above = pool.parent().unwrap().to_owned();
+    let link = above.join("link");
+    symlink(host.old(), &link).unwrap();
+    let file = above.join("a-file");
+    fs::write(&file, "text").unwrap();
+    let elsewhere = host.node.path("elsewhere");
+    make_tree(&elsewhere, "content");
+    fs::create_dir(pool.join("volumes/below")).unwrap();
+    let cases = [
+        (PathBuf::from("old"), "is not the absolute path"),
+        (above.join("absent"), "does not exist"),
+        (link, "is a symbolic link; import"),
+        (file, "is a file"),
+        (above, "is a mount point"),
+        (elsewhere, "is on another filesystem"),
+        (pool.join("volumes/below"), "is in the pool at"),
+        (pool, "contains the pool at"),
+    ];
+    for (path, fragment) in cases {
+        let request = import_of(&host.os, path.clone(), "pvc", SIZE);
+        let (_, message) = result(import(&host.driver, &request)).unwrap_err();
+        assert!(message.contains(fragment), "{}: {message}", path.display());
+    }
+    assert_eq!(host.incoming(), [""; 0]);
+}
+
+/// The bytes that a directory has already need not be free again, and its space is not counted twice.
+///
+/// Proves: IM4.
+#[test]
+fn the_space_of_an_imported_directory_is_counted_once() {
+    require!(mount_namespace);
+    let host = Host::new();
+    let used = memory::SIZE * 6 / 10;
+    let large = File::create(host.old().join("large")).unwrap();
+    rustix::fs::fallocate(&large, rustix::fs::FallocateFlags::empty(), 0, used).unwrap();
+    drop(large);
+    let size = memory::SIZE * 7 / 10;
+    let request = import_of(&host.os, host.old(), "pvc", size);
+    let id = import(&host.driver, &request).unwrap();
+    let available = host.driver.pools()[0].available().unwrap().0;
+    let expected = memory::SIZE - size;
+    assert!(
+        available < expected && available > expected - (16 << 20),
+        "{available}"
+    );
+    export_back(&host.driver, &host.os, id).unwrap();
+    let available = host.driver.pools()[0].available().unwrap().0;
+    assert!(available < memory::SIZE - used, "{available}");
+}

@@ -1,0 +1,67 @@
+//! Directories of a host that are imported as volumes.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use rootcellar::error::Result;
+use rootcellar::import::{Import, Imported, Users, export};
+use rootcellar::os::Os;
+use rootcellar::pool::{AccessMode, KubernetesFields, Sharing};
+use rootcellar::types::{Bytes, ClaimLabel, VolumeId};
+use rootcellar::volume::Volumes;
+
+use crate::name;
+
+/// The mode and the owner of an imported directory.
+pub const MODE: u32 = 0o2750;
+pub const OWNER: u32 = 1007;
+
+/// Makes a directory as another driver would have left it, with links, and the file "file".
+pub fn make_tree(at: &Path, content: &str) {
+    fs::create_dir_all(at.join("dir")).unwrap();
+    fs::write(at.join("file"), content).unwrap();
+    fs::hard_link(at.join("file"), at.join("dir/hard")).unwrap();
+    symlink("../file", at.join("dir/soft")).unwrap();
+    chown(at, Some(OWNER), Some(OWNER)).unwrap();
+    fs::set_permissions(at, fs::Permissions::from_mode(MODE)).unwrap();
+}
+
+/// Asserts that a directory is as [`make_tree`] made it.
+pub fn assert_tree(at: &Path, content: &str) {
+    let mode = fs::metadata(at).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, MODE, "{}", at.display());
+    for file in ["file", "dir/hard", "dir/soft"] {
+        let text = fs::read_to_string(at.join(file)).unwrap();
+        assert_eq!(text, content, "{} in {}", file, at.display());
+    }
+}
+
+/// The import of a directory into the pool "default", as a volume of this size.
+pub fn import_of(os: &Os, directory: PathBuf, volume: &str, size: u64) -> Import {
+    Import {
+        os: os.clone(),
+        directory,
+        pool: "default".into(),
+        name: name(volume),
+        size: Bytes(size),
+        claim: ClaimLabel::default(),
+        kubernetes: KubernetesFields::default(),
+        sharing: Sharing::None,
+        access_modes: vec![AccessMode::SingleNodeMultiWriter],
+        users: Users::Check,
+        dry_run: false,
+    }
+}
+
+/// Imports a directory.
+pub fn import(mut volumes: &Volumes, import: &Import) -> Result<VolumeId> {
+    match import.run(&mut volumes)? {
+        Imported::Done(id) | Imported::Possible(id, _) => Ok(id),
+    }
+}
+
+/// Exports a volume to the path that it had before.
+pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathBuf> {
+    export(os, id, None, false, &mut volumes)
+}
