@@ -121,10 +121,17 @@ fn compare(filesystem: &'static str) {
 fn publish_many(filesystem: &'static str) -> bool {
     let bench = Bench::new(filesystem);
     let many = u32::try_from(setting("MANY", 200)).unwrap();
+    let created: Vec<Published<'_>> = (0..many)
+        .map(|number| {
+            let name = format!("image-{number}");
+            let mut volume = Published::new(&bench, &name, Kind::Image, SMALL);
+            volume.create();
+            volume
+        })
+        .collect();
+    let before = available_memory();
     let mut published = Vec::new();
-    for number in 0..many {
-        let mut volume = Published::new(&bench, &format!("image-{number}"), Kind::Image, SMALL);
-        volume.create();
+    for volume in created {
         if let Err(error) = volume.publish() {
             println!("{filesystem}: {error}");
             break;
@@ -139,8 +146,25 @@ fn publish_many(filesystem: &'static str) -> bool {
         f64::from(reached),
         None,
     );
+    let taken = before - available_memory();
+    record(
+        filesystem,
+        "memory of a published image, KiB",
+        taken / f64::from(reached),
+        None,
+    );
     published.iter().for_each(Published::delete);
     reached == many
+}
+
+/// The memory that the kernel could give to programs, in KiB.
+fn available_memory() -> f64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.unwrap().parse().unwrap()
 }
 
 /// A volume with a target of its own.
