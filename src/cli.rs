@@ -10,6 +10,7 @@ mod delete;
 mod enforce;
 mod import;
 mod inspect;
+mod manifest;
 mod moving;
 mod pool;
 mod serve;

@@ -80,6 +80,21 @@ pub struct StateArgs {
     pub state_dir: PathBuf,
 }
 
+/// The names by which Kubernetes knows the driver.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
+pub struct DriverArgs {
+    /// Use this CSI driver name
+    #[arg(long, value_name = "NAME", default_value = "csi.rootcellar.dev",
+          value_parser = parse_driver_name)]
+    pub driver_name: String,
+
+    /// Report the node of a volume to Kubernetes by this topology key
+    #[arg(long, value_name = "PREFIX/NAME", default_value = "topology.rootcellar.dev/node",
+          value_parser = parse_topology_key)]
+    pub topology_key: String,
+}
+
 /// The configuration of the server.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
@@ -104,15 +119,8 @@ pub struct Config {
           value_parser = PoolOptions::absolute_path)]
     pub kubelet_dir: PathBuf,
 
-    /// Use this CSI driver name
-    #[arg(long, value_name = "NAME", default_value = "csi.rootcellar.dev",
-          value_parser = parse_driver_name)]
-    pub driver_name: String,
-
-    /// Report the node of a volume to Kubernetes by this topology key
-    #[arg(long, value_name = "PREFIX/NAME", default_value = "topology.rootcellar.dev/node",
-          value_parser = parse_topology_key)]
-    pub topology_key: String,
+    #[command(flatten)]
+    pub driver: DriverArgs,
 
     /// Serve /healthz, /readyz and /metrics on this address, as 127.0.0.1:9808 [default: off]
     #[arg(long, value_name = "ADDR:PORT")]

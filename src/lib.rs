@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! cli, server, http              the command line; the server and its pages
+//! manifest                       the Kubernetes objects that the command line writes
 //! rpc, metrics, csi, admin       the services; nothing below knows gRPC or Kubernetes
 //! config, check, import, volume   flags; pools without a server; directories of the host; all volumes
 //! error                          every failure, with its code for each call
@@ -27,6 +28,7 @@ pub mod filesystem;
 pub mod http;
 pub mod image;
 pub mod import;
+pub mod manifest;
 pub mod metrics;
 pub mod mount;
 pub mod os;

@@ -74,10 +74,10 @@ const FLUSH: Duration = Duration::from_secs(1);
 
 /// Serves the pools of the configuration until a signal, or until no pool can be served.
 pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()> {
-    let (key, value) = (config.topology_key, config.node.topology_value());
+    let (key, value) = (config.driver.topology_key, config.node.topology_value());
     let topology = format!("{key}={value}");
     let plugin = Plugin {
-        driver_name: config.driver_name,
+        driver_name: config.driver.driver_name,
         topology: Topology { key, value },
         node: config.node.clone(),
     };

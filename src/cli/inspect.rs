@@ -61,7 +61,7 @@ impl InspectArgs {
         &self.state.state_dir
     }
 
-    fn contents(&self) -> Result<Vec<PoolContents>> {
+    pub(super) fn contents(&self) -> Result<Vec<PoolContents>> {
         let pools = self.pools(self.memory()?.as_ref())?;
         let mut pools: Vec<PoolContents> = pools.iter().map(check::contents).collect();
         check::hide_old_copies(&mut pools);
@@ -186,7 +186,7 @@ pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<bool> {
 }
 
 /// The object with an id, or with a name that is unique among the pools.
-fn find<'a, K: Kind + 'a>(
+pub(super) fn find<'a, K: Kind + 'a>(
     pools: &'a [PoolContents],
     text: &str,
 ) -> Result<Option<(&'a PoolContents, &'a Held<K>)>> {
@@ -219,7 +219,7 @@ fn id_in<K: Kind>(pool: PoolId, text: &str) -> Option<K::Id> {
 }
 
 /// Prints why pools cannot be read; false if all can.
-fn print_unavailable(pools: &[PoolContents]) -> bool {
+pub(super) fn print_unavailable(pools: &[PoolContents]) -> bool {
     let mut any = false;
     for Inspection { name, problem, .. } in pools.iter().map(|contents| &contents.pool) {
         if let Some(problem) = problem {

@@ -22,7 +22,7 @@ pub(super) fn run(config: Config) -> Result<bool> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         node = %config.node,
-        driver = config.driver_name,
+        driver = config.driver.driver_name,
         pools = configured.pools.len(),
         sets = configured.sets.len(),
         "rootcellar starts"

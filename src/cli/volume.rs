@@ -9,6 +9,7 @@ use super::import::{self, ExportArgs, ImportArgs};
 use super::inspect::{
     self, Fields, InspectArgs, Kind, ShowArgs, name_or_id, object, or_dash, when,
 };
+use super::manifest::{self, ManifestArgs};
 use super::moving::{self, MoveArgs};
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
@@ -17,16 +18,22 @@ use crate::types::{Bytes, VolumeId};
 
 /// The commands for volumes.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 pub(super) enum VolumeCommand {
     /// List the volumes of the configured pools, without disturbing a server
     List(InspectArgs),
     /// Show all details of one volume, without disturbing a server
     Show(ShowArgs),
+    /// Print the Kubernetes objects that bind claims to volumes, for kubectl apply
+    ///
+    /// It reads the records, without disturbing a server, and writes nothing. Each PersistentVolume has
+    /// the policy Retain and names its claim, so no other claim can get the volume. If the claim exists,
+    /// give its uid, or Kubernetes does not bind it; if not, give none, or Kubernetes releases the volume.
+    Manifest(Box<ManifestArgs>),
     /// Delete a retained volume with all its data, through the server
     ///
     /// It frees the space of a volume that the policy Retain left. Delete the PersistentVolume before,
     /// or Kubernetes keeps an object without data. The server refuses a published volume.
-    #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
     Delete(DeleteArgs<VolumeId>),
     /// Enforce the sizes of volumes that are older than the quota of their pool, through the server
     ///
@@ -40,7 +47,6 @@ pub(super) enum VolumeCommand {
     /// published one, and cordon the member, so that nothing new comes. The data is copied byte by byte;
     /// `volume list` shows the progress. Snapshots stay in their member. The server goes on if this
     /// command ends, and a repeated one waits for it, or reports that the volume is there.
-    #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
     Move(MoveArgs),
     /// Make a directory of this node a volume, by a rename into a pool on the same filesystem
     ///
@@ -60,6 +66,7 @@ pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
     match command {
         VolumeCommand::List(args) => inspect::list::<VolumeRecord>(args),
         VolumeCommand::Show(args) => inspect::show::<VolumeRecord>(args),
+        VolumeCommand::Manifest(args) => manifest::run(args),
         VolumeCommand::Delete(args) => delete::volume(args),
         VolumeCommand::Enforce(args) => enforce::run(args),
         VolumeCommand::Move(args) => moving::run(args),

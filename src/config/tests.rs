@@ -37,8 +37,10 @@ fn the_defaults_are_as_documented() {
     let expected = Config {
         endpoint: "/csi/csi.sock".into(),
         node: "node1".parse().unwrap(),
-        driver_name: "csi.rootcellar.dev".into(),
-        topology_key: "topology.rootcellar.dev/node".into(),
+        driver: DriverArgs {
+            driver_name: "csi.rootcellar.dev".into(),
+            topology_key: "topology.rootcellar.dev/node".into(),
+        },
         kubelet_dir: kubelet.path().into(),
         state: StateArgs {
             state_dir: "/var/lib/rootcellar/state".into(),

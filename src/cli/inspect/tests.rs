@@ -21,7 +21,7 @@ fn snapshot_id(name: &str) -> SnapshotId {
     SnapshotId::new(POOL, &name.parse().unwrap())
 }
 
-fn held<R: Record>(record: R, bytes: Option<u64>) -> Held<R> {
+pub(in crate::cli) fn held<R: Record>(record: R, bytes: Option<u64>) -> Held<R> {
     let directory = record.directory();
     Held {
         entry: Arc::new(Entry { record, directory }),
@@ -33,7 +33,7 @@ fn held<R: Record>(record: R, bytes: Option<u64>) -> Held<R> {
     }
 }
 
-fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
+pub(in crate::cli) fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
     VolumeRecord {
         format: FORMAT,
         id: volume_id(name),
@@ -141,7 +141,7 @@ fn unfinished(copy: Source) -> Unfinished {
 
 /// A pool with a volume, its snapshot, a volume restored from that, unfinished copies and quarantined
 /// objects; and an absent pool.
-fn pools() -> Vec<PoolContents> {
+pub(in crate::cli) fn pools() -> Vec<PoolContents> {
     let of_snapshot = Source::Snapshot(snapshot_id("snapshot-1"));
     let mut plain = volume("pvc-3", Some(Source::Snapshot(snapshot_id("gone"))));
     (plain.size_bytes, plain.claim) = (Bytes::ZERO, ClaimLabel::default());

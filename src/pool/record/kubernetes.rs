@@ -28,7 +28,7 @@ impl KubernetesFields {
     }
 }
 
-/// What Kubernetes does with a volume whose claim was deleted.
+/// The fate of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReclaimPolicy {
     Delete,
