@@ -6,6 +6,8 @@ mod options;
 mod table;
 mod target;
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -14,7 +16,7 @@ use rustix::fs::{FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::fault::PathFault;
-use crate::image::loops::{self, Loop};
+use crate::image::loops::{self, Loop, Stranger};
 use crate::image::{Format, Owner};
 use crate::os::{self, FileId, Status};
 
@@ -138,6 +140,22 @@ pub trait Mounter: Send + Sync + fmt::Debug {
     fn loops_of(&self, image: FileId) -> Result<Vec<Loop>> {
         let failed = PathFault::at("list", Path::new("/dev/loop*"));
         Ok(loops::of(image).map_err(failed)?)
+    }
+
+    /// Removes the driver's loop devices that are not in use, and returns those that show files of others.
+    fn tidy_loops(&self) -> std::io::Result<Vec<Stranger>> {
+        let unused = loops::unused()?;
+        if !unused.is_empty() {
+            let table = self.table()?;
+            let nodes = table.entries.iter().filter_map(|it| it.root.file_name());
+            // A pod that detached its device has the node of the number.
+            let nodes: BTreeSet<_> = nodes.collect();
+            let unused = { unused.iter() }.filter(|name| !nodes.contains(OsStr::new(name)));
+            for name in unused {
+                loops::remove(name)?;
+            }
+        }
+        Ok(loops::strangers()?)
     }
 
     /// Grows the devices of an image, and its mounted filesystem if it has one, to the size of its file.

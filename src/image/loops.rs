@@ -2,12 +2,16 @@
 //!
 //! A pod with the device can change all of its settings. Only the device and the inode of the file
 //! behind it say whose it is.
+//!
+//! Each attached file gets a new device, because a pod may detach its own and keep the node.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::os::{self, FileId, Os};
@@ -23,11 +27,12 @@ const DEVICES: &str = "/dev";
 const BLOCK_DEVICES: &str = "/sys/block";
 
 /// The name of every image, and the end of the path of a deleted one.
-const NAME: &str = "/disk.img";
-const DELETED: &str = " (deleted)";
+const NAME: &[u8] = b"/disk.img";
+const DELETED: &[u8] = b" (deleted)";
 
-/// The attempts to take a free device before another process does.
-const ATTEMPTS: usize = 100;
+/// The numbers of the driver's devices. The kernel gives lower ones to those who ask for any, and has no
+/// higher ones with `loop.max_part=255`.
+const NUMBERS: Range<u32> = 2048..4096;
 
 /// An open loop device with a file.
 #[derive(Debug)]
@@ -44,13 +49,7 @@ pub fn at(device: Number, image: FileId) -> Result<Option<Loop>, Errno> {
     if device.0 != MAJOR {
         return Ok(None);
     }
-    let link = format!("/sys/dev/block/{}:{}", device.0, device.1);
-    let opened = rustix::fs::readlink(link, Vec::new()).and_then(|link| {
-        let name = link.to_bytes().rsplit(|byte| *byte == b'/').next();
-        let name = name.and_then(|name| std::str::from_utf8(name).ok());
-        open(name.ok_or(Errno::NODEV)?, device, OFlags::RDONLY)
-    });
-    match opened {
+    match name_of(device).and_then(|name| open(&name, device, OFlags::RDONLY)) {
         Ok(opened) => Ok((file_of(&opened)? == Some(image)).then_some(opened)),
         // The kernel has no such device any more.
         Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
@@ -79,7 +78,9 @@ pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
 /// Calls `see` for each loop device with an image. A device that does not answer is left out, because it
 /// may be somebody else's on a filesystem that is missing.
 fn each(mut see: impl FnMut(Loop, FileId)) -> Result<(), Errno> {
-    for name in attached()? {
+    let devices = devices()?.into_iter();
+    let images = devices.filter(|(_, file)| file.as_deref().is_some_and(is_image));
+    for (name, _) in images {
         let opened = number_of(&name).and_then(|device| open(&name, device, OFlags::RDONLY));
         if let Ok(opened) = opened
             && let Ok(Some(file)) = file_of(&opened)
@@ -90,28 +91,72 @@ fn each(mut see: impl FnMut(Loop, FileId)) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Attaches a file to a free loop device, with these flags of [`sys`] and direct I/O.
+/// Attaches a file to a new loop device, with these flags of [`sys`] and direct I/O.
 pub fn attach(image: impl AsFd, flags: u32) -> Result<Loop, Errno> {
-    let control = open_node(
-        "loop-control",
-        FileType::CharacterDevice,
-        (10, 237),
-        OFlags::RDWR,
-    )?;
-    for _ in 0..ATTEMPTS {
-        let name = format!("loop{}", sys::free_loop(control.as_fd())?);
+    let control = control()?;
+    for number in NUMBERS {
+        match sys::add_loop(control.as_fd(), number) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => continue,
+            Err(errno) => return Err(errno),
+        }
+        let name = format!("loop{number}");
         let opened = number_of(&name).and_then(|device| open(&name, device, OFlags::RDWR));
         let attached = opened.and_then(|opened| {
             sys::attach_loop(opened.file.as_fd(), image.as_fd(), flags | sys::DIRECT_IO)?;
             Ok(opened)
         });
         match attached {
-            // Another process took the device first, or removed it.
+            // Somebody asked for any free device and got it first, or removed it.
             Err(Errno::BUSY | Errno::NOENT | Errno::NXIO) => {}
-            attached => return attached,
+            Err(errno) => {
+                let _ = sys::remove_loop(control.as_fd(), number);
+                return Err(errno);
+            }
+            Ok(attached) => return Ok(attached),
         }
     }
     Err(Errno::BUSY)
+}
+
+/// The names of the driver's devices without a file.
+pub fn unused() -> Result<Vec<String>, Errno> {
+    let devices = devices()?.into_iter();
+    let unused = devices.filter(|(name, file)| file.is_none() && own_number(name).is_some());
+    Ok(unused.map(|(name, _)| name).collect())
+}
+
+/// Removes a device of the driver, with the settings that a pod left on it, unless it is in use.
+pub fn remove(name: &str) -> Result<(), Errno> {
+    let Some(number) = own_number(name) else {
+        return Ok(());
+    };
+    match sys::remove_loop(control()?.as_fd(), number) {
+        Err(Errno::BUSY | Errno::NODEV) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// A device of the driver that shows a file of somebody else. A pod can attach one, and nobody else may
+/// detach it, because the pod may have left its number to another program.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stranger {
+    /// Its path below `/dev`.
+    pub path: PathBuf,
+    /// The path of the file, as sysfs shows it.
+    pub file: PathBuf,
+}
+
+/// The devices that show files of others. A file with the name of an image may be another driver's.
+pub fn strangers() -> Result<Vec<Stranger>, Errno> {
+    let devices = devices()?.into_iter();
+    let own = devices.filter(|(name, _)| own_number(name).is_some());
+    let strangers = own.filter_map(|(name, file)| {
+        let path = Path::new(DEVICES).join(name);
+        let file = file.filter(|file| !is_image(file))?;
+        Some(Stranger { path, file })
+    });
+    Ok(strangers.collect())
 }
 
 impl Loop {
@@ -133,10 +178,14 @@ impl Loop {
     /// Lets reads and writes pass the page cache of the pool's filesystem, which would report a full disk
     /// only after the write.
     pub fn use_direct_io(&self) -> Result<(), Errno> {
-        if sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0 {
+        if self.has_direct_io()? {
             return Ok(());
         }
         sys::set_direct_io(self.file.as_fd())
+    }
+
+    pub fn has_direct_io(&self) -> Result<bool, Errno> {
+        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0)
     }
 
     /// Detaches the file, now or when the last process closes the device.
@@ -151,15 +200,27 @@ impl Loop {
         Ok(is_writable && status.offset == 0 && status.size_limit == 0)
     }
 
+    /// Whether it shows all of a file of this length.
+    pub fn shows_all(&self, length: u64) -> Result<bool, Errno> {
+        let offset = sys::loop_status(self.file.as_fd())?.offset;
+        let size = rustix::fs::seek(&self.file, SeekFrom::End(0))?;
+        Ok((offset, size) == (0, length))
+    }
+
     pub fn is_read_only(&self) -> Result<bool, Errno> {
         Ok(sys::loop_status(self.file.as_fd())?.flags & sys::READ_ONLY != 0)
     }
 }
 
-/// The names of the loop devices whose file has the name of an image. The file itself is not asked,
-/// because it may be on a disk that does not answer.
-fn attached() -> Result<Vec<String>, Errno> {
-    let mut attached = Vec::new();
+fn control() -> Result<OwnedFd, Errno> {
+    let kind = FileType::CharacterDevice;
+    open_node("loop-control", kind, (10, 237), OFlags::RDWR)
+}
+
+/// The names of all loop devices, and the path of the file of each. The file itself is not asked, because
+/// it may be on a disk that does not answer.
+fn devices() -> Result<Vec<(String, Option<PathBuf>)>, Errno> {
+    let mut devices = Vec::new();
     let listed = os::open_dir(os::open_path(Path::new(BLOCK_DEVICES))?, ".")?;
     for name in os::entry_names(listed.as_fd())? {
         let Some(name) = name.to_str().filter(|name| name.starts_with("loop")) else {
@@ -168,13 +229,34 @@ fn attached() -> Result<Vec<String>, Errno> {
         let file = Path::new(BLOCK_DEVICES)
             .join(name)
             .join("loop/backing_file");
-        let path = std::fs::read_to_string(file).unwrap_or_default();
-        let path = path.trim_end();
-        if path.strip_suffix(DELETED).unwrap_or(path).ends_with(NAME) {
-            attached.push(name.to_owned());
-        }
+        // A device without a file has no such entry.
+        let path = std::fs::read(file).ok();
+        let path = path.map(|path| OsStr::from_bytes(path.trim_ascii_end()).into());
+        devices.push((name.to_owned(), path));
     }
-    Ok(attached)
+    Ok(devices)
+}
+
+/// Whether a path, as sysfs shows it, has the name of an image.
+fn is_image(path: &Path) -> bool {
+    let path = path.as_os_str().as_bytes();
+    let path = path.strip_suffix(DELETED).unwrap_or(path);
+    path.ends_with(NAME)
+}
+
+/// The number in the name of a loop device, if it is one of the driver's.
+fn own_number(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("loop")?.parse().ok();
+    number.filter(|number| NUMBERS.contains(number))
+}
+
+/// The name of a block device, by its number. ENOENT: there is none.
+fn name_of(device: Number) -> Result<String, Errno> {
+    let link = format!("/sys/dev/block/{}:{}", device.0, device.1);
+    let link = rustix::fs::readlink(link, Vec::new())?;
+    let name = link.to_bytes().rsplit(|byte| *byte == b'/').next();
+    let name = name.and_then(|name| std::str::from_utf8(name).ok());
+    Ok(name.ok_or(Errno::NODEV)?.to_owned())
 }
 
 /// The number of a block device, by its file in sysfs.

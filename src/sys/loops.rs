@@ -4,9 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
 use rustix::io::Errno;
-use rustix::ioctl::{
-    Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl, opcode,
-};
+use rustix::ioctl::{Getter, IntegerSetter, NoArg, Opcode, Setter, ioctl, opcode};
 
 const LOOP_CLR_FD: Opcode = 0x4C01;
 const LOOP_SET_STATUS64: Opcode = 0x4C04;
@@ -14,7 +12,8 @@ const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_SET_DIRECT_IO: Opcode = 0x4C08;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
-const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
+const LOOP_CTL_ADD: Opcode = 0x4C80;
+const LOOP_CTL_REMOVE: Opcode = 0x4C81;
 
 /// `LO_FLAGS_READ_ONLY`.
 pub const READ_ONLY: u32 = 1;
@@ -82,35 +81,23 @@ pub struct LoopStatus {
     pub flags: u32,
 }
 
-/// `LOOP_CTL_GET_FREE`, whose result is the value that ioctl(2) returns.
-struct GetFree;
-
-// SAFETY: the ioctl takes no argument, and its output is the number that the call returned.
-unsafe impl Ioctl for GetFree {
-    type Output = u32;
-
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        LOOP_CTL_GET_FREE
-    }
-
-    fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
-        std::ptr::null_mut()
-    }
-
-    unsafe fn output_from_ptr(
-        output: IoctlOutput,
-        _argument: *mut rustix::ffi::c_void,
-    ) -> Result<u32, Errno> {
-        u32::try_from(output).map_err(|_| Errno::INVAL)
+/// Makes the loop device with a number, by `/dev/loop-control`. EEXIST: there is one.
+pub fn add_loop(control: BorrowedFd<'_>, number: u32) -> Result<(), Errno> {
+    // SAFETY: the ioctl takes an integer.
+    unsafe {
+        let add = IntegerSetter::<LOOP_CTL_ADD>::new_usize(number as usize);
+        ioctl(control, add)
     }
 }
 
-/// The number of a loop device that is free now, by `/dev/loop-control`. Another process may take it.
-pub fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // SAFETY: the ioctl reads and writes no memory of this process.
-    unsafe { ioctl(control, GetFree) }
+/// Removes the loop device with a number. EBUSY: it has a file, or somebody has it open; ENODEV: there is
+/// none.
+pub fn remove_loop(control: BorrowedFd<'_>, number: u32) -> Result<(), Errno> {
+    // SAFETY: the ioctl takes an integer.
+    unsafe {
+        let remove = IntegerSetter::<LOOP_CTL_REMOVE>::new_usize(number as usize);
+        ioctl(control, remove)
+    }
 }
 
 /// Attaches a file to a free loop device. EBUSY: another process took the device.

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::image::loops;
+use crate::image::loops::{self, Stranger};
 use crate::mount::{Found, MountEntry, Target};
 use crate::os::FileId;
 use crate::pool::{AccessMode, Disk, Entry, Index, Pool, VolumeRecord};
@@ -27,6 +27,8 @@ pub(crate) struct Publications {
     targets: Mutex<BTreeMap<PathBuf, (NameHash, Use)>>,
     /// The images of block volumes, because an unpublish must not ask their disk.
     devices: Mutex<BTreeMap<NameHash, FileId>>,
+    /// The devices with files of others that were reported.
+    strangers: Mutex<BTreeSet<Stranger>>,
 }
 
 impl Publications {
@@ -46,6 +48,13 @@ impl Publications {
     /// The image of a volume, if that was published as a device.
     pub(crate) fn device(&self, volume: NameHash) -> Option<FileId> {
         lock(&self.devices).get(&volume).copied()
+    }
+
+    /// Takes the present devices with files of others, and returns those that were not reported yet.
+    fn new_strangers(&self, present: Vec<Stranger>) -> Vec<Stranger> {
+        let present: BTreeSet<Stranger> = present.into_iter().collect();
+        let reported = std::mem::replace(&mut *lock(&self.strangers), present.clone());
+        present.difference(&reported).cloned().collect()
     }
 
     /// Removes a target of a volume, unless it is another volume's now.
@@ -150,6 +159,9 @@ impl Volumes {
                 }
             }
         }
+        if !images.is_empty() {
+            self.tidy_devices();
+        }
         Ok(())
     }
 
@@ -177,6 +189,19 @@ impl Volumes {
             }
         }
         Ok(())
+    }
+
+    /// Removes the devices that nobody uses any more, and reports those with files of others.
+    pub(super) fn tidy_devices(&self) {
+        match self.mounter.tidy_loops() {
+            Ok(strangers) => {
+                for Stranger { path, file } in self.publications.new_strangers(strangers) {
+                    let (device, file) = (path.display(), file.display());
+                    tracing::warn!(%device, %file, "somebody attached a file to a device of the driver");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "left unused devices"),
+        }
     }
 
     /// The number of the loop device whose node a mount shows, if it shows one.

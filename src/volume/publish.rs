@@ -67,8 +67,12 @@ impl Volumes {
             Found::Directory(_) | Found::Nothing => {
                 check_alone(&entry, mode, published)?;
                 let prepared = self.mounter.prepare(source, &target, options);
-                if prepared.is_ok() && entry.record.image.is_some_and(|image| image.unused) {
-                    pool.record_use(&entry)?;
+                match &prepared {
+                    Ok(_) if image.is_some_and(|image| image.unused) => {
+                        pool.record_use(&entry)?;
+                    }
+                    Err(_) if image.is_some() => self.tidy_devices(),
+                    _ => {}
                 }
                 prepared.map(Some).map_err(Error::from)
             }
@@ -227,12 +231,15 @@ impl Volumes {
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
         let asked = VolumeId::parse(id).map(|id| id.hash());
         let anothers = owner.is_some_and(|owner| asked != Some(owner));
+        let found = self.mounter.inspect(&target);
+        let shows_device = matches!(&found, Ok(Found::Mount(mounted)) if shows_device(mounted));
         // The known owner may be out of date, so the mount is checked.
-        if anothers && matches!(self.mounter.inspect(&target)?, Found::Mount(_)) {
+        if anothers && matches!(found?, Found::Mount(_)) {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
         let devices = owner.filter(|owner| self.publications.device(*owner).is_some());
+        let has_devices = devices.is_some();
         // A publication elsewhere may be about to use the device.
         let _devices = devices
             .map(|owner| self.in_flight.lock_devices(owner))
@@ -241,6 +248,9 @@ impl Volumes {
         if let Some(owner) = owner {
             self.detach_unused(owner, Some(target.path()))?;
             self.publications.remove(owner, target.path());
+        }
+        if shows_device || has_devices {
+            self.tidy_devices();
         }
         remove_leaf(&target)
     }
@@ -348,6 +358,11 @@ fn shown(entry: &Entry) -> Shown {
         Some(image) if image.content.format().is_some() => Shown::Filesystem,
         Some(_) => Shown::Device,
     }
+}
+
+/// Whether a mount is of a loop device: of its node, or of the filesystem on it.
+fn shows_device(mounted: &Status) -> bool {
+    mounted.rdev.0 == loops::MAJOR || mounted.id.device.0 == loops::MAJOR
 }
 
 /// The content of a volume for a mount. The root of an unused image gets its owner and mode.

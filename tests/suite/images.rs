@@ -3,7 +3,7 @@
 mod devices;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +123,47 @@ fn image(volume: &str, size: u64) -> CreateRequest {
     let mut request = create(volume, size);
     request.class.kind = Kind::Image;
     request
+}
+
+fn device(volume: &str, size: u64) -> CreateRequest {
+    let mut request = create(volume, size);
+    request.capabilities[0].block = true;
+    request
+}
+
+impl Rig {
+    fn device(&self, volume: &str, size: u64) -> Volume {
+        self.driver().create(&device(volume, size)).unwrap()
+    }
+
+    fn try_publishing(
+        &self,
+        volume: &Volume,
+        pod: &str,
+        read_only: bool,
+    ) -> Result<PathBuf, Error> {
+        let target = self.node.target(pod);
+        let mut request = publish(&volume.id.to_string(), &target);
+        request.capability.block = true;
+        request.read_only = read_only;
+        self.driver().publish(&request)?;
+        Ok(target)
+    }
+
+    fn publish_device(&self, volume: &Volume, pod: &str) -> PathBuf {
+        self.try_publishing(volume, pod, false).unwrap()
+    }
+}
+
+fn open(target: &Path) -> File {
+    File::options().read(true).write(true).open(target).unwrap()
+}
+
+fn content(target: &Path, length: usize) -> Vec<u8> {
+    let mut content = vec![0; length];
+    let mut file = File::open(target).unwrap();
+    file.read_exact(&mut content).unwrap();
+    content
 }
 
 fn disks() -> [Disk; 4] {

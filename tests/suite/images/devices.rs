@@ -6,50 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rootcellar::mount::Mounter;
 use rootcellar::sys;
 
 use super::*;
-
-fn device(volume: &str, size: u64) -> CreateRequest {
-    let mut request = create(volume, size);
-    request.capabilities[0].block = true;
-    request
-}
-
-impl Rig {
-    fn device(&self, volume: &str, size: u64) -> Volume {
-        self.driver().create(&device(volume, size)).unwrap()
-    }
-
-    fn try_publishing(
-        &self,
-        volume: &Volume,
-        pod: &str,
-        read_only: bool,
-    ) -> Result<PathBuf, Error> {
-        let target = self.node.target(pod);
-        let mut request = publish(&volume.id.to_string(), &target);
-        request.capability.block = true;
-        request.read_only = read_only;
-        self.driver().publish(&request)?;
-        Ok(target)
-    }
-
-    fn publish_device(&self, volume: &Volume, pod: &str) -> PathBuf {
-        self.try_publishing(volume, pod, false).unwrap()
-    }
-}
-
-fn open(target: &Path) -> File {
-    File::options().read(true).write(true).open(target).unwrap()
-}
-
-fn content(target: &Path, length: usize) -> Vec<u8> {
-    let mut content = vec![0; length];
-    let mut file = File::open(target).unwrap();
-    file.read_exact(&mut content).unwrap();
-    content
-}
 
 /// A pod reads and writes the device, which has the size of the volume; pods that write share one device,
 /// and a read-only one refuses writes. Nothing stays attached after the last unpublish.
@@ -270,6 +230,112 @@ fn a_device_that_is_mounted_nowhere_is_detached() {
     rig.delete(&volume);
 }
 
+/// The path in sysfs of the only device that shows the image of a volume.
+fn device_of(rig: &Rig, volume: &str) -> PathBuf {
+    let file = File::open(rig.file(volume)).unwrap();
+    let found = loops::of(os::status(&file).unwrap().id).unwrap();
+    let [device] = &found[..] else {
+        panic!("{found:?}")
+    };
+    Path::new("/sys/block").join(device.path.file_name().unwrap())
+}
+
+/// Waits until a device is removed. A device that another test has open for a moment is removed later, and
+/// its number may be another's by then.
+fn is_removed(device: &Path) {
+    eventually("the device is removed", || {
+        KernelMounter.tidy_loops().unwrap();
+        let is_bound = fs::symlink_metadata(device.join("loop")).is_ok();
+        fs::symlink_metadata(device).is_err() || is_bound
+    });
+}
+
+/// Volumes that are published at once get devices of their own, whose numbers no other program gets, and
+/// give them back.
+///
+/// Proves: I2, B1.
+#[test]
+fn devices_have_numbers_of_the_driver() {
+    require!(loop_devices);
+    let rig = Rig::sized(Disk::new("ext4"), 2 << 30);
+    let is_block = |at: &u32| at.is_multiple_of(2);
+    let volumes: Vec<(u32, Volume)> = (0..16)
+        .map(|at| {
+            let name = format!("pvc-{at}");
+            let of_kind = if is_block(&at) {
+                Rig::device
+            } else {
+                Rig::image
+            };
+            (at, of_kind(&rig, &name, 16 * MIB))
+        })
+        .collect();
+    for _ in 0..3 {
+        let rig = &rig;
+        std::thread::scope(|scope| {
+            for (at, volume) in &volumes {
+                scope.spawn(move || {
+                    let (name, pod) = (volume.name.as_str(), format!("pod-{at}"));
+                    let target = if is_block(at) {
+                        rig.publish_device(volume, &pod)
+                    } else {
+                        rig.publish(volume, &pod)
+                    };
+                    let device = device_of(rig, name);
+                    let number = device.file_name().unwrap().to_str().unwrap();
+                    let number: u32 = number.strip_prefix("loop").unwrap().parse().unwrap();
+                    assert!((2048..4096).contains(&number), "{number}");
+                    rig.unpublish(volume, &target);
+                    rig.has_no_loop(name);
+                    is_removed(&device);
+                });
+            }
+        });
+    }
+}
+
+/// A driver that is killed leaves a device without a file, which the next unpublish removes. A device with
+/// the file of somebody else stays, and is reported.
+///
+/// Proves: B3.
+#[test]
+fn unused_devices_are_removed_and_those_of_others_are_not() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 16 * MIB);
+    let control = File::open("/dev/loop-control").unwrap();
+    let add = |number: u32| {
+        // Another test may have removed it meanwhile.
+        let added = sys::add_loop(control.as_fd(), number);
+        assert!(matches!(added, Ok(()) | Err(Errno::EXIST)), "{added:?}");
+        PathBuf::from(format!("/dev/loop{number}"))
+    };
+    // Another run of the tests takes others.
+    let number = 3072 + std::process::id() % 512 * 2;
+    let unused = add(number + 1);
+    let file = File::create_new(rig.node.path("own")).unwrap();
+    file.set_len(MIB).unwrap();
+    let (strange, device) = loop {
+        let strange = add(number);
+        if let Ok(device) = File::open(&strange)
+            && sys::attach_loop(device.as_fd(), file.as_fd(), sys::READ_ONLY).is_ok()
+        {
+            break (strange, device);
+        }
+    };
+    let before = sys::loop_status(device.as_fd()).unwrap();
+    let target = rig.publish_device(&volume, "pod");
+    rig.unpublish(&volume, &target);
+    fs::symlink_metadata(unused).unwrap_err();
+    assert_eq!(sys::loop_status(device.as_fd()).unwrap(), before);
+    let strangers = loops::strangers().unwrap();
+    let own = strangers.iter().find(|stranger| stranger.path == strange);
+    assert_eq!(own.unwrap().file, rig.node.path("own"));
+    sys::detach_loop(device.as_fd()).unwrap();
+    drop(device);
+    is_removed(&Path::new("/sys/block").join(strange.file_name().unwrap()));
+}
+
 /// A pod without any capability can detach its device and bind a file of its own to it. The driver then
 /// detaches nothing of others, and the volume can be published again and deleted.
 ///
@@ -310,6 +376,12 @@ fn a_pod_with_a_device_harms_only_itself() {
     as_pod(&["blkdiscard", "--force"]);
     as_pod(&["losetup", "--detach"]);
     rig.has_no_loop("hostile");
+    // An unpublish removes unused devices, but not one whose node a pod has.
+    for _ in 0..2 {
+        let next = rig.publish_device(&victim, "next");
+        assert_ne!(fs::metadata(&next).unwrap().rdev(), number);
+        rig.unpublish(&victim, &next);
+    }
 
     // The number becomes the neighbour's, unless another test has it already.
     let (device, image) = (open(&node), open(&rig.file("victim")));

@@ -8,7 +8,7 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
 use rootcellar::image::Format;
-use rootcellar::image::loops::Loop;
+use rootcellar::image::loops::{Loop, Stranger};
 use rootcellar::mount::{
     Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown,
     Target,
@@ -97,6 +97,10 @@ impl Mounter for FakeMounter {
     }
 
     fn loops_of(&self, _image: FileId) -> Result<Vec<Loop>> {
+        Ok(Vec::new())
+    }
+
+    fn tidy_loops(&self) -> std::io::Result<Vec<Stranger>> {
         Ok(Vec::new())
     }
 
