@@ -1,6 +1,7 @@
 //! `docs/semantics.md`, "Images".
 
 mod devices;
+mod ioctls;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

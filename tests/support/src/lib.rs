@@ -25,6 +25,7 @@ pub mod manual;
 pub mod memory;
 pub mod messages;
 pub mod mounter;
+pub mod nobody;
 pub mod page;
 pub mod picture;
 pub mod pod;

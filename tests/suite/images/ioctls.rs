@@ -1,0 +1,372 @@
+//! Every ioctl of a loop device, by a pod without any privilege.
+
+use std::ffi::CString;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rootcellar::mount::MountTable;
+use rootcellar::sys::{self, LoopStatus};
+use rustix::fs::{CWD, FileType, OFlags};
+
+use super::*;
+use support::nobody::{as_nobody, ioctl, ioctl_with};
+
+const SIZE: u64 = 16 * MIB;
+
+/// A publication of the volume, and how the pod opens its device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Writable,
+    ReadOnly,
+    /// A container runtime may let a pod open a read-only device for writing.
+    Forced,
+}
+
+use Way::{Forced, ReadOnly, Writable};
+
+/// The argument of a step; a descriptor is known only to the pod.
+#[derive(Debug, Clone, Copy)]
+enum With {
+    Nothing,
+    Number(u64),
+    /// Numbers at offsets of a structure.
+    Fields(&'static [(usize, u64)]),
+    /// The descriptor of a file of the pod.
+    File,
+    /// That descriptor, at the start of a structure.
+    FileIn,
+}
+
+use With::{Fields, File as PodFile, FileIn, Nothing, Number};
+
+/// An attack: the ioctls, the ways in which the last one succeeds, and whether the device then shows the
+/// pod's file.
+struct Attack {
+    name: &'static str,
+    steps: &'static [(u32, With)],
+    succeeds: &'static [Way],
+    attaches: bool,
+}
+
+const ALL: &[Way] = &[Writable, ReadOnly, Forced];
+const FOR_WRITING: &[Way] = &[Writable, Forced];
+
+const fn attack(
+    name: &'static str,
+    steps: &'static [(u32, With)],
+    succeeds: &'static [Way],
+) -> Attack {
+    Attack {
+        name,
+        steps,
+        succeeds,
+        attaches: false,
+    }
+}
+
+const fn attaching(
+    name: &'static str,
+    steps: &'static [(u32, With)],
+    by: &'static [Way],
+) -> Attack {
+    Attack {
+        attaches: true,
+        ..attack(name, steps, by)
+    }
+}
+
+/// The fields of `struct loop_info64`.
+const OFFSET: usize = 24;
+const SIZE_LIMIT: usize = 32;
+const FLAGS: usize = 52;
+const FILE_NAME: usize = 56;
+
+/// The numbers of the ioctls are those of `linux/loop.h` and `linux/fs.h`.
+const ATTACKS: &[Attack] = &[
+    attack("LOOP_SET_FD", &[(0x4C00, PodFile)], &[]),
+    attack("LOOP_CLR_FD", &[(0x4C01, Nothing)], ALL),
+    attaching(
+        "LOOP_SET_FD again",
+        &[(0x4C01, Nothing), (0x4C00, PodFile)],
+        ALL,
+    ),
+    attack("LOOP_SET_STATUS", &[(0x4C02, Fields(&[]))], FOR_WRITING),
+    attack("LOOP_GET_STATUS", &[(0x4C03, Fields(&[]))], ALL),
+    attack(
+        "the offset",
+        &[(0x4C04, Fields(&[(OFFSET, 4096)]))],
+        FOR_WRITING,
+    ),
+    attack(
+        "the size",
+        &[(0x4C04, Fields(&[(SIZE_LIMIT, 4096)]))],
+        FOR_WRITING,
+    ),
+    attack(
+        "the name",
+        &[(0x4C04, Fields(&[(FILE_NAME, 0x2f2f_2f2f)]))],
+        FOR_WRITING,
+    ),
+    attack("AUTOCLEAR", &[(0x4C04, Fields(&[(FLAGS, 4)]))], FOR_WRITING),
+    attack("PARTSCAN", &[(0x4C04, Fields(&[(FLAGS, 8)]))], FOR_WRITING),
+    attack("LOOP_GET_STATUS64", &[(0x4C05, Fields(&[]))], ALL),
+    attaching("LOOP_CHANGE_FD", &[(0x4C06, PodFile)], &[ReadOnly, Forced]),
+    attack("LOOP_SET_CAPACITY", &[(0x4C07, Nothing)], FOR_WRITING),
+    attack("LOOP_SET_DIRECT_IO", &[(0x4C08, Number(0))], FOR_WRITING),
+    attack(
+        "LOOP_SET_BLOCK_SIZE",
+        &[(0x4C09, Number(4096))],
+        FOR_WRITING,
+    ),
+    attack("LOOP_CONFIGURE", &[(0x4C0A, FileIn)], &[]),
+    attaching(
+        "LOOP_CONFIGURE again",
+        &[(0x4C01, Nothing), (0x4C0A, FileIn)],
+        ALL,
+    ),
+    attack("BLKDISCARD", &[(0x1277, Fields(&[(8, SIZE)]))], &[Writable]),
+    attack("BLKSECDISCARD", &[(0x127D, Fields(&[(8, SIZE)]))], &[]),
+    attack("BLKZEROOUT", &[(0x127F, Fields(&[(8, SIZE)]))], &[Writable]),
+    attack("BLKRRPART", &[(0x125F, Nothing)], &[]),
+    attack("BLKROSET", &[(0x125D, Fields(&[(0, 1)]))], &[]),
+    attack("BLKROSET off", &[(0x125D, Fields(&[]))], &[]),
+    attack("BLKRASET", &[(0x1262, Number(0))], &[]),
+    attack("BLKFLSBUF", &[(0x1261, Nothing)], &[]),
+    attack("BLKBSZSET", &[(0x4008_1271, Fields(&[(0, 4096)]))], &[]),
+    // A partition of 4096 bytes.
+    attack("BLKPG", &[(0x1269, Fields(&[(0, 1)]))], &[]),
+];
+
+/// The state of the host that no pod may change.
+#[derive(Debug, PartialEq)]
+struct Host {
+    /// The device of the neighbour: its state, its size and the settings of its queue.
+    device: LoopStatus,
+    size: u64,
+    settings: Vec<(String, String)>,
+    content: Vec<u8>,
+    file: String,
+    mounts: Vec<(PathBuf, PathBuf)>,
+}
+
+struct Scene {
+    rig: Rig,
+    victim: PathBuf,
+    mounted: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let rig = Rig::new(Disk::new("ext4"));
+        let victim = rig.publish_device(&rig.device("victim", SIZE), "victim");
+        fill(&open(&victim), 1);
+        let mounted = rig.publish(&rig.image("mounted", SIZE), "mounted");
+        fs::write(mounted.join("file"), "content").unwrap();
+        fs::set_permissions(rig.node.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+        Self {
+            rig,
+            victim,
+            mounted,
+        }
+    }
+
+    fn host(&self) -> Host {
+        let victim = open(&self.victim);
+        let mounts = MountTable::read().unwrap().entries.into_iter();
+        let kubelet = self.rig.node.path("kubelet");
+        let mounts = mounts.filter(|mount| mount.mount_point.starts_with(&kubelet));
+        Host {
+            device: sys::loop_status(victim.as_fd()).unwrap(),
+            size: (&victim).seek(SeekFrom::End(0)).unwrap(),
+            settings: settings(&self.victim),
+            content: content(&self.victim, 1 << 20),
+            file: fs::read_to_string(self.mounted.join("file")).unwrap(),
+            mounts: mounts
+                .map(|mount| (mount.mount_point, mount.root))
+                .collect(),
+        }
+    }
+
+    /// A node of a device for the pod, as a container runtime makes it, and a file of the pod.
+    fn prepare_pod(&self, target: &Path) -> [PathBuf; 2] {
+        let [node, file] = ["node", "own"].map(|name| self.rig.node.path(name));
+        let _ = fs::remove_file(&node);
+        let number = fs::metadata(target).unwrap().rdev();
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(CWD, &node, FileType::BlockDevice, mode, number).unwrap();
+        for path in [&node, &file] {
+            if path == &file {
+                File::create(&file).unwrap().set_len(SIZE).unwrap();
+            }
+            chown(path, Some(65534), Some(65534)).unwrap();
+        }
+        [node, file]
+    }
+
+    /// Plays an attack on a publication, and then publishes the volume again.
+    fn play(&self, attack: &Attack, way: Way) {
+        let before = self.host();
+        let read_only = way != Writable;
+        let volume = self.rig.device("hostile", SIZE);
+        let publish = || {
+            self.rig
+                .try_publishing(&volume, "hostile", read_only)
+                .unwrap()
+        };
+        let target = publish();
+        let as_new = settings(&target);
+        let [node, file] = self.prepare_pod(&target);
+        let (last, first) = attack.steps.split_last().unwrap();
+        let repeat = |step| {
+            eventually("the pod succeeds", || {
+                step_of_pod(&node, &file, way, step).is_ok()
+            });
+        };
+        for step in first {
+            repeat(*step);
+        }
+        let succeeds = attack.succeeds.contains(&way);
+        if succeeds {
+            repeat(*last);
+        } else {
+            step_of_pod(&node, &file, way, *last).unwrap_err();
+        }
+        self.rig.unpublish(&volume, &target);
+        self.rig.has_no_loop("hostile");
+        if succeeds && attack.attaches {
+            detach_own(&node, &file);
+        }
+
+        fill(
+            &File::options()
+                .write(true)
+                .open(self.rig.file("hostile"))
+                .unwrap(),
+            2,
+        );
+        let target = publish();
+        self.assert_whole(&target, read_only);
+        assert_eq!(settings(&target), as_new);
+        self.rig.unpublish(&volume, &target);
+        self.rig.has_no_loop("hostile");
+        self.rig.delete(&volume);
+        assert_eq!(self.host(), before);
+    }
+
+    /// Asserts that a device of the volume is as new.
+    fn assert_whole(&self, target: &Path, read_only: bool) {
+        let mut device = File::open(target).unwrap();
+        let mut expected = self.host().device;
+        if read_only {
+            expected.flags |= sys::READ_ONLY;
+        }
+        let image = fs::metadata(self.rig.file("hostile")).unwrap();
+        expected.inode = image.ino();
+        assert_eq!(sys::loop_status(device.as_fd()).unwrap(), expected);
+        assert_eq!(device.seek(SeekFrom::End(0)).unwrap(), SIZE);
+        assert_eq!(content(target, 1 << 20), vec![2; 1 << 20]);
+        assert!(image.blocks() * 512 >= SIZE, "it has its blocks again");
+    }
+}
+
+/// Issues one ioctl as the pod, with the device open only meanwhile.
+fn step_of_pod(
+    node: &Path,
+    file: &Path,
+    way: Way,
+    (request, with): (u32, With),
+) -> Result<(), Errno> {
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap();
+    let (node, file) = (path(node), path(file));
+    let access = if way == ReadOnly {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    as_nobody(move || {
+        let open = |path, access| rustix::fs::open(path, access, rustix::fs::Mode::empty());
+        let (device, own) = (open(&*node, access)?, open(&*file, OFlags::RDWR)?);
+        let descriptor = u64::try_from(own.as_raw_fd()).map_err(|_| Errno::BADF)?;
+        match with {
+            Nothing => ioctl(&device, request, 0),
+            Number(number) => ioctl(&device, request, number),
+            Fields(fields) => ioctl_with(&device, request, fields),
+            PodFile => ioctl(&device, request, descriptor),
+            FileIn => ioctl_with(&device, request, &[(0, descriptor)]),
+        }
+    })
+}
+
+/// Asserts that a device still shows the file of the pod, which is not the driver's, and detaches it.
+fn detach_own(node: &Path, file: &Path) {
+    let device = open(node);
+    let status = sys::loop_status(device.as_fd()).unwrap();
+    assert_eq!(status.inode, fs::metadata(file).unwrap().ino());
+    let strangers = loops::strangers().unwrap();
+    assert!(strangers.iter().any(|stranger| stranger.file == file));
+    sys::detach_loop(device.as_fd()).unwrap();
+}
+
+fn fill(file: &File, byte: u8) {
+    file.write_all_at(&vec![byte; 1 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// The settings of the queue of a device, and its partitions.
+fn settings(target: &Path) -> Vec<(String, String)> {
+    let number = fs::metadata(target).unwrap().rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let read = |name: &str| fs::read_to_string(device.join(name)).unwrap_or_default();
+    let names = [
+        "ro",
+        "partscan",
+        "queue/logical_block_size",
+        "queue/physical_block_size",
+        "queue/discard_max_bytes",
+        "queue/read_ahead_kb",
+        "queue/write_cache",
+    ];
+    let values = names.map(|name| (name.to_owned(), read(name)));
+    let entries = support::names(&device).into_iter();
+    let partitions = entries.filter(|name| name.starts_with("loop") && name != "loop");
+    let partitions = partitions.map(|name| (name, String::new()));
+    values.into_iter().chain(partitions).collect()
+}
+
+fn play_all(way: Way) {
+    require!(loop_devices);
+    let scene = Scene::new();
+    for attack in ATTACKS {
+        eprintln!("{} ({way:?})", attack.name);
+        scene.play(attack, way);
+    }
+}
+
+/// A pod without any privilege issues every ioctl of loop devices. Its neighbours and the host see nothing
+/// of it, and the next publication has a device as new.
+///
+/// Proves: B1, B3.
+#[test]
+fn a_pod_that_changes_its_device_harms_only_itself() {
+    play_all(Writable);
+}
+
+/// As above, with a read-only publication.
+///
+/// Proves: B1, B3.
+#[test]
+fn a_pod_that_changes_its_read_only_device_harms_only_itself() {
+    play_all(ReadOnly);
+}
+
+/// As above, if the pod can open the read-only device for writing.
+///
+/// Proves: B1, B3.
+#[test]
+fn a_pod_that_opens_a_read_only_device_for_writing_harms_only_itself() {
+    play_all(Forced);
+}
