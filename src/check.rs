@@ -3,6 +3,7 @@
 
 mod advice;
 mod contents;
+mod images;
 mod inspect;
 mod limits;
 mod sets;
@@ -61,6 +62,8 @@ pub enum About {
     Sizes,
     /// Charged and occupied space.
     Usage,
+    /// The files of image volumes, and their loop devices.
+    Images,
 }
 
 /// The result of one check.
@@ -222,6 +225,7 @@ impl Examination<'_> {
         let owners = self.limits(&opened)?;
         self.sizes(&opened);
         self.usage(&opened, &place, &owners)?;
+        self.images(&opened)?;
         Ok(())
     }
 

@@ -11,12 +11,16 @@ use crate::quota::Enforcement;
 /// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";
 
-/// The reason why a pool is unavailable, and the way out, which follows a semicolon in the message.
+/// The reason why a pool is unavailable, and the way out.
 pub(super) fn of_unavailable(unavailable: &Unavailable) -> (String, Option<String>) {
-    let text = unavailable.to_string();
+    split(&unavailable.to_string())
+}
+
+/// Separates the finding in a message from the way out, which follows a semicolon.
+pub(super) fn split(text: &str) -> (String, Option<String>) {
     match text.split_once("; ") {
         Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
-        None => (text, None),
+        None => (text.to_owned(), None),
     }
 }
 

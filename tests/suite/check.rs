@@ -2,6 +2,7 @@
 //! ext4 are in `tests/quota`.
 
 mod command;
+mod images;
 mod limits;
 mod snapshots;
 

@@ -1,0 +1,149 @@
+//! The images of volumes, and their loop devices.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use rootcellar::mount::KernelMounter;
+use rootcellar::volume::Kind;
+use support::driver_node::DriverNode;
+use support::nobody::{ioctl, ioctl_with};
+use support::{directory_of, eventually, publish};
+
+use super::*;
+
+const SIZE: u64 = 16 * MIB;
+
+/// A change of the image or the device of a published volume, and the finding.
+struct Case {
+    name: &'static str,
+    block: bool,
+    change: fn(&Path, &Path),
+    level: Level,
+    what: &'static str,
+}
+
+fn open(path: &Path) -> fs::File {
+    fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap()
+}
+
+/// The name of the file that a pod attaches. Other tests attach others meanwhile.
+const OWN: &str = "own-file-of-a-pod";
+
+const LOOP_SET_FD: u32 = 0x4C00;
+const LOOP_CLR_FD: u32 = 0x4C01;
+const LOOP_SET_STATUS64: u32 = 0x4C04;
+const LOOP_SET_DIRECT_IO: u32 = 0x4C08;
+
+/// Attaches another file to the device.
+fn attach_own(_: &Path, target: &Path) {
+    let own = fs::File::create(target.with_file_name(OWN)).unwrap();
+    own.set_len(SIZE).unwrap();
+    let number = u64::try_from(own.as_raw_fd()).unwrap();
+    ioctl(open(target), LOOP_CLR_FD, 0).unwrap();
+    eventually("the file is attached", || {
+        ioctl(open(target), LOOP_SET_FD, number).is_ok()
+    });
+}
+
+const CASES: [Case; 7] = [
+    Case {
+        name: "nothing",
+        block: true,
+        change: |_, _| {},
+        level: Level::Ok,
+        what: "every image is as recorded",
+    },
+    Case {
+        name: "a discard",
+        block: true,
+        change: |_, target| run(Command::new("blkdiscard").arg("--force").arg(target)),
+        level: Level::Note,
+        what: "because a pod discarded the rest",
+    },
+    Case {
+        name: "an offset",
+        block: true,
+        change: |_, target| ioctl_with(open(target), LOOP_SET_STATUS64, &[(24, 4096)]).unwrap(),
+        level: Level::Note,
+        what: "does not show all of its image",
+    },
+    Case {
+        name: "no direct I/O",
+        block: true,
+        change: |_, target| ioctl(open(target), LOOP_SET_DIRECT_IO, 0).unwrap(),
+        level: Level::Note,
+        what: "has no direct I/O",
+    },
+    Case {
+        name: "a short image",
+        block: false,
+        change: |image, _| open(image).set_len(SIZE - 4096).unwrap(),
+        level: Level::Wrong,
+        what: "and its record says 16777216 bytes",
+    },
+    Case {
+        name: "a file of the pod",
+        block: true,
+        change: attach_own,
+        level: Level::Note,
+        what: OWN,
+    },
+    Case {
+        name: "a detached device",
+        block: true,
+        change: |_, target| ioctl(open(target), LOOP_CLR_FD, 0).unwrap(),
+        level: Level::Ok,
+        what: "every image is as recorded",
+    },
+];
+
+/// Every image that is not as recorded is reported, and every published device that shows it differently.
+///
+/// Proves: T4.
+#[test]
+fn images_that_are_not_as_recorded_are_reported() {
+    require!(loop_devices);
+    let fakes = Fakes {
+        mounter: Arc::new(KernelMounter),
+        ..Fakes::default()
+    };
+    let node = DriverNode::with(Disk::new("ext4"), fakes);
+    for case in CASES {
+        let mut request = create("pvc", SIZE);
+        request.capabilities[0].block = case.block;
+        request.class.kind = Kind::Image;
+        let volume = node.driver().create(&request).unwrap();
+        let target = node.node.target("pod");
+        let id = volume.id.to_string();
+        if case.block {
+            let mut published = publish(&id, &target);
+            published.capability.block = true;
+            node.driver().publish(&published).unwrap();
+        }
+        let directory = directory_of(&node.node.pool().join("volumes"), "pvc");
+        (case.change)(&directory.join("data/disk.img"), &target);
+        let report = report_on(&node.node.pool());
+        eprintln!("{}", case.name);
+        let found = the(&report, case.level, About::Images, case.what);
+        if case.block {
+            // The file of the pod would stay attached.
+            let _ = ioctl(open(&target), LOOP_CLR_FD, 0);
+        }
+        assert!(found.remedy.is_some() || case.level == Level::Ok);
+        assert_eq!(report.is_wrong(), case.level == Level::Wrong);
+        eventually("the volume is deleted", || {
+            node.driver().unpublish(&id, &target).is_ok() && node.driver().delete(&id).is_ok()
+        });
+    }
+    let report = report_on(&node.node.pool());
+    assert!(
+        report
+            .findings
+            .iter()
+            .all(|found| found.about != About::Images)
+    );
+}
