@@ -2,6 +2,7 @@
 
 mod devices;
 mod ioctls;
+mod kills;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -110,11 +111,12 @@ impl Drop for Rig {
         for volume in self.driver().list(0, "").unwrap().objects {
             let pods = self.node.path("kubelet/pods");
             for pod in fs::read_dir(pods).into_iter().flatten() {
-                let target = pod.unwrap().path().join("mount");
-                let _ = self.driver().unpublish(&volume.id.to_string(), &target);
-            }
-            if volume.image.is_some() {
-                self.has_no_loop(volume.name.as_str());
+                let (id, target) = (volume.id.to_string(), pod.unwrap().path().join("mount"));
+                eventually("no pod has the volume", || {
+                    let unpublished = self.driver().unpublish(&id, &target);
+                    unpublished.map_err(|error| error.code(Operation::Volume))
+                        != Err(Code::Unavailable)
+                });
             }
         }
     }

@@ -35,13 +35,15 @@ pub mod server;
 pub mod tree;
 pub mod unavailable;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rootcellar::mount::{MountOptions, Mounter};
-use rootcellar::os::Os;
+use rootcellar::image::loops as loop_devices;
+use rootcellar::mount::{MountEntry, MountOptions, MountTable, Mounter};
+use rootcellar::os::{self, FileId, Os};
 use rootcellar::pool::{AccessMode, PoolOptions};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
@@ -250,13 +252,43 @@ impl Drop for Node {
         if machine::mount_namespace().is_some() {
             return;
         }
+        let table = MountTable::read().unwrap_or_default().entries.into_iter();
+        let mut mounts: Vec<MountEntry> = table
+            .filter(|mount| mount.mount_point.starts_with(self.dir.path()))
+            .collect();
+        let images = images_on(&mounts);
         // A mount that a test leaves behind prevents the removal of its directory.
-        let table = rootcellar::mount::MountTable::read().unwrap_or_default();
-        let mounts = table.entries.iter().rev().map(|entry| &entry.mount_point);
-        for mount in mounts.filter(|mount| mount.starts_with(self.dir.path())) {
-            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        while let Some(mount) = mounts.pop() {
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            let _ = rustix::mount::unmount(&mount.mount_point, flags);
+        }
+        if !images.is_empty() && !std::thread::panicking() {
+            // Another test may have a device or its mount open for a moment.
+            eventually("no loop device shows an image of the test", || {
+                let devices = loop_devices::all().unwrap();
+                devices.iter().all(|(_, file)| !images.contains(file))
+            });
         }
     }
+}
+
+/// The identities of the images of volumes, in the pools that are on mounted disks.
+fn images_on(mounts: &[MountEntry]) -> BTreeSet<FileId> {
+    let of_disks = mounts.iter().filter(|mount| {
+        // Other mounts may hang.
+        mount.source.starts_with("/dev") || mount.source == Path::new(memory::SOURCE)
+    });
+    let pools = of_disks.flat_map(|mount| {
+        let at = &mount.mount_point;
+        [at.join("volumes"), at.join("pool/volumes")]
+    });
+    let volumes = pools.filter_map(|volumes| std::fs::read_dir(volumes).ok());
+    let identity = |volume: std::io::Result<std::fs::DirEntry>| {
+        let image = volume.ok()?.path().join("data/disk.img");
+        let status = os::status_at(rustix::fs::CWD, image).ok()?;
+        (status.file_type == rustix::fs::FileType::RegularFile).then_some(status.id)
+    };
+    volumes.flatten().filter_map(identity).collect()
 }
 
 /// The names in a directory, sorted.

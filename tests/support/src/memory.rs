@@ -9,6 +9,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::{Fakes, Node, Running, machine, wait_for_trash};
 
+/// The source of their mounts.
+pub const SOURCE: &str = "rootcellar-test";
+
 /// The size of each filesystem in bytes.
 pub const SIZE: u64 = 256 << 20;
 
@@ -34,8 +37,7 @@ impl MemoryNode {
             if machine::mount_namespace().is_none() {
                 let size = std::ffi::CString::new(format!("size={SIZE}")).unwrap();
                 let flags = MountFlags::empty();
-                rustix::mount::mount("rootcellar-test", &at, "tmpfs", flags, size.as_c_str())
-                    .unwrap();
+                rustix::mount::mount(SOURCE, &at, "tmpfs", flags, size.as_c_str()).unwrap();
                 node.mounts.push(at);
             }
         }
@@ -109,7 +111,7 @@ impl MemorySet {
         }
         let size = std::ffi::CString::new(format!("size={size}")).unwrap();
         let flags = MountFlags::empty();
-        rustix::mount::mount("rootcellar-test", &kept, "tmpfs", flags, size.as_c_str()).unwrap();
+        rustix::mount::mount(SOURCE, &kept, "tmpfs", flags, size.as_c_str()).unwrap();
         self.disks.borrow_mut().push(name.to_owned());
         self.mount(name);
     }
