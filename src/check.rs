@@ -4,6 +4,7 @@
 mod advice;
 mod contents;
 mod images;
+mod imports;
 mod inspect;
 mod limits;
 mod sets;
@@ -226,6 +227,7 @@ impl Examination<'_> {
         self.sizes(&opened);
         self.usage(&opened, &place, &owners)?;
         self.images(&opened)?;
+        self.imports(&opened)?;
         Ok(())
     }
 

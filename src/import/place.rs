@@ -1,7 +1,7 @@
 //! The way of a directory into a pool, and back.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
-use crate::pool::import::remove_entry;
+use crate::pool::import::{read_tree, remove_entry, trees};
 use crate::pool::{Record, VolumeRecord, layout, record};
 
 use super::{At, HostPath, is_dir, notice, open_meta, refuse};
@@ -89,7 +89,7 @@ impl Host {
     /// volume that it becomes.
     pub fn take(&self, at: &HostPath, record: &VolumeRecord) -> Result<Taken> {
         let incoming = self.open_incoming()?;
-        self.clear(&incoming, record)?;
+        self.check_name(&incoming, record)?;
         let taken = self.begin(incoming)?;
         let path = notice(record.id, &self.pool);
         let os = &self.os;
@@ -188,21 +188,12 @@ impl Host {
         })
     }
 
-    /// Removes attempts to import a directory under the same name that were interrupted before they took it.
-    fn clear(&self, incoming: &OwnedFd, record: &VolumeRecord) -> Result<()> {
+    /// Refuses the name of another tree that waits.
+    fn check_name(&self, incoming: &OwnedFd, record: &VolumeRecord) -> Result<()> {
         let fault = |errno| self.fault(Fault::new("list the imports in", errno));
-        for name in os::entry_names(incoming.as_fd()).map_err(fault)? {
-            let Some(name) = name.to_str() else { continue };
-            let Ok(dir) = os::open_dir(incoming, name) else {
-                continue;
-            };
-            let Ok(other) = record::read::<VolumeRecord>(&dir, VolumeRecord::FILE) else {
-                continue;
-            };
-            if other.name != record.name {
-                continue;
-            }
-            if is_dir(&dir, layout::DATA) {
+        for name in trees(incoming).map_err(fault)? {
+            let other = read_tree(incoming, &name).map_err(|fault| self.fault(fault))?;
+            if let Some(other) = other.filter(|other| other.name == record.name) {
                 let path = other.origin.map(|origin| origin.path).unwrap_or_default();
                 return refuse(format!(
                     "the directory {path} waits already to become volume {:?}; import {path} again to \
@@ -210,13 +201,6 @@ impl Host {
                     other.name
                 ));
             }
-            let incoming = rustix::io::fcntl_dupfd_cloexec(incoming, 0).map_err(fault)?;
-            self.remove(&Taken {
-                pool: self.pool.clone(),
-                name: name.to_owned(),
-                incoming,
-                dir,
-            })?;
         }
         Ok(())
     }

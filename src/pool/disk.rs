@@ -67,6 +67,17 @@ pub(crate) struct Staged {
     parent: Option<OwnedFd>,
 }
 
+impl Staged {
+    /// An entry of the directory of imports.
+    pub(crate) fn in_incoming(incoming: OwnedFd, name: &str) -> Result<Self, Fault> {
+        Ok(Self {
+            dir: os::open_dir(&incoming, name).context("open an import")?,
+            name: name.to_owned(),
+            parent: Some(incoming),
+        })
+    }
+}
+
 impl Disk {
     /// Opens the pool at a path, waiting for its lock until the deadline.
     pub(crate) fn open(
@@ -262,45 +273,30 @@ impl Disk {
         })
     }
 
-    /// The names in the directory of trees that are imported or exported.
-    pub(crate) fn incoming(&self) -> Result<Vec<String>, Fault> {
-        const LIST: &str = "list the imports";
-        let incoming = match os::open_dir(&self.meta, layout::INCOMING) {
-            Err(Errno::NOENT) => return Ok(Vec::new()),
-            opened => opened.context(LIST)?,
-        };
-        let names = os::entry_names(incoming.as_fd()).context(LIST)?;
-        let names = names.into_iter().filter_map(|name| name.into_string().ok());
-        Ok(names.collect())
+    /// The directory of imports, if it was made.
+    pub(crate) fn incoming(&self) -> Result<Option<OwnedFd>, Fault> {
+        match os::open_dir(&self.meta, layout::INCOMING) {
+            Err(Errno::NOENT) => Ok(None),
+            opened => opened.map(Some).context("open the directory of imports"),
+        }
     }
 
     /// Removes the imports and exports that ended before they were cleaned up, which have no tree.
     fn clear_incoming(&self) -> Result<(), Fault> {
-        for name in self.incoming()? {
-            let Ok(staged) = self.open_incoming(&name) else {
+        let Some(incoming) = self.incoming()? else {
+            return Ok(());
+        };
+        for name in import::trees(&incoming).context("list the imports")? {
+            let Ok(dir) = os::open_dir(&incoming, &name) else {
                 continue;
             };
-            if let Some(incoming) = &staged.parent {
-                let removed = import::remove_entry(&self.context.os, incoming, &staged.dir, &name);
-                match removed {
-                    // It has a tree.
-                    Ok(()) | Err(Errno::ISDIR | Errno::NOTEMPTY) => {}
-                    Err(errno) => return Err(Fault::new("clean up an import", errno)),
-                }
+            match import::remove_entry(&self.context.os, &incoming, &dir, &name) {
+                // It has a tree.
+                Ok(()) | Err(Errno::ISDIR | Errno::NOTEMPTY) => {}
+                Err(errno) => return Err(Fault::new("clean up an import", errno)),
             }
         }
         Ok(())
-    }
-
-    /// Opens the directory of a tree that is imported or exported.
-    pub(crate) fn open_incoming(&self, name: &str) -> Result<Staged, Fault> {
-        const OPEN: &str = "open an import";
-        let incoming = os::open_dir(&self.meta, layout::INCOMING).context(OPEN)?;
-        Ok(Staged {
-            dir: os::open_dir(&incoming, name).context(OPEN)?,
-            name: name.to_owned(),
-            parent: Some(incoming),
-        })
     }
 
     /// Moves a volume to the directory of imports, durably, and returns its name there.

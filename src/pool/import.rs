@@ -4,7 +4,7 @@
 //! beside the record that the volume will have. The tree is a volume once it is renamed into place like
 //! any draft. An export moves the volume back to the directory of imports.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::FileType;
@@ -88,24 +88,20 @@ impl Pool {
         is_wanted: impl Fn(&VolumeRecord) -> bool,
     ) -> Result<Option<Import>> {
         let disk = self.disk()?;
-        let classify = |fault| self.classify(fault);
-        for name in disk.incoming().map_err(classify)? {
-            // The host's side may remove it meanwhile.
-            let Ok(staged) = disk.open_incoming(&name) else {
-                continue;
+        let found = (|| {
+            let Some(incoming) = disk.incoming()? else {
+                return Ok(None);
             };
-            let record = match record::read::<VolumeRecord>(&staged.dir, VolumeRecord::FILE) {
-                Ok(record) => record,
-                Err(Unreadable::Fault(fault)) => return Err(classify(fault)),
-                Err(Unreadable::Damaged(_)) => continue,
-            };
-            let data = os::status_at(&staged.dir, layout::DATA);
-            let is_tree = data.is_ok_and(|data| data.file_type == FileType::Directory);
-            if is_tree && is_wanted(&record) {
+            for name in trees(&incoming).context("list the imports")? {
+                let Some(record) = read_tree(&incoming, &name)?.filter(&is_wanted) else {
+                    continue;
+                };
+                let staged = Staged::in_incoming(incoming, &name)?;
                 return Ok(Some(Import { staged, record }));
             }
-        }
-        Ok(None)
+            Ok(None)
+        })();
+        found.map_err(|fault| self.classify(fault))
     }
 
     /// Makes a tree a volume, visible by one rename and durable on return. If the pool enforces sizes,
@@ -198,6 +194,29 @@ impl Pool {
             Errno::CANCELED => Error::Stopped("the measurement of a tree".into()),
             errno => self.classify(Fault::new(MEASURE, errno)),
         })
+    }
+}
+
+/// The names in the directory of imports.
+pub(crate) fn trees(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
+    let names = os::entry_names(incoming.as_fd())?.into_iter();
+    Ok(names.filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// The record of an entry of the directory of imports, if it has a tree. The host's side may remove it
+/// meanwhile.
+pub(crate) fn read_tree(incoming: &OwnedFd, name: &str) -> Result<Option<VolumeRecord>, Fault> {
+    let Ok(dir) = os::open_dir(incoming, name) else {
+        return Ok(None);
+    };
+    let data = os::status_at(&dir, layout::DATA);
+    if data.map_or(true, |data| data.file_type != FileType::Directory) {
+        return Ok(None);
+    }
+    match record::read(&dir, VolumeRecord::FILE) {
+        Ok(record) => Ok(Some(record)),
+        Err(Unreadable::Fault(fault)) => Err(fault),
+        Err(Unreadable::Damaged(_)) => Ok(None),
     }
 }
 

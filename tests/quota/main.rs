@@ -14,6 +14,7 @@ mod escapes;
 mod expansion;
 mod ids;
 mod images;
+mod imports;
 mod limits;
 mod poweroff;
 mod quarantine;

@@ -3,6 +3,7 @@
 
 mod command;
 mod images;
+mod imports;
 mod limits;
 mod snapshots;
 

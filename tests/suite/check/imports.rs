@@ -1,0 +1,45 @@
+//! Imports that were interrupted.
+
+use rootcellar::error::{Error, Result};
+use rootcellar::import::ImportServer;
+use rootcellar::os::Os;
+use rootcellar::types::{VolumeId, VolumeName};
+use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
+use support::imports::{import, import_of, make_tree};
+use support::memory::MemoryNode;
+
+use super::*;
+
+/// A server that is lost before it makes the tree a volume.
+struct Lost<'a>(&'a Volumes);
+
+impl ImportServer for Lost<'_> {
+    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
+        self.0.check_import(request)
+    }
+
+    fn import(&mut self, _: &str, _: &VolumeName) -> Result<VolumeId> {
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
+
+    fn export(&mut self, _: &str, _: bool) -> Result<Export> {
+        unreachable!("nothing is exported")
+    }
+}
+
+/// An import that was interrupted is wrong until it is repeated.
+///
+/// Proves: IM3, T4.
+#[test]
+fn an_interrupted_import_is_reported_until_it_is_repeated() {
+    let node = MemoryNode::new(&["default"]);
+    let driver = node.volumes_of(&node.options(), &Fakes::default());
+    let old = node.pool("default").with_file_name("old");
+    make_tree(&old, "content");
+    let request = import_of(&Os::default(), old.clone(), "pvc", 8 * MIB);
+    request.run(&mut Lost(&driver)).unwrap_err();
+    let report = || reports(&node.options()).remove(0);
+    wrong(&report(), About::Records, old.to_str().unwrap());
+    import(&driver, &request).unwrap();
+    assert_well(&report());
+}
