@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the binary of the image with the list of its crates inside, and checks that it is static and at most 8 MiB.
+# Builds the binary of the image and rootcellar-migrate, each with the list of its crates inside, and checks that they are
+# static and at most 8 MiB.
 #
 # Usage: musl.sh [amd64|arm64]...   default: this machine's architecture
 # Needs: the Rust target of the architecture with musl; readelf (binutils), which reads every architecture; cargo-auditable.
@@ -28,25 +29,27 @@ for arch in "$@"; do
         exit 2
         ;;
     esac
-    binary=$target/$musl/release/rootcellar
     "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl"
-    headers=$(readelf --wide --file-header --segments --dynamic "$binary")
-    if ! echo "$headers" | grep -q "Machine:.*$machine\$"; then
-        echo "$binary is not for $arch" >&2
-        exit 1
-    fi
-    if ! readelf --wide --sections "$binary" | grep -q ' \.dep-v0 '; then
-        echo "$binary does not have the list of its crates" >&2
-        exit 1
-    fi
-    if echo "$headers" | grep -E 'INTERP|\(NEEDED\)'; then
-        echo "$binary is not static" >&2
-        exit 1
-    fi
-    size=$(stat -c %s "$binary")
-    if [ "$size" -gt "$limit" ]; then
-        echo "$binary has $size bytes, more than $limit" >&2
-        exit 1
-    fi
-    echo "$binary: static, $machine, $size bytes"
+    for name in rootcellar rootcellar-migrate; do
+        binary=$target/$musl/release/$name
+        headers=$(readelf --wide --file-header --segments --dynamic "$binary")
+        if ! echo "$headers" | grep -q "Machine:.*$machine\$"; then
+            echo "$binary is not for $arch" >&2
+            exit 1
+        fi
+        if ! readelf --wide --sections "$binary" | grep -q ' \.dep-v0 '; then
+            echo "$binary does not have the list of its crates" >&2
+            exit 1
+        fi
+        if echo "$headers" | grep -E 'INTERP|\(NEEDED\)'; then
+            echo "$binary is not static" >&2
+            exit 1
+        fi
+        size=$(stat -c %s "$binary")
+        if [ "$size" -gt "$limit" ]; then
+            echo "$binary has $size bytes, more than $limit" >&2
+            exit 1
+        fi
+        echo "$binary: static, $machine, $size bytes"
+    done
 done

@@ -35,7 +35,9 @@ echo "release: binaries and images"
 hack/image.sh amd64 arm64
 for pair in amd64:x86_64 arm64:aarch64; do
     arch=${pair%:*}
-    cp "$target/${pair#*:}-unknown-linux-musl/release/rootcellar" "$dist/rootcellar-$version-linux-$arch"
+    for name in rootcellar rootcellar-migrate; do
+        cp "$target/${pair#*:}-unknown-linux-musl/release/$name" "$dist/$name-$version-linux-$arch"
+    done
     cp "$target/image/rootcellar-$version-$arch.tar" "$dist/"
 done
 archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci" .

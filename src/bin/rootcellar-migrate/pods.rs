@@ -1,0 +1,117 @@
+//! The pods of a claim, and the workloads that run them.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::{Claim, Cluster, PodSpec, Volume, Workload};
+use crate::plan::Plan;
+
+/// Something that runs pods with a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// A workload that `kubectl scale` stops.
+    Scalable {
+        kind: &'static str,
+        name: String,
+        replicas: u32,
+        /// Whether it deletes the claim of a pod that a scale-down removes.
+        deletes_claims: bool,
+    },
+    /// A pod of another owner, which a person stops.
+    Pod { name: String, owner: String },
+}
+
+/// The runners of a claim. Those that cannot be scaled are also a warning.
+pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Vec<Runner> {
+    let mut workloads = BTreeMap::new();
+    let mut runners = Vec::new();
+    let kinds = [
+        ("deployment", &cluster.deployments),
+        ("statefulset", &cluster.stateful_sets),
+    ];
+    for (kind, all) in kinds {
+        for workload in all.iter().filter(|workload| workload.uses(&claim.metadata)) {
+            workloads.insert((kind, workload.metadata.name.as_str()), workload);
+        }
+    }
+    for pod in cluster.pods_of(claim) {
+        let name = &pod.metadata.name;
+        let mut owners = pod.metadata.owner_references.iter();
+        let owner = match owners.find(|owner| owner.controller) {
+            None => String::new(),
+            Some(owner) => {
+                let of = workload_of(&owner.kind, &owner.name);
+                if of.is_some_and(|of| workloads.contains_key(&of)) {
+                    continue;
+                }
+                format!("{} {}", owner.kind, owner.name)
+            }
+        };
+        plan.warnings.push(if owner.is_empty() {
+            format!(
+                "pods: pod {name} has no controller: step 2 deletes it, and you create it again"
+            )
+        } else {
+            format!(
+                "pods: pod {name} is of {owner}, which this plan cannot scale: stop it yourself"
+            )
+        });
+        let name = name.clone();
+        runners.push(Runner::Pod { name, owner });
+    }
+    for ((kind, name), workload) in workloads {
+        if workload.replicas() > 0 {
+            runners.push(scalable(kind, name, workload));
+        }
+    }
+    runners
+}
+
+fn scalable(kind: &'static str, name: &str, workload: &Workload) -> Runner {
+    let retention = &workload.spec.persistent_volume_claim_retention_policy;
+    Runner::Scalable {
+        kind,
+        name: name.to_owned(),
+        replicas: workload.replicas(),
+        deletes_claims: retention.when_scaled == "Delete",
+    }
+}
+
+/// The workload behind the controller of a pod. A `ReplicaSet` has the name of its Deployment and a hash.
+fn workload_of<'a>(kind: &str, name: &'a str) -> Option<(&'static str, &'a str)> {
+    match kind {
+        "StatefulSet" => Some(("statefulset", name)),
+        "ReplicaSet" => Some(("deployment", name.rsplit_once('-')?.0)),
+        _ => None,
+    }
+}
+
+/// Warns of pods with fsGroup. Kubernetes leaves hostPath volumes alone, and changes the others.
+pub(crate) fn warn_fs_group(claim: &Claim, volume: &Volume, cluster: &Cluster, plan: &mut Plan) {
+    if volume.spec.local.is_some() {
+        return;
+    }
+    let pods = cluster.pods_of(claim).map(|pod| &pod.spec);
+    let workloads = cluster.stateful_sets.iter().chain(&cluster.deployments);
+    let used = workloads.filter(|workload| workload.uses(&claim.metadata));
+    let specs = pods.chain(used.map(|workload| &workload.spec.template.spec));
+    let mut groups: Vec<(i64, bool)> = specs.filter_map(group).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    for (group, only_on_mismatch) in groups {
+        let policy = if only_on_mismatch {
+            "unless the root already has this group, g+rwx and setgid"
+        } else {
+            "at each start; fsGroupChangePolicy: OnRootMismatch limits that"
+        };
+        plan.warnings.push(format!(
+            "fsGroup: the pods have fsGroup {group}, which begins to act: the kubelet gives every file \
+             this group and group rights, {policy}; databases such as PostgreSQL refuse such a directory"
+        ));
+    }
+}
+
+fn group(spec: &PodSpec) -> Option<(i64, bool)> {
+    let context = &spec.security_context;
+    let policy = context.fs_group_change_policy.as_deref();
+    Some((context.fs_group?, policy == Some("OnRootMismatch")))
+}

@@ -1,0 +1,180 @@
+//! The order and the content of the steps.
+
+use std::process::{Command as Process, Stdio};
+
+use super::*;
+use crate::steps::Step;
+
+fn position(steps: &[Step], fragment: &str) -> usize {
+    let position = steps.iter().position(|step| step.run.contains(fragment));
+    position.unwrap_or_else(|| panic!("no step has {fragment}"))
+}
+
+/// Nothing is stopped before the policy is Retain, the import needs a claim without a volume, and the
+/// policy is Delete at the end only.
+#[test]
+fn the_steps_with_the_same_claim_are_safe_in_their_order() {
+    for (name, line, ..) in CASES {
+        let steps = planned(name, line).steps;
+        let order = [
+            position(&steps, "\"persistentVolumeReclaimPolicy\": \"Retain\""),
+            position(&steps, "until claims="),
+            position(&steps, "kubectl delete pv"),
+            position(&steps, "kind: Pod"),
+            position(&steps, "kind: PersistentVolume\n"),
+            steps.len() - 1,
+        ];
+        assert!(order.is_sorted(), "{name}: {order:?}");
+        assert!(steps[order[2]].run.contains("= 'Retain "), "{name}");
+        assert!(steps[order[3]].run.starts_with("test ") && steps[order[3]].run.contains("= Lost"));
+        for step in &steps[..steps.len() - 1] {
+            assert!(!step.run.contains("\"Delete\""), "{name}: {}", step.run);
+        }
+    }
+}
+
+#[test]
+fn the_volume_of_a_new_claim_is_there_before_the_old_claim_is_deleted() {
+    for (name, line, system, ..) in CASES {
+        let line = format!("{line} --swap class --class new");
+        if system == System::Static {
+            let plan = only(report(&fixture(name), &line));
+            assert!(plan.refusals[0].contains("cannot be copied"), "{plan:?}");
+            continue;
+        }
+        let planned = planned(name, &line);
+        let new = parsed(&planned.new_persistent_volume);
+        assert_eq!(new["spec"]["claimRef"]["uid"], Value::Null, "{name}");
+        assert_eq!(new["spec"]["storageClassName"], "new", "{name}");
+        let steps = planned.steps;
+        let order = [
+            position(&steps, "until claims="),
+            position(&steps, "kind: Pod"),
+            position(&steps, "kind: PersistentVolume\n"),
+            position(&steps, "delete pvc"),
+            position(&steps, "kind: PersistentVolumeClaim\nmetadata"),
+            position(&steps, "kubectl delete pv"),
+        ];
+        assert!(order.is_sorted(), "{name}: {order:?}");
+        assert!(steps[order[3]].run.contains("= Available &&"), "{name}");
+        assert_eq!(order[5], steps.len() - 1);
+        // Annotations about the binding of the old claim would make the new one Lost.
+        assert!(!steps[order[4]].run.contains("bind-completed"));
+        assert!(steps[order[4]].run.contains("example.com/kept"));
+    }
+}
+
+#[test]
+fn the_static_provisioner_stops_before_its_volume_is_deleted_and_its_disk_is_unmounted_at_last() {
+    let steps = planned("static", "").steps;
+    let order = [
+        "patch daemonset",
+        "kubectl delete pv",
+        "umount /mnt/disks/vol1",
+    ];
+    let order = order.map(|fragment| position(&steps, fragment));
+    assert!(
+        order.is_sorted() && order[2] == steps.len() - 2,
+        "{order:?}"
+    );
+}
+
+#[test]
+fn workloads_are_stopped_and_started_with_their_number_of_pods() {
+    let steps = planned("local-path", "").steps;
+    assert!(
+        steps[0].run.contains("patch statefulset db"),
+        "{}",
+        steps[0].run
+    );
+    assert!(steps[1].run.contains("scale statefulset db --replicas 0"));
+    assert!(
+        steps[1]
+            .rollback
+            .contains("scale statefulset db --replicas 2")
+    );
+    assert!(
+        planned("kutti", "").steps[1]
+            .rollback
+            .contains("scale deployment web --replicas 3")
+    );
+
+    let mut objects = fixture("local-path");
+    objects.retain(|object| object["kind"] != "StatefulSet");
+    let plan = only(report(&objects, ""));
+    assert!(
+        plan.warnings
+            .iter()
+            .any(|line| line.contains("of StatefulSet db")),
+        "{plan:?}"
+    );
+    object(&mut objects, "Pod")["metadata"]["ownerReferences"] = json!([]);
+    let plan = only(report(&objects, ""));
+    assert!(
+        plan.planned.unwrap().steps[1]
+            .run
+            .contains("delete pod db-0")
+    );
+}
+
+/// The old volume comes back as it was, but with policy Retain and for the claim that exists.
+#[test]
+fn a_rollback_makes_the_old_volume_again() {
+    let steps = planned("local-path", "").steps;
+    let step = &steps[position(&steps, "kubectl delete pv")];
+    let yaml = step.rollback.split("<<'EOF' &&\n").nth(1).unwrap();
+    let old = parsed(yaml.split("\nEOF\n").next().unwrap());
+    let mut objects = fixture("local-path");
+    let was = object(&mut objects, "PersistentVolume");
+    was["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
+    was["spec"]["claimRef"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
+    assert_eq!(old["spec"], was["spec"]);
+    assert_eq!(
+        old["metadata"]["annotations"],
+        was["metadata"]["annotations"]
+    );
+    for key in ["uid", "resourceVersion", "finalizers", "creationTimestamp"] {
+        assert_eq!(old["metadata"][key], Value::Null, "{key}");
+    }
+    assert!(steps[0].rollback.contains("\"Delete\""));
+}
+
+/// Checks the syntax of the commands with a shell.
+fn check_syntax(commands: &str) {
+    let mut shell = Process::new("sh")
+        .args(["-n", "-s"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(commands.as_bytes())
+        .unwrap();
+    assert!(shell.wait().unwrap().success(), "{commands}");
+}
+
+#[test]
+fn every_command_is_one_of_a_posix_shell() {
+    for (name, line, system, ..) in CASES {
+        for swap in ["", " --swap class --class new"] {
+            if system == System::Static && !swap.is_empty() {
+                continue;
+            }
+            for step in planned(name, &format!("{line}{swap}")).steps {
+                for commands in [&step.run, &step.verify, &step.rollback] {
+                    check_syntax(commands);
+                }
+                assert!(
+                    !step.run.is_empty() && !step.verify.is_empty(),
+                    "{name}: {}",
+                    step.title
+                );
+            }
+        }
+    }
+}
