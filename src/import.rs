@@ -19,11 +19,10 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::os::{self, FileId, Status};
-use crate::pool::layout;
 use crate::tree::{self, LinkCount};
 use crate::types::{Bytes, VolumeId};
 
-pub use flow::{Import, ImportServer, Imported, export};
+pub use flow::{ExportTo, Import, ImportServer, Imported};
 pub use place::{Host, Taken};
 pub use usage::{Users, check_unused};
 
@@ -93,6 +92,10 @@ impl HostPath {
             .canonicalize()
             .map_err(PathFault::at("find", parent))?;
         let path = parent.join(name);
+        if path.to_str().is_none() {
+            let problem = format!("{} is not UTF-8", path.display());
+            return Err(Error::invalid("directory", problem));
+        }
         let fault = |what, errno: Errno| PathFault::at(what, &path)(errno);
         let opened = os::open_path(&parent).map_err(|errno| fault("open the parent of", errno))?;
         // For fsync(2), which O_PATH does not allow.
@@ -201,12 +204,6 @@ fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<At> {
         }
         _ => refuse(format!("{shown} is not a directory")),
     }
-}
-
-/// Opens the driver's own directory of a pool.
-fn open_meta(pool: &Path) -> Result<OwnedFd> {
-    let opened = os::open_path(pool).and_then(|pool| os::open_dir(pool, layout::META));
-    Ok(opened.map_err(PathFault::at("open the pool at", pool))?)
 }
 
 /// Whether an entry of a directory is a directory.

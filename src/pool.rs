@@ -110,6 +110,8 @@ pub struct Pool {
     pub(crate) trash: Trash,
     /// Locked while a limit is set from a record, and while a record and its limit change together.
     limiting: Mutex<()>,
+    /// Locked while the marker is written with the bytes of other data.
+    marking: Mutex<()>,
     pub(crate) copies: Copies,
     /// The number of limits that differed from the records and were restored.
     limits_restored: AtomicU64,
@@ -136,6 +138,7 @@ impl Pool {
             inspecting: Mutex::new(()),
             trash: Trash::default(),
             limiting: Mutex::new(()),
+            marking: Mutex::new(()),
             copies: Copies::default(),
             limits_restored: AtomicU64::new(0),
             works: Works::default(),

@@ -1,11 +1,14 @@
 //! Trees between a path of the host and the volumes of a pool.
 
+use std::path::Path;
+
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
-use crate::pool::import::{read_tree, trees};
-use crate::pool::layout;
+use crate::pool::import::{lock, names, read_entry};
+use crate::pool::{VolumeRecord, layout};
 
 use super::{About, Examination, Level};
 
@@ -19,19 +22,39 @@ impl Examination<'_> {
             }) => return Ok(()),
             opened => opened?,
         };
-        for name in trees(&incoming).context("list the imports")? {
-            let Some(record) = read_tree(&incoming, &name)? else {
-                continue;
+        if lock(&opened.own("")?, FlockOperation::NonBlockingLockShared).is_err() {
+            // One is at work.
+            return Ok(());
+        }
+        for name in names(&incoming).context("list the imports")? {
+            let (what, remedy) = match read_entry(&incoming, &name)? {
+                Some(Ok((record, true))) => waiting(&record),
+                Some(Err(damage)) => {
+                    let path = Path::new(layout::META).join(layout::INCOMING);
+                    let tree = self.options.path.join(path).join(&name).join(layout::DATA);
+                    (
+                        format!("the directory {} waits, and {damage}", tree.display()),
+                        format!("move {} to where it belongs", tree.display()),
+                    )
+                }
+                Some(Ok((_, false))) | None => continue,
             };
-            let id = record.id;
-            let what = match &record.origin {
-                Some(origin) => format!("{} waits to become volume {id}, or was it", origin.path),
-                None => format!("the data of volume {id} waits for its export"),
-            };
-            let remedy =
-                format!("run the interrupted import again, or rootcellar volume export {id}");
             self.find(Level::Wrong, About::Records, what, remedy);
         }
         Ok(())
+    }
+}
+
+fn waiting(record: &VolumeRecord) -> (String, String) {
+    let id = record.id;
+    match &record.origin {
+        Some(origin) => (
+            format!("{} waits to become volume {id}, or was it", origin.path),
+            format!("run the interrupted import again, or rootcellar volume export {id}"),
+        ),
+        None => (
+            format!("the data of volume {id} waits for its export"),
+            format!("rootcellar volume export {id} --to DIR"),
+        ),
     }
 }

@@ -12,11 +12,11 @@ use super::print;
 use crate::admin::{CheckImportRequest, ExportVolumeRequest, ImportVolumeRequest};
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::import::{self, Import, ImportServer, Imported, Users};
+use crate::import::{ExportTo, Import, ImportServer, Imported, Users};
 use crate::os::Os;
 use crate::pool::{AccessMode, KubernetesFields, ReclaimPolicy, Sharing};
-use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
-use crate::volume::{Export, ImportPlace, ImportRequest};
+use crate::types::{Bytes, ClaimLabel, PoolId, VolumeId, VolumeName};
+use crate::volume::{Export, ImportPlace, ImportRequest, ImportState};
 
 /// The mount namespace of the host, as its process namespace shows it.
 const HOST_MOUNTS: &str = "/proc/1/ns/mnt";
@@ -100,6 +100,10 @@ pub(super) struct ExportArgs {
     #[arg(long)]
     dry_run: bool,
 
+    /// Do not examine which processes use the directory
+    #[arg(long)]
+    force: bool,
+
     #[command(flatten)]
     host: HostArgs,
 
@@ -157,12 +161,21 @@ impl HostArgs {
             return Ok(());
         }
         let path = Path::new(HOST_MOUNTS);
+        let own = || std::fs::read_link("/proc/self/ns/mnt");
+        let before = own().map_err(PathFault::at("enter", path))?;
         let entered = std::fs::File::open(path).and_then(|namespace| {
             let kind = Some(LinkNameSpaceType::Mount);
             move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind)?;
-            Ok(())
+            own()
         });
-        Ok(entered.map_err(PathFault::at("enter", path))?)
+        if entered.map_err(PathFault::at("enter", path))? == before {
+            return Err(Error::Precondition(
+                "process 1 has the mount namespace of this process, and not that of a host; give the pod \
+                 hostPID, or leave --host out"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -174,9 +187,12 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     let directory = args.directory.display();
     match args.import().run(&mut server)? {
         Imported::Done(id) => print(format_args!("{directory} is volume {id} now"))?,
-        Imported::Possible(id, content) => print(format_args!(
+        Imported::Possible(id, Some(content)) => print(format_args!(
             "{directory} can become volume {id}: it uses {} of {} in {} files and directories",
             content.bytes, args.size, content.inodes
+        ))?,
+        Imported::Possible(id, None) => print(format_args!(
+            "{directory} was taken by an interrupted import, and can become volume {id}"
         ))?,
     }
     Ok(true)
@@ -186,8 +202,15 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
 pub(super) fn export(args: &ExportArgs) -> Result<bool> {
     args.host.enter()?;
     let mut server = Connection(args.server.connect()?);
-    let (id, to) = (args.id, args.to.as_deref());
-    let path = import::export(&Os::default(), id, to, args.dry_run, &mut server)?;
+    let id = args.id;
+    let export = ExportTo {
+        os: Os::default(),
+        id,
+        to: args.to.clone(),
+        users: users(args.force),
+        dry_run: args.dry_run,
+    };
+    let path = export.run(&mut server)?;
     let path = path.display();
     if args.dry_run {
         print(format_args!("volume {id} can become the directory {path}"))?;
@@ -230,14 +253,14 @@ impl ImportArgs {
                 SharingArg::Node => Sharing::Node,
             },
             access_modes: self.access_modes.iter().map(|mode| mode.mode()).collect(),
-            users: if self.force {
-                Users::Ignore
-            } else {
-                Users::Check
-            },
+            users: users(self.force),
             dry_run: self.dry_run,
         }
     }
+}
+
+fn users(force: bool) -> Users {
+    if force { Users::Ignore } else { Users::Check }
 }
 
 /// The server at its socket.
@@ -257,6 +280,11 @@ fn refused(status: &Status) -> Error {
     }
 }
 
+fn pool_id(text: &str) -> Result<PoolId> {
+    let id = PoolId::parse(text);
+    id.ok_or_else(|| Error::Internal(format!("{text:?} is no id of a pool")))
+}
+
 fn given(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -272,10 +300,13 @@ impl ImportServer for Connection {
         });
         let place = self.0.runtime.block_on(call);
         let place = place.map_err(|status| refused(&status))?.into_inner();
+        let waiting = given(place.waiting).map(ImportState::Waiting);
+        let imported = given(place.imported_from).map(ImportState::Imported);
         Ok(ImportPlace {
             id: Self::id(&place.volume_id)?,
             pool: place.pool_path.into(),
-            imported: given(place.imported_from),
+            pool_id: pool_id(&place.pool_id)?,
+            state: imported.or(waiting).unwrap_or(ImportState::New),
         })
     }
 
@@ -298,6 +329,7 @@ impl ImportServer for Connection {
         let exported = exported.map_err(|status| refused(&status))?.into_inner();
         Ok(Export {
             pool: exported.pool_path.into(),
+            pool_id: pool_id(&exported.pool_id)?,
             name: given(exported.name),
             origin: given(exported.origin),
         })

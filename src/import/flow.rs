@@ -1,5 +1,5 @@
 //! The import of a directory and the export of a volume, from the host's side. Both may be repeated after
-//! an interruption at any step.
+//! an interruption at any step. One is at work in a pool at a time.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ use crate::pool::{
 };
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
-use crate::volume::{Export, ImportPlace, ImportRequest, Volumes};
+use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, Volumes};
 
-use super::{At, Content, Host, HostPath, Users, check_unused};
+use super::{At, Content, Host, HostPath, Taken, Users, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -58,8 +58,8 @@ pub struct Import {
 /// The outcome of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Imported {
-    /// The directory, with this content, can become the volume.
-    Possible(VolumeId, Content),
+    /// The directory can become the volume. It has this content, unless an earlier import took it.
+    Possible(VolumeId, Option<Content>),
     /// It is the volume.
     Done(VolumeId),
 }
@@ -67,87 +67,165 @@ pub enum Imported {
 impl Import {
     /// Makes the directory a volume. After a failure it is as it was, or the import can be repeated.
     pub fn run(&self, server: &mut impl ImportServer) -> Result<Imported> {
+        let place = server.check_import(&self.request(None))?;
+        let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
+        // Another command may have ended since.
+        let place = server.check_import(&self.request(None))?;
         let at = HostPath::open(&self.directory)?;
-        let content = match at.found {
-            At::Directory => {
-                check_unused(&at.path, self.users)?;
-                Some(at.inspect()?)
+        let id = place.id;
+        match &place.state {
+            ImportState::New => self.begin(server, &host, &at, id),
+            ImportState::Waiting(entry) => {
+                let taken = host.entry(entry)?;
+                self.go_on(server, &host, &at, &taken)
             }
-            At::Notice(_) => None,
-            At::Nothing => {
-                let problem = format!("{} does not exist", at.path.display());
-                return Err(Error::invalid("directory", problem));
+            ImportState::Imported(from) if at.path == Path::new(from) => {
+                if self.dry_run {
+                    return Ok(Imported::Done(id));
+                }
+                server.import(&self.pool, &self.name).map(Imported::Done)
             }
-        };
-        let place = server.check_import(&ImportRequest {
-            pool: self.pool.clone(),
-            name: self.name.clone(),
-            size: self.size,
-            used: content.map_or((Bytes::ZERO, 0), |content| (content.bytes, content.inodes)),
-        })?;
-        self.check_place(&at, &place)?;
-        let Some(content) = content else {
-            return server.import(&self.pool, &self.name).map(Imported::Done);
-        };
-        let host = Host::open(self.os.clone(), &place.pool)?;
-        host.check_path(&at)?;
-        if self.dry_run {
-            return Ok(Imported::Possible(place.id, content));
-        }
-        let taken = host.take(&at, &self.record(place.id, &at, content))?;
-        // A pod may have started since the first check.
-        let done = check_unused(&taken.path(), self.users)
-            .and_then(|()| server.import(&self.pool, &self.name));
-        match done {
-            Ok(id) => Ok(Imported::Done(id)),
-            // The server may be at work on the tree.
-            Err(lost @ Error::ConnectionLost(_)) => Err(lost),
-            Err(refused) => {
-                host.give_back(&taken, &at)?;
-                Err(refused)
-            }
+            ImportState::Imported(from) => refuse(format!(
+                "volume {id} has the name {} already, and was {from}; choose another --name",
+                self.name
+            )),
         }
     }
 
-    /// Refuses another directory than the one that the volume was.
-    fn check_place(&self, at: &HostPath, place: &ImportPlace) -> Result<()> {
-        let (path, id) = (at.path.display(), place.id);
-        if matches!(at.found, At::Notice(_)) && !at.is_notice_of(id) {
-            return Err(Error::Precondition(format!(
-                "{path} is the file of another import, as its text says; use the name and the pool of that"
-            )));
-        }
-        match &place.imported {
-            Some(from) if at.found == At::Directory || at.path != Path::new(from) => {
-                Err(Error::Precondition(format!(
-                    "volume {id} has the name {} already, and was {from}; choose another --name",
-                    self.name
-                )))
+    /// Takes a directory, which no import has taken before.
+    fn begin(
+        &self,
+        server: &mut impl ImportServer,
+        host: &Host,
+        at: &HostPath,
+        id: VolumeId,
+    ) -> Result<Imported> {
+        let path = at.path.display();
+        match at.found {
+            At::Directory => {}
+            At::Notice(_) => {
+                return refuse(format!(
+                    "{path} is the file of another import, as its text says; use the name and the pool of \
+                     that"
+                ));
             }
-            _ => Ok(()),
+            At::Nothing => {
+                let problem = format!("{path} does not exist");
+                return Err(Error::invalid("directory", problem));
+            }
+        }
+        host.check_path(at)?;
+        check_unused(&at.path, self.users)?;
+        let content = at.inspect()?;
+        server.check_import(&self.request(Some(&content)))?;
+        if self.dry_run {
+            return Ok(Imported::Possible(id, Some(content)));
+        }
+        let record = self.record(id, at, content);
+        let taken = host.take(at, &record)?;
+        // A pod may have started since the first check.
+        let unused = check_unused(&taken.path(), self.users);
+        self.finish(server, host, at, &taken, unused)
+    }
+
+    /// Goes on with a directory that an interrupted import took.
+    fn go_on(
+        &self,
+        server: &mut impl ImportServer,
+        host: &Host,
+        at: &HostPath,
+        taken: &Taken,
+    ) -> Result<Imported> {
+        let record = host.record(taken)?;
+        let from = record.origin.as_ref().map(|origin| &*origin.path);
+        if from != at.path.to_str() {
+            let from = from.unwrap_or("of an export");
+            return refuse(format!(
+                "the directory {from} waits already to become volume {:?}; import {from} again to finish that",
+                self.name
+            ));
+        }
+        if self.dry_run {
+            return Ok(Imported::Possible(record.id, None));
+        }
+        let mut renewed = self.renewed(record.clone());
+        renewed.parameters.sharing = self.sharing;
+        if renewed != record {
+            host.rewrite(taken, &renewed)?;
+        }
+        let unused = check_unused(&taken.path(), self.users);
+        self.finish(server, host, at, taken, unused)
+    }
+
+    /// Has the server make the tree a volume, or gives it back.
+    fn finish(
+        &self,
+        server: &mut impl ImportServer,
+        host: &Host,
+        at: &HostPath,
+        taken: &Taken,
+        unused: Result<()>,
+    ) -> Result<Imported> {
+        let done = unused.and_then(|()| server.import(&self.pool, &self.name));
+        let refused = match done {
+            Ok(id) => return Ok(Imported::Done(id)),
+            // The server may be at work on the tree.
+            Err(lost @ Error::ConnectionLost(_)) => return Err(lost),
+            Err(refused) => refused,
+        };
+        match host.give_back(taken, at) {
+            Ok(true) => Err(refused),
+            Ok(false) => refuse(format!(
+                "{refused}; {} is in the pool now, so run this command again",
+                at.path.display()
+            )),
+            Err(error) => refuse(format!(
+                "{refused}; and the directory waits in the pool, because of this: {error}; run this command \
+                 again"
+            )),
+        }
+    }
+
+    fn request(&self, content: Option<&Content>) -> ImportRequest {
+        ImportRequest {
+            pool: self.pool.clone(),
+            name: self.name.clone(),
+            size: content.map_or(Bytes::ZERO, |_| self.size),
+            used: content.map_or((Bytes::ZERO, 0), |content| (content.bytes, content.inodes)),
+        }
+    }
+
+    /// A record with the properties that this import asks for.
+    fn renewed(&self, record: VolumeRecord) -> VolumeRecord {
+        let mut modes = self.access_modes.clone();
+        modes.sort_unstable();
+        modes.dedup();
+        VolumeRecord {
+            size_bytes: self.size,
+            claim: self.claim.clone(),
+            kubernetes: self.kubernetes.clone(),
+            access_modes: modes,
+            ..record
         }
     }
 
     fn record(&self, id: VolumeId, at: &HostPath, content: Content) -> VolumeRecord {
         let now = crate::pool::now();
-        let mut modes = self.access_modes.clone();
-        modes.sort_unstable();
-        modes.dedup();
-        VolumeRecord {
+        self.renewed(VolumeRecord {
             format: FORMAT,
             id,
             name: self.name.clone(),
-            size_bytes: self.size,
+            size_bytes: Bytes::ZERO,
             created_at: now,
-            claim: self.claim.clone(),
-            kubernetes: self.kubernetes.clone(),
+            claim: ClaimLabel::default(),
+            kubernetes: KubernetesFields::default(),
             parameters: Parameters {
                 mode: Mode::of(content.mode),
                 uid: content.uid,
                 gid: content.gid,
                 sharing: self.sharing,
             },
-            access_modes: modes,
+            access_modes: Vec::new(),
             enforcement: Enforcement::None,
             quota_id: None,
             enforcing: false,
@@ -164,47 +242,83 @@ impl Import {
             moved: None,
             retains: Vec::new(),
             unknown: Unknown::new(),
+        })
+    }
+}
+
+/// A volume that shall become a directory of the host.
+#[derive(Debug, Clone)]
+pub struct ExportTo {
+    pub os: Os,
+    pub id: VolumeId,
+    /// The path of the directory, if not that before the import.
+    pub to: Option<PathBuf>,
+    pub users: Users,
+    /// Whether it is only checked.
+    pub dry_run: bool,
+}
+
+impl ExportTo {
+    /// Makes the volume a directory, and returns its path. After a failure it is a volume, or the export
+    /// can be repeated.
+    pub fn run(&self, server: &mut impl ImportServer) -> Result<PathBuf> {
+        let id = self.id.to_string();
+        let place = server.export(&id, true)?;
+        let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
+        let place = server.export(&id, true)?;
+        let origin = place.origin.as_deref().map(Path::new);
+        let Some(path) = self.to.as_deref().or(origin) else {
+            let problem = "missing, and the volume was not imported; say where its directory goes";
+            return Err(Error::invalid("--to", problem));
+        };
+        let at = HostPath::open(path)?;
+        if let Some(name) = &place.name
+            && at.found == At::Directory
+        {
+            let rest = host.entry(name)?;
+            if !rest.has_tree() {
+                // The export ended before it was cleaned up.
+                host.remove(&rest)?;
+                return Ok(at.path);
+            }
         }
+        self.check_target(&at)?;
+        host.check_path(&at)?;
+        if self.dry_run {
+            return Ok(at.path);
+        }
+        let exported = server.export(&id, false)?;
+        let taken = host.entry(&exported.name.unwrap_or_default())?;
+        // The way there may have taken long.
+        let put = check_unused(&taken.path(), self.users)
+            .and_then(|()| HostPath::open(path))
+            .and_then(|at| {
+                self.check_target(&at)?;
+                host.put(&taken, &at)
+            });
+        if let Err(error) = put {
+            return refuse(format!(
+                "{error}; the directory waits in the pool, so run this command again, with another --to if \
+                 it cannot be there"
+            ));
+        }
+        if let Some(origin) = origin.filter(|origin| *origin != at.path) {
+            host.remove_notice(origin, self.id);
+        }
+        Ok(at.path)
     }
-}
 
-/// Makes a volume a directory of the host, at a path or where it was before its import. Returns the path.
-pub fn export(
-    os: &Os,
-    id: VolumeId,
-    to: Option<&Path>,
-    dry_run: bool,
-    server: &mut impl ImportServer,
-) -> Result<PathBuf> {
-    let text = id.to_string();
-    let place = server.export(&text, true)?;
-    let origin = place.origin.as_deref().map(Path::new);
-    let Some(path) = to.or(origin) else {
-        let problem = "missing, and the volume was not imported; say where its directory goes";
-        return Err(Error::invalid("--to", problem));
-    };
-    let at = HostPath::open(path)?;
-    check_target(&at, id)?;
-    let host = Host::open(os.clone(), &place.pool)?;
-    host.check_path(&at)?;
-    if !dry_run {
-        let exported = server.export(&text, false)?;
-        let name = exported.name.unwrap_or_default();
-        host.put(&name, &at)?;
+    /// Refuses a path that has something else than the file of this volume's import.
+    fn check_target(&self, at: &HostPath) -> Result<()> {
+        let problem = match &at.found {
+            At::Nothing => return Ok(()),
+            At::Notice(_) if at.is_notice_of(self.id) => return Ok(()),
+            At::Notice(_) => "is the file of another volume, as its text says",
+            At::Directory => "is a directory",
+        };
+        refuse(format!(
+            "{} {problem}; choose another path with --to",
+            at.path.display()
+        ))
     }
-    Ok(at.path)
-}
-
-/// Refuses a path that has something else than the file of this volume's import.
-fn check_target(at: &HostPath, id: VolumeId) -> Result<()> {
-    let problem = match &at.found {
-        At::Nothing => return Ok(()),
-        At::Notice(_) if at.is_notice_of(id) => return Ok(()),
-        At::Notice(_) => "is the file of another volume, as its text says",
-        At::Directory => "is a directory",
-    };
-    Err(Error::Precondition(format!(
-        "{} {problem}; choose another path with --to",
-        at.path.display()
-    )))
 }

@@ -4,16 +4,20 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Result;
 use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
-use crate::pool::import::{read_tree, remove_entry, trees};
+use crate::pool::import::{lock, remove_entry};
+use crate::pool::marker::Marker;
+use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
+use crate::types::{PoolId, VolumeId};
 
-use super::{At, HostPath, is_dir, notice, open_meta, refuse};
+use super::{HostPath, is_dir, notice, refuse};
 
 /// A pool, as the host sees it.
 #[derive(Debug)]
@@ -40,16 +44,74 @@ impl Taken {
             .iter()
             .fold(self.pool.clone(), |path, part| path.join(part))
     }
+
+    pub(super) fn has_tree(&self) -> bool {
+        is_dir(&self.dir, layout::DATA) && is_dir(&self.incoming, &self.name)
+    }
 }
 
 impl Host {
-    /// Opens the pool at a path.
-    pub fn open(os: Os, pool: &Path) -> Result<Self> {
+    /// Opens the pool with an id at a path, and waits until no other import or export works in it.
+    pub fn open(os: Os, pool: &Path, id: PoolId) -> Result<Self> {
+        let fault = |what, errno: Errno| PathFault::at(what, pool)(errno);
+        let root = os::open_path(pool).map_err(|errno| fault("open the pool at", errno))?;
+        let marker = Marker::read(&root).ok().flatten();
+        if marker.is_none_or(|marker| marker.id != id) {
+            return refuse(format!(
+                "{} is not pool {id} here, as it is for the driver; run this in the mount namespace of the \
+                 host",
+                pool.display()
+            ));
+        }
+        let meta = os::open_dir(&root, layout::META);
+        let meta = meta.map_err(|errno| fault("open the pool at", errno))?;
+        let locked = lock(&meta, FlockOperation::NonBlockingLockExclusive).or_else(|_| {
+            tracing::info!(pool = %pool.display(), "waiting for another import or export");
+            lock(&meta, FlockOperation::LockExclusive)
+        });
+        locked.map_err(|errno| fault("lock the pool at", errno))?;
         Ok(Self {
             os,
             pool: pool.to_owned(),
-            meta: open_meta(pool)?,
+            meta,
         })
+    }
+
+    /// Opens an entry of the directory of imports.
+    pub(super) fn entry(&self, name: &str) -> Result<Taken> {
+        let incoming = self.open_incoming()?;
+        let dir = os::open_dir(&incoming, name);
+        Ok(Taken {
+            dir: dir.map_err(|errno| self.fault(Fault::new("open an import in", errno)))?,
+            incoming,
+            name: name.to_owned(),
+            pool: self.pool.clone(),
+        })
+    }
+
+    /// The record of the volume that a tree becomes, or was.
+    pub(super) fn record(&self, taken: &Taken) -> Result<VolumeRecord> {
+        match record::read(&taken.dir, VolumeRecord::FILE) {
+            Ok(record) => Ok(record),
+            Err(Unreadable::Fault(fault)) => Err(self.fault(fault)),
+            Err(Unreadable::Damaged(damage)) => refuse(damage),
+        }
+    }
+
+    /// Replaces the record, durably.
+    pub(super) fn rewrite(&self, taken: &Taken, record: &VolumeRecord) -> Result<()> {
+        let written = record::write(&self.os, &taken.dir, VolumeRecord::FILE, record);
+        written.map_err(|fault| self.fault(fault))
+    }
+
+    /// Removes the file of an import, if it is still there. It promises an export to a wrong path.
+    pub(super) fn remove_notice(&self, path: &Path, id: VolumeId) {
+        if let Ok(at) = HostPath::open(path)
+            && at.is_notice_of(id)
+            && let Err(errno) = self.os.unlink(&at.parent, &at.name)
+        {
+            tracing::warn!(path = %path.display(), %errno, "left the file of an import");
+        }
     }
 
     /// Refuses a path from which a directory cannot be renamed into the pool.
@@ -88,9 +150,7 @@ impl Host {
     /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
     /// volume that it becomes.
     pub fn take(&self, at: &HostPath, record: &VolumeRecord) -> Result<Taken> {
-        let incoming = self.open_incoming()?;
-        self.check_name(&incoming, record)?;
-        let taken = self.begin(incoming)?;
+        let taken = self.begin(self.open_incoming()?)?;
         let path = notice(record.id, &self.pool);
         let os = &self.os;
         let filled = record::write_new(os, &taken.dir, VolumeRecord::FILE, record)
@@ -121,37 +181,33 @@ impl Host {
         Ok(taken)
     }
 
-    /// Exchanges the directory with the file again, if it is still there; false if the server took it.
+    /// Exchanges the directory with the file again; false if the server took it, or if the file is not at
+    /// the path any more.
     pub fn give_back(&self, taken: &Taken, at: &HostPath) -> Result<bool> {
-        if !is_dir(&taken.dir, layout::DATA) || !is_dir(&taken.incoming, &taken.name) {
+        let record = self.record(taken)?;
+        if !taken.has_tree() || !HostPath::open(&at.path)?.is_notice_of(record.id) {
             return Ok(false);
         }
-        let (tree, path) = ((&taken.dir, layout::DATA), (&at.parent, &at.name));
-        let moved = self.keep_times(tree, || self.os.exchange(tree, path));
-        moved.map_err(at.fault("move back to"))?;
-        self.sync(taken, at)?;
-        self.remove(taken)?;
+        self.put(taken, at)?;
         Ok(true)
     }
 
-    /// Moves the tree of an exported volume to a path, in place of the file of its import or of nothing.
-    pub fn put(&self, name: &str, at: &HostPath) -> Result<()> {
-        let incoming = self.open_incoming()?;
-        let opened = os::open_dir(&incoming, name);
-        let taken = Taken {
-            dir: opened.map_err(|errno| self.fault(Fault::new("open", errno)))?,
-            incoming,
-            name: name.to_owned(),
-            pool: self.pool.clone(),
-        };
+    /// Moves a tree to a path, in place of the file of its import or of nothing.
+    pub fn put(&self, taken: &Taken, at: &HostPath) -> Result<()> {
         let (tree, path) = ((&taken.dir, layout::DATA), (&at.parent, &at.name));
-        let moved = self.keep_times(tree, || match at.found {
-            At::Notice(_) => self.os.exchange(tree, path),
-            At::Nothing | At::Directory => self.os.rename(tree, path),
+        let moved = self.keep_times(tree, || match self.os.rename(tree, path) {
+            Err(Errno::EXIST) => self.os.exchange(tree, path),
+            moved => moved,
         });
-        moved.map_err(at.fault("move to"))?;
-        self.sync(&taken, at)?;
-        self.remove(&taken)
+        moved.map_err(at.fault("move the directory to"))?;
+        if is_dir(&taken.dir, layout::DATA) {
+            // Somebody made a directory at the path meanwhile.
+            let moved = self.os.exchange(tree, path);
+            moved.map_err(at.fault("move the directory from"))?;
+            return refuse(format!("{} is a directory now", at.path.display()));
+        }
+        self.sync(taken, at)?;
+        self.remove(taken)
     }
 
     /// Moves a directory. XFS changes its times by that.
@@ -188,23 +244,6 @@ impl Host {
         })
     }
 
-    /// Refuses the name of another tree that waits.
-    fn check_name(&self, incoming: &OwnedFd, record: &VolumeRecord) -> Result<()> {
-        let fault = |errno| self.fault(Fault::new("list the imports in", errno));
-        for name in trees(incoming).map_err(fault)? {
-            let other = read_tree(incoming, &name).map_err(|fault| self.fault(fault))?;
-            if let Some(other) = other.filter(|other| other.name == record.name) {
-                let path = other.origin.map(|origin| origin.path).unwrap_or_default();
-                return refuse(format!(
-                    "the directory {path} waits already to become volume {:?}; import {path} again to \
-                     finish that",
-                    other.name
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn sync(&self, taken: &Taken, at: &HostPath) -> Result<()> {
         let synced = self.os.fsync(&at.parent);
         let synced = synced.and_then(|()| self.os.fsync(&taken.dir));
@@ -212,7 +251,7 @@ impl Host {
     }
 
     /// Removes the files that are left of an import or export.
-    fn remove(&self, taken: &Taken) -> Result<()> {
+    pub(super) fn remove(&self, taken: &Taken) -> Result<()> {
         let removed = remove_entry(&self.os, &taken.incoming, &taken.dir, &taken.name);
         removed.map_err(|errno| self.fault(Fault::new("clean up in", errno)))
     }

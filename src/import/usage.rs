@@ -1,4 +1,4 @@
-//! The processes that use a directory: their mounts of it, and their open files in it.
+//! The processes that use a directory: their mounts of it, and their open or mapped files in it.
 
 use std::fs;
 use std::io;
@@ -21,11 +21,9 @@ pub enum Users {
 pub fn check_unused(path: &Path, users: Users) -> Result<()> {
     let fault = || PathFault::at::<io::Error>("read the mounts of", path);
     let table = MountTable::read().map_err(fault())?;
-    if let Some(inside) = table
-        .entries
-        .iter()
-        .find(|entry| entry.mount_point.starts_with(path) && entry.mount_point != path)
-    {
+    let is_inside = |at: &Path| at.starts_with(path) && at != path;
+    let mut mounts = table.entries.iter();
+    if let Some(inside) = mounts.find(|entry| is_inside(&entry.mount_point)) {
         return Err(Error::Precondition(format!(
             "{} is mounted in {}; unmount it",
             inside.mount_point.display(),
@@ -36,18 +34,29 @@ pub fn check_unused(path: &Path, users: Users) -> Result<()> {
         return Ok(());
     }
     let place = table.place_at(path).map_err(fault())?;
-    let own = fs::read_link("/proc/self/ns/mnt").map_err(fault())?;
     for process in processes().map_err(fault())? {
-        let Some(user) = use_by(&process, path, &place, &own)? else {
-            continue;
+        let used = match use_by(&process, &place) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::Precondition(format!(
+                    "cannot find out who uses {}: {}: {error}; run this as root in the process namespace of \
+                     the host, or add --force if nobody uses it",
+                    path.display(),
+                    process.display()
+                )));
+            }
+            // The process has ended.
+            Err(_) => None,
+            Ok(used) => used,
         };
-        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-        let (id, name) = (process.file_name().unwrap_or_default(), name.trim_end());
-        return Err(Error::Precondition(format!(
-            "{} is in use: process {} ({name}) {user}; stop it",
-            path.display(),
-            id.display()
-        )));
+        if let Some(used) = used {
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let (id, name) = (process.file_name().unwrap_or_default(), name.trim_end());
+            return Err(Error::Precondition(format!(
+                "{} is in use: process {} ({name}) {used}; stop it",
+                path.display(),
+                id.display()
+            )));
+        }
     }
     Ok(())
 }
@@ -65,40 +74,50 @@ fn processes() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// How a process uses the directory at a path, if it does.
-fn use_by(process: &Path, path: &Path, place: &Place, own: &Path) -> Result<Option<String>> {
-    let table = match fs::read(process.join("mountinfo")) {
-        Ok(text) => MountTable::parse(&text),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Err(Error::Precondition(format!(
-                "cannot find out who uses {}: {}: {error}; run this as root in the process namespace of \
-                 the host, or add --force if nobody uses it",
-                path.display(),
-                process.display()
-            )));
-        }
-        // The process has ended.
-        Err(_) => return Ok(None),
-    };
-    let is_of_it = |entry: &&crate::mount::MountEntry| {
-        entry.device == place.mount.device && entry.root.starts_with(&place.path)
-    };
-    if let Some(mount) = table.entries.iter().find(is_of_it) {
+/// How a process uses the directory at a place, if it does.
+fn use_by(process: &Path, place: &Place) -> io::Result<Option<String>> {
+    let table = MountTable::parse(&fs::read(process.join("mountinfo"))?);
+    let mut mounts = table.entries.iter();
+    if let Some(mount) = mounts
+        .find(|entry| entry.device == place.mount.device && entry.root.starts_with(&place.path))
+    {
         let at = mount.mount_point.display();
         return Ok(Some(format!("has it mounted at {at}")));
     }
-    // A path of another namespace has another meaning.
-    if fs::read_link(process.join("ns/mnt")).ok().as_deref() != Some(own) {
-        return Ok(None);
-    }
-    let open = fs::read_dir(process.join("fd")).into_iter().flatten();
-    let open = open.flatten().map(|file| file.path());
-    let mut used = [process.join("cwd"), process.join("root")]
-        .into_iter()
-        .chain(open);
-    Ok(used.find_map(|link| {
+    let links = match links(process) {
+        // A sandbox may hide the descriptors of its first process, which only starts others.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && process.ends_with("1") => {
+            Vec::new()
+        }
+        links => links?,
+    };
+    Ok(links.into_iter().find_map(|link| {
         let file = fs::read_link(link).ok()?;
-        file.starts_with(path)
-            .then(|| format!("has {} open", file.display()))
+        is_below(&file, &table, place).then(|| format!("has {} open", file.display()))
     }))
+}
+
+/// The links to the files that a process has open or mapped, and to its directories.
+fn links(process: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut links = vec![process.join("cwd"), process.join("root")];
+    for dir in ["fd", "map_files"] {
+        for link in fs::read_dir(process.join(dir))? {
+            links.push(link?.path());
+        }
+    }
+    Ok(links)
+}
+
+/// Whether a path in a process's own mount namespace is in the directory at a place.
+fn is_below(file: &Path, table: &MountTable, place: &Place) -> bool {
+    let mounts = table.entries.iter();
+    let above = mounts.filter(|entry| file.starts_with(&entry.mount_point));
+    // Of several mounts at one path, the last one is visible.
+    let Some(mount) = above.max_by_key(|entry| entry.mount_point.as_os_str().len()) else {
+        return false;
+    };
+    let below = file.strip_prefix(&mount.mount_point);
+    let in_filesystem = below.map(|below| mount.root.join(below));
+    mount.device == place.mount.device
+        && in_filesystem.is_ok_and(|path| path.starts_with(&place.path))
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, InContext};
 use crate::pool::error::{Error, Result};
+use crate::sync::lock;
 use crate::types::{Bytes, VolumeId};
 
 use super::disk::Disk;
@@ -510,6 +511,7 @@ impl Pool {
     }
 
     fn change_others(&self, disk: &Arc<Disk>, change: impl Fn(u64) -> u64) {
+        let _marking = lock(&self.marking);
         let other = Bytes(change(self.state.other().0));
         match disk.record_other(other) {
             Ok(_) => self.state.set_other(disk, other),
@@ -590,6 +592,7 @@ impl Pool {
     ///
     /// Returns whether the pool is empty.
     pub(super) fn measure_if_empty(&self, disk: &Arc<Disk>, idle: bool) -> bool {
+        let _marking = lock(&self.marking);
         let Some(before) = self.state.empty() else {
             return false;
         };

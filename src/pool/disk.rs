@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use rustix::fs::StatVfs;
+use rustix::fs::{FlockOperation, StatVfs};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -281,22 +281,30 @@ impl Disk {
         }
     }
 
-    /// Removes the imports and exports that ended before they were cleaned up, which have no tree.
+    /// Removes the imports and exports that ended before they were cleaned up, which have no tree, unless
+    /// one is at work.
     fn clear_incoming(&self) -> Result<(), Fault> {
         let Some(incoming) = self.incoming()? else {
             return Ok(());
         };
-        for name in import::trees(&incoming).context("list the imports")? {
-            let Ok(dir) = os::open_dir(&incoming, &name) else {
-                continue;
-            };
-            match import::remove_entry(&self.context.os, &incoming, &dir, &name) {
-                // It has a tree.
-                Ok(()) | Err(Errno::ISDIR | Errno::NOTEMPTY) => {}
-                Err(errno) => return Err(Fault::new("clean up an import", errno)),
-            }
+        if import::lock(&self.meta, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(());
         }
-        Ok(())
+        let cleared = import::names(&incoming).and_then(|names| {
+            for name in names {
+                let Ok(dir) = os::open_dir(&incoming, &name) else {
+                    continue;
+                };
+                match import::remove_entry(&self.context.os, &incoming, &dir, &name) {
+                    // It has a tree.
+                    Ok(()) | Err(Errno::ISDIR | Errno::NOTEMPTY) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Ok(())
+        });
+        let unlocked = import::lock(&self.meta, FlockOperation::Unlock);
+        cleared.and(unlocked).context("clean up the imports")
     }
 
     /// Moves a volume to the directory of imports, durably, and returns its name there.

@@ -240,13 +240,14 @@ impl Pool {
 
     /// Ends the enforcement of the size of a volume that nobody uses. On failure the volume is not
     /// published until this, or the enforcement, was repeated.
-    pub(super) fn unenforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
+    pub(crate) fn unenforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
         let (disk, _) = self.attached()?;
         let job = self.job(work, &disk, entry)?;
         let record = &entry.record;
         if !record.enforcing {
             let begun = VolumeRecord {
                 enforcement: Enforcement::None,
+                enforcement_declined: record.declines_enforcement(),
                 enforcing: true,
                 ..record.clone()
             };

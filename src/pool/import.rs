@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, FlockOperation};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
@@ -30,9 +30,19 @@ const MEASURE: &str = "measure a tree";
 pub(crate) struct Import {
     staged: Staged,
     pub(crate) record: VolumeRecord,
+    /// Whether the tree is there, and not at a path of the host.
+    pub(crate) has_tree: bool,
 }
 
 impl Import {
+    fn new(staged: Staged, record: VolumeRecord, has_tree: bool) -> Self {
+        Self {
+            staged,
+            record,
+            has_tree,
+        }
+    }
+
     /// Its name in the directory of imports.
     pub(crate) fn name(&self) -> &str {
         &self.staged.name
@@ -82,7 +92,7 @@ impl Pool {
         }
     }
 
-    /// A tree in the directory of imports, by its record.
+    /// An entry of the directory of imports, by its record: one with a tree, else one without.
     pub(crate) fn find_import(
         &self,
         is_wanted: impl Fn(&VolumeRecord) -> bool,
@@ -92,16 +102,40 @@ impl Pool {
             let Some(incoming) = disk.incoming()? else {
                 return Ok(None);
             };
-            for name in trees(&incoming).context("list the imports")? {
-                let Some(record) = read_tree(&incoming, &name)?.filter(&is_wanted) else {
+            let mut without_tree = None;
+            for name in names(&incoming).context("list the imports")? {
+                let Some(Ok((record, has_tree))) = read_entry(&incoming, &name)? else {
                     continue;
                 };
-                let staged = Staged::in_incoming(incoming, &name)?;
-                return Ok(Some(Import { staged, record }));
+                if has_tree && is_wanted(&record) {
+                    let staged = Staged::in_incoming(incoming, &name)?;
+                    return Ok(Some(Import::new(staged, record, has_tree)));
+                }
+                if is_wanted(&record) {
+                    without_tree = Some((name, record));
+                }
             }
-            Ok(None)
+            let entry = without_tree.map(|(name, record)| {
+                let staged = Staged::in_incoming(incoming, &name)?;
+                Ok(Import::new(staged, record, false))
+            });
+            entry.transpose()
         })();
-        found.map_err(|fault| self.classify(fault))
+        found.map_err(|fault: Fault| self.classify(fault))
+    }
+
+    /// Refuses the id of a volume whose tree waits in the directory of imports.
+    pub(crate) fn check_no_import(&self, id: VolumeId) -> Result<()> {
+        let waits = self.find_import(|record| record.id == id)?;
+        let Some(import) = waits.filter(|import| import.has_tree) else {
+            return Ok(());
+        };
+        let name = &import.record.name;
+        Err(Error::Precondition(format!(
+            "pool {} has a directory that waits to become volume {name:?}; finish it with `rootcellar volume \
+             import`, or take it back with `rootcellar volume export {id}`",
+            self.name()
+        )))
     }
 
     /// Makes a tree a volume, visible by one rename and durable on return. If the pool enforces sizes,
@@ -109,9 +143,9 @@ impl Pool {
     pub(crate) fn import(&self, work: &Work<'_>, import: Import) -> Result<Arc<Entry>> {
         let (disk, _) = self.attached()?;
         let classify = |fault| self.classify(fault);
-        let Import { staged, record } = import;
+        let Import { staged, record, .. } = import;
         let data = os::open_source_dir(&staged.dir, layout::DATA).context(MEASURE);
-        let used = self.measure_tree(data.map_err(classify)?)?;
+        let used = self.measure_tree(work, data.map_err(classify)?)?;
         self.check_tree(&disk, record.size_bytes, &used)?;
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
         let enforces = disk.quota.enforcement() == Enforcement::Project;
@@ -146,8 +180,8 @@ impl Pool {
         let (record, disk) = (&entry.record, self.disk()?);
         let problem = if record.image.is_some() {
             "is an image"
-        } else if record.quota_id().is_some() && disk.quota.enforcement() == Enforcement::Squota {
-            "is a btrfs subvolume with a limit"
+        } else if record.quota_id().is_some() && disk.quota.enforcement() != Enforcement::Project {
+            "has a quota id that only btrfs, or another mount option, can remove"
         } else if record.moved.is_some() {
             "was moved from another pool"
         } else {
@@ -167,24 +201,29 @@ impl Pool {
         if record.quota_id().is_some() {
             self.unenforce(work, entry)?;
         }
-        let classify = |fault| self.classify(fault);
         let used = if disk.accounts() {
             Weight::default()
         } else {
             let data = os::open_source_dir(&disk.homes.volumes, entry.data_path());
-            self.measure_tree(data.context(MEASURE).map_err(classify)?)?
+            let data = data.context(MEASURE);
+            self.measure_tree(
+                work,
+                data.map_err(|fault| self.classify_data(entry, fault))?,
+            )?
         };
         let moved = disk.move_to_incoming(&entry.directory);
-        let name = moved.map_err(classify)?;
-        self.state.remove::<VolumeRecord>(record.id);
+        let name = moved.map_err(|fault| self.classify_data(entry, fault))?;
+        // Before the reservation ends, because the space is still used.
         if !disk.accounts() {
             self.move_to_others(&disk, used.bytes);
         }
+        self.state.remove::<VolumeRecord>(record.id);
         Ok(name)
     }
 
-    fn measure_tree(&self, top: OwnedFd) -> Result<Weight> {
+    fn measure_tree(&self, work: &Work<'_>, top: OwnedFd) -> Result<Weight> {
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
+            work.advance();
             if self.copies.is_stopped() {
                 return Err(Errno::CANCELED);
             }
@@ -197,26 +236,34 @@ impl Pool {
     }
 }
 
+/// Locks or unlocks the imports and exports of a pool, by the descriptor of the driver's own directory. The
+/// host's side has the lock as long as it works, and the server only while it cleans up.
+pub(crate) fn lock(meta: &OwnedFd, operation: FlockOperation) -> Result<(), Errno> {
+    rustix::fs::flock(meta, operation)
+}
+
 /// The names in the directory of imports.
-pub(crate) fn trees(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
+pub(crate) fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
     let names = os::entry_names(incoming.as_fd())?.into_iter();
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// The record of an entry of the directory of imports, if it has a tree. The host's side may remove it
-/// meanwhile.
-pub(crate) fn read_tree(incoming: &OwnedFd, name: &str) -> Result<Option<VolumeRecord>, Fault> {
+/// The record of an entry of the directory of imports, and whether the entry has a tree; or, of one with a
+/// tree, the damage of its record. `None`: the entry is being made or removed.
+#[allow(clippy::type_complexity, reason = "the parts have no other use")]
+pub(crate) fn read_entry(
+    incoming: &OwnedFd,
+    name: &str,
+) -> Result<Option<Result<(VolumeRecord, bool), String>>, Fault> {
     let Ok(dir) = os::open_dir(incoming, name) else {
         return Ok(None);
     };
     let data = os::status_at(&dir, layout::DATA);
-    if data.map_or(true, |data| data.file_type != FileType::Directory) {
-        return Ok(None);
-    }
+    let has_tree = data.is_ok_and(|data| data.file_type == FileType::Directory);
     match record::read(&dir, VolumeRecord::FILE) {
-        Ok(record) => Ok(Some(record)),
+        Ok(record) => Ok(Some(Ok((record, has_tree)))),
         Err(Unreadable::Fault(fault)) => Err(fault),
-        Err(Unreadable::Damaged(_)) => Ok(None),
+        Err(Unreadable::Damaged(damage)) => Ok(has_tree.then_some(Err(damage))),
     }
 }
 

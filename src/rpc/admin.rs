@@ -10,7 +10,7 @@ use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Error, Operation, Result};
 use crate::pool::Enforced;
 use crate::types::{Bytes, VolumeName};
-use crate::volume::{ImportRequest, Moved};
+use crate::volume::{ImportRequest, ImportState, Moved};
 
 use super::{Answer, Edge, Rpc, request, service};
 
@@ -51,11 +51,18 @@ service! {
                     size: Bytes(request.size_bytes),
                     used: (Bytes(request.used_bytes), request.used_inodes),
                 })?;
-                Ok(admin::CheckImportResponse {
+                let mut response = admin::CheckImportResponse {
                     volume_id: place.id.to_string(),
                     pool_path: text(&place.pool)?,
-                    imported_from: place.imported.unwrap_or_default(),
-                })
+                    pool_id: place.pool_id.to_string(),
+                    ..Default::default()
+                };
+                match place.state {
+                    ImportState::New => {}
+                    ImportState::Waiting(name) => response.waiting = name,
+                    ImportState::Imported(from) => response.imported_from = from,
+                }
+                Ok(response)
             };
 
         import_volume(ImportVolumeRequest: name) -> ImportVolumeResponse,
@@ -69,6 +76,7 @@ service! {
                 let exported = edge.volumes.export(&request.volume_id, request.dry_run)?;
                 Ok(admin::ExportVolumeResponse {
                     pool_path: text(&exported.pool)?,
+                    pool_id: exported.pool_id.to_string(),
                     name: exported.name.unwrap_or_default(),
                     origin: exported.origin.unwrap_or_default(),
                 })

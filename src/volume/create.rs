@@ -103,6 +103,7 @@ impl Volumes {
         check_cordon(pool)?;
         self.check_destinations(pool)?;
         self.check_not_moved_before(&request.name)?;
+        pool.check_no_import(id).map_err(failed)?;
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
             let most = request.limit.unwrap_or(Bytes::MAX);

@@ -12,6 +12,12 @@ impl Volumes {
         let _lock = self.in_flight.lock_to_delete(id)?;
         let (pool, entry) = self.entry::<VolumeRecord>(parsed)?;
         let work = pool.begin()?;
+        if entry.record.enforcing && entry.record.enforcement_declined {
+            // An export was interrupted.
+            self.check_unpublished(&pool, &entry)?;
+            pool.unenforce(&work, &entry)?;
+            return Ok(Enforced::Declined);
+        }
         if let Some(outcome) = pool.is_enforced(&entry.record) {
             return Ok(outcome);
         }

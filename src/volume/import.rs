@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Pool, VolumeRecord};
+use crate::pool::{self, Entry, Pool, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::tree::Weight;
-use crate::types::{Bytes, ObjectId, VolumeId, VolumeName};
+use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
 use super::create::check_cordon;
 use super::{Volumes, parse_id};
@@ -29,9 +29,20 @@ pub struct ImportRequest {
 pub struct ImportPlace {
     /// The path of the pool.
     pub pool: PathBuf,
+    pub pool_id: PoolId,
     pub id: VolumeId,
-    /// The path of the imported directory before, if it is a volume already.
-    pub imported: Option<String>,
+    pub state: ImportState,
+}
+
+/// The progress of an import.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImportState {
+    /// It has not begun.
+    New,
+    /// The tree waits under this name in the directory of imports.
+    Waiting(String),
+    /// The directory that was at this path is the volume.
+    Imported(String),
 }
 
 /// A volume that becomes a directory of the host.
@@ -39,50 +50,60 @@ pub struct ImportPlace {
 pub struct Export {
     /// The path of the pool.
     pub pool: PathBuf,
-    /// The name of the tree in the directory of imports, if it is there.
+    pub pool_id: PoolId,
+    /// Its name in the directory of imports, if it was moved there.
     pub name: Option<String>,
     /// The path of the directory before its import.
     pub origin: Option<String>,
 }
 
 impl Export {
-    fn new(pool: &Pool, record: &VolumeRecord, name: Option<String>) -> Self {
+    fn new(pool: &Pool, record: &VolumeRecord, name: Option<String>) -> Result<Self> {
         let origin = record.origin.as_ref();
-        Self {
+        Ok(Self {
             pool: pool.path().to_owned(),
+            pool_id: id_of(pool)?,
             name,
             origin: origin.map(|origin| origin.path.clone()),
-        }
+        })
     }
 }
 
 impl Volumes {
-    /// Checks whether a directory can become a volume, and returns its place. Nothing is changed.
+    /// Returns the place of a directory that shall become a volume. With a size, it checks whether a new
+    /// import is possible. Nothing is changed.
     pub fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
+        let place = |pool: &Pool, id, state| -> Result<ImportPlace> {
+            Ok(ImportPlace {
+                pool: pool.path().to_owned(),
+                pool_id: id_of(pool)?,
+                id,
+                state,
+            })
+        };
         if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
             let origin = imported_from(&entry)?;
-            return Ok(ImportPlace {
-                pool: pool.path().to_owned(),
-                id: entry.record.id,
-                imported: Some(origin),
-            });
+            return place(&pool, entry.record.id, ImportState::Imported(origin));
         }
         let pool = self.pool_named(&request.pool)?;
         let work = pool.begin()?;
-        let id = self.new_id(&pool, &request.name)?;
-        let (bytes, inodes) = request.used;
-        let tree = Weight {
-            bytes: bytes.0,
-            inodes,
-            unseen: None,
-        };
-        let checked = pool.check_import(&work, id, request.size, &tree);
-        checked.map_err(Error::of_new)?;
-        Ok(ImportPlace {
-            pool: pool.path().to_owned(),
-            id,
-            imported: None,
-        })
+        let id = VolumeId::new(id_of(&pool)?, &request.name);
+        let waiting = pool.find_import(|record| record.id == id)?;
+        if let Some(import) = waiting.filter(|import| import.has_tree) {
+            return place(&pool, id, ImportState::Waiting(import.name().to_owned()));
+        }
+        self.check_new(&pool, &request.name)?;
+        if request.size > Bytes::ZERO {
+            let (bytes, inodes) = request.used;
+            let tree = Weight {
+                bytes: bytes.0,
+                inodes,
+                unseen: None,
+            };
+            let checked = pool.check_import(&work, id, request.size, &tree);
+            checked.map_err(Error::of_new)?;
+        }
+        place(&pool, id, ImportState::New)
     }
 
     /// Makes the tree with a name, which waits in a pool, a volume. It may be repeated.
@@ -96,10 +117,11 @@ impl Volumes {
             return self.finish_import(&pool, &entry);
         }
         let pool = self.pool_named(pool)?;
-        let id = self.new_id(&pool, name)?;
+        let id = VolumeId::new(id_of(&pool)?, name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
-        let Some(import) = pool.find_import(|record| record.id == id && record.name == *name)?
-        else {
+        self.check_not_moved_before(name)?;
+        let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
+        let Some(import) = waiting.filter(|import| import.has_tree) else {
             return Err(Error::Precondition(format!(
                 "pool {} has no directory that waits to become volume {name:?}; `rootcellar volume \
                  import` takes it",
@@ -132,10 +154,10 @@ impl Volumes {
         } else {
             Some(pool.export(&work, &entry)?)
         };
-        Ok(Export::new(&pool, &entry.record, name))
+        Export::new(&pool, &entry.record, name)
     }
 
-    /// A tree that was a volume until an export.
+    /// A tree that was a volume until an export, or the rest of an export.
     fn find_export(&self, id: VolumeId) -> Result<Option<Export>> {
         for pool in self.pools().iter() {
             if pool.why_unavailable().is_none()
@@ -143,7 +165,7 @@ impl Volumes {
                 && let Some(import) = pool.find_import(|record| record.id == id)?
             {
                 let name = import.name().to_owned();
-                return Ok(Some(Export::new(pool, &import.record, Some(name))));
+                return Export::new(pool, &import.record, Some(name)).map(Some);
             }
         }
         Ok(None)
@@ -160,15 +182,16 @@ impl Volumes {
         Ok(entry.record.id)
     }
 
-    fn new_id(&self, pool: &Pool, name: &VolumeName) -> Result<VolumeId> {
-        if let Some(reason) = pool.why_unavailable() {
-            return Err(pool.unavailable(reason).into());
+    /// Refuses a pool that takes no new volume of a name.
+    fn check_new(&self, pool: &Pool, name: &VolumeName) -> Result<()> {
+        let unread = self.unread_members().into_iter();
+        let set = pool.name().in_classes();
+        if let Some((pool, reason)) = { unread }.find(|(other, _)| other.in_classes() == set) {
+            return Err(Error::of_unread(pool::Error::Unavailable { pool, reason }));
         }
         check_cordon(pool)?;
         self.check_destinations(pool)?;
-        self.check_not_moved_before(name)?;
-        let open = || Error::Internal("an open pool has no id".into());
-        Ok(VolumeId::new(pool.id().ok_or_else(open)?, name))
+        self.check_not_moved_before(name)
     }
 
     /// The pool with a name, which may be a member of a set.
@@ -193,4 +216,13 @@ fn imported_from(entry: &Entry) -> Result<String> {
             record.id, record.name
         ))
     })
+}
+
+/// The id of a pool that can be used.
+fn id_of(pool: &Pool) -> Result<PoolId> {
+    if let Some(reason) = pool.why_unavailable() {
+        return Err(pool.unavailable(reason).into());
+    }
+    let id = pool.id();
+    id.ok_or_else(|| Error::Internal("an open pool has no id".into()))
 }

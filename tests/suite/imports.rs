@@ -5,18 +5,21 @@ mod command;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::IFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use rootcellar::error::{Code, Operation};
-use rootcellar::import::Imported;
+use rootcellar::error::{Code, Error, Operation, Result as Answer};
+use rootcellar::import::{ExportTo, ImportServer, Imported, Users};
 use rootcellar::os::Os;
-use rootcellar::types::{Bytes, VolumeId};
+use rootcellar::types::{Bytes, VolumeId, VolumeName};
+use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
 
 use support::imports::{assert_tree, export_back, import, import_of, make_tree};
+use support::loops::run;
 use support::memory::{self, MemoryNode};
-use support::{Fakes, Running, create, directory_of, names, publish, require};
+use support::{Fakes, Running, create, directory_of, eventually, names, publish, require};
 
 const SIZE: u64 = 8 << 20;
 
@@ -64,7 +67,7 @@ impl Host {
     }
 }
 
-fn result<T>(result: rootcellar::error::Result<T>) -> Result<T, (Code, String)> {
+fn result<T>(result: Answer<T>) -> Result<T, (Code, String)> {
     result.map_err(|error| (error.code(Operation::Volume), error.to_string()))
 }
 
@@ -109,7 +112,7 @@ fn a_dry_run_changes_nothing() {
     let host = Host::new();
     let mut request = import_of(&host.os, host.old(), "pvc", SIZE);
     request.dry_run = true;
-    let Imported::Possible(_, content) = request.run(&mut &*host.driver).unwrap() else {
+    let Imported::Possible(_, Some(content)) = request.run(&mut &*host.driver).unwrap() else {
         panic!("it was imported");
     };
     assert_eq!(content.inodes, 4);
@@ -124,7 +127,7 @@ type Obstacle = (&'static str, fn(&Host), &'static str, fn(&Host));
 
 const NOTHING: fn(&Host) = |_| {};
 
-const OBSTACLES: [Obstacle; 8] = [
+const OBSTACLES: [Obstacle; 9] = [
     (
         "a mount inside",
         |host| {
@@ -143,6 +146,32 @@ const OBSTACLES: [Obstacle; 8] = [
         },
         "has it mounted at",
         |host| rustix::mount::unmount(host.node.path("bound"), UnmountFlags::empty()).unwrap(),
+    ),
+    (
+        "a process in another namespace that mounts its parent, with an open file",
+        |host| {
+            let at = host.node.path("parent");
+            fs::create_dir(&at).unwrap();
+            let parent = host.old().parent().unwrap().to_owned();
+            let script = format!(
+                "mount --bind {} {at} && exec 9<{at}/old/file && touch {at}/../ready && exec sleep 1000",
+                parent.display(),
+                at = at.display()
+            );
+            let child = Command::new("unshare")
+                .args(["--mount", "--propagation", "private", "sh", "-ec", &script])
+                .spawn()
+                .unwrap();
+            fs::write(host.node.path("pid"), child.id().to_string()).unwrap();
+            eventually("the process has the file", || {
+                host.node.path("ready").is_file()
+            });
+        },
+        "parent/old/file open; stop it",
+        |host| {
+            let pid = fs::read_to_string(host.node.path("pid")).unwrap();
+            run(Command::new("kill").arg(pid));
+        },
     ),
     (
         "a name outside",
@@ -280,4 +309,99 @@ fn the_space_of_an_imported_directory_is_counted_once() {
     export_back(&host.driver, &host.os, id).unwrap();
     let available = host.driver.pools()[0].available().unwrap().0;
     assert!(available < memory::SIZE - used, "{available}");
+}
+
+/// The server is lost before it makes the tree a volume.
+struct Lost<'a>(&'a Volumes);
+
+impl ImportServer for Lost<'_> {
+    fn check_import(&mut self, request: &ImportRequest) -> Answer<ImportPlace> {
+        self.0.check_import(request)
+    }
+
+    fn import(&mut self, _: &str, _: &VolumeName) -> Answer<VolumeId> {
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
+
+    fn export(&mut self, id: &str, dry_run: bool) -> Answer<Export> {
+        let exported = self.0.export(id, dry_run)?;
+        if dry_run {
+            return Ok(exported);
+        }
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
+}
+
+/// A tree that waits between its path and the pool is checked and finished with new flags, also where the
+/// disk has no space for its size beside it, and no other volume gets its name.
+///
+/// Proves: IM3, IM4.
+#[test]
+fn a_tree_that_waits_is_finished_with_new_flags() {
+    require!(mount_namespace);
+    let host = Host::new();
+    let size = memory::SIZE * 6 / 10;
+    let large = File::create(host.old().join("large")).unwrap();
+    rustix::fs::fallocate(&large, rustix::fs::FallocateFlags::empty(), 0, size / 2).unwrap();
+    drop(large);
+    let mut request = import_of(&host.os, host.old(), "pvc", size);
+    request.run(&mut Lost(&host.driver)).unwrap_err();
+    let refused = result(host.driver.create(&create("pvc", SIZE))).unwrap_err();
+    assert!(refused.1.contains("waits to become volume"), "{refused:?}");
+    let other = host.old().with_file_name("other");
+    make_tree(&other, "other");
+    let another = import_of(&host.os, other.clone(), "pvc", SIZE);
+    let refused = result(import(&host.driver, &another)).unwrap_err();
+    assert!(refused.1.contains("waits already"), "{refused:?}");
+    assert_tree(&other, "other");
+    request.dry_run = true;
+    let checked = request.run(&mut &*host.driver).unwrap();
+    assert!(
+        matches!(checked, Imported::Possible(_, None)),
+        "{checked:?}"
+    );
+    assert!(host.old().is_file());
+    // The old provisioner has removed the file, and a kubelet has made a directory.
+    fs::remove_file(host.old()).unwrap();
+    fs::create_dir(host.old()).unwrap();
+    request.dry_run = false;
+    request.size = Bytes(size + SIZE);
+    let id = import(&host.driver, &request).unwrap();
+    let volume = host.driver.get(&id.to_string()).unwrap();
+    assert_eq!(volume.size, Bytes(size + SIZE));
+    assert_tree(&host.data(), "content");
+    let refused = result(export_back(&host.driver, &host.os, id)).unwrap_err();
+    assert!(
+        refused.1.contains("is a directory; choose another"),
+        "{refused:?}"
+    );
+    fs::remove_dir(host.old()).unwrap();
+    export_back(&host.driver, &host.os, id).unwrap();
+    assert_tree(&host.old(), "content");
+}
+
+/// An export that the server has ended, and the host not begun, can be finished, or undone by an import.
+///
+/// Proves: IM3.
+#[test]
+fn an_interrupted_export_is_finished_or_undone() {
+    let host = Host::new();
+    for undoes in [true, false] {
+        let id = host.import().unwrap();
+        let export = ExportTo {
+            os: host.os.clone(),
+            id,
+            to: None,
+            users: Users::Check,
+            dry_run: false,
+        };
+        export.run(&mut Lost(&host.driver)).unwrap_err();
+        assert!(host.driver.get(&id.to_string()).is_err());
+        if undoes {
+            assert_eq!(host.import().unwrap(), id);
+            assert_tree(&host.data(), "content");
+        }
+        export_back(&host.driver, &host.os, id).unwrap();
+        assert_tree(&host.old(), "content");
+    }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use rootcellar::error::Result;
-use rootcellar::import::{Import, Imported, Users, export};
+use rootcellar::import::{ExportTo, Import, Imported, Users};
 use rootcellar::os::Os;
 use rootcellar::pool::{AccessMode, KubernetesFields, Sharing};
 use rootcellar::types::{Bytes, ClaimLabel, VolumeId};
@@ -63,5 +63,12 @@ pub fn import(mut volumes: &Volumes, import: &Import) -> Result<VolumeId> {
 
 /// Exports a volume to the path that it had before.
 pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathBuf> {
-    export(os, id, None, false, &mut volumes)
+    let export = ExportTo {
+        os: os.clone(),
+        id,
+        to: None,
+        users: Users::Check,
+        dry_run: false,
+    };
+    export.run(&mut volumes)
 }
