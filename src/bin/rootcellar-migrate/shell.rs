@@ -71,12 +71,15 @@ pub(crate) fn wait_pod(pod: &str) -> String {
     )
 }
 
-/// Deletes a `PersistentVolume` that [`check_volume`] accepts. Its data stays because of the policy.
+/// Deletes a `PersistentVolume` that [`check_volume`] accepts. Its data stays because of the policy. The
+/// finalizer of a bound one is removed; one that is not bound has disappeared by then.
 pub(crate) fn delete_volume(name: &str, csi: &str) -> String {
     format!(
         "{} &&\n    kubectl delete pv {name} --wait=false &&\n    \
-         kubectl patch pv {name} --type merge --patch '{{\"metadata\": {{\"finalizers\": null}}}}'",
-        check_volume(name, csi)
+         {{ kubectl patch pv {name} --type merge --patch '{{\"metadata\": {{\"finalizers\": null}}}}' || \
+         {{ {}; }}; }}",
+        check_volume(name, csi),
+        check_absent(&format!("pv {name}"))
     )
 }
 
