@@ -83,9 +83,10 @@ struct Options {
           value_parser = parse_namespace)]
     pod_namespace: String,
 
-    /// Plan only volumes of these systems [default: all]
-    #[arg(long, value_enum, value_name = "SYSTEM", value_delimiter = ',')]
-    from: Vec<System>,
+    /// Plan only volumes of these systems, separated by commas: local-path (also of k3s), static, kubevirt,
+    /// mazdermind, kutti, csi-host-path, manual (of type hostPath or local without a known provisioner)
+    #[arg(long, value_name = "SYSTEM", default_value = "all", value_parser = parse_systems)]
+    from: Systems,
 
     /// Plan only claims of this namespace
     #[arg(long, value_name = "NAMESPACE", value_parser = parse_namespace)]
@@ -121,6 +122,18 @@ struct Options {
     /// Print in this form
     #[arg(long, value_enum, default_value = "markdown")]
     output: Form,
+}
+
+/// The systems whose volumes are planned.
+#[derive(Debug, Clone)]
+struct Systems(Vec<System>);
+
+fn parse_systems(text: &str) -> Result<Systems, String> {
+    let parse = |name: &str| System::from_str(name, false);
+    Ok(Systems(match text {
+        "all" => System::value_variants().to_vec(),
+        names => names.split(',').map(parse).collect::<Result<_, _>>()?,
+    }))
 }
 
 fn parse_pool(text: &str) -> Result<String, String> {

@@ -81,7 +81,7 @@ pub(crate) fn bound<'a>(cluster: &'a Cluster, options: &Options) -> (Vec<Bound<'
         let Some(system) = System::of(&volume.object) else {
             continue;
         };
-        if !options.from.is_empty() && !options.from.contains(&system) {
+        if !options.from.0.contains(&system) {
             continue;
         }
         match claim_of(cluster, volume) {

@@ -162,9 +162,8 @@ impl<'a> Steps<'a> {
         for (kind, name) in self.deleting() {
             run.push(self.patch_when_scaled(kind, name, "Retain"));
             verify.push(format!(
-                "test \"$(kubectl --namespace {} get {kind} {name} --output \
-                 jsonpath='{{.spec.persistentVolumeClaimRetentionPolicy.whenScaled}}')\" = Retain",
-                self.facts.namespace()
+                "{} && test \"$scaled\" = Retain",
+                self.when_scaled(name)
             ));
             rollback.push(self.patch_when_scaled(kind, name, "Delete"));
         }
@@ -188,7 +187,8 @@ impl<'a> Steps<'a> {
         )
     }
 
-    fn scale(&self, to_zero: bool) -> String {
+    /// Starts the pods again.
+    fn scale_up(&self) -> String {
         let namespace = self.facts.namespace();
         let lines = self.facts.runners.iter().map(|runner| match runner {
             Runner::Scalable {
@@ -197,17 +197,10 @@ impl<'a> Steps<'a> {
                 replicas,
                 ..
             } => {
-                let replicas = if to_zero { 0 } else { *replicas };
                 format!("kubectl --namespace {namespace} scale {kind} {name} --replicas {replicas}")
-            }
-            Runner::Pod { name, owner } if owner.is_empty() && to_zero => {
-                format!("kubectl --namespace {namespace} delete pod {name} --ignore-not-found")
             }
             Runner::Pod { name, owner } if owner.is_empty() => {
                 format!("# create pod {name} again from its manifest")
-            }
-            Runner::Pod { name, owner } if to_zero => {
-                format!("# stop {owner}, which runs pod {name}, by its own means")
             }
             Runner::Pod { name, owner } => format!("# start {owner} again, which ran pod {name}"),
         });
@@ -215,24 +208,59 @@ impl<'a> Steps<'a> {
         lines.join("\n")
     }
 
-    fn wait_until_stopped(&self) -> String {
-        format!("until {}; do\n    sleep 2\ndone", self.no_pods())
+    /// Stops the pods, and waits for their end. A `StatefulSet` that deletes claims is not scaled down,
+    /// because it would delete the claims that were migrated already as well.
+    fn scale_down(&self, conditions: Vec<String>) -> String {
+        let namespace = self.facts.namespace();
+        let (mut comments, mut checks, mut commands) = (Vec::new(), conditions, Vec::new());
+        for runner in &self.facts.runners {
+            match runner {
+                Runner::Scalable { kind, name, .. } => {
+                    if *kind == "statefulset" {
+                        checks.push(format!(
+                            "{} && test \"$scaled\" != Delete",
+                            self.when_scaled(name)
+                        ));
+                    }
+                    commands.push(format!(
+                        "kubectl --namespace {namespace} scale {kind} {name} --replicas 0"
+                    ));
+                }
+                Runner::Pod { name, owner } if owner.is_empty() => {
+                    let pod = format!("kubectl --namespace {namespace} delete pod {name}");
+                    commands.push(format!("{pod} --ignore-not-found"));
+                }
+                Runner::Pod { name, owner } => {
+                    comments.push(format!(
+                        "# stop {owner}, which runs pod {name}, by its own means\n"
+                    ));
+                }
+            }
+        }
+        checks.append(&mut commands);
+        checks.push(format!("until {}; do\n    sleep 2\ndone", self.no_pods()));
+        comments.concat() + &checks.join(" &&\n    ")
+    }
+
+    /// Reads whether a `StatefulSet` deletes the claims of a scale-down.
+    fn when_scaled(&self, name: &str) -> String {
+        format!(
+            "scaled=$(kubectl --namespace {} get statefulset {name} --output \
+             jsonpath='{{.spec.persistentVolumeClaimRetentionPolicy.whenScaled}}')",
+            self.facts.namespace()
+        )
     }
 
     fn stop(&self) -> Step {
-        let mut run = self.scale(true);
-        if !run.is_empty() {
-            run.push('\n');
-        }
-        run += &self.wait_until_stopped();
+        let retained = check_policy(self.facts.old_name(), "Retain");
         Step {
             title: "Stop the pods",
             text: "Suspend GitOps, autoscalers and operators first, because they start pods again. The loop \
                    ends when no pod names the claim, ended and terminating ones included."
                 .to_owned(),
-            run,
-            verify: format!("{} &&\n{}", self.no_pods(), check_policy(self.facts.old_name(), "Retain")),
-            rollback: self.scale(false),
+            verify: format!("{} &&\n{retained}", self.no_pods()),
+            run: self.scale_down(vec![retained]),
+            rollback: self.scale_up(),
         }
     }
 
@@ -251,9 +279,9 @@ impl<'a> Steps<'a> {
             text: "Then check the data by the application's own means. From here on a rollback takes new \
                    files along."
                 .to_owned(),
-            run: self.scale(false),
+            run: self.scale_up(),
             verify: verify.join(" &&\n"),
-            rollback: format!("{}\n{}", self.scale(true), self.wait_until_stopped()).trim_start().to_owned(),
+            rollback: self.scale_down(Vec::new()),
         }
     }
 

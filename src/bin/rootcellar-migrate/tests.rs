@@ -395,6 +395,7 @@ fn flags_select_claims() {
         ("", 2),
         ("--from local-path", 1),
         ("--from kutti,static", 1),
+        ("--from all", 2),
         ("--namespace shop", 2),
         ("--namespace other", 0),
         ("--claim shop/files", 1),

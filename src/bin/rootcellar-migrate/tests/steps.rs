@@ -88,6 +88,11 @@ fn workloads_are_stopped_and_started_with_their_number_of_pods() {
         steps[0].run
     );
     assert!(steps[1].run.contains("scale statefulset db --replicas 0"));
+    // Another claim of the StatefulSet may be finished, and its deletion be allowed again.
+    for commands in [&steps[1].run, &steps[5].rollback] {
+        let [check, scale] = ["!= Delete &&", "--replicas 0"].map(|text| commands.find(text));
+        assert!(check.is_some() && check < scale, "{commands}");
+    }
     assert!(
         steps[1]
             .rollback
