@@ -1,4 +1,4 @@
-mod steps;
+mod order;
 
 use serde_json::{Value, json};
 
