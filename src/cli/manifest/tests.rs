@@ -121,6 +121,30 @@ fn flags_replace_what_is_recorded_and_add_what_is_not() {
 
 /// Proves: T12.
 #[test]
+fn an_image_names_its_filesystem_and_a_device_has_none() {
+    use crate::image::Allocation;
+    use crate::pool::{Image, ImageContent};
+    let cases = [
+        (ImageContent::Ext4, "Filesystem", Some("ext4")),
+        (ImageContent::Xfs, "Filesystem", Some("xfs")),
+        (ImageContent::Block, "Block", None),
+    ];
+    for (content, mode, fs_type) in cases {
+        let mut record = with_class(record("pvc-1", None));
+        record.image = Some(Image {
+            content,
+            allocation: Allocation::Thick,
+            unused: false,
+        });
+        let printed = Printed::gather(&args("--all"), None, &pool_of(vec![record])).unwrap();
+        let spec = &objects(&printed)[0]["spec"];
+        assert_eq!(spec["volumeMode"], mode);
+        assert_eq!(spec["csi"]["fsType"].as_str(), fs_type);
+    }
+}
+
+/// Proves: T12.
+#[test]
 fn an_object_that_would_bind_wrongly_is_refused() {
     let complete = || with_class(record("pvc-1", None));
     let known = |text: &str| Known::parse(CLAIM.replace("\"pvc-1\"", text).as_bytes()).unwrap();

@@ -244,6 +244,49 @@ fn an_unreadable_object_is_reported_and_the_rest_is_shown() {
     said(&run(&node, &["snapshot", "list"]));
 }
 
+/// An incomplete set of objects is printed only if that is asked for, because workloads without their
+/// volumes get empty ones.
+///
+/// Proves: T12.
+#[test]
+fn manifests_are_printed_for_all_volumes_or_for_none() {
+    let node = Node::new();
+    let running = node.volumes(&Fakes::default());
+    for name in ["pvc-1", "pvc-2"] {
+        let mut request = create(name, 1 << 20);
+        request.class.claim.namespace = Some("shop".into());
+        request.class.claim.claim = Some(format!("data-{name}"));
+        let is_complete = name == "pvc-1";
+        request.class.kubernetes.class = is_complete.then(|| "fast".into());
+        running.create(&request).unwrap();
+    }
+    drop(running);
+    let manifest = |arguments: &[&str]| run(&node, &[&["volume", "manifest"], arguments].concat());
+
+    assert_refused(&manifest(&["--all"]), 1, "give --class");
+    let partial = manifest(&["--all", "--partial"]);
+    assert_eq!(partial.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&partial.stdout);
+    assert!(
+        text.contains("name: data-pvc-1") && !text.contains("data-pvc-2"),
+        "{text}"
+    );
+
+    let all = said(&manifest(&["--all", "--claims", "--class", "slow"]));
+    let kinds: Vec<&str> = all
+        .lines()
+        .filter(|line| line.starts_with("kind: "))
+        .collect();
+    assert_eq!(kinds.len(), 4, "{all}");
+    assert!(all.contains("storageClassName: fast") && all.contains("storageClassName: slow"));
+    let list = json(&manifest(&["pvc-1", "--json"]));
+    assert_eq!(list["items"][0]["metadata"]["name"], "pvc-1");
+
+    assert_refused(&manifest(&["pvc-3"]), 1, "does not exist");
+    assert_refused(&manifest(&["pvc-1", "--known", "/nowhere"]), 1, "/nowhere");
+    assert_refused(&manifest(&["pvc-1", "--policy", "Recycle"]), 64, "--policy");
+}
+
 /// A long copy is listed with its source, the copied amount and its start time: snapshots with the
 /// snapshots, restores and clones with the volumes.
 ///
