@@ -136,6 +136,29 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         Ok(loops::at(device, image).map_err(failed)?)
     }
 
+    /// The flags of a mount of a device: whether the device is read-only. The mount itself has those of
+    /// `/dev`.
+    fn device_flags(
+        &self,
+        _target: &Target,
+        mounted: Status,
+        image: FileId,
+    ) -> Result<StatVfsMountFlags> {
+        let failed = PathFault::at("ask for the flags of", Path::new("/dev/loop*"));
+        let device = self.loop_at(mounted.rdev, image)?;
+        let is_read_only = device.as_ref().map_or(Ok(false), Loop::is_read_only);
+        Ok(if is_read_only.map_err(failed)? {
+            StatVfsMountFlags::RDONLY
+        } else {
+            StatVfsMountFlags::empty()
+        })
+    }
+
+    /// The number of every loop device with an image, and the identity of the image.
+    fn loops(&self) -> std::io::Result<Vec<(loops::Number, FileId)>> {
+        Ok(loops::all()?)
+    }
+
     /// The loop devices that show an image.
     fn loops_of(&self, image: FileId) -> Result<Vec<Loop>> {
         let failed = PathFault::at("list", Path::new("/dev/loop*"));

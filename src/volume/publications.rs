@@ -128,7 +128,7 @@ impl Volumes {
         let mut devices = BTreeMap::new();
         let mut shown = BTreeSet::new();
         if !images.is_empty() {
-            for (device, file) in loops::all()? {
+            for (device, file) in self.mounter.loops()? {
                 if let Some(id) = images.get(&file) {
                     devices.insert(device, *id);
                     let entry = index.get::<VolumeRecord>(*id);

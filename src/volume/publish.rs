@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::image::Owner;
-use crate::image::loops::{self, Loop};
+use crate::image::loops;
 use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
 use crate::os::{self, Os, Status};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
@@ -80,7 +80,7 @@ impl Volumes {
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
         if let Some(prepared) = prepared? {
-            self.mount_at(&target, &prepared)?;
+            self.mount_at(&target, source.shown(), &prepared)?;
         }
         self.publications.add(id.hash(), target.path(), Some(mode));
         Ok(())
@@ -150,16 +150,10 @@ impl Volumes {
         }
         let base = source.base().map_err(failed)?;
         let (expected, actual) = match source {
-            Mountable::Device { .. } => {
-                let device = self.mounter.loop_at(mounted.rdev, content)?;
-                let is_read_only = device.as_ref().map_or(Ok(false), Loop::is_read_only);
-                let actual = if is_read_only.map_err(failed)? {
-                    StatVfsMountFlags::RDONLY
-                } else {
-                    StatVfsMountFlags::empty()
-                };
-                (options.flags & StatVfsMountFlags::RDONLY, actual)
-            }
+            Mountable::Device { .. } => (
+                options.flags & StatVfsMountFlags::RDONLY,
+                self.mounter.device_flags(target, mounted, content)?,
+            ),
             _ => (options.expected(base), self.mounter.flags(target)?),
         };
         if expected != actual {
@@ -177,13 +171,13 @@ impl Volumes {
     }
 
     /// Creates the target if needed, and mounts. A failure removes a directory that it created.
-    fn mount_at(&self, target: &Target, prepared: &Prepared) -> Result<()> {
+    fn mount_at(&self, target: &Target, shown: Shown, prepared: &Prepared) -> Result<()> {
         // Tests do not observe steps in the kubelet's directory.
         let os = Os::default();
         if let Found::Mount(_) = self.mounter.inspect(target)? {
             return Err(occupied(target, "a mount that was not there a moment ago"));
         }
-        let is_device = prepared.device.is_some();
+        let is_device = shown == Shown::Device;
         let made = if is_device {
             os.create(&target.parent, &target.leaf).map(drop)
         } else {

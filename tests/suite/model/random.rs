@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rootcellar::mount::MountOptions;
 use rootcellar::pool::{AccessMode, Mode, Parameters, Sharing};
 use rootcellar::types::Bytes;
-use rootcellar::volume::{Capability, Class, CreateRequest};
+use rootcellar::volume::{Allocation, Capability, Class, CreateRequest, Kind};
 
 use support::create;
 
@@ -53,6 +53,7 @@ fn fs_types() -> impl Strategy<Value = Option<String>> {
         10 => Just(None),
         2 => Just(Some("tmpfs".to_owned())),
         1 => Just(Some("xfs".to_owned())),
+        1 => Just(Some("ext4".to_owned())),
     ]
 }
 
@@ -64,14 +65,22 @@ fn capabilities() -> impl Strategy<Value = Capability> {
         1 => Just(vec!["noexec"]),
         1 => Just(vec!["noexec", "noatime"]),
     ];
-    (modes(), fs_types(), flags).prop_map(|(access_mode, fs_type, flags)| {
+    let block = prop::bool::weighted(0.2);
+    (block, modes(), fs_types(), flags).prop_map(|(block, access_mode, fs_type, flags)| {
         let options = MountOptions::parse(flags).unwrap();
-        Capability {
+        let mounted = Capability {
             block: false,
             access_mode,
             fs_type,
             options,
-        }
+        };
+        let device = Capability {
+            block: true,
+            fs_type: None,
+            options: MountOptions::default(),
+            ..mounted.clone()
+        };
+        if block { device } else { mounted }
     })
 }
 
@@ -95,12 +104,22 @@ fn classes() -> impl Strategy<Value = Class> {
         1 => Just(kept("0700", id, Sharing::None)),
         3 => Just(kept("3775", 0, Sharing::Node)),
     ];
-    (pool, parameters, fs_types()).prop_map(|(pool, parameters, fs_type)| Class {
-        pool: pool.map(|pool| pool.parse().unwrap()),
-        parameters,
-        fs_type,
-        ..Class::default()
-    })
+    let images = prop_oneof![
+        6 => Just((Kind::Directory, None)),
+        1 => Just((Kind::Directory, Some(Allocation::Thin))),
+        2 => Just((Kind::Image, Some(Allocation::Thin))),
+        1 => Just((Kind::Image, None)),
+    ];
+    (pool, parameters, fs_types(), images).prop_map(
+        |(pool, parameters, fs_type, (kind, allocation))| Class {
+            pool: pool.map(|pool| pool.parse().unwrap()),
+            parameters,
+            fs_type,
+            kind,
+            allocation,
+            ..Class::default()
+        },
+    )
 }
 
 fn can_change_owner() -> bool {
@@ -109,7 +128,8 @@ fn can_change_owner() -> bool {
 }
 
 fn requests() -> impl Strategy<Value = CreateRequest> {
-    let sizes = prop::sample::select(vec![0, 4 * MIB, 64 * MIB, 160 * MIB, 400 * MIB]);
+    let sizes = vec![0, 4 * MIB, 16 * MIB, 64 * MIB, 160 * MIB, 400 * MIB];
+    let sizes = prop::sample::select(sizes);
     let above = prop::option::of(prop::sample::select(vec![4 * MIB, 60 * MIB]));
     let capabilities = prop::collection::vec(capabilities(), 1..=2);
     let excludes_node = prop::bool::weighted(0.05);

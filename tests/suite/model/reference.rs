@@ -1,21 +1,23 @@
 //! The expected behavior of the driver in its shortest form: two maps and the rules between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::fs::StatVfsMountFlags;
 
 use rootcellar::error::{Code, Result};
 use rootcellar::mount::{Atime, MountOptions};
-use rootcellar::pool::{AccessMode, Parameters, Sharing};
-use rootcellar::volume::{Capability, Class, CreateRequest};
+use rootcellar::pool::{AccessMode, Image, ImageContent, Parameters, Sharing};
+use rootcellar::volume::{Capability, Class, CreateRequest, Kind};
 
-use super::{POOLS, RESERVABLE};
+use super::{MIB, POOLS, RESERVABLE};
 
 /// The expected state.
 #[derive(Debug, Default)]
 pub struct Model {
     pub volumes: BTreeMap<String, Made>,
     pub mounts: BTreeMap<usize, Mounted>,
+    /// The targets whose mount was removed without the driver, and whether each is a file.
+    pub left: BTreeMap<usize, bool>,
 }
 
 #[derive(Debug)]
@@ -23,8 +25,29 @@ pub struct Made {
     pub pool: String,
     pub size: u64,
     pub parameters: Parameters,
+    pub image: Option<Image>,
     /// Whether it was created for one target only.
     pub exclusive: bool,
+}
+
+impl Made {
+    /// Whether a repeated request gets it.
+    fn matches(&self, request: &CreateRequest) -> bool {
+        let class = &request.class;
+        let limit = request.limit;
+        let is_limited = limit.is_none_or(|limit| (1..=limit.0).contains(&self.size));
+        let named = class.pool.as_ref();
+        let image = image(class, &request.capabilities);
+        self.size >= request.required.0
+            && is_limited
+            && self.parameters == class.parameters
+            && image.is_ok_and(|image| match (self.image, image) {
+                (Some(has), Some(asked)) => has.suits(asked),
+                (has, asked) => has == asked,
+            })
+            && named.is_none_or(|pool| pool.as_str() == self.pool)
+            && !request.excludes_node
+    }
 }
 
 #[derive(Debug)]
@@ -39,8 +62,46 @@ pub fn fails_sharing(capability: &Capability, sharing: Sharing) -> bool {
     capability.access_mode.is_multi_node() && sharing == Sharing::None
 }
 
-fn other_filesystem(fs_type: Option<&String>) -> bool {
-    fs_type.is_some_and(|fs_type| fs_type != "tmpfs")
+/// The image that a request asks for.
+fn image(class: &Class, capabilities: &[Capability]) -> Result<Option<Image>, Code> {
+    let devices = capabilities.iter().filter(|c| c.block).count();
+    let is_directory = class.kind == Kind::Directory && devices == 0;
+    if !(devices == 0 || devices == capabilities.len())
+        || is_directory && class.allocation.is_some()
+    {
+        return Err(Code::InvalidArgument);
+    }
+    if is_directory {
+        return Ok(None);
+    }
+    let named = capabilities.iter().map(|c| &c.fs_type);
+    let named: BTreeSet<&String> = named.chain([&class.fs_type]).flatten().collect();
+    let mut named = named.into_iter();
+    let content = match (named.next().map(String::as_str), named.next()) {
+        _ if devices > 0 => ImageContent::Block,
+        (None | Some("ext4"), None) => ImageContent::Ext4,
+        (Some("xfs"), None) => ImageContent::Xfs,
+        _ => return Err(Code::InvalidArgument),
+    };
+    Ok(Some(Image {
+        content,
+        allocation: class.allocation.unwrap_or_default(),
+        unused: content != ImageContent::Block,
+    }))
+}
+
+/// The least size of a volume.
+fn least_size(image: Option<Image>) -> u64 {
+    match image.map(|image| image.content) {
+        None => 0,
+        Some(ImageContent::Block) => 1,
+        Some(ImageContent::Ext4) => 16 * MIB,
+        Some(ImageContent::Xfs) => 300 * MIB,
+    }
+}
+
+fn is_block(image: Option<Image>) -> bool {
+    image.is_some_and(|image| image.content == ImageContent::Block)
 }
 
 impl Model {
@@ -52,11 +113,11 @@ impl Model {
     /// The pool for a new volume of a class, if this node can have it.
     pub fn place(class: &Class, capabilities: &[Capability]) -> Option<String> {
         let pool = class.pool.as_ref().map_or("default", |pool| pool.as_str());
-        let mut asked = capabilities
-            .iter()
-            .map(|c| c.fs_type.as_ref())
-            .chain([class.fs_type.as_ref()]);
-        (POOLS.contains(&pool) && !asked.any(other_filesystem)).then(|| pool.to_owned())
+        let asked = capabilities.iter().map(|c| &c.fs_type);
+        let mut asked = asked.chain([&class.fs_type]).flatten();
+        let is_directory = image(class, capabilities) == Ok(None);
+        let suits = !is_directory || asked.all(|fs_type| fs_type == "tmpfs");
+        (POOLS.contains(&pool) && suits).then(|| pool.to_owned())
     }
 
     pub fn create(&mut self, request: &CreateRequest) -> Result<(), Code> {
@@ -75,30 +136,31 @@ impl Model {
             return Err(Code::InvalidArgument);
         }
         let place = Self::place(class, capabilities);
+        let image = image(class, capabilities);
         if let Some(made) = self.volumes.get(request.name.as_str()) {
-            let limited = limit.is_none_or(|limit| (1..=limit.0).contains(&made.size));
-            let elsewhere = class
-                .pool
-                .as_ref()
-                .is_some_and(|pool| pool.as_str() != made.pool);
-            let same = made.size >= required.0
-                && limited
-                && made.parameters == parameters
-                && !(elsewhere || request.excludes_node || place.is_none());
-            return if same {
-                Ok(())
-            } else {
-                Err(Code::AlreadyExists)
-            };
+            let is_same = made.matches(request) && place.is_some();
+            return is_same.then_some(()).ok_or(Code::AlreadyExists);
         }
-        let pool = place
-            .filter(|_| !request.excludes_node)
-            .ok_or(Code::ResourceExhausted)?;
+        let image = image?;
+        // That of a directory on another filesystem is compared with the pool only after this.
+        let is_here = class
+            .pool
+            .as_ref()
+            .is_none_or(|pool| POOLS.contains(&pool.as_str()));
+        if !is_here || request.excludes_node {
+            return Err(Code::ResourceExhausted);
+        }
         let size = if required.0 > 0 {
             required.0
         } else {
             limit.map_or(0, |limit| limit.0)
         };
+        match least_size(image) {
+            least if size >= least => {}
+            _ if size == 0 => return Err(Code::InvalidArgument),
+            _ => return Err(Code::OutOfRange),
+        }
+        let pool = place.ok_or(Code::ResourceExhausted)?;
         if size > self.free_space(&pool) {
             return Err(Code::ResourceExhausted);
         }
@@ -107,6 +169,7 @@ impl Model {
             pool,
             size,
             parameters,
+            image,
             exclusive,
         };
         self.volumes.insert(request.name.as_str().to_owned(), made);
@@ -128,10 +191,15 @@ impl Model {
         capability: &Capability,
         read_only: bool,
     ) -> Result<(), Code> {
-        let made = self.volumes.get(name).ok_or(Code::NotFound)?;
+        let made = self.volumes.get_mut(name).ok_or(Code::NotFound)?;
         let access = capability.access_mode;
-        let refused = fails_sharing(capability, made.parameters.sharing);
-        if refused || other_filesystem(capability.fs_type.as_ref()) {
+        let has = made.image.map_or("tmpfs", |image| image.content.as_str());
+        let is_block = is_block(made.image);
+        if fails_sharing(capability, made.parameters.sharing) || capability.block != is_block || {
+            capability.fs_type.as_ref()
+        }
+        .is_some_and(|fs_type| fs_type != has)
+        {
             return Err(Code::InvalidArgument);
         }
         let asked = capability.options;
@@ -142,9 +210,16 @@ impl Model {
         let options = MountOptions {
             flags,
             read_write: false,
-            // The mount of the pool itself has `relatime`.
-            atime: asked.atime.or(Some(Atime::Relatime)),
+            // The mount of the pool itself has `relatime`, and so has that of an image.
+            atime: asked.atime.or((!is_block).then_some(Atime::Relatime)),
         };
+        if self
+            .left
+            .get(&target)
+            .is_some_and(|is_file| *is_file != is_block)
+        {
+            return Err(Code::AlreadyExists);
+        }
         if let Some(there) = self.mounts.get_mut(&target) {
             let same = there.name == name && there.options == options;
             if !same || there.mode.is_some_and(|before| before != access) {
@@ -160,6 +235,10 @@ impl Model {
         if self.mounts.values().any(alone) {
             return Err(Code::FailedPrecondition);
         }
+        if let Some(image) = &mut made.image {
+            image.unused = false;
+        }
+        self.left.remove(&target);
         self.mounts.insert(
             target,
             Mounted {
@@ -179,7 +258,16 @@ impl Model {
         {
             return Err(Code::NotFound);
         }
+        self.left.remove(&target);
         self.mounts.remove(&target);
         Ok(())
+    }
+
+    /// Removes the mount of a target without the driver, which leaves the directory or file.
+    pub fn unmount(&mut self, target: usize) {
+        if let Some(there) = self.mounts.remove(&target) {
+            let image = self.volumes.get(there.name).and_then(|made| made.image);
+            self.left.insert(target, is_block(image));
+        }
     }
 }

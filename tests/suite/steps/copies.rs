@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::io::Errno;
 
-use rootcellar::error::{Code, Operation};
+use rootcellar::error::{Code, Error, Operation};
 use rootcellar::filesystem::Filesystem;
 use rootcellar::os::{Observer, Os, Step};
 use rootcellar::quota::{KernelQuotas, Quotas};
-use rootcellar::volume::{Snapshot, Volume};
+use rootcellar::volume::{Snapshot, SourceId, Volume};
 
 use super::fixture::{Script, Trouble};
 use crate::snapshots::{Kind, Rig, write};
@@ -37,9 +37,17 @@ enum Call {
 
 const CALLS: [Call; 4] = [Call::Snapshot, Call::Restore, Call::Clone, Call::Delete];
 
+/// The disk of the volume "source", and whether that is a block device.
+#[derive(Debug, Clone, Copy)]
+struct Of {
+    kind: Kind,
+    is_block: bool,
+}
+
 /// A disk with the volume "source". The test scripts its every step.
 struct Set {
     rig: Rig,
+    is_block: bool,
     script: Arc<Script>,
     source: Volume,
     /// The bytes that are charged to the source, or 0 if use is not counted.
@@ -48,18 +56,23 @@ struct Set {
 }
 
 impl Set {
-    fn new(kind: Kind) -> Self {
+    fn new(of: Of) -> Self {
         let script = Arc::new(Script::default());
         let rig = Rig::with(
-            kind,
+            of.kind,
             Fakes {
                 os: Os::observed(script.clone()),
                 ..Fakes::default()
             },
         );
-        let source = furnish(&rig);
+        let source = if of.is_block {
+            furnish_device(&rig)
+        } else {
+            furnish(&rig)
+        };
         let mut set = Self {
             rig,
+            is_block: of.is_block,
             script,
             source,
             charged: 0,
@@ -72,12 +85,19 @@ impl Set {
         set
     }
 
-    fn prepare(kind: Kind, call: Call) -> Self {
-        let mut set = Self::new(kind);
+    fn prepare(of: Of, call: Call) -> Self {
+        let mut set = Self::new(of);
         if matches!(call, Call::Restore | Call::Delete) {
             set.taken = Some(set.rig.snapshot("taken", &set.source).unwrap());
         }
         set
+    }
+
+    /// Makes the volume "copy" of a source.
+    fn copy(&self, source: SourceId) -> Result<Volume, Error> {
+        let mut request = Rig::copy("copy", SIZE, source);
+        request.capabilities[0].block = self.is_block;
+        self.rig.driver().create(&request)
     }
 
     fn is_unavailable(&self) -> bool {
@@ -124,6 +144,15 @@ fn furnish(rig: &Rig) -> Volume {
     source
 }
 
+/// Makes the block volume "source", into which a pod has written.
+fn furnish_device(rig: &Rig) -> Volume {
+    let mut request = support::create("source", SIZE);
+    request.capabilities[0].block = true;
+    let source = rig.driver().create(&request).unwrap();
+    write(&rig.volume_data("source").join("disk.img"), 1, 1 << 20).unwrap();
+    source
+}
+
 /// The use and limit of each quota id, as the kernel counts them.
 fn charges(rig: &Rig) -> BTreeMap<u32, (u64, u64)> {
     charges_on(rig.disk.path())
@@ -157,9 +186,11 @@ impl Call {
             Self::Snapshot => set.rig.snapshot("copy", &set.source).map(drop),
             Self::Restore => {
                 let taken = set.taken.as_ref().unwrap();
-                set.rig.restore("copy", SIZE, taken).map(drop)
+                set.copy(SourceId::Snapshot(taken.id.to_string())).map(drop)
             }
-            Self::Clone => set.rig.clone_of("copy", SIZE, &set.source).map(drop),
+            Self::Clone => set
+                .copy(SourceId::Volume(set.source.id.to_string()))
+                .map(drop),
             Self::Delete => {
                 let id = set.taken.as_ref().unwrap().id.to_string();
                 set.rig.driver().delete_snapshot(&id)
@@ -177,8 +208,8 @@ impl Call {
     }
 
     /// The steps of the call without trouble.
-    fn steps(self, kind: Kind) -> Vec<Step> {
-        let set = Set::prepare(kind, self);
+    fn steps(self, of: Of) -> Vec<Step> {
+        let set = Set::prepare(of, self);
         set.script.start(None);
         self.make(&set).unwrap();
         set.script.end()
@@ -235,6 +266,12 @@ impl Call {
 
 /// Asserts that two trees have the same contents.
 fn assert_same(one: &Path, other: &Path) {
+    let image = "disk.img";
+    if one.join(image).try_exists().unwrap() {
+        let read = |data: &Path| fs::read(data.join(image)).unwrap();
+        assert!(read(one) == read(other), "{}", other.display());
+        return;
+    }
     for file in ["file", "dir/inner", "other"] {
         let read = |tree: &Path| fs::read(tree.join(file)).unwrap();
         assert!(read(one) == read(other), "{file} in {}", other.display());
@@ -271,8 +308,8 @@ fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Co
     }
 }
 
-fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
-    let mut set = Set::prepare(kind, call);
+fn run(of: Of, call: Call, at: usize, trouble: Trouble) {
+    let mut set = Set::prepare(of, call);
     set.script.start(Some(trouble));
     let outcome = call.make(&set);
     if let Trouble::Halt(_) = trouble {
@@ -280,7 +317,7 @@ fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
         set.rig.running = None;
     }
     let steps = set.script.end();
-    let case = format!("{kind:?} {call:?}: {trouble:?} of {steps:?}");
+    let case = format!("{of:?} {call:?}: {trouble:?} of {steps:?}");
     // Threads share the work in any order, so the number of steps may differ by one.
     let made = &steps[..at.min(steps.len())];
     let expected = match (steps.get(at), trouble) {
@@ -306,9 +343,16 @@ fn run(kind: Kind, call: Call, at: usize, trouble: Trouble) {
 }
 
 fn survive(kind: Kind) {
+    survive_on(Of {
+        kind,
+        is_block: false,
+    });
+}
+
+fn survive_on(of: Of) {
     require!(loop_devices);
     for call in CALLS {
-        let steps = call.steps(kind);
+        let steps = call.steps(of);
         assert!(steps.len() >= 3, "{steps:?}");
         let troubles = |at| {
             let once = |errno| Trouble::Once(at, errno);
@@ -318,7 +362,7 @@ fn survive(kind: Kind) {
         for cases in cases.chunks(AT_ONCE) {
             std::thread::scope(|scope| {
                 for (at, trouble) in cases {
-                    scope.spawn(|| run(kind, call, *at, *trouble));
+                    scope.spawn(|| run(of, call, *at, *trouble));
                 }
             });
         }
@@ -357,6 +401,17 @@ fn a_subvolume_copy_survives_every_step() {
 #[test]
 fn a_subvolume_copy_with_quota_survives_every_step() {
     survive(Kind::BtrfsSquota);
+}
+
+/// As above, but an image is copied, which shares blocks.
+///
+/// Proves: D5, I3.
+#[test]
+fn a_copy_of_an_image_survives_every_step() {
+    survive_on(Of {
+        kind: Kind::Xfs,
+        is_block: true,
+    });
 }
 
 /// Records the limits in force when a subvolume is copied or destroyed.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use rootcellar::image::Format;
-use rootcellar::image::loops::{Loop, Stranger};
+use rootcellar::image::loops::{Loop, MAJOR, Number, Stranger};
 use rootcellar::mount::{
     Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown,
     Target,
@@ -19,13 +19,20 @@ use rootcellar::os::{self, FileId, Status};
 #[derive(Debug, Default)]
 pub struct FakeMounter {
     mounts: Mutex<BTreeMap<PathBuf, FakeMount>>,
+    /// The loop device of each image that was mounted, and how it is shown.
+    images: Mutex<BTreeMap<FileId, (Number, Shown)>>,
 }
+
+/// The number of the first loop device, which the kernel gives to nobody.
+const FIRST: u32 = 1 << 19;
 
 #[derive(Debug, Clone)]
 struct FakeMount {
     entry: MountEntry,
     id: FileId,
     flags: StatVfsMountFlags,
+    /// The number of the loop device that shows the image, and how the mount shows that.
+    device: Option<(Number, Shown)>,
 }
 
 impl FakeMounter {
@@ -47,8 +54,20 @@ impl Mounter for FakeMounter {
         options: MountOptions,
     ) -> Result<Prepared> {
         let fail = |errno: Errno| target.error("prepare", errno);
-        let flags = options.expected(source.base().map_err(fail)?);
         let mount = rustix::io::fcntl_dupfd_cloexec(source.file(), 0).map_err(fail)?;
+        let id = os::status(&mount).map_err(fail)?.id;
+        let mut images = self.images.lock().unwrap();
+        // A deleted image may have had the inode.
+        let before = images.remove(&id);
+        if source.shown() != Shown::Directory {
+            let next = images.values().map(|((_, minor), _)| minor + 1).max();
+            let number = before.map_or((MAJOR, next.unwrap_or(FIRST)), |(number, _)| number);
+            images.insert(id, (number, source.shown()));
+        }
+        let flags = match source {
+            Mountable::Device { .. } => options.flags & StatVfsMountFlags::RDONLY,
+            _ => options.expected(source.base().map_err(fail)?),
+        };
         Ok(Prepared {
             mount,
             flags,
@@ -59,11 +78,17 @@ impl Mounter for FakeMounter {
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
         let fail = |errno: Errno| target.error("mount at", errno);
         let Prepared { mount, flags, .. } = prepared;
-        let table = MountTable::read().map_err(|_| fail(Errno::IO))?;
-        // An image was opened through a mount that is in no table.
-        let place = table.place_of(mount).ok();
-        let place = place.map(|place| (place.mount.device, place.path));
-        let (device, root) = place.unwrap_or_default();
+        let id = os::status(mount).map_err(fail)?.id;
+        let shown_by = self.images.lock().unwrap().get(&id).copied();
+        let (device, root) = match shown_by {
+            Some((device, Shown::Device)) => ((0, 0), format!("/loop{}", device.1).into()),
+            Some((device, _)) => (device, "/".into()),
+            None => {
+                let table = MountTable::read().map_err(|_| fail(Errno::IO))?;
+                let place = table.place_of(mount).map_err(|_| fail(Errno::IO))?;
+                (place.mount.device, place.path)
+            }
+        };
         let mount = FakeMount {
             entry: MountEntry {
                 id: 0,
@@ -73,8 +98,9 @@ impl Mounter for FakeMounter {
                 shared: false,
                 source: PathBuf::new(),
             },
-            id: os::status(mount).map_err(fail)?.id,
+            id,
             flags: *flags,
+            device: shown_by,
         };
         self.lock().insert(target.path().to_owned(), mount);
         Ok(())
@@ -82,18 +108,37 @@ impl Mounter for FakeMounter {
 
     fn inspect(&self, target: &Target) -> Result<Found> {
         let found = target.inspect()?;
-        match (self.lock().get(target.path()), found) {
-            (Some(mount), Found::Directory(mut status)) => {
-                status.id = mount.id;
-                status.is_mount_root = true;
-                Ok(Found::Mount(status))
-            }
-            (_, found) => Ok(found),
+        let mounts = self.lock();
+        let is_target = matches!(
+            found,
+            Found::Directory(_) | Found::Other(FileType::RegularFile)
+        );
+        let Some(mount) = mounts.get(target.path()).filter(|_| is_target) else {
+            return Ok(found);
+        };
+        let status = os::status_at(rustix::fs::CWD, target.path());
+        let mut status = status.map_err(|errno| target.error("inspect", errno))?;
+        status.id = mount.id;
+        status.is_mount_root = true;
+        if let Some((device, Shown::Device)) = mount.device {
+            status.file_type = FileType::BlockDevice;
+            status.rdev = device;
         }
+        Ok(Found::Mount(status))
     }
 
     fn shows(&self, root: Status, content: FileId, _shown: Shown) -> Result<bool> {
         Ok(root.id == content)
+    }
+
+    fn device_flags(&self, target: &Target, _: Status, _: FileId) -> Result<StatVfsMountFlags> {
+        self.flags(target)
+    }
+
+    fn loops(&self) -> std::io::Result<Vec<(Number, FileId)>> {
+        let mounts = self.lock();
+        let of_images = { mounts.values() }.filter_map(|mount| Some((mount.device?.0, mount.id)));
+        Ok(of_images.collect())
     }
 
     fn loops_of(&self, _image: FileId) -> Result<Vec<Loop>> {
