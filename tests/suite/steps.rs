@@ -31,14 +31,16 @@ enum Call {
     Expand,
     CreateImage,
     ExpandImage,
+    PublishImage,
 }
 
-const CALLS: [Call; 5] = [
+const CALLS: [Call; 6] = [
     Call::Create,
     Call::Delete,
     Call::Expand,
     Call::CreateImage,
     Call::ExpandImage,
+    Call::PublishImage,
 ];
 
 /// The size of an image with ext4.
@@ -57,7 +59,10 @@ impl Call {
     }
 
     fn is_of_an_image(self) -> bool {
-        matches!(self, Self::CreateImage | Self::ExpandImage)
+        matches!(
+            self,
+            Self::CreateImage | Self::ExpandImage | Self::PublishImage
+        )
     }
 
     fn creates(self) -> bool {
@@ -108,6 +113,11 @@ impl Call {
                 Err(error) if error.code(Operation::Delete) == Code::Ok => Ok(()),
                 outcome => outcome.map_err(|error| error.code(Operation::Delete)),
             },
+            Self::PublishImage => {
+                let request = publish(&id, &fixture.node.target("pvc"));
+                let published = fixture.driver().publish(&request);
+                published.map_err(|error| error.code(Operation::Volume))
+            }
             Self::Expand | Self::ExpandImage => {
                 let request = ExpandRequest {
                     id,
@@ -143,7 +153,7 @@ impl Call {
         match self {
             Self::Create | Self::CreateImage => made > visible(steps),
             Self::Delete => made <= visible(steps),
-            Self::Expand | Self::ExpandImage => true,
+            Self::Expand | Self::ExpandImage | Self::PublishImage => true,
         }
     }
 
