@@ -137,8 +137,8 @@ pub fn remove(name: &str) -> Result<(), Errno> {
     }
 }
 
-/// A device of the driver that shows a file of somebody else. A pod can attach one, and nobody else may
-/// detach it, because the pod may have left its number to another program.
+/// A device of the driver that shows a file of somebody else: of a pod, or of a program that asked for any
+/// free device after a pod had detached its own. Therefore the driver does not detach it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stranger {
     /// Its path below `/dev`.

@@ -217,3 +217,28 @@ impl Volumes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: B3.
+    #[test]
+    fn a_device_with_the_file_of_somebody_else_is_reported_once() {
+        let publications = Publications::default();
+        let stranger = |path: &str| Stranger {
+            path: path.into(),
+            file: "/own".into(),
+        };
+        let (one, other) = (stranger("/dev/loop2048"), stranger("/dev/loop2049"));
+        for (present, new) in [
+            (vec![one.clone()], vec![one.clone()]),
+            (vec![one.clone()], Vec::new()),
+            (vec![one.clone(), other.clone()], vec![other]),
+            (Vec::new(), Vec::new()),
+            (vec![one.clone()], vec![one]),
+        ] {
+            assert_eq!(publications.new_strangers(present), new);
+        }
+    }
+}

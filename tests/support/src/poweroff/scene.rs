@@ -9,7 +9,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::os::{self, Observer, Os};
@@ -368,13 +367,7 @@ impl Scene {
     pub fn grow(&self, volume: &str) {
         let id = self.id_of(volume);
         let is_device = self.driver().get(&id).unwrap().image.is_some();
-        // The fake mounts of an earlier driver left directories, which are no targets of devices.
-        let pod = if is_device {
-            next_pod()
-        } else {
-            volume.to_owned()
-        };
-        let target = self.node.target(&pod);
+        let target = self.node.target(volume);
         let mut request = publish(&id, &target);
         request.capability.block = is_device;
         self.driver().publish(&request).unwrap();
@@ -456,11 +449,6 @@ impl Scene {
             assert_pool_complete(pool.path());
         }
     }
-}
-
-fn next_pod() -> String {
-    static PODS: AtomicUsize = AtomicUsize::new(0);
-    format!("pod-{}", PODS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Asserts that an image is complete: its length, its blocks, and its filesystem or content.
