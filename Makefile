@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -96,6 +96,11 @@ e2e-startup: ## measure the time from claim to Running on such a cluster, and wr
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh startup
+
+e2e-databases: ## run PostgreSQL and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@e2e/run.sh databases
 
 clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean

@@ -3,7 +3,7 @@
 # snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of
 # snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
-# Usage: parts.sh [conformance]   with it, Kubernetes' own test binary too
+# Usage: parts.sh [conformance|databases]   with it, Kubernetes' own test binary or the image of debian.sh too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
 #        K8S    the minor version of Kubernetes: one of kubernetes/, or default: the one of go.mod
@@ -73,3 +73,10 @@ image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
     "$PARTS/bin/snapshot-controller=/snapshot-controller"
 image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-resizer"
 image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/registrar=/registrar"
+if [ "${1:-}" = databases ]; then
+    ./debian.sh "$PARTS/debian-root"
+    image debian debian:12 - "$PARTS/debian-root=/" $busybox
+    rm -rf --one-file-system "$PARTS/debian-root"
+else
+    rm -f "$PARTS/images/debian.tar"
+fi

@@ -6,6 +6,7 @@
 #        run.sh release [argument of the test binary...]     builds, publishes and installs a release
 #        run.sh upgrade [argument of the test binary...]     upgrades from the version in the file previous, and rolls back
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
+#        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -25,9 +26,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-scenarios | conformance | release | upgrade | startup) shift ;;
+scenarios | conformance | release | upgrade | startup | databases) shift ;;
 *)
-    echo "usage: run.sh scenarios|conformance|release|upgrade|startup [argument...]" >&2
+    echo "usage: run.sh scenarios|conformance|release|upgrade|startup|databases [argument...]" >&2
     exit 64
     ;;
 esac
@@ -53,7 +54,7 @@ step() { # NAME COMMAND [argument...]
     printf '  %-14s %s\n' "$name" "$(minutes "$start")" | tee -a "${STEPS:-/dev/null}"
 }
 arch=$(dpkg --print-architecture)
-if [ "$what" = upgrade ]; then
+if [ "$what" = upgrade ] || [ "$what" = databases ]; then
     step image contained hack/image.sh "$arch"
 else
     step image contained hack/image.sh
@@ -93,6 +94,7 @@ conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
 release) IMAGES="pause busybox agnhost" step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
 upgrade) step upgrade cluster scenarios -test.timeout 60m -test.run TestUpgrade "$@" ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
+databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
 scenarios)
     step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
     # The distributions themselves are not tested, only their paths of kubelet's directory.

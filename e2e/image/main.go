@@ -3,7 +3,8 @@
 //
 // Usage: image OUT.tar NAME[,NAME...] ENTRYPOINT[,ARGUMENT...] [SOURCE=/DESTINATION...]
 //
-// An ENTRYPOINT of - means none. With /bin/busybox among the files, every applet gets its link in /bin.
+// An ENTRYPOINT of - means none. A SOURCE may be a directory, whose files and links keep their modes; later files replace
+// earlier ones. With /bin/busybox among the files, every applet gets its link in /bin.
 package main
 
 import (
@@ -11,10 +12,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -61,10 +64,48 @@ func (l *layer) file(name string, data []byte, mode int64) {
 	l.put(tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode}, data)
 }
 
+// tree copies the directories, files and links below a directory.
+func (l *layer) tree(source, destination string) error {
+	return filepath.WalkDir(source, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		name := path.Join(destination, strings.TrimPrefix(file, source))
+		switch mode := int64(info.Mode().Perm()); info.Mode().Type() {
+		case fs.ModeDir:
+			l.folder(name, mode)
+		case fs.ModeSymlink:
+			link, err := os.Readlink(file)
+			if err != nil {
+				return err
+			}
+			l.put(tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: link}, nil)
+		case 0:
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			l.file(name, data, mode)
+		}
+		return nil
+	})
+}
+
 func (l *layer) copy(spec string) error {
 	source, destination, found := strings.Cut(spec, "=")
 	if !found {
 		return fmt.Errorf("%q is not SOURCE=/DESTINATION", spec)
+	}
+	info, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return l.tree(source, destination)
 	}
 	data, err := os.ReadFile(source)
 	if err != nil {

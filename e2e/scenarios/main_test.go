@@ -59,7 +59,7 @@ func TestPromises(t *testing.T) {
 		t.Fatal(err)
 	}
 	var played, promised []string
-	for _, entry := range slices.Concat(first, apart, alone, versions) {
+	for _, entry := range slices.Concat(first, apart, alone, versions, databases) {
 		played = append(played, entry.title)
 	}
 	for line := range strings.Lines(string(text)) {
