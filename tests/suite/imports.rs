@@ -158,11 +158,12 @@ const OBSTACLES: [Obstacle; 9] = [
                 parent.display(),
                 at = at.display()
             );
-            let child = Command::new("unshare")
+            let mut child = Command::new("unshare")
                 .args(["--mount", "--propagation", "private", "sh", "-ec", &script])
                 .spawn()
                 .unwrap();
             fs::write(host.node.path("pid"), child.id().to_string()).unwrap();
+            std::thread::spawn(move || child.wait());
             eventually("the process has the file", || {
                 host.node.path("ready").is_file()
             });
