@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade e2e-databases clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -101,6 +101,11 @@ e2e-databases: ## run PostgreSQL and a virtual machine on volumes of such a clus
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh databases
+
+e2e-migration: ## move workloads of local-path-provisioner and others to the driver, and back, on such a cluster
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@e2e/run.sh migration
 
 clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean

@@ -35,8 +35,11 @@ export PATH="$PARTS/bin:$PATH"
 # shellcheck source=e2e/registry.sh
 . "$here/registry.sh"
 for i in 1 2; do
-    CGROUP="$CGROUPS-node$i" unshare --mount --net --uts --propagation private \
-        sh -c "echo \$\$ >'$RUN/node$i.pid'; until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done; exec '$here/node.sh' $i" \
+    # A pod with hostPID sees the processes of its node, and the node's mounts at process 1, as on a machine. The file gets
+    # the number of that process in the namespace of this script, from the /proc that is mounted before the node's own.
+    CGROUP="$CGROUPS-node$i" unshare --mount --net --uts --pid --fork --kill-child --propagation private \
+        sh -c "read -r pid _ </proc/self/stat; mount -t proc proc /proc; echo \$pid >'$RUN/node$i.pid'
+            until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done; exec '$here/node.sh' $i" \
         >"$RUN/log/node$i" 2>&1 &
     for _ in $(seq 100); do [ -s "$RUN/node$i.pid" ] || sleep 0.1; done
     ip link add "veth$i" type veth peer name eth0 netns "$(cat "$RUN/node$i.pid")"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # One node of the test cluster: containerd, and a kubelet that is restarted when it ends, with directories and cgroups
-# of its own. Runs in the node's own network, mount and UTS namespaces, which cluster.sh created.
+# of its own. Runs in the node's own network, mount, process and UTS namespaces, which cluster.sh created.
 #
 # Usage: node.sh NUMBER
 # Env:   RUN KUBECONFIG PARTS  as in cluster.sh

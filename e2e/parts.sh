@@ -3,7 +3,7 @@
 # snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of
 # snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
-# Usage: parts.sh [conformance|databases]   with it, Kubernetes' own test binary or the image of debian.sh too
+# Usage: parts.sh [conformance|databases|migration]   with it, Kubernetes' own test binary, the image of debian.sh or local-path-provisioner too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
 #        K8S    the minor version of Kubernetes: one of kubernetes/, or default: the one of go.mod
@@ -79,4 +79,13 @@ if [ "${1:-}" = databases ]; then
     rm -rf --one-file-system "$PARTS/debian-root"
 else
     rm -f "$PARTS/images/debian.tar"
+fi
+if [ "${1:-}" = migration ]; then
+    local_path=github.com/rancher/local-path-provisioner
+    build local-path-provisioner -C local-path build -ldflags '-s -w' -o "$PARTS/bin/" $local_path
+    image local-path rancher/local-path-provisioner:v0.0.30 - "$PARTS/bin/local-path-provisioner=/bin/local-path-provisioner"
+    image busybox "$shells,busybox:latest" - $busybox
+    cp --no-preserve=mode "$(go -C local-path list -m -f '{{.Dir}}' $local_path)/deploy/local-path-storage.yaml" "$PARTS/local-path.yaml"
+else
+    rm -f "$PARTS/images/local-path.tar"
 fi

@@ -7,6 +7,7 @@
 #        run.sh upgrade [argument of the test binary...]     upgrades from the version in the file previous, and rolls back
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
+#        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -26,9 +27,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-scenarios | conformance | release | upgrade | startup | databases) shift ;;
+scenarios | conformance | release | upgrade | startup | databases | migration) shift ;;
 *)
-    echo "usage: run.sh scenarios|conformance|release|upgrade|startup|databases [argument...]" >&2
+    echo "usage: run.sh scenarios|conformance|release|upgrade|startup|databases|migration [argument...]" >&2
     exit 64
     ;;
 esac
@@ -54,7 +55,7 @@ step() { # NAME COMMAND [argument...]
     printf '  %-14s %s\n' "$name" "$(minutes "$start")" | tee -a "${STEPS:-/dev/null}"
 }
 arch=$(dpkg --print-architecture)
-if [ "$what" = upgrade ] || [ "$what" = databases ]; then
+if [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
     step image contained hack/image.sh "$arch"
 else
     step image contained hack/image.sh
@@ -93,6 +94,10 @@ conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
 # The nodes have no image of the release.
 release) IMAGES="pause busybox agnhost" step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
 upgrade) step upgrade cluster scenarios -test.timeout 60m -test.run TestUpgrade "$@" ;;
+migration)
+    export NODE_SETUP="$E2E/migration/disks.sh"
+    step migration cluster scenarios -test.timeout 60m -test.run TestMigration "$@"
+    ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
 scenarios)

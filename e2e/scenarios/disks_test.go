@@ -33,7 +33,7 @@ func (s *scenario) mountAt(image, path string) {
 	s.mount(image, path)
 	s.Cleanup(func() {
 		// Most scenarios unmount it themselves. Then there is nothing to do.
-		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "--", "umount", path)
+		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "umount", path)
 	})
 }
 

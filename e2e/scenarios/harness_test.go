@@ -221,7 +221,7 @@ func (n node) containerd() string { return filepath.Join(os.Getenv("RUN"), n.nam
 
 // on runs a command on the node.
 func (s *scenario) on(n node, name string, arguments ...string) (string, error) {
-	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "--", name}, arguments...)...)
+	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "-p", "--", name}, arguments...)...)
 }
 
 // driverPod returns the driver's pod on a node.

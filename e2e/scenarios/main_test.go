@@ -59,7 +59,7 @@ func TestPromises(t *testing.T) {
 		t.Fatal(err)
 	}
 	var played, promised []string
-	for _, entry := range slices.Concat(first, apart, alone, versions, databases) {
+	for _, entry := range slices.Concat(first, apart, alone, versions, databases, migrations) {
 		played = append(played, entry.title)
 	}
 	for line := range strings.Lines(string(text)) {

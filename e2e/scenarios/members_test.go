@@ -245,7 +245,7 @@ func newMember(s *scenario) {
 	_, err := s.on(node1, "mkdir", poolPath(member))
 	s.must(err)
 	s.Cleanup(func() {
-		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "--", "rmdir", poolPath(member))
+		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "rmdir", poolPath(member))
 	})
 	s.mountAt("disk5.img", poolPath(member))
 	s.eventually("the disk is a member", within, func() string {

@@ -84,7 +84,7 @@ func lateDisk() string { return filepath.Join(os.Getenv("RUN"), node1.name, "lat
 func (s *scenario) unmountAfter(n node) {
 	s.Cleanup(func() {
 		// Most scenarios unmount it themselves. Then there is nothing to do.
-		_, _ = command(context.Background(), "nsenter", "-t", n.pid, "-m", "--", "umount", poolPath("late"))
+		_, _ = command(context.Background(), "nsenter", "-t", n.pid, "-m", "-p", "--", "umount", poolPath("late"))
 	})
 }
 
