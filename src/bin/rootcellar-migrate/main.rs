@@ -119,6 +119,11 @@ struct Options {
     #[command(flatten)]
     driver: DriverArgs,
 
+    /// Reach the driver below this directory of the kubelet on its nodes
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet",
+          value_parser = parse_kubelet_dir)]
+    kubelet_dir: String,
+
     /// Print in this form
     #[arg(long, value_enum, default_value = "markdown")]
     output: Form,
@@ -163,7 +168,18 @@ fn parse_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| "not the name of an object".to_owned())
 }
 
+fn parse_kubelet_dir(text: &str) -> Result<String, String> {
+    let clean = source::clean(text);
+    clean.ok_or_else(|| "not an absolute path below /".to_owned())
+}
+
 impl Options {
+    /// The socket of the driver, as its node sees it. The pods that import work on the node's mounts.
+    fn endpoint(&self) -> String {
+        let (kubelet, driver) = (&self.kubelet_dir, &self.driver.driver_name);
+        format!("unix://{kubelet}/plugins/{driver}/csi.sock")
+    }
+
     /// Whether a claim is to be planned.
     fn selects(&self, claim: &Metadata) -> bool {
         let Metadata {

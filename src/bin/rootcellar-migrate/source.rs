@@ -112,7 +112,7 @@ pub(crate) fn directory(volume: &Volume, template: Option<&str>) -> Result<Strin
 }
 
 /// A path without repeated and trailing slashes.
-fn clean(path: &str) -> Option<String> {
+pub(crate) fn clean(path: &str) -> Option<String> {
     let is_plain = path.starts_with('/') && !path.chars().any(char::is_control);
     let mut names = Vec::new();
     for component in Path::new(path).components().skip(1) {

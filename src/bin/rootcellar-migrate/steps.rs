@@ -65,8 +65,10 @@ impl<'a> Steps<'a> {
         let new_volume = facts.new_volume(&new_name, claim, options)?;
         let import = pod(&facts, options, "import", import_command(&facts, options));
         let handle = facts.handle.to_string();
-        let export = ["/rootcellar", "volume", "export", &handle, "--host"];
-        let export = export.map(str::to_owned).to_vec();
+        let endpoint = options.endpoint();
+        let words = ["/rootcellar", "volume", "export", &handle, "--host"];
+        let words = words.into_iter().chain(["--endpoint", &endpoint]);
+        let export = words.map(str::to_owned).collect();
         Ok(Self {
             new_csi: format!("{} {handle}", options.driver.driver_name),
             import_pod: yaml(&import)?,

@@ -210,6 +210,8 @@ fn each_system_is_recognised_with_its_node_and_directory() {
             "import",
             directory,
             "--host",
+            "--endpoint",
+            "unix:///var/lib/kubelet/plugins/csi.rootcellar.dev/csi.sock",
             "--pool",
             "default",
             "--name",

@@ -28,6 +28,7 @@ pub(super) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String
     words.push(facts.directory.clone());
     words.push("--host".to_owned());
     let mut flag = |flag: &str, value: &str| words.extend([flag.to_owned(), value.to_owned()]);
+    flag("--endpoint", &options.endpoint());
     flag("--pool", &facts.pool.name);
     flag("--name", facts.name.as_str());
     flag(

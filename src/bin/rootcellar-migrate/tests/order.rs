@@ -183,3 +183,15 @@ fn every_command_is_one_of_a_posix_shell() {
         }
     }
 }
+
+/// The pods enter the mounts of the node, where the socket has another path than in the driver's pod.
+#[test]
+fn the_pods_reach_the_driver_below_the_directory_of_the_kubelet() {
+    let line = "--kubelet-dir=/var/lib/k0s/kubelet/ --driver-name=disks.example";
+    let steps = planned("local-path", line).steps;
+    let step = &steps[position(&steps, "volume\n    - import")];
+    for text in [&step.run, &step.rollback] {
+        let socket = "unix:///var/lib/k0s/kubelet/plugins/disks.example/csi.sock";
+        assert!(text.contains(socket), "{text}");
+    }
+}
