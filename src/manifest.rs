@@ -178,12 +178,22 @@ impl Volume {
 
     fn storage(&self) -> Storage {
         Storage {
-            storage: self.capacity.0.to_string(),
+            storage: quantity(self.capacity),
         }
     }
 
     fn mode(&self) -> &'static str {
         volume_mode(self.is_device)
+    }
+}
+
+/// The size as people write it, such as 10Gi. The claim shows it too.
+fn quantity(size: Bytes) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let fits = |(shift, _): &&(u32, &str)| size.0 > 0 && size.0.trailing_zeros() >= *shift;
+    match UNITS.iter().find(fits) {
+        Some((shift, unit)) => format!("{}{unit}", size.0 >> shift),
+        None => size.0.to_string(),
     }
 }
 

@@ -38,7 +38,7 @@ fn a_volume_and_its_claim_name_each_other() {
             "kind": "PersistentVolume",
             "metadata": {"name": "pvc-1"},
             "spec": {
-                "capacity": {"storage": "1073741824"},
+                "capacity": {"storage": "1Gi"},
                 "accessModes": ["ReadWriteOnce"],
                 "volumeMode": "Filesystem",
                 "persistentVolumeReclaimPolicy": "Retain",
@@ -64,7 +64,7 @@ fn a_volume_and_its_claim_name_each_other() {
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
                 "volumeMode": "Filesystem",
-                "resources": {"requests": {"storage": "1073741824"}},
+                "resources": {"requests": {"storage": "1Gi"}},
                 "storageClassName": "fast",
                 "volumeName": "pvc-1",
             },
@@ -227,4 +227,21 @@ fn names_are_those_that_kubernetes_accepts() {
     assert!(is_namespace("shop"));
     assert!(!is_namespace("a.b"));
     assert!(!is_namespace(&"a".repeat(64)));
+}
+
+#[test]
+fn sizes_have_the_largest_unit_that_is_exact() {
+    let cases = [
+        (0, "0"),
+        (7, "7"),
+        (1024, "1Ki"),
+        (3 << 19, "1536Ki"),
+        (64 << 20, "64Mi"),
+        (5 << 40, "5Ti"),
+        (10_000_000_000, "9765625Ki"),
+        (u64::MAX, "18446744073709551615"),
+    ];
+    for (bytes, text) in cases {
+        assert_eq!(quantity(Bytes(bytes)), text);
+    }
 }
