@@ -15,7 +15,7 @@ import (
 )
 
 // migrations run on a cluster of their own, by `make e2e-migration`, with the disks of migration/disks.sh.
-var migrations = slices.Concat(imports)
+var migrations = slices.Concat(sources[:1], imports, fromLocalPath, sources[1:])
 
 var imports = []entry{
 	{"a hostPath PersistentVolume made by hand is imported under its claim, and exported again", importByHand},
@@ -140,9 +140,11 @@ type move struct {
 	before corev1.PersistentVolumeClaim
 	old    corev1.PersistentVolume
 	id     string
+	// plan is that of rootcellar-migrate. Without one, the scenario takes the steps itself.
+	plan *plan
 }
 
-// moving prepares the move of a bound claim whose volume is a directory of a node.
+// moving prepares the move of a bound claim.
 func (s *scenario) moving(claim string, home node) *move {
 	s.Helper()
 	old := s.volume(claim)
@@ -152,8 +154,6 @@ func (s *scenario) moving(claim string, home node) *move {
 		m.path = old.Spec.HostPath.Path
 	case old.Spec.Local != nil:
 		m.path = old.Spec.Local.Path
-	default:
-		s.Fatalf("%s is no directory: %+v", old.Name, old.Spec)
 	}
 	return m
 }

@@ -1,0 +1,183 @@
+package scenarios
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var sources = []entry{
+	{"all objects of a namespace are lost, and a StatefulSet finds its data by the objects that the records give", lostObjects},
+	{"volumes with the layouts of six other systems are planned and imported", otherSystems},
+	{"a disk of the static provisioner is planned, and its import is refused while it is mounted", staticDisk},
+}
+
+// foreign is a PersistentVolume of another system, made by hand, and its directory on node1.
+type foreign struct {
+	claim string
+	// directory is below the disk, with the words NAMESPACE, CLAIM and VOLUME.
+	directory string
+	// kind is the source: hostPath, local, or the name of a CSI driver, whose handle is in handle.
+	kind, handle string
+	annotations  map[string]string
+	// key is the label in its affinity, or empty without one.
+	key   string
+	flags []string
+}
+
+const provisionedBy = "pv.kubernetes.io/provisioned-by"
+
+var foreigners = []foreign{
+	{"kubevirt", "hpvolumes/VOLUME", "hostPath", "",
+		map[string]string{provisionedBy: "kubevirt.io/hostpath-provisioner"}, corev1.LabelHostname, nil},
+	{"kubevirt-csi", "pool/csi/VOLUME", "kubevirt.io.hostpath-provisioner", "VOLUME",
+		map[string]string{provisionedBy: "kubevirt.io.hostpath-provisioner"}, "topology.hostpath.csi/node",
+		[]string{"--path '" + oldDisk + "/pool/csi/{handle}'"}},
+	{"csi-host-path", "csi-hostpath-data/9c5aee60-2b5f-11ef-8f6b-0a58a9feac02", "hostpath.csi.k8s.io",
+		"9c5aee60-2b5f-11ef-8f6b-0a58a9feac02", map[string]string{provisionedBy: "hostpath.csi.k8s.io"},
+		"topology.hostpath.csi/node", []string{"--path '" + oldDisk + "/csi-hostpath-data/{handle}'"}},
+	{"mazdermind", "kubernetes/NAMESPACE-CLAIM-VOLUME", "hostPath", "",
+		map[string]string{provisionedBy: "hostpath", "hostPathProvisionerIdentity": "node1"}, "", nil},
+	{"kutti", "kutti/vols/VOLUME", "local", "", map[string]string{provisionedBy: "kuttiproject/provisioner-localvolume",
+		"kuttiproject.org/provisionedBy": "kutti-localprovisioner", "kuttiproject.org/provisionedOn": "node1"},
+		corev1.LabelHostname, nil},
+	{"by-hand", "srv/CLAIM", "hostPath", "", nil, "", []string{"--node node1"}},
+}
+
+// foreignVolume creates the directory with a file, the PersistentVolume and the claim, and returns the move.
+func (s *scenario) foreignVolume(f foreign) *move {
+	s.Helper()
+	volume := s.namespace + "-" + f.claim
+	words := strings.NewReplacer("NAMESPACE", s.namespace, "CLAIM", f.claim, "VOLUME", volume)
+	path := oldDisk + "/" + words.Replace(f.directory)
+	_, err := s.on(node1, "sh", "-euc", "umask 0; mkdir -p "+path+"; echo of "+f.claim+" >"+path+"/file")
+	s.must(err)
+	var source corev1.PersistentVolumeSource
+	switch f.kind {
+	case "hostPath":
+		source.HostPath = &corev1.HostPathVolumeSource{Path: path}
+	case "local":
+		source.Local = &corev1.LocalVolumeSource{Path: path}
+	default:
+		source.CSI = &corev1.CSIPersistentVolumeSource{Driver: f.kind, VolumeHandle: words.Replace(f.handle)}
+	}
+	s.handMade(f.claim, node1, source, func(volume *corev1.PersistentVolume) {
+		volume.Annotations = f.annotations
+		volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		switch f.key {
+		case "":
+			volume.Spec.NodeAffinity = nil
+		default:
+			volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Key = f.key
+		}
+	})
+	return &move{scenario: s, claim: f.claim, home: node1, path: path, old: *s.volume(f.claim), before: *s.theClaim(f.claim)}
+}
+
+// Proves: IM1.
+func otherSystems(s *scenario) {
+	_, err := s.shell("kubectl", "label", "nodes", "--all", "--overwrite", "topology.hostpath.csi/node=other")
+	s.must(err)
+	_, err = s.shell("kubectl", "label", "node", "node1", "--overwrite", "topology.hostpath.csi/node=node1")
+	s.must(err)
+	var moves []*move
+	for _, f := range foreigners {
+		m := s.foreignVolume(f)
+		m.planned(f.flags...)
+		moves = append(moves, m)
+	}
+	for _, m := range moves {
+		for number := range stepFinish + 1 {
+			m.do(number)
+		}
+		s.pod(m.claim, with(m.claim, "/data"))
+	}
+	for _, m := range moves {
+		s.running(m.claim)
+		s.says(m.claim, "cat /data/file", "of "+m.claim)
+		s.deletePod(m.claim)
+		s.deleteClaim(m.claim)
+		s.volumeGone(m.old.Name)
+	}
+}
+
+// staticDisk has a mount point, which cannot be renamed.
+//
+// Proves: IM2.
+func staticDisk(s *scenario) {
+	f := foreign{"static", "fast-disks/vol1", "local", "",
+		map[string]string{provisionedBy: "local-volume-provisioner-node1-8d6c1b2e"}, corev1.LabelHostname, nil}
+	path := oldDisk + "/" + f.directory
+	_, err := s.on(node1, "sh", "-euc", "mkdir -p "+path+"; mount -t tmpfs tmpfs "+path)
+	s.must(err)
+	s.Cleanup(func() {
+		_, _ = (&scenario{T: s.T}).on(node1, "umount", path)
+	})
+	m := s.foreignVolume(f)
+	p, err := s.makePlan("static")
+	s.must(err)
+	if p.directory != path || p.node != "node1" || !strings.Contains(p.text, "umount "+path) {
+		s.Fatalf("the plan is\n%s", p.text)
+	}
+	s.onceRefused(node1, "mount", m.importArguments()...)
+	if out, err := s.on(node1, "cat", filepath.Join(path, "file")); err != nil || out != "of static" {
+		s.Fatalf("%v %q", err, out)
+	}
+	s.kubectl("patch", "pv", m.old.Name, "--patch", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+	s.deleteClaim("static")
+	s.kubectl("delete", "pv", m.old.Name)
+}
+
+// lostObjects deletes the namespace and its PersistentVolumes, as if the API server had lost them, and follows
+// docs/operations.md.
+//
+// Proves: T12.
+func lostObjects(s *scenario) {
+	t := s.tenants("rootcellar")
+	names := map[string]string{}
+	for _, m := range t.moves {
+		m.retain()
+		names[m.claim] = m.old.Name
+	}
+	set, err := client.AppsV1().StatefulSets(s.namespace).Get(s.ctx(), "db", metav1.GetOptions{})
+	s.must(err)
+	s.kubectl("delete", "namespace", s.namespace)
+	for _, name := range names {
+		s.kubectl("delete", "pv", name)
+	}
+	_, err = s.shell("kubectl", "create", "namespace", s.namespace)
+	s.must(err)
+
+	section := s.section(manual, "Make lost objects again")
+	_, line, _ := strings.Cut(section, "\n    rootcellar")
+	line, _, _ = strings.Cut("rootcellar"+line, "\n")
+	common := shellBlock.FindStringSubmatch(s.section(manual, "Before you begin"))[2]
+	for _, n := range nodes() {
+		out, err := s.shell("env", "NODE="+n.name, "sh", "-euc", common+line)
+		s.must(err)
+		s.note += fmt.Sprintf(" [%s: %d objects]", n.name, strings.Count(out, "created"))
+	}
+	again := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: set.Spec}
+	_, err = client.AppsV1().StatefulSets(s.namespace).Create(s.ctx(), again, metav1.CreateOptions{})
+	s.must(err)
+	for i, m := range t.moves {
+		if volume := s.volume(m.claim); volume.Name != names[m.claim] || volume.Spec.CSI.VolumeHandle != m.old.Spec.CSI.VolumeHandle {
+			s.Fatalf("claim %s is bound to %+v", m.claim, volume.Spec)
+		}
+		if m.claim == "web" {
+			s.pod("web", with("web", "/data"))
+		}
+		s.sameData(s.userOf(m.claim).Name, t.files[i])
+		m.policy(corev1.PersistentVolumeReclaimDelete)
+	}
+	s.kubectl("delete", "statefulset/db", "pod/web")
+	for _, m := range t.moves {
+		s.unused(m.claim)
+		s.deleteClaim(m.claim)
+		s.volumeGone(m.old.Name)
+	}
+}
