@@ -17,6 +17,7 @@ var fromLocalPath = []entry{
 	{"a StatefulSet and a Deployment of local-path move by local volumes, and back at the end", moveLocal},
 	{"a pod that starts on an imported hostPath directory meets a file and waits", fileAtHostPath},
 	{"a pod that starts on an imported local directory meets a file and waits", fileAtLocal},
+	{"a claim of a StatefulSet is replaced by one of another class, and back, and the StatefulSet may make it itself", swapClass},
 	{"an import whose pod is killed is repeated", importKilled},
 	{"a claim without its volume keeps out the pods that a loop starts again and again", scaleLoop},
 }
@@ -250,7 +251,7 @@ func moveHostPath(s *scenario) {
 // Proves: IM1, IM2, IM3.
 func moveLocal(s *scenario) {
 	t := s.planned(localClass)
-	t.thereAndBack(stepFinish, true)
+	t.thereAndBack(stepFinish+1, true)
 	t.arrive(localClass)
 }
 
@@ -287,6 +288,40 @@ func (s *scenario) meetsFile(class, text string) {
 	s.sameData("worker", files)
 }
 
+// swapClass follows a plan that replaces the claim too.
+//
+// Proves: IM1.
+func swapClass(s *scenario) {
+	t := s.tenants(hostPathClass)
+	m, files := t.moves[1], t.files[1]
+	m.planned("--swap class --class rootcellar")
+	has := func(class, volume string) {
+		s.Helper()
+		s.sameData(s.userOf(m.claim).Name, files)
+		if claim := s.theClaim(m.claim); *claim.Spec.StorageClassName != class || claim.Spec.VolumeName != volume {
+			s.Fatalf("claim %s is %+v", m.claim, claim.Spec)
+		}
+	}
+	for number := range swapFinish + 1 {
+		m.do(number)
+	}
+	has("rootcellar", m.old.Name+"-rootcellar")
+	for number := swapFinish; number >= 0; number-- {
+		m.undo(number)
+	}
+	has(hostPathClass, m.old.Name)
+
+	for number := range swapDeleteClaim + 1 {
+		m.do(number)
+	}
+	s.kubectl("scale", "statefulset/db", "--replicas=2")
+	s.userOf(m.claim)
+	m.must(m.run(m.plan.steps[swapCreateClaim].verify))
+	m.do(swapStart)
+	m.do(swapFinish)
+	has(hostPathClass, m.old.Name+"-rootcellar")
+}
+
 // importKilled ends the process of an import as soon as it is there, several times.
 //
 // Proves: IM3.
@@ -301,7 +336,7 @@ func importKilled(s *scenario) {
 	ended := 0
 	for ; ended < 5; ended++ {
 		name := s.startOnce(m.home, m.importArguments()...)
-		if !s.killOnce(name) {
+		if !m.killOnce(name) {
 			break
 		}
 		s.deletePod(name)
@@ -314,16 +349,16 @@ func importKilled(s *scenario) {
 }
 
 // killOnce kills the process of the import pod, and reports whether that came before its end.
-func (s *scenario) killOnce(name string) bool {
-	s.Helper()
+func (m *move) killOnce(name string) bool {
+	m.Helper()
 	for {
-		if pid := findProcess("/rootcellar volume import", func(string) bool { return true }); pid != 0 {
+		if pid := findProcess("/rootcellar volume import "+m.path, func(string) bool { return true }); pid != 0 {
 			if syscall.Kill(pid, syscall.SIGKILL) == nil {
 				return true
 			}
 		}
-		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
-		s.must(err)
+		pod, err := client.CoreV1().Pods(m.namespace).Get(m.ctx(), name, metav1.GetOptions{})
+		m.must(err)
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			return false
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // migrations run on a cluster of their own, by `make e2e-migration`, with the disks of migration/disks.sh.
-var migrations = slices.Concat(sources[:1], imports, fromLocalPath, sources[1:])
+var migrations = slices.Concat(lost, imports, fromLocalPath, sources)
 
 var imports = []entry{
 	{"a hostPath PersistentVolume made by hand is imported under its claim, and exported again", importByHand},
@@ -35,9 +35,17 @@ func TestMigration(t *testing.T) {
 	s := &scenario{T: t, namespace: metav1.NamespaceDefault}
 	s.install("--values", filepath.Join(root, "e2e/migration/values.yaml"))
 	s.installLocalPath()
-	for _, entry := range migrations {
+	for _, entry := range lost {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
+	t.Run("apart", func(t *testing.T) {
+		for _, entry := range migrations[len(lost):] {
+			t.Run(entry.title, func(t *testing.T) {
+				t.Parallel()
+				play(t, entry)
+			})
+		}
+	})
 }
 
 // installLocalPath installs local-path-provisioner by its own manifest, with another directory, and adds a class whose
@@ -359,6 +367,12 @@ func importByHand(s *scenario) {
 	s.deletePod("worker")
 	m.drop()
 	s.onceSays(node1, path+" can become volume ", append(m.importArguments(), "--dry-run")...)
+	refused := func(text, path, size string) {
+		s.onceRefused(node1, text, "volume", "import", path, "--pool", "default", "--name", "other", "--size", size)
+	}
+	refused("which is more than the size", path, "1Mi")
+	refused("is on another filesystem", filepath.Join(os.Getenv("RUN"), node1.name, "certs.d"), "64Mi")
+	refused("is in the pool at", newPool+"/.rootcellar/trash", "64Mi")
 	m.take()
 	m.bind()
 	s.pod("worker", with("data", "/data"))

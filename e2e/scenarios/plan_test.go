@@ -18,7 +18,7 @@ type plan struct {
 // plannedStep has the blocks of a step, as they are printed.
 type plannedStep struct{ title, run, verify, rollback string }
 
-// The steps of a plan that keeps the claim.
+// The steps of a plan that keeps the claim, and of one that replaces it too.
 const (
 	stepRetain = iota
 	stepStop
@@ -27,6 +27,13 @@ const (
 	stepBind
 	stepStart
 	stepFinish
+
+	swapImport = iota - 5
+	swapBind
+	swapDeleteClaim
+	swapCreateClaim
+	swapStart
+	swapFinish
 )
 
 var (
@@ -81,7 +88,7 @@ func (m *move) planned(flags ...string) {
 	if err != nil {
 		m.Fatalf("%v\n%s", err, p.text)
 	}
-	if p.directory != m.path || p.node != m.home.name || len(p.steps) != stepFinish+1 {
+	if p.directory != m.path || p.node != m.home.name || len(p.steps) <= stepFinish {
 		m.Fatalf("the plan for %s on %s is\n%s", m.path, m.home.name, p.text)
 	}
 	m.plan, m.id = p, p.handle

@@ -10,8 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-var sources = []entry{
+// lost has the volumes of the nodes for itself.
+var lost = []entry{
 	{"all objects of a namespace are lost, and a StatefulSet finds its data by the objects that the records give", lostObjects},
+}
+
+var sources = []entry{
 	{"volumes with the layouts of six other systems are planned and imported", otherSystems},
 	{"a disk of the static provisioner is planned, and its import is refused while it is mounted", staticDisk},
 }
