@@ -13,6 +13,7 @@ import (
 // lost has the volumes of the nodes for itself.
 var lost = []entry{
 	{"all objects of a namespace are lost, and a StatefulSet finds its data by the objects that the records give", lostObjects},
+	{"a node whose driver lost its memory serves the volumes of its disks, as docs/operations.md has it", reimagedNode},
 }
 
 var sources = []entry{
@@ -184,4 +185,31 @@ func lostObjects(s *scenario) {
 		s.deleteClaim(m.claim)
 		s.volumeGone(m.old.Name)
 	}
+}
+
+// reimagedNode empties the driver's directory on the root disk of node1.
+//
+// Proves: K1.
+func reimagedNode(s *scenario) {
+	s.podWithFile("kept", "rootcellar", at(node1))
+	s.deletePod("kept")
+	pools, err := s.inDriver(node1, "pool", "list")
+	s.must(err)
+	back := s.driverLeaves()
+	const state = "/var/lib/rootcellar/state"
+	out, err := s.on(node1, "sh", "-euc", "ls -A "+state+"; rm -r "+state)
+	if err != nil || out == "" {
+		s.Fatalf("in %s is %q: %v", state, out, err)
+	}
+	back()
+	s.driverReady()
+	if got, err := s.inDriver(node1, "pool", "list"); err != nil || got != pools {
+		s.Fatalf("%v: the pools were\n%s\nand are\n%s", err, pools, got)
+	}
+	s.pod("kept", with("kept", "/data"))
+	if got := s.runningOn("kept"); got != node1 {
+		s.Fatalf("the pod is on %s", got.name)
+	}
+	s.says("kept", "cat /data/file", "kept")
+	s.dismiss("kept")
 }
