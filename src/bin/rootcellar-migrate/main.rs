@@ -112,10 +112,6 @@ struct Options {
     #[arg(long, value_name = "NAME", requires = "claim")]
     node: Option<String>,
 
-    /// Copy the files, and leave the old ones
-    #[arg(long)]
-    copy: bool,
-
     #[command(flatten)]
     driver: DriverArgs,
 

@@ -10,13 +10,13 @@ use rootcellar::mount::MountOptions;
 use rootcellar::pool::ReclaimPolicy;
 use rootcellar::types::{Bytes, MAX_FIELD_BYTES, ObjectId, VolumeId, VolumeName};
 
+use crate::Options;
 use crate::cluster::{Claim, Cluster, Stored, Volume};
 use crate::pods::{self, Runner};
 use crate::pools::{Pool, Pools};
 use crate::quantity;
 use crate::source::{self, System};
 use crate::steps::{self, Step};
-use crate::{Options, Swap};
 
 /// The plan for one claim.
 #[derive(Debug, Serialize)]
@@ -51,7 +51,6 @@ pub(crate) struct Planned {
 pub(crate) struct Facts<'a> {
     pub(crate) claim: &'a Stored<Claim>,
     pub(crate) volume: &'a Stored<Volume>,
-    pub(crate) system: System,
     pub(crate) directory: String,
     pub(crate) node: &'a str,
     pub(crate) pool: Pool,
@@ -181,9 +180,8 @@ impl Plan {
         let (claim, volume) = (&bound.claim.object, &bound.volume.object);
         self.check_objects(claim, volume);
         self.refuse_if(
-            options.swap == Swap::Class && steps::copies(bound.system, options),
-            "with --swap class the files cannot be copied, because a pod could change the old ones \
-             meanwhile; keep the claim",
+            bound.system.has_mount_points(),
+            "its directory is a mount point, which cannot be renamed into a pool; copy its data to a new claim",
         );
         let directory = source::directory(volume, options.path.as_deref());
         let directory = self.or_refuse(directory);
@@ -216,7 +214,6 @@ impl Plan {
         Some(Facts {
             claim: bound.claim,
             volume: bound.volume,
-            system: bound.system,
             directory: directory?,
             node: node?,
             size: size?,

@@ -4,16 +4,6 @@ use serde_json::{Map, Value};
 
 use rootcellar::manifest::{self, Document};
 
-/// A word for a shell.
-pub(crate) fn quote(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 /// A command that creates an object from its YAML.
 pub(crate) fn create(yaml: &str) -> String {
     format!(
@@ -155,21 +145,6 @@ pub(crate) fn annotations(json: &mut Value) -> Option<&mut Map<String, Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        let cases = [
-            ("/srv/a", "/srv/a"),
-            ("", "''"),
-            ("a b", "'a b'"),
-            ("$(x)", "'$(x)'"),
-            ("it's", r"'it'\''s'"),
-            ("*", "'*'"),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(quote(text), expected);
-        }
-    }
 
     #[test]
     fn an_object_is_created_without_the_fields_of_the_server() {

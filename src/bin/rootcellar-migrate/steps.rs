@@ -1,7 +1,6 @@
 //! The steps of a plan. Between any two of them, and within each, the data is complete at one place. No
 //! pod can start on an empty directory, because the claim has no volume or the old path has a file.
 
-mod mount_points;
 mod objects;
 
 use serde::Serialize;
@@ -18,7 +17,6 @@ use crate::shell::{
 };
 use crate::{Options, Swap};
 
-pub(crate) use objects::copies;
 use objects::{import_command, old_claim, old_volume, pod, pod_name, second_name};
 
 /// A step: its commands, the commands that fail if it is not done, and those that undo it. The way back
@@ -102,24 +100,21 @@ impl<'a> Steps<'a> {
     /// A new `PersistentVolume` for the same claim. While there is none, the claim is `Lost`, no pod of it
     /// can start, and nobody makes a volume for it.
     fn keep_claim(&self) -> Vec<Step> {
-        let mut steps = vec![self.retain(), self.stop()];
-        steps.extend(self.stop_static_provisioner());
-        steps.extend([
+        vec![
+            self.retain(),
+            self.stop(),
             self.remove_old_volume(),
             self.import(&self.check_claim("Lost")),
             self.create_volume("Bound"),
             self.start(),
-        ]);
-        steps.extend(self.unmount());
-        steps.push(self.finish(String::new(), String::new()));
-        steps
+            self.finish(String::new(), String::new()),
+        ]
     }
 
     /// A new claim of the same name. The new `PersistentVolume` names it before the old claim is deleted,
     /// so whoever makes the claim again gets this volume and not an empty one.
     fn replace_claim(&self) -> Result<Vec<Step>, String> {
         let mut steps = vec![self.retain(), self.stop()];
-        steps.extend(self.stop_static_provisioner());
         let old = check_volume(self.facts.old_name(), &self.facts.old_csi());
         steps.extend([
             self.import(&format!("{} &&\n    {old}", self.check_claim("Bound"))),
@@ -128,7 +123,6 @@ impl<'a> Steps<'a> {
             self.create_claim()?,
             self.start(),
         ]);
-        steps.extend(self.unmount());
         let (name, csi) = (self.facts.old_name(), self.facts.old_csi());
         let delete = format!(
             "{{ {{ {}; }} || {{\n    {}; }}; }}",
@@ -301,7 +295,6 @@ impl<'a> Steps<'a> {
                 check_absent(&format!("pv {name}")),
                 wait_phase(&self.claim(), "Lost", SOON)
             ),
-            // A copy would be out of date after a pod had used the old files.
             rollback: format!(
                 "{} &&\n    {}",
                 check_absent(&self.pod("import")),
@@ -335,15 +328,10 @@ impl<'a> Steps<'a> {
     fn import(&self, condition: &str) -> Step {
         let namespace = &self.options.pod_namespace;
         let name = pod_name(&self.facts, "import");
-        let how = if copies(self.facts.system, self.options) {
-            "The files are copied, which takes long."
-        } else {
-            "The directory is renamed."
-        };
         Step {
             title: "Import the directory",
             text: format!(
-                "{how} If the pod fails, read `kubectl --namespace {namespace} logs {name}`; the step can be \
+                "The directory is renamed. If the pod fails, read `kubectl --namespace {namespace} logs {name}`; the step can be \
                  repeated."
             ),
             run: format!(

@@ -103,7 +103,7 @@ type Case = (
     &'static [&'static str],
 );
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 8] = [
     (
         "local-path",
         "",
@@ -119,14 +119,6 @@ const CASES: [Case; 9] = [
         "n1",
         "/var/lib/rancher/k3s/storage/pvc-12_shop_data-db-0",
         &["Delete"],
-    ),
-    (
-        "static",
-        "",
-        System::Static,
-        "n1",
-        "/mnt/disks/vol1",
-        &["Delete", "--copy"],
     ),
     (
         "kubevirt-legacy",
@@ -261,12 +253,20 @@ fn the_new_volume_replaces_the_old_one_for_the_same_claim() {
 }
 
 #[test]
+fn a_mount_point_is_refused() {
+    let plan = only(report(&fixture("static"), ""));
+    assert!(plan.planned.is_none());
+    assert!(
+        plan.refusals
+            .iter()
+            .any(|line| line.contains("is a mount point")),
+        "{plan:?}"
+    );
+}
+
+#[test]
 fn sizes_come_from_the_claim() {
-    for (name, size) in [
-        ("static", 10_u64 << 30),
-        ("manual", 1_500_000_000),
-        ("kutti", 1 << 30),
-    ] {
+    for (name, size) in [("manual", 1_500_000_000_u64), ("kutti", 1 << 30)] {
         assert_eq!(planned(name, "").size_bytes, size, "{name}");
     }
 }
@@ -331,7 +331,6 @@ fn a_claim_that_could_lose_data_is_refused() {
         ("ephemeral", |o| claim(o)["metadata"]["ownerReferences"] = json!([{"kind": "Pod", "name": "p"}]), "", "deleted with it"),
         ("unknown pool", |_| (), "--pool fast", "no pool fast of node n1"),
         ("pool of the other node", |_| (), "--pool away", "no pool away of node n1"),
-        ("copy with a new claim", |_| (), "--swap class --class new --copy", "cannot be copied"),
     ];
     for (case, spoil, line, fragment) in cases {
         let mut objects = fixture("local-path");

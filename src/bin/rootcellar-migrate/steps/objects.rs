@@ -11,15 +11,9 @@ use rootcellar::types::ObjectId;
 use crate::Options;
 use crate::plan::Facts;
 use crate::shell::{annotations, fresh};
-use crate::source::System;
 
 /// The longest name of the new `PersistentVolume` before its ending.
 const MAX_STEM: usize = 200;
-
-/// Whether the files are copied. A mount point cannot be renamed.
-pub(crate) fn copies(system: System, options: &Options) -> bool {
-    options.copy || system.has_mount_points()
-}
 
 pub(super) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String> {
     let mut words: Vec<String> = ["/rootcellar", "volume", "import"]
@@ -48,9 +42,6 @@ pub(super) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String
     }
     for option in &facts.mount_options {
         flag("--mount-option", option);
-    }
-    if copies(facts.system, options) {
-        words.push("--copy".to_owned());
     }
     words
 }

@@ -65,21 +65,6 @@ fn the_volume_of_a_new_claim_is_there_before_the_old_claim_is_deleted() {
 }
 
 #[test]
-fn the_static_provisioner_stops_before_its_volume_is_deleted_and_its_disk_is_unmounted_at_last() {
-    let steps = planned("static", "").steps;
-    let order = [
-        "patch daemonset",
-        "kubectl delete pv",
-        "umount /mnt/disks/vol1",
-    ];
-    let order = order.map(|fragment| position(&steps, fragment));
-    assert!(
-        order.is_sorted() && order[2] == steps.len() - 2,
-        "{order:?}"
-    );
-}
-
-#[test]
 fn workloads_are_stopped_and_started_with_their_number_of_pods() {
     let steps = planned("local-path", "").steps;
     assert!(
