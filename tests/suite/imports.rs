@@ -333,8 +333,8 @@ impl ImportServer for Lost<'_> {
     }
 }
 
-/// A tree that waits between its path and the pool is checked and finished with new flags, also where the
-/// disk has no space for its size beside it, and no other volume gets its name.
+/// A tree that waits between its path and the pool is finished with new flags, and no other volume gets its
+/// name. Its size need not be free beside it.
 ///
 /// Proves: IM3, IM4.
 #[test]
