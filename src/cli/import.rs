@@ -26,6 +26,14 @@ struct HostArgs {
     /// Work in the mount namespace of process 1, for a privileged pod with hostPID
     #[arg(long)]
     host: bool,
+
+    /// Report whether it is possible, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not examine which processes use the directory
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -71,14 +79,6 @@ pub(super) struct ImportArgs {
     #[arg(long = "mount-option", value_name = "OPTION")]
     mount_options: Vec<String>,
 
-    /// Report whether the import is possible, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Do not examine which processes use the directory
-    #[arg(long)]
-    force: bool,
-
     #[command(flatten)]
     host: HostArgs,
 
@@ -95,14 +95,6 @@ pub(super) struct ExportArgs {
     /// Put the directory at this absolute path instead of where it was before its import
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-
-    /// Report whether the export is possible, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Do not examine which processes use the directory
-    #[arg(long)]
-    force: bool,
 
     #[command(flatten)]
     host: HostArgs,
@@ -155,6 +147,14 @@ fn parse_claim(text: &str) -> Result<ClaimLabel, String> {
 }
 
 impl HostArgs {
+    fn users(&self) -> Users {
+        if self.force {
+            Users::Ignore
+        } else {
+            Users::Check
+        }
+    }
+
     /// Enters the mount namespace of the host, before anything has started a thread.
     fn enter(&self) -> Result<()> {
         if !self.host {
@@ -207,12 +207,12 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
         os: Os::default(),
         id,
         to: args.to.clone(),
-        users: users(args.force),
-        dry_run: args.dry_run,
+        users: args.host.users(),
+        dry_run: args.host.dry_run,
     };
     let path = export.run(&mut server)?;
     let path = path.display();
-    if args.dry_run {
+    if args.host.dry_run {
         print(format_args!("volume {id} can become the directory {path}"))?;
     } else {
         print(format_args!("volume {id} is the directory {path} now"))?;
@@ -253,14 +253,10 @@ impl ImportArgs {
                 SharingArg::Node => Sharing::Node,
             },
             access_modes: self.access_modes.iter().map(|mode| mode.mode()).collect(),
-            users: users(self.force),
-            dry_run: self.dry_run,
+            users: self.host.users(),
+            dry_run: self.host.dry_run,
         }
     }
-}
-
-fn users(force: bool) -> Users {
-    if force { Users::Ignore } else { Users::Check }
 }
 
 /// The server at its socket.

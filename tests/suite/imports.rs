@@ -10,13 +10,12 @@ use std::process::Command;
 use rustix::fs::IFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use rootcellar::error::{Code, Error, Operation, Result as Answer};
-use rootcellar::import::{ExportTo, ImportServer, Imported, Users};
+use rootcellar::error::{Code, Operation, Result as Answer};
+use rootcellar::import::{ExportTo, Imported, Users};
 use rootcellar::os::Os;
-use rootcellar::types::{Bytes, VolumeId, VolumeName};
-use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
+use rootcellar::types::{Bytes, VolumeId};
 
-use support::imports::{assert_tree, export_back, import, import_of, make_tree};
+use support::imports::{Lost, assert_tree, export_back, import, import_of, make_tree};
 use support::loops::run;
 use support::memory::{self, MemoryNode};
 use support::{Fakes, Running, create, directory_of, eventually, names, publish, require};
@@ -310,27 +309,6 @@ fn the_space_of_an_imported_directory_is_counted_once() {
     export_back(&host.driver, &host.os, id).unwrap();
     let available = host.driver.pools()[0].available().unwrap().0;
     assert!(available < memory::SIZE - used, "{available}");
-}
-
-/// The server is lost before it makes the tree a volume.
-struct Lost<'a>(&'a Volumes);
-
-impl ImportServer for Lost<'_> {
-    fn check_import(&mut self, request: &ImportRequest) -> Answer<ImportPlace> {
-        self.0.check_import(request)
-    }
-
-    fn import(&mut self, _: &str, _: &VolumeName) -> Answer<VolumeId> {
-        Err(Error::ConnectionLost("it was killed".into()))
-    }
-
-    fn export(&mut self, id: &str, dry_run: bool) -> Answer<Export> {
-        let exported = self.0.export(id, dry_run)?;
-        if dry_run {
-            return Ok(exported);
-        }
-        Err(Error::ConnectionLost("it was killed".into()))
-    }
 }
 
 /// A tree that waits between its path and the pool is finished with new flags, and no other volume gets its

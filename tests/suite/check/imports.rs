@@ -1,31 +1,10 @@
 //! Imports that were interrupted.
 
-use rootcellar::error::{Error, Result};
-use rootcellar::import::ImportServer;
 use rootcellar::os::Os;
-use rootcellar::types::{VolumeId, VolumeName};
-use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
-use support::imports::{import, import_of, make_tree};
+use support::imports::{Lost, import, import_of, make_tree};
 use support::memory::MemoryNode;
 
 use super::*;
-
-/// A server that is lost before it makes the tree a volume.
-struct Lost<'a>(&'a Volumes);
-
-impl ImportServer for Lost<'_> {
-    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
-        self.0.check_import(request)
-    }
-
-    fn import(&mut self, _: &str, _: &VolumeName) -> Result<VolumeId> {
-        Err(Error::ConnectionLost("it was killed".into()))
-    }
-
-    fn export(&mut self, _: &str, _: bool) -> Result<Export> {
-        unreachable!("nothing is exported")
-    }
-}
 
 /// An import that was interrupted is wrong until it is repeated.
 ///

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use rootcellar::error::Result;
-use rootcellar::import::{ExportTo, Import, Imported, Users};
+use rootcellar::error::{Error, Result};
+use rootcellar::import::{ExportTo, Import, ImportServer, Imported, Users};
 use rootcellar::os::Os;
 use rootcellar::pool::{AccessMode, KubernetesFields, Sharing};
-use rootcellar::types::{Bytes, ClaimLabel, VolumeId};
-use rootcellar::volume::Volumes;
+use rootcellar::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
+use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
 
 use crate::name;
 
@@ -71,4 +71,25 @@ pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathB
         dry_run: false,
     };
     export.run(&mut volumes)
+}
+
+/// A server that is lost before it takes part in an import or export.
+pub struct Lost<'a>(pub &'a Volumes);
+
+impl ImportServer for Lost<'_> {
+    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
+        self.0.check_import(request)
+    }
+
+    fn import(&mut self, _: &str, _: &VolumeName) -> Result<VolumeId> {
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
+
+    fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
+        let exported = self.0.export(id, dry_run)?;
+        if dry_run {
+            return Ok(exported);
+        }
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
 }
