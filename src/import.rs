@@ -10,7 +10,7 @@ mod usage;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, StatxAttributes};
@@ -204,9 +204,4 @@ fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<At> {
         }
         _ => refuse(format!("{shown} is not a directory")),
     }
-}
-
-/// Whether an entry of a directory is a directory.
-fn is_dir(dir: impl AsFd, name: &str) -> bool {
-    os::status_at(dir, name).is_ok_and(|status| status.file_type == FileType::Directory)
 }

@@ -68,6 +68,18 @@ impl ClaimMode {
     }
 }
 
+/// The mode that the provisioner requests for a claim, because the driver distinguishes the modes of one node.
+impl From<ClaimMode> for AccessMode {
+    fn from(mode: ClaimMode) -> Self {
+        match mode {
+            ClaimMode::ReadWriteOnce => Self::SingleNodeMultiWriter,
+            ClaimMode::ReadOnlyMany => Self::MultiNodeReaderOnly,
+            ClaimMode::ReadWriteMany => Self::MultiNodeMultiWriter,
+            ClaimMode::ReadWriteOncePod => Self::SingleNodeSingleWriter,
+        }
+    }
+}
+
 impl From<AccessMode> for ClaimMode {
     fn from(mode: AccessMode) -> Self {
         match mode {

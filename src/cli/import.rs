@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tonic::Status;
@@ -13,6 +14,7 @@ use crate::admin::{CheckImportRequest, ExportVolumeRequest, ImportVolumeRequest}
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::import::{ExportTo, Import, ImportServer, Imported, Users};
+use crate::manifest::ClaimMode;
 use crate::os::Os;
 use crate::pool::{AccessMode, KubernetesFields, ReclaimPolicy, Sharing};
 use crate::types::{Bytes, ClaimLabel, PoolId, VolumeId, VolumeName};
@@ -60,8 +62,9 @@ pub(super) struct ImportArgs {
     claim: Option<ClaimLabel>,
 
     /// Accept this access mode; repeat for more
-    #[arg(long = "access-mode", value_name = "MODE", default_value = "RWO")]
-    access_modes: Vec<Access>,
+    #[arg(long = "access-mode", value_name = "MODE", default_value = "RWO",
+          value_parser = mode_parser())]
+    access_modes: Vec<ClaimMode>,
 
     /// Share the volume between pods of the node, as RWX and ROX need
     #[arg(long, default_value = "none")]
@@ -103,31 +106,20 @@ pub(super) struct ExportArgs {
     server: ServerArgs,
 }
 
-/// The access modes by their short names in Kubernetes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "UPPER")]
-enum Access {
-    Rwo,
-    Rwop,
-    Rox,
-    Rwx,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SharingArg {
     None,
     Node,
 }
 
-impl Access {
-    fn mode(self) -> AccessMode {
-        match self {
-            Self::Rwo => AccessMode::SingleNodeMultiWriter,
-            Self::Rwop => AccessMode::SingleNodeSingleWriter,
-            Self::Rox => AccessMode::MultiNodeReaderOnly,
-            Self::Rwx => AccessMode::MultiNodeMultiWriter,
-        }
-    }
+/// Parses the short name of an access mode.
+fn mode_parser() -> impl TypedValueParser<Value = ClaimMode> {
+    let names = ClaimMode::ALL.map(ClaimMode::short);
+    PossibleValuesParser::new(names).try_map(|name| {
+        let mut modes = ClaimMode::ALL.into_iter();
+        let mode = modes.find(|mode| mode.short() == name);
+        mode.ok_or("it is no access mode")
+    })
 }
 
 fn parse_size(text: &str) -> Result<Bytes, String> {
@@ -223,8 +215,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
 impl ImportArgs {
     /// Refuses flags that contradict each other.
     fn check(&self) -> Result<()> {
-        let mut modes = self.access_modes.iter();
-        let shares = modes.any(|mode| matches!(mode, Access::Rwx | Access::Rox));
+        let shares = self.access_modes.iter().any(|mode| mode.is_shared());
         if shares && self.sharing == SharingArg::None {
             let problem = "RWX and ROX need --sharing node";
             return Err(Error::invalid("--access-mode", problem));
@@ -252,7 +243,12 @@ impl ImportArgs {
                 SharingArg::None => Sharing::None,
                 SharingArg::Node => Sharing::Node,
             },
-            access_modes: self.access_modes.iter().map(|mode| mode.mode()).collect(),
+            access_modes: self
+                .access_modes
+                .iter()
+                .copied()
+                .map(AccessMode::from)
+                .collect(),
             users: self.host.users(),
             dry_run: self.host.dry_run,
         }

@@ -11,13 +11,13 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
-use crate::pool::import::{lock, remove_entry};
+use crate::pool::import::{has_tree, lock, remove_entry};
 use crate::pool::marker::Marker;
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 use crate::types::{PoolId, VolumeId};
 
-use super::{HostPath, is_dir, notice, refuse};
+use super::{HostPath, notice, refuse};
 
 /// A pool, as the host sees it.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Taken {
     }
 
     pub(super) fn has_tree(&self) -> bool {
-        is_dir(&self.dir, layout::DATA) && is_dir(&self.incoming, &self.name)
+        has_tree(&self.dir) && os::open_dir(&self.incoming, &self.name).is_ok()
     }
 }
 
@@ -200,7 +200,7 @@ impl Host {
             moved => moved,
         });
         moved.map_err(at.fault("move the directory to"))?;
-        if is_dir(&taken.dir, layout::DATA) {
+        if has_tree(&taken.dir) {
             // Somebody made a directory at the path meanwhile.
             let moved = self.os.exchange(tree, path);
             moved.map_err(at.fault("move the directory from"))?;

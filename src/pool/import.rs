@@ -248,6 +248,12 @@ pub(crate) fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
+/// Whether an entry of the directory of imports has a tree, and not the file for the tree's path.
+pub(crate) fn has_tree(dir: &OwnedFd) -> bool {
+    let data = os::status_at(dir, layout::DATA);
+    data.is_ok_and(|data| data.file_type == FileType::Directory)
+}
+
 /// The record of an entry of the directory of imports, and whether the entry has a tree; or, of one with a
 /// tree, the damage of its record. `None`: the entry is being made or removed.
 #[allow(clippy::type_complexity, reason = "the parts have no other use")]
@@ -258,8 +264,7 @@ pub(crate) fn read_entry(
     let Ok(dir) = os::open_dir(incoming, name) else {
         return Ok(None);
     };
-    let data = os::status_at(&dir, layout::DATA);
-    let has_tree = data.is_ok_and(|data| data.file_type == FileType::Directory);
+    let has_tree = has_tree(&dir);
     match record::read(&dir, VolumeRecord::FILE) {
         Ok(record) => Ok(Some(Ok((record, has_tree)))),
         Err(Unreadable::Fault(fault)) => Err(fault),

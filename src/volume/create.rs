@@ -13,7 +13,7 @@ use crate::pool::{
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
 
-use super::pools::{OfClass, Unread};
+use super::pools::{OfClass, Unread, open_id};
 use super::{
     Capability, Capacity, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes,
     differs, images,
@@ -88,8 +88,7 @@ impl Volumes {
         if let Some(reason) = pool.why_unavailable() {
             return Err(failed(pool.unavailable(reason)));
         }
-        let open = || Error::Internal("an open pool has no id".into());
-        let id = VolumeId::new(pool.id().ok_or_else(open)?, &request.name);
+        let id = VolumeId::new(open_id(pool)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let enforcement = pool.enforcement();
         match image {

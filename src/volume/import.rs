@@ -10,6 +10,7 @@ use crate::tree::Weight;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
 use super::create::check_cordon;
+use super::pools::open_id;
 use super::{Volumes, parse_id};
 
 /// A directory of the host that shall become a volume.
@@ -223,6 +224,5 @@ fn id_of(pool: &Pool) -> Result<PoolId> {
     if let Some(reason) = pool.why_unavailable() {
         return Err(pool.unavailable(reason).into());
     }
-    let id = pool.id();
-    id.ok_or_else(|| Error::Internal("an open pool has no id".into()))
+    open_id(pool)
 }

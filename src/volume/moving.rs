@@ -14,7 +14,7 @@ use crate::types::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 use super::Volumes;
 use super::create::check_cordon;
 use super::find::{Place, parse_id};
-use super::pools::Unread;
+use super::pools::{Unread, open_id};
 
 /// The outcome of a move, with the member that has the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,8 +95,7 @@ impl Volumes {
         enforcement: Enforcement,
     ) -> Result<()> {
         let id = entry.record.id;
-        let open = || Error::Internal("an open pool has no id".into());
-        let (from_id, target_id) = (from.id().ok_or_else(open)?, target.id().ok_or_else(open)?);
+        let (from_id, target_id) = (open_id(from)?, open_id(target)?);
         let (work, reading) = (target.begin()?, from.begin()?);
         let size = entry.record.size_bytes;
         let room = target.reserve::<VolumeRecord>(&work, id, None, size);

@@ -11,7 +11,7 @@ use crate::pool::{
     self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Standing, Unavailable,
 };
 use crate::sync::lock;
-use crate::types::{Bytes, PoolName};
+use crate::types::{Bytes, PoolId, PoolName};
 
 use super::Capacity;
 
@@ -324,4 +324,10 @@ fn available(error: &Error) -> Bytes {
         } => *available,
         _ => Bytes::ZERO,
     }
+}
+
+/// The id of a pool that is open.
+pub(super) fn open_id(pool: &Pool) -> Result<PoolId> {
+    let id = pool.id();
+    id.ok_or_else(|| Error::Internal("an open pool has no id".into()))
 }

@@ -14,6 +14,7 @@ use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 use super::create::check_cordon;
 use super::find::{Located, parse_id};
 use super::in_flight::KeyLock;
+use super::pools::open_id;
 use super::{InUse, Page, SnapshotClass, SourceId, Volumes, differs};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,8 +87,7 @@ impl Volumes {
         self.check_topology(request.excludes_node)?;
         check_cordon(&pool)?;
         // A moved volume is not in the pool that its id names.
-        let open = || Error::Internal("an open pool has no id".into());
-        let id = SnapshotId::new(pool.id().ok_or_else(open)?, &request.name);
+        let id = SnapshotId::new(open_id(&pool)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;
         // A publish must not begin now.
