@@ -2,8 +2,11 @@
 //!
 //! It runs in the mount namespace of the host, because a rename works only within one mount. One exchange
 //! moves the directory into the pool and leaves a file at its path, so that a pod of its old
-//! `PersistentVolume` cannot start on an empty directory. `pool::import` has the server's side.
+//! `PersistentVolume` cannot start on an empty directory. A directory that cannot be renamed into the pool
+//! is exchanged with a file beside it, and copied. `pool::import` has the server's side.
 
+mod copy;
+mod export;
 mod flow;
 mod place;
 mod usage;
@@ -22,7 +25,8 @@ use crate::os::{self, FileId, Status};
 use crate::tree::{self, LinkCount};
 use crate::types::{Bytes, VolumeId};
 
-pub use flow::{ExportTo, Import, ImportServer, Imported};
+pub use export::{ExportTo, Exported};
+pub use flow::{Import, ImportServer, Imported};
 pub use place::{Host, Taken};
 pub use usage::{Users, check_unused};
 
@@ -37,6 +41,8 @@ pub struct HostPath {
     parent: OwnedFd,
     name: OsString,
     pub found: At,
+    /// Whether it is the root of a mount, which cannot be renamed.
+    is_mount: bool,
 }
 
 /// The entry at a path of the host.
@@ -101,9 +107,9 @@ impl HostPath {
         // For fsync(2), which O_PATH does not allow.
         let opened = os::open_source_dir(&opened, ".");
         let opened = opened.map_err(|errno| fault("open the parent of", errno))?;
-        let found = match os::status_at(&opened, name) {
-            Ok(status) => find(&path, &opened, &status)?,
-            Err(Errno::NOENT) => At::Nothing,
+        let (found, is_mount) = match os::status_at(&opened, name) {
+            Ok(status) => (find(&path, &opened, &status)?, status.is_mount_root),
+            Err(Errno::NOENT) => (At::Nothing, false),
             Err(errno) => return Err(fault("inspect", errno).into()),
         };
         Ok(Self {
@@ -111,6 +117,7 @@ impl HostPath {
             parent: opened,
             found,
             path,
+            is_mount,
         })
     }
 
@@ -125,7 +132,9 @@ impl HostPath {
     /// Measures the directory, and refuses one that cannot be moved as it is.
     pub fn inspect(&self) -> Result<Content> {
         let fault = |errno: Errno| PathFault::at("read", &self.path)(errno);
-        let top = os::open_source_dir(&self.parent, &self.name).map_err(fault)?;
+        // By its path, because it may be a mount.
+        let top = os::open_path(&self.path).and_then(|top| os::open_source_dir(top, "."));
+        let top = top.map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
         let path = self.path.display();
         for (flag, letter) in [
@@ -182,10 +191,6 @@ fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<At> {
     let name = path.file_name().unwrap_or_default();
     let shown = path.display();
     match status.file_type {
-        FileType::Directory if status.is_mount_root => refuse(format!(
-            "{shown} is a mount point, which cannot be moved; unmount it and mount its disk elsewhere, or \
-             import a directory in it"
-        )),
         FileType::Directory => Ok(At::Directory),
         FileType::Symlink => {
             let to = path.canonicalize().map_err(PathFault::at("find", path))?;

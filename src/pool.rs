@@ -16,6 +16,7 @@ mod enforce;
 pub(crate) mod enforcement;
 pub(crate) mod error;
 pub(crate) mod import;
+pub(crate) mod incoming;
 pub(crate) mod index;
 pub(crate) mod init;
 pub(crate) mod layout;

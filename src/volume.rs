@@ -41,7 +41,7 @@ pub use crate::pool::{
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use expand::ExpandRequest;
-pub use import::{Export, ImportPlace, ImportRequest, ImportState};
+pub use import::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState};
 pub use moving::Moved;
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 

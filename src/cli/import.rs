@@ -1,24 +1,25 @@
 //! `rootcellar volume import` and `volume export`. The command works on the directory, in the mount
 //! namespace of the host; the server works on the volume.
 
+mod connection;
+
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tonic::Status;
 
-use super::client::{Server, ServerArgs, parse_id};
+use super::client::{ServerArgs, parse_id};
 use super::print;
-use crate::admin::{CheckImportRequest, ExportVolumeRequest, ImportVolumeRequest};
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::import::{ExportTo, Import, ImportServer, Imported, Users};
+use crate::import::{ExportTo, Import, Imported, Users};
 use crate::manifest::ClaimMode;
 use crate::os::Os;
-use crate::pool::{AccessMode, KubernetesFields, ReclaimPolicy, Sharing};
-use crate::types::{Bytes, ClaimLabel, PoolId, VolumeId, VolumeName};
-use crate::volume::{Export, ImportPlace, ImportRequest, ImportState};
+use crate::pool::{AccessMode, ImportMethod, KubernetesFields, ReclaimPolicy, Sharing};
+use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
+
+use connection::Connection;
 
 /// The mount namespace of the host, as its process namespace shows it.
 const HOST_MOUNTS: &str = "/proc/1/ns/mnt";
@@ -175,16 +176,20 @@ impl HostArgs {
 pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     args.check()?;
     args.host.enter()?;
-    let mut server = Connection(args.server.connect()?);
+    let mut server = Connection::new(args.server.connect()?);
     let directory = args.directory.display();
     match args.import().run(&mut server)? {
-        Imported::Done(id) => print(format_args!("{directory} is volume {id} now"))?,
-        Imported::Possible(id, Some(content)) => print(format_args!(
-            "{directory} can become volume {id}: it uses {} of {} in {} files and directories",
+        Imported::Done(id, None) => print(format_args!("{directory} is volume {id} now"))?,
+        Imported::Done(id, Some(former)) => print(format_args!(
+            "{directory} is volume {id} now; its former content is still in {}",
+            former.display()
+        ))?,
+        Imported::Possible(id, by, Some(content)) => print(format_args!(
+            "{directory} can become volume {id} by {by}: it uses {} of {} in {} files and directories",
             content.bytes, args.size, content.inodes
         ))?,
-        Imported::Possible(id, None) => print(format_args!(
-            "{directory} was taken by an interrupted import, and can become volume {id}"
+        Imported::Possible(id, by, None) => print(format_args!(
+            "{directory} was taken by an interrupted import, and can become volume {id} by {by}"
         ))?,
     }
     Ok(true)
@@ -193,7 +198,7 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
 /// Makes a volume a directory of the host.
 pub(super) fn export(args: &ExportArgs) -> Result<bool> {
     args.host.enter()?;
-    let mut server = Connection(args.server.connect()?);
+    let mut server = Connection::new(args.server.connect()?);
     let id = args.id;
     let export = ExportTo {
         os: Os::default(),
@@ -202,10 +207,17 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
         users: args.host.users(),
         dry_run: args.host.dry_run,
     };
-    let path = export.run(&mut server)?;
-    let path = path.display();
+    let exported = export.run(&mut server)?;
+    let path = exported.path.display();
     if args.host.dry_run {
-        print(format_args!("volume {id} can become the directory {path}"))?;
+        let by = if exported.is_copy {
+            ImportMethod::Copy
+        } else {
+            ImportMethod::Rename
+        };
+        print(format_args!(
+            "volume {id} can become the directory {path} by {by}"
+        ))?;
     } else {
         print(format_args!("volume {id} is the directory {path} now"))?;
     }
@@ -252,78 +264,5 @@ impl ImportArgs {
             users: self.host.users(),
             dry_run: self.host.dry_run,
         }
-    }
-}
-
-/// The server at its socket.
-struct Connection(Server);
-
-impl Connection {
-    fn id(text: &str) -> Result<VolumeId> {
-        parse_id(text).map_err(|problem| Error::Internal(format!("{text:?}: {problem}")))
-    }
-}
-
-/// The answer of the server, or the loss of the connection to it.
-fn refused(status: &Status) -> Error {
-    match std::error::Error::source(status) {
-        Some(lost) => Error::ConnectionLost(lost.to_string()),
-        None => Error::Precondition(status.message().to_owned()),
-    }
-}
-
-fn pool_id(text: &str) -> Result<PoolId> {
-    let id = PoolId::parse(text);
-    id.ok_or_else(|| Error::Internal(format!("{text:?} is no id of a pool")))
-}
-
-fn given(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
-}
-
-impl ImportServer for Connection {
-    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
-        let call = self.0.admin.check_import(CheckImportRequest {
-            name: request.name.to_string(),
-            pool: request.pool.clone(),
-            size_bytes: request.size.0,
-            used_bytes: request.used.0.0,
-            used_inodes: request.used.1,
-        });
-        let place = self.0.runtime.block_on(call);
-        let place = place.map_err(|status| refused(&status))?.into_inner();
-        let waiting = given(place.waiting).map(ImportState::Waiting);
-        let imported = given(place.imported_from).map(ImportState::Imported);
-        Ok(ImportPlace {
-            id: Self::id(&place.volume_id)?,
-            pool: place.pool_path.into(),
-            pool_id: pool_id(&place.pool_id)?,
-            state: imported.or(waiting).unwrap_or(ImportState::New),
-        })
-    }
-
-    fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId> {
-        let call = self.0.admin.import_volume(ImportVolumeRequest {
-            name: name.to_string(),
-            pool: pool.to_owned(),
-        });
-        let made = self.0.runtime.block_on(call);
-        let made = made.map_err(|status| refused(&status))?.into_inner();
-        Self::id(&made.volume_id)
-    }
-
-    fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
-        let call = self.0.admin.export_volume(ExportVolumeRequest {
-            volume_id: id.to_owned(),
-            dry_run,
-        });
-        let exported = self.0.runtime.block_on(call);
-        let exported = exported.map_err(|status| refused(&status))?.into_inner();
-        Ok(Export {
-            pool: exported.pool_path.into(),
-            pool_id: pool_id(&exported.pool_id)?,
-            name: given(exported.name),
-            origin: given(exported.origin),
-        })
     }
 }

@@ -1,5 +1,5 @@
-//! The import of a directory and the export of a volume, from the host's side. Both may be repeated after
-//! an interruption at any step. One is at work in a pool at a time.
+//! The import of a directory, from the host's side. It may be repeated after an interruption at any step.
+//! One import or export is at work in a pool at a time.
 
 use std::path::{Path, PathBuf};
 
@@ -11,15 +11,17 @@ use crate::pool::{
 };
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
-use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, Volumes};
+use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
 
-use super::{At, Content, Host, HostPath, Taken, Users, check_unused, refuse};
+use super::{At, Content, Host, HostPath, Taken, Users, check_unused, copy, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
     fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace>;
     fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId>;
+    fn import_copy(&mut self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId>;
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export>;
+    fn drop_export(&mut self, id: &str) -> Result<()>;
 }
 
 impl ImportServer for &Volumes {
@@ -31,8 +33,16 @@ impl ImportServer for &Volumes {
         Volumes::import(self, pool, name)
     }
 
+    fn import_copy(&mut self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
+        Volumes::import_copy(self, pool, name, fill)
+    }
+
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
         Volumes::export(self, id, dry_run)
+    }
+
+    fn drop_export(&mut self, id: &str) -> Result<()> {
+        Volumes::drop_export(self, id)
     }
 }
 
@@ -58,32 +68,37 @@ pub struct Import {
 /// The outcome of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Imported {
-    /// The directory can become the volume. It has this content, unless an earlier import took it.
-    Possible(VolumeId, Option<Content>),
-    /// It is the volume.
-    Done(VolumeId),
+    /// The directory can become the volume, in this way. It has this content, unless an earlier import
+    /// took it.
+    Possible(VolumeId, ImportMethod, Option<Content>),
+    /// It is the volume. If it was copied, its former content is at this path.
+    Done(VolumeId, Option<PathBuf>),
 }
 
 impl Import {
     /// Makes the directory a volume. After a failure it is as it was, or the import can be repeated.
     pub fn run(&self, server: &mut impl ImportServer) -> Result<Imported> {
-        let place = server.check_import(&self.request(None))?;
+        let ask = self.request(ImportMethod::Rename, None);
+        let place = server.check_import(&ask)?;
         let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
         // Another command may have ended since.
-        let place = server.check_import(&self.request(None))?;
+        let place = server.check_import(&ask)?;
         let at = HostPath::open(&self.directory)?;
         let id = place.id;
         match &place.state {
-            ImportState::New => self.begin(server, &host, &at, id),
+            ImportState::New => self.begin(server, &host, &at, &place),
             ImportState::Waiting(entry) => {
                 let taken = host.entry(entry)?;
                 self.go_on(server, &host, &at, &taken)
             }
             ImportState::Imported(from) if at.path == Path::new(from) => {
+                let done = Imported::Done(id, None);
                 if self.dry_run {
-                    return Ok(Imported::Done(id));
+                    return Ok(done);
                 }
-                server.import(&self.pool, &self.name).map(Imported::Done)
+                // An import by copy may have left its entry.
+                host.clear(id)?;
+                server.import(&self.pool, &self.name).map(|_| done)
             }
             ImportState::Imported(from) => refuse(format!(
                 "volume {id} has the name {} already, and was {from}; choose another --name",
@@ -98,7 +113,7 @@ impl Import {
         server: &mut impl ImportServer,
         host: &Host,
         at: &HostPath,
-        id: VolumeId,
+        place: &ImportPlace,
     ) -> Result<Imported> {
         let path = at.path.display();
         match at.found {
@@ -114,18 +129,31 @@ impl Import {
                 return Err(Error::invalid("directory", problem));
             }
         }
-        host.check_path(at)?;
+        let by = if host.renames(at)? && place.renames {
+            ImportMethod::Rename
+        } else {
+            ImportMethod::Copy
+        };
         check_unused(&at.path, self.users)?;
         let content = at.inspect()?;
-        server.check_import(&self.request(Some(&content)))?;
+        server.check_import(&self.request(by, Some(&content)))?;
+        let id = place.id;
         if self.dry_run {
-            return Ok(Imported::Possible(id, Some(content)));
+            return Ok(Imported::Possible(id, by, Some(content)));
         }
-        let record = self.record(id, at, content);
-        let taken = host.take(at, &record)?;
-        // A pod may have started since the first check.
-        let unused = check_unused(&taken.path(), self.users);
-        self.finish(server, host, at, &taken, unused)
+        let record = self.record(id, at, by, content);
+        match by {
+            ImportMethod::Rename => {
+                let taken = host.take(at, &record)?;
+                // A pod may have started since the first check.
+                let unused = check_unused(&taken.path(), self.users);
+                self.finish(server, host, at, &taken, unused)
+            }
+            ImportMethod::Copy => {
+                let entry = host.await_copy(&record)?;
+                self.copy(server, (host, &entry), at, &record, Some(content.bytes))
+            }
+        }
     }
 
     /// Goes on with a directory that an interrupted import took.
@@ -145,16 +173,66 @@ impl Import {
                 self.name
             ));
         }
+        let by = record
+            .origin
+            .as_ref()
+            .map_or(ImportMethod::Rename, |origin| origin.by);
         if self.dry_run {
-            return Ok(Imported::Possible(record.id, None));
+            return Ok(Imported::Possible(record.id, by, None));
         }
         let mut renewed = self.renewed(record.clone());
         renewed.parameters.sharing = self.sharing;
         if renewed != record {
             host.rewrite(taken, &renewed)?;
         }
+        if taken.awaits_copy() {
+            return self.copy(server, (host, taken), at, &renewed, None);
+        }
         let unused = check_unused(&taken.path(), self.users);
         self.finish(server, host, at, taken, unused)
+    }
+
+    /// Copies the directory into a new volume, or leaves it as it was. The bytes of one whose import was
+    /// interrupted are unknown.
+    fn copy(
+        &self,
+        server: &mut impl ImportServer,
+        (host, entry): (&Host, &Taken),
+        at: &HostPath,
+        record: &VolumeRecord,
+        total: Option<Bytes>,
+    ) -> Result<Imported> {
+        let id = record.id;
+        let aside = at.aside(id);
+        let path = aside.as_deref().unwrap_or(&at.path);
+        let resumes = total.is_none();
+        let set_aside = at.set_aside(&self.os, id, host.pool(), resumes);
+        let copied = set_aside.and_then(|()| {
+            // A pod may have started since the first check.
+            check_unused(path, self.users)?;
+            server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
+                let target = host.open_below(data)?;
+                copy::copy_from(&self.os, path, &target, total, goes_on)?;
+                check_unused(path, self.users)
+            })
+        });
+        let refused = match copied {
+            Ok(id) => {
+                host.remove(entry)?;
+                return Ok(Imported::Done(id, Some(path.to_owned())));
+            }
+            Err(lost @ Error::ConnectionLost(_)) => return Err(lost),
+            Err(refused) => refused,
+        };
+        let back = HostPath::open(&at.path).and_then(|at| at.bring_back(&self.os, id));
+        match back.and_then(|()| host.remove(entry)) {
+            Ok(()) => Err(refused),
+            Err(error) => refuse(format!(
+                "{refused}; and the directory is still at {}, because of this: {error}; run this command \
+                 again, or `rootcellar volume export {id}`",
+                path.display()
+            )),
+        }
     }
 
     /// Has the server make the tree a volume, or gives it back.
@@ -168,7 +246,7 @@ impl Import {
     ) -> Result<Imported> {
         let done = unused.and_then(|()| server.import(&self.pool, &self.name));
         let refused = match done {
-            Ok(id) => return Ok(Imported::Done(id)),
+            Ok(id) => return Ok(Imported::Done(id, None)),
             // The server may be at work on the tree.
             Err(lost @ Error::ConnectionLost(_)) => return Err(lost),
             Err(refused) => refused,
@@ -186,12 +264,13 @@ impl Import {
         }
     }
 
-    fn request(&self, content: Option<&Content>) -> ImportRequest {
+    fn request(&self, by: ImportMethod, content: Option<&Content>) -> ImportRequest {
         ImportRequest {
             pool: self.pool.clone(),
             name: self.name.clone(),
             size: content.map_or(Bytes::ZERO, |_| self.size),
             used: content.map_or((Bytes::ZERO, 0), |content| (content.bytes, content.inodes)),
+            by,
         }
     }
 
@@ -209,7 +288,13 @@ impl Import {
         }
     }
 
-    fn record(&self, id: VolumeId, at: &HostPath, content: Content) -> VolumeRecord {
+    fn record(
+        &self,
+        id: VolumeId,
+        at: &HostPath,
+        by: ImportMethod,
+        content: Content,
+    ) -> VolumeRecord {
         let now = crate::pool::now();
         self.renewed(VolumeRecord {
             format: FORMAT,
@@ -236,89 +321,12 @@ impl Import {
             origin: Some(ImportOrigin {
                 path: at.path.display().to_string(),
                 imported_at: now,
-                by: ImportMethod::Rename,
+                by,
             }),
             inherited_bytes: Bytes::ZERO,
             moved: None,
             retains: Vec::new(),
             unknown: Unknown::new(),
         })
-    }
-}
-
-/// A volume that shall become a directory of the host.
-#[derive(Debug, Clone)]
-pub struct ExportTo {
-    pub os: Os,
-    pub id: VolumeId,
-    /// The path of the directory, if not that before the import.
-    pub to: Option<PathBuf>,
-    pub users: Users,
-    /// Whether it is only checked.
-    pub dry_run: bool,
-}
-
-impl ExportTo {
-    /// Makes the volume a directory, and returns its path. After a failure it is a volume, or the export
-    /// can be repeated.
-    pub fn run(&self, server: &mut impl ImportServer) -> Result<PathBuf> {
-        let id = self.id.to_string();
-        let place = server.export(&id, true)?;
-        let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
-        let place = server.export(&id, true)?;
-        let origin = place.origin.as_deref().map(Path::new);
-        let Some(path) = self.to.as_deref().or(origin) else {
-            let problem = "missing, and the volume was not imported; say where its directory goes";
-            return Err(Error::invalid("--to", problem));
-        };
-        let at = HostPath::open(path)?;
-        if let Some(name) = &place.name
-            && at.found == At::Directory
-        {
-            let rest = host.entry(name)?;
-            if !rest.has_tree() {
-                // The export ended before it was cleaned up.
-                host.remove(&rest)?;
-                return Ok(at.path);
-            }
-        }
-        self.check_target(&at)?;
-        host.check_path(&at)?;
-        if self.dry_run {
-            return Ok(at.path);
-        }
-        let exported = server.export(&id, false)?;
-        let taken = host.entry(&exported.name.unwrap_or_default())?;
-        // The way there may have taken long.
-        let put = check_unused(&taken.path(), self.users)
-            .and_then(|()| HostPath::open(path))
-            .and_then(|at| {
-                self.check_target(&at)?;
-                host.put(&taken, &at)
-            });
-        if let Err(error) = put {
-            return refuse(format!(
-                "{error}; the directory waits in the pool, so run this command again, with another --to if \
-                 it cannot be there"
-            ));
-        }
-        if let Some(origin) = origin.filter(|origin| *origin != at.path) {
-            host.remove_notice(origin, self.id);
-        }
-        Ok(at.path)
-    }
-
-    /// Refuses a path that has something else than the file of this volume's import.
-    fn check_target(&self, at: &HostPath) -> Result<()> {
-        let problem = match &at.found {
-            At::Nothing => return Ok(()),
-            At::Notice(_) if at.is_notice_of(self.id) => return Ok(()),
-            At::Notice(_) => "is the file of another volume, as its text says",
-            At::Directory => "is a directory",
-        };
-        refuse(format!(
-            "{} {problem}; choose another path with --to",
-            at.path.display()
-        ))
     }
 }

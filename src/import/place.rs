@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
-use crate::pool::import::{has_tree, lock, remove_entry};
+use crate::pool::incoming::{Progress, lock, names, read_entry, remove_entry};
 use crate::pool::marker::Marker;
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
@@ -46,7 +46,26 @@ impl Taken {
     }
 
     pub(super) fn has_tree(&self) -> bool {
-        has_tree(&self.dir) && os::open_dir(&self.incoming, &self.name).is_ok()
+        self.progress() == Progress::HasTree && os::open_dir(&self.incoming, &self.name).is_ok()
+    }
+
+    /// Whether the tree shall be copied from a path of the host.
+    pub(super) fn awaits_copy(&self) -> bool {
+        self.progress() == Progress::AwaitsCopy
+    }
+
+    /// Whether the tree was copied to a path of the host.
+    pub(super) fn is_copied(&self) -> bool {
+        self.progress() == Progress::Copied
+    }
+
+    fn progress(&self) -> Progress {
+        Progress::of(&self.dir)
+    }
+
+    pub(super) fn open_tree(&self) -> Result<OwnedFd> {
+        let opened = os::open_dir(&self.dir, layout::DATA);
+        Ok(opened.map_err(PathFault::at("open", &self.path()))?)
     }
 }
 
@@ -75,6 +94,19 @@ impl Host {
             pool: pool.to_owned(),
             meta,
         })
+    }
+
+    /// Its path.
+    pub fn pool(&self) -> &Path {
+        &self.pool
+    }
+
+    /// Opens a directory in the pool by its absolute path.
+    pub(super) fn open_below(&self, path: &Path) -> Result<OwnedFd> {
+        let fault = |errno: Errno| PathFault::at("open", path)(errno);
+        let below = path.strip_prefix(&self.pool).unwrap_or(path);
+        let root = os::open_path(&self.pool).map_err(fault)?;
+        Ok(os::open_dir(&root, below).map_err(fault)?)
     }
 
     /// Opens an entry of the directory of imports.
@@ -114,8 +146,8 @@ impl Host {
         }
     }
 
-    /// Refuses a path from which a directory cannot be renamed into the pool.
-    pub fn check_path(&self, at: &HostPath) -> Result<()> {
+    /// Whether a directory can be renamed between a path and the pool. Otherwise it is copied.
+    pub fn renames(&self, at: &HostPath) -> Result<bool> {
         let fault = |errno: Errno| PathFault::at("inspect", &self.pool)(errno);
         let pool = self
             .pool
@@ -132,11 +164,8 @@ impl Host {
             os::status(&self.meta).map_err(fault)?,
             os::status(&at.parent).map_err(at.fault("inspect"))?,
         );
-        if own.id.device != its.id.device {
-            return refuse(format!(
-                "{shown} is on another filesystem than the pool at {shown_pool}; import it into a pool on \
-                 its own filesystem, or create a new claim and copy the data there"
-            ));
+        if at.is_mount || own.id.device != its.id.device {
+            return Ok(false);
         }
         if own.mount_id != its.mount_id {
             return refuse(format!(
@@ -144,7 +173,52 @@ impl Host {
                  a rename does not cross mounts; name the directory by its path on the pool's mount"
             ));
         }
+        Ok(true)
+    }
+
+    /// Makes an entry for a directory that shall be copied, durably.
+    pub(super) fn await_copy(&self, record: &VolumeRecord) -> Result<Taken> {
+        let entry = self.begin(self.open_incoming()?)?;
+        let os = &self.os;
+        // The record first, so that an entry that awaits a copy has one.
+        let made = record::write_new(os, &entry.dir, VolumeRecord::FILE, record).and_then(|()| {
+            let marked = os.create(&entry.dir, layout::TO_COPY);
+            let synced = marked
+                .and_then(|_| os.fsync(&entry.dir))
+                .and_then(|()| os.fsync(&entry.incoming));
+            synced.map_err(|errno| Fault::new("write", errno))
+        });
+        if let Err(fault) = made {
+            self.remove(&entry)?;
+            return Err(self.fault(fault));
+        }
+        Ok(entry)
+    }
+
+    /// Removes the entries of a volume that are left of imports by copy.
+    pub(super) fn clear(&self, id: VolumeId) -> Result<()> {
+        let incoming = self.open_incoming()?;
+        let listed = names(&incoming).map_err(|errno| Fault::new("list the imports in", errno));
+        for name in listed.map_err(|fault| self.fault(fault))? {
+            let entry = read_entry(&incoming, &name).map_err(|fault| self.fault(fault))?;
+            if let Some(Ok((record, Progress::AwaitsCopy))) = entry
+                && record.id == id
+            {
+                self.remove(&self.entry(&name)?)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Notes durably that a tree was copied to a path of the host.
+    pub(super) fn mark_copied(&self, taken: &Taken) -> Result<()> {
+        let tree = (&taken.dir, layout::DATA);
+        let moved = match self.os.rename(tree, (&taken.dir, layout::COPIED)) {
+            Err(Errno::NOENT) if taken.is_copied() => Ok(()),
+            moved => moved,
+        };
+        let synced = moved.and_then(|()| self.os.fsync(&taken.dir));
+        synced.map_err(|errno| self.fault(Fault::new("mark an export in", errno)))
     }
 
     /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
@@ -200,7 +274,7 @@ impl Host {
             moved => moved,
         });
         moved.map_err(at.fault("move the directory to"))?;
-        if has_tree(&taken.dir) {
+        if taken.progress() == Progress::HasTree {
             // Somebody made a directory at the path meanwhile.
             let moved = self.os.exchange(tree, path);
             moved.map_err(at.fault("move the directory from"))?;

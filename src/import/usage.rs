@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::mount::{MountTable, Place};
+use crate::mount::{MountEntry, MountTable, Place};
 
 /// Whether the processes of the host are examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub fn check_unused(path: &Path, users: Users) -> Result<()> {
     }
     let place = table.place_at(path).map_err(fault())?;
     for process in processes().map_err(fault())? {
-        let used = match use_by(&process, &place) {
+        let used = match use_by(&process, &place, path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(Error::Precondition(format!(
                     "cannot find out who uses {}: {}: {error}; run this as root in the process namespace of \
@@ -74,13 +74,16 @@ fn processes() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// How a process uses the directory at a place, if it does.
-fn use_by(process: &Path, place: &Place) -> io::Result<Option<String>> {
+/// How a process uses the directory at a place, which has this path on the host, if it does.
+fn use_by(process: &Path, place: &Place, path: &Path) -> io::Result<Option<String>> {
     let table = MountTable::parse(&fs::read(process.join("mountinfo"))?);
-    let mut mounts = table.entries.iter();
-    if let Some(mount) = mounts
-        .find(|entry| entry.device == place.mount.device && entry.root.starts_with(&place.path))
-    {
+    // A directory that is a mount is seen by every process, which is no use.
+    let is_itself = |entry: &MountEntry| place.is_mount_root && entry.mount_point == path;
+    let is_its = |entry: &&MountEntry| {
+        entry.device == place.mount.device && entry.root.starts_with(&place.path)
+    };
+    let mut mounts = table.entries.iter().filter(is_its);
+    if let Some(mount) = mounts.find(|entry| !is_itself(entry)) {
         let at = mount.mount_point.display();
         return Ok(Some(format!("has it mounted at {at}")));
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use rustix::fs::{FlockOperation, StatVfs};
+use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ use super::index::{Index, RecordDirs, open_own};
 use super::marker::Marker;
 use super::path::{find_marker, inspect_path, open_mounted, take_lock};
 use super::record::{self, Method, Record, VolumeRecord};
-use super::{Context, PoolOptions, Unavailable, import, layout};
+use super::{Context, PoolOptions, Unavailable, layout};
 
 pub(super) const INSPECT_DATA: &str = "inspect a volume's data";
 
@@ -45,9 +45,9 @@ pub(crate) struct Disk {
     pub(crate) place: Place,
     pub(crate) filesystem: Filesystem,
     pub(crate) quota: Arc<dyn Quota>,
-    context: Context,
+    pub(super) context: Context,
     root: GuardedDir,
-    meta: OwnedFd,
+    pub(super) meta: OwnedFd,
     staging: OwnedFd,
     pub(crate) homes: RecordDirs,
     _lock: OwnedFd,
@@ -64,18 +64,7 @@ pub(crate) struct Staged {
     pub(crate) dir: OwnedFd,
     pub(crate) name: String,
     /// The directory that contains it; `None`: staging.
-    parent: Option<OwnedFd>,
-}
-
-impl Staged {
-    /// An entry of the directory of imports.
-    pub(crate) fn in_incoming(incoming: OwnedFd, name: &str) -> Result<Self, Fault> {
-        Ok(Self {
-            dir: os::open_dir(&incoming, name).context("open an import")?,
-            name: name.to_owned(),
-            parent: Some(incoming),
-        })
-    }
+    pub(super) parent: Option<OwnedFd>,
 }
 
 impl Disk {
@@ -273,58 +262,6 @@ impl Disk {
         })
     }
 
-    /// The directory of imports, if it was made.
-    pub(crate) fn incoming(&self) -> Result<Option<OwnedFd>, Fault> {
-        match os::open_dir(&self.meta, layout::INCOMING) {
-            Err(Errno::NOENT) => Ok(None),
-            opened => opened.map(Some).context("open the directory of imports"),
-        }
-    }
-
-    /// Removes the imports and exports that ended before they were cleaned up, which have no tree, unless
-    /// one is at work.
-    fn clear_incoming(&self) -> Result<(), Fault> {
-        let Some(incoming) = self.incoming()? else {
-            return Ok(());
-        };
-        if import::lock(&self.meta, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(());
-        }
-        let cleared = import::names(&incoming).and_then(|names| {
-            for name in names {
-                let Ok(dir) = os::open_dir(&incoming, &name) else {
-                    continue;
-                };
-                match import::remove_entry(&self.context.os, &incoming, &dir, &name) {
-                    // It has a tree.
-                    Ok(()) | Err(Errno::ISDIR | Errno::NOTEMPTY) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-            Ok(())
-        });
-        let unlocked = import::lock(&self.meta, FlockOperation::Unlock);
-        cleared.and(unlocked).context("clean up the imports")
-    }
-
-    /// Moves a volume to the directory of imports, durably, and returns its name there.
-    pub(crate) fn move_to_incoming(&self, directory: &str) -> Result<String, Fault> {
-        let os = &self.context.os;
-        match os.mkdir(&self.meta, layout::INCOMING, 0o700) {
-            Ok(()) => self.sync_dirs([&self.meta])?,
-            Err(Errno::EXIST) => {}
-            Err(errno) => return Err(Fault::new("make the directory of imports", errno)),
-        }
-        let incoming = os::open_dir(&self.meta, layout::INCOMING);
-        let incoming = incoming.context("open the directory of imports")?;
-        let name = Uuid::new_v4().simple().to_string();
-        let volumes = &self.homes.volumes;
-        let moved = os.rename((volumes, directory), (&incoming, &name));
-        moved.context("move a volume out of the pool")?;
-        self.sync_dirs([&incoming, volumes])?;
-        Ok(name)
-    }
-
     /// Removes a staging directory with little content.
     pub(crate) fn discard(&self, staged: &Staged) -> Result<(), Fault> {
         tree::remove(&self.context.os, self.staging.as_fd(), &staged.name)
@@ -394,9 +331,10 @@ impl Disk {
             .map_or(Ok(()), |parent| self.sync_dirs([parent]))
     }
 
-    /// Moves a staging directory to the trash, where it has the same name.
+    /// Moves a draft to the trash, where it has the same name.
     pub(crate) fn drop_staged(&self, staged: &Staged) -> Result<(), Fault> {
-        let (from, to) = (&self.staging, &self.homes.trash);
+        let from = staged.parent.as_ref().unwrap_or(&self.staging);
+        let to = &self.homes.trash;
         let os = &self.context.os;
         let renamed = os.rename((from, &staged.name), (to, &staged.name));
         renamed.context("move a draft to the trash")
@@ -452,7 +390,7 @@ impl Disk {
         }
     }
 
-    fn sync_dirs<const N: usize>(&self, dirs: [&OwnedFd; N]) -> Result<(), Fault> {
+    pub(super) fn sync_dirs<const N: usize>(&self, dirs: [&OwnedFd; N]) -> Result<(), Fault> {
         for dir in dirs {
             self.context
                 .os

@@ -1,17 +1,19 @@
 //! Imports and exports: a directory of the host becomes a volume, or a volume such a directory.
 //!
-//! The host's side (`crate::import`) exchanges the directory with a file in the directory of imports,
-//! beside the record that the volume will have. The tree is a volume once it is renamed into place like
-//! any draft. An export moves the volume back to the directory of imports.
+//! The host's side (`crate::import`) makes an entry in the directory of imports with the record that the
+//! volume will have, and exchanges the directory with a file in it. The tree is a volume once it is renamed
+//! into place like any draft. If it cannot be renamed, the host's side copies it into a draft. An export
+//! moves the volume back to the directory of imports.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, FlockOperation};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
+use crate::os;
 use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
 use crate::tree::{self, LinkCount, Weight};
@@ -19,28 +21,30 @@ use crate::types::{Bytes, VolumeId};
 
 use super::disk::{Disk, Staged};
 use super::draft::Draft;
-use super::record::{self, Record, Unreadable};
-use super::{Entry, Pool, VolumeRecord, Work, layout};
+use super::incoming::{Progress, names, read_entry};
+use super::record::Record;
+use super::trash::TrashEntry;
+use super::{Entry, Pool, Reservation, VolumeRecord, Work, layout};
 
 const MEASURE: &str = "measure a tree";
 
-/// A tree with the record of a volume, in the directory of imports. An import makes it that volume, and
-/// an export a directory of the host.
+/// An entry of the directory of imports. An import makes its tree a volume, and an export makes it a
+/// directory of the host.
 #[derive(Debug)]
 pub(crate) struct Import {
     staged: Staged,
     pub(crate) record: VolumeRecord,
-    /// Whether the tree is there, and not at a path of the host.
-    pub(crate) has_tree: bool,
+    pub(crate) progress: Progress,
 }
 
 impl Import {
-    fn new(staged: Staged, record: VolumeRecord, has_tree: bool) -> Self {
-        Self {
+    fn open(incoming: OwnedFd, name: &str, record: VolumeRecord) -> Result<Self, Fault> {
+        let staged = Staged::in_incoming(incoming, name)?;
+        Ok(Self {
+            progress: Progress::of(&staged.dir),
             staged,
             record,
-            has_tree,
-        }
+        })
     }
 
     /// Its name in the directory of imports.
@@ -50,30 +54,35 @@ impl Import {
 }
 
 impl Pool {
+    /// Whether an existing directory can become a volume. Simple quota enforces sizes of new subvolumes only.
+    pub(crate) fn takes_directories(&self) -> bool {
+        self.enforcement() != Enforcement::Squota
+    }
+
     /// Refuses the import of a tree for which the pool has no free space, or whose size it cannot enforce.
+    /// A tree that is in the pool needs less space than one that is copied.
     pub(crate) fn check_import(
         &self,
         work: &Work<'_>,
         id: VolumeId,
         size: Bytes,
         tree: &Weight,
+        is_copied: bool,
     ) -> Result<()> {
         let disk = self.disk()?;
-        self.check_tree(&disk, size, tree)?;
-        self.reserve_tree(work, id, size, tree.bytes).map(drop)
+        Self::check_tree(&disk, size, tree)?;
+        let reserved = if is_copied {
+            self.reserve::<VolumeRecord>(work, id, None, size)
+        } else {
+            self.reserve_tree(work, id, size, tree.bytes)
+        };
+        reserved.map(drop)
     }
 
-    fn check_tree(&self, disk: &Disk, size: Bytes, tree: &Weight) -> Result<()> {
+    fn check_tree(disk: &Disk, size: Bytes, tree: &Weight) -> Result<()> {
         let refuse = |problem: String| Err(Error::Precondition(problem));
         if let Some(errno) = tree.unseen {
             return refuse(format!("a part of the directory cannot be read: {errno}"));
-        }
-        if disk.quota.enforcement() == Enforcement::Squota {
-            let pool = self.name();
-            return refuse(format!(
-                "pool {pool} enforces sizes on btrfs, which is not possible for an existing directory; \
-                 create a new claim and copy the data there"
-            ));
         }
         if tree.bytes > size.0 {
             let used = Bytes(tree.bytes);
@@ -92,7 +101,8 @@ impl Pool {
         }
     }
 
-    /// An entry of the directory of imports, by its record: one with a tree, else one without.
+    /// An entry of the directory of imports, by its record: one with a tree, or else one whose import or
+    /// export can go on, or else any.
     pub(crate) fn find_import(
         &self,
         is_wanted: impl Fn(&VolumeRecord) -> bool,
@@ -102,24 +112,17 @@ impl Pool {
             let Some(incoming) = disk.incoming()? else {
                 return Ok(None);
             };
-            let mut without_tree = None;
+            let mut found = Vec::new();
             for name in names(&incoming).context("list the imports")? {
-                let Some(Ok((record, has_tree))) = read_entry(&incoming, &name)? else {
-                    continue;
-                };
-                if has_tree && is_wanted(&record) {
-                    let staged = Staged::in_incoming(incoming, &name)?;
-                    return Ok(Some(Import::new(staged, record, has_tree)));
-                }
-                if is_wanted(&record) {
-                    without_tree = Some((name, record));
+                if let Some(Ok((record, progress))) = read_entry(&incoming, &name)?
+                    && is_wanted(&record)
+                {
+                    found.push((progress, name, record));
                 }
             }
-            let entry = without_tree.map(|(name, record)| {
-                let staged = Staged::in_incoming(incoming, &name)?;
-                Ok(Import::new(staged, record, false))
-            });
-            entry.transpose()
+            let best = found.into_iter().min_by_key(|(progress, ..)| *progress);
+            let best = best.map(|(_, name, record)| Import::open(incoming, &name, record));
+            best.transpose()
         })();
         found.map_err(|fault: Fault| self.classify(fault))
     }
@@ -127,7 +130,7 @@ impl Pool {
     /// Refuses the id of a volume whose tree waits in the directory of imports.
     pub(crate) fn check_no_import(&self, id: VolumeId) -> Result<()> {
         let waits = self.find_import(|record| record.id == id)?;
-        let Some(import) = waits.filter(|import| import.has_tree) else {
+        let Some(import) = waits.filter(|import| import.progress.is_unfinished()) else {
             return Ok(());
         };
         let name = &import.record.name;
@@ -146,7 +149,7 @@ impl Pool {
         let Import { staged, record, .. } = import;
         let data = os::open_source_dir(&staged.dir, layout::DATA).context(MEASURE);
         let used = self.measure_tree(work, data.map_err(classify)?)?;
-        self.check_tree(&disk, record.size_bytes, &used)?;
+        Self::check_tree(&disk, record.size_bytes, &used)?;
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
         let enforces = disk.quota.enforcement() == Enforcement::Project;
         let quota_id = if enforces {
@@ -175,30 +178,61 @@ impl Pool {
         Ok(entry)
     }
 
-    /// Refuses a volume that is no plain directory.
-    pub(crate) fn check_export(&self, entry: &Entry) -> Result<()> {
-        let (record, disk) = (&entry.record, self.disk()?);
-        let problem = if record.image.is_some() {
-            "is an image"
-        } else if record.quota_id().is_some() && disk.quota.enforcement() != Enforcement::Project {
-            "has a quota id that only btrfs, or another mount option, can remove"
-        } else if record.moved.is_some() {
-            "was moved from another pool"
-        } else {
-            return Ok(());
-        };
-        let id = record.id;
-        Err(Error::Precondition(format!(
-            "volume {id} {problem}, which is not exported; copy its data"
-        )))
+    /// Makes a volume with a limit, whose content `fill` copies into the directory at a path. It is visible by
+    /// one rename, and durable on return.
+    pub(crate) fn import_copy<E: From<Error>>(
+        &self,
+        reservation: &Reservation<'_>,
+        mut record: VolumeRecord,
+        fill: &mut dyn FnMut(&Path) -> Result<(), E>,
+    ) -> Result<Arc<Entry>, E> {
+        let (disk, _) = self.attached()?;
+        let classify = |fault| self.classify(fault);
+        record.enforcement = disk.quota.enforcement();
+        let limit = record.limit(0);
+        let mut draft = Draft::begin(self, &disk)?;
+        let data = self.path().join(draft.data_path());
+        let place = (draft.for_copy().as_fd(), layout::DATA);
+        let made = disk.quota.create_dir(&self.context.os, place, limit);
+        record.quota_id = made.context("make the copy's data").map_err(classify)?;
+        fill(&data)?;
+        // Copied data is allocated and charged only when it is synced.
+        disk.sync().map_err(classify)?;
+        let charge = record.quota_id.map(|id| disk.quota.charge(id)).transpose();
+        let charge = charge.context("ask what a copy uses").map_err(classify)?;
+        // A privileged process such as the one that copied exceeds the limits of ext4.
+        if charge.is_some_and(|charge| charge.exceeds()) {
+            return Err(Error::Precondition(format!(
+                "the directory does not fit into the size, {limit}; delete files, or import it with a larger \
+                 --size"
+            ))
+            .into());
+        }
+        let entry = draft.commit(record, reservation)?;
+        self.measure_member(&disk);
+        Ok(entry)
     }
 
-    /// Makes a volume that nobody uses a tree in the directory of imports again, without a limit, and
-    /// returns its name there. On failure it is a volume, or the request can be repeated.
+    /// Whether a volume can become a directory of the host by a rename. Otherwise it is copied: only a
+    /// deletion removes the quota id of a subvolume.
+    pub(crate) fn gives_directory(&self, entry: &Entry) -> Result<bool> {
+        let (record, disk) = (&entry.record, self.disk()?);
+        if record.image.is_some() {
+            let id = record.id;
+            return Err(Error::Precondition(format!(
+                "volume {id} is an image, which is not exported; copy its data"
+            )));
+        }
+        let has_removable_id = disk.quota.enforcement() == Enforcement::Project;
+        Ok(record.quota_id().is_none() || has_removable_id)
+    }
+
+    /// Makes a volume that nobody uses a tree in the directory of imports again, and returns its name there.
+    /// The tree has no limit if it can be renamed. On failure it is a volume, or the request can be repeated.
     pub(crate) fn export(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<String> {
         let (disk, _) = self.attached()?;
         let record = &entry.record;
-        if record.quota_id().is_some() {
+        if record.quota_id().is_some() && disk.quota.enforcement() == Enforcement::Project {
             self.unenforce(work, entry)?;
         }
         let used = if disk.accounts() {
@@ -221,6 +255,33 @@ impl Pool {
         Ok(name)
     }
 
+    /// Deletes a tree that was copied to a path of the host.
+    pub(crate) fn drop_export(&self, import: &Import) -> Result<()> {
+        let (disk, _) = self.attached()?;
+        let name = OsStr::new(import.name());
+        // Counted before it is moved, because the reclaimer may remove it at once.
+        self.state
+            .add_to_trash(name.to_owned(), TrashEntry::default());
+        if let Err(fault) = disk.drop_staged(&import.staged) {
+            self.state.remove_from_trash(name);
+            return Err(self.classify(fault));
+        }
+        self.trash.notify();
+        Ok(())
+    }
+
+    /// Reports that the host's copy of a tree goes on, or why it ends.
+    pub(crate) fn copy_goes_on(&self, work: &Work<'_>, id: VolumeId) -> Result<()> {
+        work.advance();
+        if let Some(unavailable) = self.why_unavailable() {
+            return Err(self.unavailable(unavailable));
+        }
+        if self.copies.is_stopped() {
+            return Err(Error::Stopped(format!("copying volume {id}")));
+        }
+        Ok(())
+    }
+
     fn measure_tree(&self, work: &Work<'_>, top: OwnedFd) -> Result<Weight> {
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
             work.advance();
@@ -234,55 +295,4 @@ impl Pool {
             errno => self.classify(Fault::new(MEASURE, errno)),
         })
     }
-}
-
-/// Locks or unlocks the imports and exports of a pool, by the descriptor of the driver's own directory. The
-/// host's side has the lock as long as it works, and the server only while it cleans up.
-pub(crate) fn lock(meta: &OwnedFd, operation: FlockOperation) -> Result<(), Errno> {
-    rustix::fs::flock(meta, operation)
-}
-
-/// The names in the directory of imports.
-pub(crate) fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
-    let names = os::entry_names(incoming.as_fd())?.into_iter();
-    Ok(names.filter_map(|name| name.into_string().ok()).collect())
-}
-
-/// Whether an entry of the directory of imports has a tree, and not the file for the tree's path.
-pub(crate) fn has_tree(dir: &OwnedFd) -> bool {
-    let data = os::status_at(dir, layout::DATA);
-    data.is_ok_and(|data| data.file_type == FileType::Directory)
-}
-
-/// The record of an entry of the directory of imports, and whether the entry has a tree; or, of one with a
-/// tree, the damage of its record. `None`: the entry is being made or removed.
-#[allow(clippy::type_complexity, reason = "the parts have no other use")]
-pub(crate) fn read_entry(
-    incoming: &OwnedFd,
-    name: &str,
-) -> Result<Option<Result<(VolumeRecord, bool), String>>, Fault> {
-    let Ok(dir) = os::open_dir(incoming, name) else {
-        return Ok(None);
-    };
-    let has_tree = has_tree(&dir);
-    match record::read(&dir, VolumeRecord::FILE) {
-        Ok(record) => Ok(Some(Ok((record, has_tree)))),
-        Err(Unreadable::Fault(fault)) => Err(fault),
-        Err(Unreadable::Damaged(damage)) => Ok(has_tree.then_some(Err(damage))),
-    }
-}
-
-/// Removes an entry of the directory of imports, without its tree: EISDIR.
-pub(crate) fn remove_entry(
-    os: &Os,
-    incoming: &OwnedFd,
-    dir: &OwnedFd,
-    name: &str,
-) -> Result<(), Errno> {
-    // The tree first, and the record last: without that, the entry would be unknown.
-    let temporary = format!("{}.tmp", VolumeRecord::FILE);
-    for file in [layout::DATA, &temporary, VolumeRecord::FILE] {
-        os.unlink_any(dir, file)?;
-    }
-    os.rmdir(incoming, name)
 }

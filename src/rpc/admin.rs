@@ -1,5 +1,7 @@
 //! The driver's own service, for the command line.
 
+mod copy;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Error, Operation, Result};
-use crate::pool::Enforced;
+use crate::pool::{Enforced, ImportMethod};
 use crate::types::{Bytes, VolumeName};
 use crate::volume::{ImportRequest, ImportState, Moved};
 
@@ -50,11 +52,13 @@ service! {
                     name: VolumeName::try_from(request.name)?,
                     size: Bytes(request.size_bytes),
                     used: (Bytes(request.used_bytes), request.used_inodes),
+                    by: if request.copy { ImportMethod::Copy } else { ImportMethod::Rename },
                 })?;
                 let mut response = admin::CheckImportResponse {
                     volume_id: place.id.to_string(),
                     pool_path: text(&place.pool)?,
                     pool_id: place.pool_id.to_string(),
+                    renames: place.renames,
                     ..Default::default()
                 };
                 match place.state {
@@ -79,8 +83,24 @@ service! {
                     pool_id: exported.pool_id.to_string(),
                     name: exported.name.unwrap_or_default(),
                     origin: exported.origin.unwrap_or_default(),
+                    renames: exported.renames,
                 })
             };
+
+        drop_export(DropExportRequest: volume_id) -> DropExportResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                edge.volumes.drop_export(&request.volume_id)?;
+                Ok(admin::DropExportResponse {})
+            };
+
+        {
+            async fn copy_volume(
+                &self,
+                request: tonic::Request<tonic::Streaming<admin::CopyVolumeRequest>>,
+            ) -> Answer<copy::Responses> {
+                copy::copy_volume(&self.0, request.into_inner()).await
+            }
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Import of directories as volumes, and their export.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Pool, VolumeRecord};
+use crate::pool::incoming::Progress;
+use crate::pool::{self, Entry, ImportMethod, Pool, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::tree::Weight;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
@@ -23,6 +24,7 @@ pub struct ImportRequest {
     pub size: Bytes,
     /// The bytes, and the files and directories, in the directory.
     pub used: (Bytes, u64),
+    pub by: ImportMethod,
 }
 
 /// A directory of the host that becomes a volume, or that was one.
@@ -33,6 +35,8 @@ pub struct ImportPlace {
     pub pool_id: PoolId,
     pub id: VolumeId,
     pub state: ImportState,
+    /// Whether the directory can be renamed into the pool. Otherwise it is copied.
+    pub renames: bool,
 }
 
 /// The progress of an import.
@@ -40,7 +44,7 @@ pub struct ImportPlace {
 pub enum ImportState {
     /// It has not begun.
     New,
-    /// The tree waits under this name in the directory of imports.
+    /// The entry of this name in the directory of imports has the tree, or awaits its copy.
     Waiting(String),
     /// The directory that was at this path is the volume.
     Imported(String),
@@ -56,19 +60,33 @@ pub struct Export {
     pub name: Option<String>,
     /// The path of the directory before its import.
     pub origin: Option<String>,
+    /// Whether the directory can be renamed out of the pool. Otherwise it is copied.
+    pub renames: bool,
 }
 
 impl Export {
-    fn new(pool: &Pool, record: &VolumeRecord, name: Option<String>) -> Result<Self> {
+    fn new(
+        pool: &Pool,
+        record: &VolumeRecord,
+        name: Option<String>,
+        renames: bool,
+    ) -> Result<Self> {
         let origin = record.origin.as_ref();
         Ok(Self {
             pool: pool.path().to_owned(),
             pool_id: id_of(pool)?,
             name,
             origin: origin.map(|origin| origin.path.clone()),
+            renames,
         })
     }
 }
+
+/// Whether long work of the host goes on; an error says why it ends.
+pub type GoesOn<'g> = &'g (dyn Fn() -> Result<()> + Sync);
+
+/// The host's part of an import by copy: it copies the tree into the empty directory at a path.
+pub type Fill<'f> = &'f mut dyn FnMut(&Path, GoesOn<'_>) -> Result<()>;
 
 impl Volumes {
     /// Returns the place of a directory that shall become a volume. With a size, it checks whether a new
@@ -80,6 +98,7 @@ impl Volumes {
                 pool_id: id_of(pool)?,
                 id,
                 state,
+                renames: pool.takes_directories(),
             })
         };
         if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
@@ -90,7 +109,7 @@ impl Volumes {
         let work = pool.begin()?;
         let id = VolumeId::new(id_of(&pool)?, &request.name);
         let waiting = pool.find_import(|record| record.id == id)?;
-        if let Some(import) = waiting.filter(|import| import.has_tree) {
+        if let Some(import) = waiting.filter(|import| import.progress.is_unfinished()) {
             return place(&pool, id, ImportState::Waiting(import.name().to_owned()));
         }
         self.check_new(&pool, &request.name)?;
@@ -101,7 +120,8 @@ impl Volumes {
                 inodes,
                 unseen: None,
             };
-            let checked = pool.check_import(&work, id, request.size, &tree);
+            let is_copied = request.by == ImportMethod::Copy;
+            let checked = pool.check_import(&work, id, request.size, &tree, is_copied);
             checked.map_err(Error::of_new)?;
         }
         place(&pool, id, ImportState::New)
@@ -122,7 +142,8 @@ impl Volumes {
         let _id = self.in_flight.lock_id(&id.to_string())?;
         self.check_not_moved_before(name)?;
         let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
-        let Some(import) = waiting.filter(|import| import.has_tree) else {
+        let has_tree = |import: &pool::import::Import| import.progress == Progress::HasTree;
+        let Some(import) = waiting.filter(has_tree) else {
             return Err(Error::Precondition(format!(
                 "pool {} has no directory that waits to become volume {name:?}; `rootcellar volume \
                  import` takes it",
@@ -133,6 +154,37 @@ impl Volumes {
         let entry = pool.import(&work, import).map_err(Error::of_new)?;
         drop(work);
         self.finish_import(&pool, &entry)
+    }
+
+    /// Makes a volume with the record of the entry in the directory of imports that awaits the copy of its
+    /// tree. If `fill` fails, or the driver stops, the copy is discarded.
+    pub fn import_copy(&self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
+        let _name = self.in_flight.lock_name("volume", name.as_str())?;
+        if let Some((_, entry)) = self.find_by_name::<VolumeRecord>(name)? {
+            imported_from(&entry)?;
+            return Ok(entry.record.id);
+        }
+        let pool = self.pool_named(pool)?;
+        let id = VolumeId::new(id_of(&pool)?, name);
+        let _id = self.in_flight.lock_id(&id.to_string())?;
+        let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
+        let awaits = |import: &pool::import::Import| import.progress == Progress::AwaitsCopy;
+        let Some(import) = waiting.filter(awaits) else {
+            return Err(Error::Precondition(format!(
+                "pool {} awaits no directory that shall be copied as volume {name:?}; `rootcellar volume \
+                 import` begins that",
+                pool.name()
+            )));
+        };
+        self.check_new(&pool, name)?;
+        let work = pool.begin()?;
+        let record = import.record;
+        let reservation = pool.reserve::<VolumeRecord>(&work, id, None, record.size_bytes);
+        let reservation = reservation.map_err(Error::of_new)?;
+        let goes_on = || Ok(pool.copy_goes_on(&work, id)?);
+        let mut fill = |data: &Path| fill(data, &goes_on);
+        let entry = pool.import_copy(&reservation, record, &mut fill)?;
+        Ok(entry.record.id)
     }
 
     /// Makes a volume that is not published a tree in the directory of imports again, or only checks
@@ -149,24 +201,37 @@ impl Volumes {
         };
         let work = pool.begin()?;
         self.check_unpublished(&pool, &entry)?;
-        pool.check_export(&entry)?;
+        let renames = pool.gives_directory(&entry)?;
         let name = if dry_run {
             None
         } else {
             Some(pool.export(&work, &entry)?)
         };
-        Export::new(&pool, &entry.record, name)
+        Export::new(&pool, &entry.record, name, renames)
+    }
+
+    /// Deletes the tree of a volume whose export has copied it to a path of the host. It may be repeated.
+    pub fn drop_export(&self, id: &str) -> Result<()> {
+        let parsed: VolumeId = parse_id(id)?;
+        let _lock = self.in_flight.lock_to_delete(id)?;
+        for pool in self.pools().iter().filter(|pool| answers(pool)) {
+            let import = pool.find_import(|record| record.id == parsed)?;
+            let is_copied = |import: &pool::import::Import| import.progress == Progress::Copied;
+            if let Some(import) = import.filter(is_copied) {
+                pool.drop_export(&import)?;
+            }
+        }
+        Ok(())
     }
 
     /// A tree that was a volume until an export, or the rest of an export.
     fn find_export(&self, id: VolumeId) -> Result<Option<Export>> {
-        for pool in self.pools().iter() {
-            if pool.why_unavailable().is_none()
-                && pool.silence().is_none()
-                && let Some(import) = pool.find_import(|record| record.id == id)?
-            {
-                let name = import.name().to_owned();
-                return Export::new(pool, &import.record, Some(name)).map(Some);
+        for pool in self.pools().iter().filter(|pool| answers(pool)) {
+            if let Some(import) = pool.find_import(|record| record.id == id)? {
+                let (name, record) = (import.name().to_owned(), &import.record);
+                // The tree of an import has its id only as a volume.
+                let renames = record.quota_id.is_none() || record.enforcing;
+                return Export::new(pool, record, Some(name), renames).map(Some);
             }
         }
         Ok(None)
@@ -217,6 +282,10 @@ fn imported_from(entry: &Entry) -> Result<String> {
             record.id, record.name
         ))
     })
+}
+
+fn answers(pool: &Pool) -> bool {
+    pool.why_unavailable().is_none() && pool.silence().is_none()
 }
 
 /// The id of a pool that can be used.

@@ -1,5 +1,5 @@
-//! The import of a directory and the export of a volume, interrupted at every step, the host's and the
-//! server's.
+//! The import of a directory and the export of a volume, by rename and by copy, interrupted at every step,
+//! the host's and the server's.
 
 use std::path::PathBuf;
 
@@ -9,25 +9,51 @@ use rootcellar::types::VolumeId;
 use super::fixture::{StepFixture, Trouble};
 use super::*;
 use support::imports::{assert_tree, export_back, import, import_of, make_tree};
-use support::names;
+use support::{eventually, names};
 
 const IMPORTED: u64 = 4 << 20;
 
-/// A pool that enforces sizes, and a directory beside it.
-fn fixture(quota: &Arc<FakeQuota>) -> StepFixture {
-    let mut fixture = StepFixture::new(quota.clone());
-    fixture.start();
-    make_tree(&old(&fixture), "content");
-    fixture
+/// The place of the directory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    /// On the mount of the pool.
+    Beside,
+    /// On another filesystem.
+    Elsewhere,
 }
 
-fn old(fixture: &StepFixture) -> PathBuf {
-    fixture.node.pool("default").with_file_name("old")
-}
+impl Place {
+    /// A pool that enforces sizes, and a directory.
+    fn fixture(self, quota: &Arc<FakeQuota>) -> StepFixture {
+        let mut fixture = StepFixture::new(quota.clone());
+        fixture.start();
+        make_tree(&self.old(&fixture), "content");
+        fixture
+    }
 
-fn run_import(fixture: &StepFixture) -> Result<VolumeId> {
-    let request = import_of(&fixture.fakes.os, old(fixture), "pvc", IMPORTED);
-    import(fixture.driver(), &request)
+    fn old(self, fixture: &StepFixture) -> PathBuf {
+        match self {
+            Self::Beside => fixture.node.pool("default").with_file_name("old"),
+            Self::Elsewhere => fixture.node.path("elsewhere/old"),
+        }
+    }
+
+    fn import(self, fixture: &StepFixture) -> Result<VolumeId> {
+        let request = import_of(&fixture.fakes.os, self.old(fixture), "pvc", IMPORTED);
+        import(fixture.driver(), &request)
+    }
+
+    /// The directories beside its path, which are the originals of copies.
+    fn asides(self, fixture: &StepFixture) -> Vec<PathBuf> {
+        let above = self.old(fixture).with_file_name("");
+        let names = names(&above).into_iter();
+        let is_aside =
+            |name: &String| name.starts_with(".rootcellar-") && !name.ends_with(".export");
+        names
+            .filter(is_aside)
+            .map(|name| above.join(name))
+            .collect()
+    }
 }
 
 fn run_export(fixture: &StepFixture) -> Result<PathBuf> {
@@ -39,22 +65,30 @@ fn parse(id: &str) -> VolumeId {
     rootcellar::types::ObjectId::parse(id).unwrap()
 }
 
-/// Asserts that the tree is complete, and in one place: at its path, in the pool, or on the way.
-fn assert_once(fixture: &StepFixture) {
+/// Asserts that the tree is complete, and in one place: at its path, in the pool, or on the way. A copy leaves
+/// its original.
+fn assert_complete(fixture: &StepFixture, place: Place) {
     let incoming = fixture.node.pool("default").join(".rootcellar/incoming");
-    let mut places = vec![old(fixture)];
+    let mut places = vec![place.old(fixture)];
+    places.extend(place.asides(fixture));
     places.extend(fixture.directory("pvc").map(|volume| volume.join("data")));
     if incoming.is_dir() {
         let names = names(&incoming);
         places.extend(names.iter().map(|name| incoming.join(name).join("data")));
     }
     places.retain(|place| place.is_dir());
-    assert_eq!(places.len(), 1, "{places:?}");
-    assert_tree(&places[0], "content");
+    match place {
+        Place::Beside => assert_eq!(places.len(), 1, "{places:?}"),
+        Place::Elsewhere => assert!(!places.is_empty()),
+    }
+    for place in places {
+        assert_tree(&place, "content");
+    }
 }
 
 /// Interrupts an act at every step, and checks the repetition.
 fn interrupt(
+    place: Place,
     prepare: impl Fn(&StepFixture),
     act: impl Fn(&StepFixture) -> bool,
     check: impl Fn(&StepFixture, &FakeQuota),
@@ -66,7 +100,7 @@ fn interrupt(
     ] {
         for at in 0.. {
             let quota = Arc::new(FakeQuota::default());
-            let mut fixture = fixture(&quota);
+            let mut fixture = place.fixture(&quota);
             prepare(&fixture);
             fixture.script.start(Some(trouble(at)));
             let done = act(&fixture);
@@ -78,9 +112,9 @@ fn interrupt(
                     fixture.recovers();
                 }
             }
-            assert_once(&fixture);
+            assert_complete(&fixture, place);
             assert!(act(&fixture), "the repetition after step {at}");
-            assert_once(&fixture);
+            assert_complete(&fixture, place);
             check(&fixture, &quota);
             let incoming = fixture.node.pool("default").join(".rootcellar/incoming");
             // A failed clean-up is repeated by the next start.
@@ -94,18 +128,13 @@ fn interrupt(
     }
 }
 
-/// After any step of an import failed, or was the last one, the tree is complete and in one place. The
-/// repetition makes it a volume whose size is enforced.
-///
-/// Proves: IM3.
-#[test]
-fn an_import_can_be_repeated_whichever_step_failed() {
+fn interrupt_import(place: Place) {
     interrupt(
+        place,
         |_| {},
         |fixture| {
-            run_import(fixture)
-                .inspect_err(|error| eprintln!("{error}"))
-                .is_ok()
+            let imported = place.import(fixture);
+            imported.inspect_err(|error| eprintln!("{error}")).is_ok()
         },
         |fixture, quota| {
             assert!(fixture.has("pvc"));
@@ -118,23 +147,54 @@ fn an_import_can_be_repeated_whichever_step_failed() {
     );
 }
 
+fn interrupt_export(place: Place) {
+    interrupt(
+        place,
+        |fixture| {
+            place.import(fixture).unwrap();
+        },
+        |fixture| {
+            let outcome = run_export(fixture);
+            // It may have ended before the repetition.
+            outcome.is_ok() || fixture.directory("pvc").is_none() && place.old(fixture).is_dir()
+        },
+        |fixture, quota| {
+            assert!(place.old(fixture).is_dir());
+            assert!(!fixture.has("pvc"));
+            eventually("the limits are removed", || quota.limits().is_empty());
+        },
+    );
+}
+
+/// After any step of an import failed, or was the last one, the tree is complete and in one place. The
+/// repetition makes it a volume whose size is enforced.
+///
+/// Proves: IM3.
+#[test]
+fn an_import_can_be_repeated_whichever_step_failed() {
+    interrupt_import(Place::Beside);
+}
+
+/// The same of an import by copy.
+///
+/// Proves: IM3, IM5.
+#[test]
+fn an_import_by_copy_can_be_repeated_whichever_step_failed() {
+    interrupt_import(Place::Elsewhere);
+}
+
 /// The same of an export, after which the directory has no limit.
 ///
 /// Proves: IM3.
 #[test]
 fn an_export_can_be_repeated_whichever_step_failed() {
-    interrupt(
-        |fixture| {
-            run_import(fixture).unwrap();
-        },
-        |fixture| {
-            let outcome = run_export(fixture);
-            // It may have ended before the repetition.
-            outcome.is_ok() || old(fixture).is_dir()
-        },
-        |fixture, quota| {
-            assert!(old(fixture).is_dir());
-            assert_eq!(quota.limits().len(), 0);
-        },
-    );
+    interrupt_export(Place::Beside);
+}
+
+/// The same of an export by copy.
+///
+/// Proves: IM3, IM5.
+#[test]
+fn an_export_by_copy_can_be_repeated_whichever_step_failed() {
+    interrupt_export(Place::Elsewhere);
 }

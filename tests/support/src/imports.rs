@@ -9,7 +9,7 @@ use rootcellar::import::{ExportTo, Import, ImportServer, Imported, Users};
 use rootcellar::os::Os;
 use rootcellar::pool::{AccessMode, KubernetesFields, Sharing};
 use rootcellar::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
-use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
+use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
 
 use crate::name;
 
@@ -57,7 +57,7 @@ pub fn import_of(os: &Os, directory: PathBuf, volume: &str, size: u64) -> Import
 /// Imports a directory.
 pub fn import(mut volumes: &Volumes, import: &Import) -> Result<VolumeId> {
     match import.run(&mut volumes)? {
-        Imported::Done(id) | Imported::Possible(id, _) => Ok(id),
+        Imported::Done(id, _) | Imported::Possible(id, ..) => Ok(id),
     }
 }
 
@@ -70,7 +70,7 @@ pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathB
         users: Users::Check,
         dry_run: false,
     };
-    export.run(&mut volumes)
+    Ok(export.run(&mut volumes)?.path)
 }
 
 /// A server that is lost before it takes part in an import or export.
@@ -85,11 +85,19 @@ impl ImportServer for Lost<'_> {
         Err(Error::ConnectionLost("it was killed".into()))
     }
 
+    fn import_copy(&mut self, _: &str, _: &VolumeName, _: Fill<'_>) -> Result<VolumeId> {
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
+
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
         let exported = self.0.export(id, dry_run)?;
         if dry_run {
             return Ok(exported);
         }
+        Err(Error::ConnectionLost("it was killed".into()))
+    }
+
+    fn drop_export(&mut self, _: &str) -> Result<()> {
         Err(Error::ConnectionLost("it was killed".into()))
     }
 }

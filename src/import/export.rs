@@ -1,0 +1,165 @@
+//! The export of a volume, from the host's side. It may be repeated after an interruption at any step.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::os::Os;
+use crate::types::VolumeId;
+use crate::volume::Export;
+
+use super::{At, Host, HostPath, ImportServer, Taken, Users, check_unused, refuse};
+
+/// A volume that shall become a directory of the host.
+#[derive(Debug, Clone)]
+pub struct ExportTo {
+    pub os: Os,
+    pub id: VolumeId,
+    /// The path of the directory, if not that before the import.
+    pub to: Option<PathBuf>,
+    pub users: Users,
+    /// Whether it is only checked.
+    pub dry_run: bool,
+}
+
+/// The outcome of an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// The path of the directory.
+    pub path: PathBuf,
+    /// Whether its content is, or would be, a copy.
+    pub is_copy: bool,
+}
+
+impl ExportTo {
+    /// Makes the volume a directory. After a failure it is a volume, or the export can be repeated.
+    pub fn run(&self, server: &mut impl ImportServer) -> Result<Exported> {
+        let id = self.id.to_string();
+        let place = server.export(&id, true)?;
+        let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
+        let place = server.export(&id, true)?;
+        let origin = place.origin.as_deref().map(Path::new);
+        let Some(path) = self.to.as_deref().or(origin) else {
+            let problem = "missing, and the volume was not imported; say where its directory goes";
+            return Err(Error::invalid("--to", problem));
+        };
+        let at = HostPath::open(path)?;
+        let rest = place.name.as_deref().map(|name| host.entry(name));
+        if let Some(rest) = rest.transpose()?
+            && let Some(done) = self.go_on(server, &host, &rest, &at)?
+        {
+            return Ok(done);
+        }
+        self.check_target(&at)?;
+        let is_copy = !place.renames || !host.renames(&at)?;
+        let done = |at: HostPath| Exported {
+            path: at.path,
+            is_copy,
+        };
+        if self.dry_run {
+            return Ok(done(at));
+        }
+        // An import by copy may have left its entry.
+        host.clear(self.id)?;
+        let exported = server.export(&id, false)?;
+        let taken = host.entry(&exported.name.clone().unwrap_or_default())?;
+        let put = self.put((&host, &taken), path, &exported, is_copy);
+        let at = put.or_else(|error| {
+            refuse(format!(
+                "{error}; the directory waits in the pool, so run this command again, with another --to if \
+                 it cannot be there"
+            ))
+        })?;
+        if is_copy {
+            self.drop_original(server, &host, &taken, &at)?;
+        }
+        if let Some(origin) = origin.filter(|origin| *origin != at.path) {
+            host.remove_notice(origin, self.id);
+        }
+        Ok(done(at))
+    }
+
+    /// Ends an export whose directory is at its path already, or an import by copy that was interrupted.
+    fn go_on(
+        &self,
+        server: &mut impl ImportServer,
+        host: &Host,
+        rest: &Taken,
+        at: &HostPath,
+    ) -> Result<Option<Exported>> {
+        let done = |is_copy| {
+            let path = at.path.clone();
+            Ok(Some(Exported { path, is_copy }))
+        };
+        if rest.awaits_copy() {
+            if self.dry_run {
+                return done(false);
+            }
+            at.bring_back(&self.os, self.id)?;
+            host.remove(rest)?;
+            return done(false);
+        }
+        if at.found != At::Directory {
+            return Ok(None);
+        }
+        if rest.has_tree() && !at.has_copy(self.id) {
+            return Ok(None);
+        }
+        let is_copy = at.has_copy(self.id) || rest.is_copied();
+        if self.dry_run {
+            return done(is_copy);
+        }
+        if is_copy {
+            self.drop_original(server, host, rest, at)?;
+        } else {
+            host.remove(rest)?;
+        }
+        done(is_copy)
+    }
+
+    /// Moves or copies a tree to a path.
+    fn put(
+        &self,
+        (host, taken): (&Host, &Taken),
+        path: &Path,
+        exported: &Export,
+        is_copy: bool,
+    ) -> Result<HostPath> {
+        check_unused(&taken.path(), self.users)?;
+        // The way there may have taken long.
+        let at = HostPath::open(path)?;
+        self.check_target(&at)?;
+        if is_copy {
+            at.put_copy(&self.os, self.id, &taken.open_tree()?, &exported.pool)?;
+        } else {
+            host.put(taken, &at)?;
+        }
+        Ok(at)
+    }
+
+    /// Deletes a tree whose copy is at its path.
+    fn drop_original(
+        &self,
+        server: &mut impl ImportServer,
+        host: &Host,
+        taken: &Taken,
+        at: &HostPath,
+    ) -> Result<()> {
+        host.mark_copied(taken)?;
+        at.remove_export_file(&self.os, self.id)?;
+        server.drop_export(&self.id.to_string())
+    }
+
+    /// Refuses a path that has something else than the file of this volume's import.
+    fn check_target(&self, at: &HostPath) -> Result<()> {
+        let problem = match &at.found {
+            At::Nothing => return Ok(()),
+            At::Notice(_) if at.is_notice_of(self.id) => return Ok(()),
+            At::Notice(_) => "is the file of another volume, as its text says",
+            At::Directory => "is a directory",
+        };
+        refuse(format!(
+            "{} {problem}; choose another path with --to",
+            at.path.display()
+        ))
+    }
+}
