@@ -97,7 +97,7 @@ e2e-startup: ## measure the time from claim to Running on such a cluster, and wr
 	@hack/setup.sh e2e
 	@e2e/run.sh startup
 
-e2e-databases: ## run PostgreSQL and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
+e2e-databases: ## run PostgreSQL, its backups and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh databases

@@ -75,8 +75,7 @@ image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-
 image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/registrar=/registrar"
 if [ "${1:-}" = databases ]; then
     ./debian.sh "$PARTS/debian-root"
-    image debian debian:12 - "$PARTS/debian-root=/" $busybox
-    rm -rf --one-file-system "$PARTS/debian-root"
+    image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox
 else
     rm -f "$PARTS/images/debian.tar"
 fi

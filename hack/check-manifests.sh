@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 hack/manifests.sh check
 (cd hack/manifests && go build -trimpath -buildvcs=false -o "$target/tools/manifests" .)
-"$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/snapshots deploy/examples/shared \
+"$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/backup deploy/examples/snapshots deploy/examples/shared \
     deploy/examples/statefulset deploy/examples/openshift
 
 # Go's test cache does not notice a changed chart, so -count disables it.

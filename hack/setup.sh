@@ -27,7 +27,7 @@ test)
     [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
     ;;
 e2e)
-    packages="$packages $image btrfs-progs iproute2 openssl procps"
+    packages="$packages $image btrfs-progs iproute2 openssh-client openssl procps"
     packages="$packages etcd-server containerd runc containernetworking-plugins busybox-static"
     ;;
 *) fail "unknown: $purpose" ;;

@@ -19,6 +19,7 @@ import (
 	machineconfigurationv1 "github.com/openshift/api/machineconfiguration/v1"
 	securityv1 "github.com/openshift/api/security/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -118,7 +119,7 @@ func join(files []string) ([]byte, error) {
 func decode(text []byte) ([]runtime.Object, error) {
 	scheme := runtime.NewScheme()
 	known := runtime.NewSchemeBuilder(
-		appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
+		appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
 		securityv1.Install, machineconfigurationv1.Install, snapshotv1.AddToScheme)
 	if err := known.AddToScheme(scheme); err != nil {
 		return nil, err
