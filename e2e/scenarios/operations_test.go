@@ -188,6 +188,7 @@ func moveDisk(s *scenario) {
 	s.poolIs(node2, "late", "unavailable: its path holds pool")
 	p.step("pool adopt")
 	s.poolIs(node2, "late", "healthy")
+	p.step("managed-by")
 	s.keptOn(node2)
 	if got := s.volume("keeper"); got.Spec.PersistentVolumeReclaimPolicy != volume.Spec.PersistentVolumeReclaimPolicy {
 		s.Fatalf("the policy was %s and is %s", volume.Spec.PersistentVolumeReclaimPolicy, got.Spec.PersistentVolumeReclaimPolicy)
