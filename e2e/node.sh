@@ -54,7 +54,9 @@ for name in ${IMAGES:-$(basename --suffix=.tar -- "$PARTS"/images/*)}; do
     ctr images import "$PARTS/images/$name.tar" >>"$RUN/log/images$number" 2>&1
 done
 sh -euc "$NODE_SETUP" >"$RUN/log/setup$number" 2>&1
+# A scenario may rename the node.
+echo "$NODE" >"$NODE_ROOT/name"
 while :; do
     kubelet --kubeconfig="$KUBECONFIG" --config="$NODE_ROOT/kubelet.yaml" --root-dir="$KUBELET_DIR" \
-        --hostname-override="$NODE" --node-ip="$address" --v=2 >>"$RUN/log/kubelet$number" 2>&1 || sleep 1
+        --hostname-override="$(cat "$NODE_ROOT/name")" --node-ip="$address" --v=2 >>"$RUN/log/kubelet$number" 2>&1 || sleep 1
 done

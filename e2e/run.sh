@@ -7,7 +7,7 @@
 #        run.sh upgrade [argument of the test binary...]     upgrades from the version in the file previous, and rolls back
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
-#        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others
+#        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute

@@ -254,17 +254,23 @@ func (s *scenario) driverReady() {
 	_, err := s.shell("kubectl", "--namespace", system, "rollout", "status", "daemonset/rootcellar", "--timeout", patience.String())
 	s.must(err)
 	for _, n := range nodes() {
-		s.eventually("the driver is registered on "+n.name, patience, func() string {
-			info, err := client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
-			if err != nil {
-				return err.Error()
-			}
-			for _, found := range info.Spec.Drivers {
-				if found.Name == driver {
-					return ""
-				}
-			}
-			return "not in its CSINode"
-		})
+		s.registered(n)
 	}
+}
+
+// registered waits until the node's kubelet knows the driver.
+func (s *scenario) registered(n node) {
+	s.Helper()
+	s.eventually("the driver is registered on "+n.name, patience, func() string {
+		info, err := client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, found := range info.Spec.Drivers {
+			if found.Name == driver {
+				return ""
+			}
+		}
+		return "not in its CSINode"
+	})
 }

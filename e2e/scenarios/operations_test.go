@@ -45,29 +45,53 @@ func (s *scenario) follow(heading string, words ...string) *procedure {
 	return &procedure{s, words, common[2], blocks, dir}
 }
 
-// step runs the next block, which must contain this text, and returns its output.
-func (p *procedure) step(text string) string {
+// next takes the next block, which must contain this text, and returns its place and its commands.
+func (p *procedure) next(text string) (where, commands string) {
 	p.Helper()
 	if len(p.blocks) == 0 || !strings.Contains(p.blocks[0][2], text) {
 		p.Fatalf("the next block is not the one with %q: %q", text, p.blocks)
 	}
-	where, commands := p.blocks[0][1], "cd "+p.dir+"\n"+p.blocks[0][2]
+	where, commands = p.blocks[0][1], "cd "+p.dir+"\n"+p.blocks[0][2]
 	p.blocks = p.blocks[1:]
-	arguments := append(append([]string{"env"}, p.words...), "sh", "-euc")
-	var out string
-	var err error
-	switch where {
-	case "":
-		out, err = p.shell(arguments[0], append(arguments[1:], p.common+commands)...)
-	case "node", "btrfs":
-		out, err = p.on(node1, arguments[0], append(arguments[1:], commands)...)
-	case "new-node":
-		out, err = p.on(node2, arguments[0], append(arguments[1:], commands)...)
-	default:
-		p.Fatalf("a block for %q", where)
-	}
+	return where, commands
+}
+
+// skip leaves out the next block, which must contain this text.
+func (p *procedure) skip(text string) {
+	p.Helper()
+	p.next(text)
+}
+
+// step runs the next block, which must contain this text, and returns its output.
+func (p *procedure) step(text string) string {
+	p.Helper()
+	out, err := p.run(p.next(text))
 	p.must(err)
 	return out
+}
+
+// fails runs the next block, which must contain this text and fail with this message.
+func (p *procedure) fails(text, message string) {
+	p.Helper()
+	if out, err := p.run(p.next(text)); err == nil || !strings.Contains(out, message) {
+		p.Fatalf("%v %q, without %q", err, out, message)
+	}
+}
+
+func (p *procedure) run(where, commands string) (string, error) {
+	p.Helper()
+	arguments := append(append([]string{"env"}, p.words...), "sh", "-euc")
+	switch where {
+	case "":
+		return p.shell(arguments[0], append(arguments[1:], p.common+commands)...)
+	case "node", "btrfs":
+		return p.on(node1, arguments[0], append(arguments[1:], commands)...)
+	case "new-node":
+		return p.on(node2, arguments[0], append(arguments[1:], commands)...)
+	default:
+		p.Fatalf("a block for %q", where)
+		return "", nil
+	}
 }
 
 // done checks that every block has run.

@@ -1,20 +1,11 @@
 package scenarios
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// lost has the volumes of the nodes for itself.
-var lost = []entry{
-	{"all objects of a namespace are lost, and a StatefulSet finds its data by the objects that the records give", lostObjects},
-	{"a node whose driver lost its memory serves the volumes of its disks, as docs/operations.md has it", reimagedNode},
-}
 
 var sources = []entry{
 	{"volumes with the layouts of six other systems are planned and imported", otherSystems},
@@ -133,81 +124,4 @@ func staticDisk(s *scenario) {
 	s.kubectl("patch", "pv", m.old.Name, "--patch", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
 	s.deleteClaim("static")
 	s.kubectl("delete", "pv", m.old.Name)
-}
-
-// lostObjects deletes the namespace and its PersistentVolumes, as if the API server had lost them, and follows
-// docs/operations.md.
-//
-// Proves: T12.
-func lostObjects(s *scenario) {
-	t := s.tenants("rootcellar")
-	names := map[string]string{}
-	for _, m := range t.moves {
-		m.retain()
-		names[m.claim] = m.old.Name
-	}
-	set, err := client.AppsV1().StatefulSets(s.namespace).Get(s.ctx(), "db", metav1.GetOptions{})
-	s.must(err)
-	s.kubectl("delete", "namespace", s.namespace)
-	for _, name := range names {
-		s.kubectl("delete", "pv", name)
-	}
-	_, err = s.shell("kubectl", "create", "namespace", s.namespace)
-	s.must(err)
-
-	section := s.section(manual, "Make lost objects again")
-	_, line, _ := strings.Cut(section, "\n    rootcellar")
-	line, _, _ = strings.Cut("rootcellar"+line, "\n")
-	common := shellBlock.FindStringSubmatch(s.section(manual, "Before you begin"))[2]
-	for _, n := range nodes() {
-		out, err := s.shell("env", "NODE="+n.name, "sh", "-euc", common+line)
-		s.must(err)
-		s.note += fmt.Sprintf(" [%s: %d objects]", n.name, strings.Count(out, "created"))
-	}
-	again := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: set.Spec}
-	_, err = client.AppsV1().StatefulSets(s.namespace).Create(s.ctx(), again, metav1.CreateOptions{})
-	s.must(err)
-	for i, m := range t.moves {
-		if volume := s.volume(m.claim); volume.Name != names[m.claim] || volume.Spec.CSI.VolumeHandle != m.old.Spec.CSI.VolumeHandle {
-			s.Fatalf("claim %s is bound to %+v", m.claim, volume.Spec)
-		}
-		if m.claim == "web" {
-			s.pod("web", with("web", "/data"))
-		}
-		s.sameData(s.userOf(m.claim).Name, t.files[i])
-		m.policy(corev1.PersistentVolumeReclaimDelete)
-	}
-	s.kubectl("delete", "statefulset/db", "pod/web")
-	for _, m := range t.moves {
-		s.unused(m.claim)
-		s.deleteClaim(m.claim)
-		s.volumeGone(m.old.Name)
-	}
-}
-
-// reimagedNode empties the driver's directory on the root disk of node1.
-//
-// Proves: K1.
-func reimagedNode(s *scenario) {
-	s.podWithFile("kept", "rootcellar", at(node1))
-	s.deletePod("kept")
-	pools, err := s.inDriver(node1, "pool", "list")
-	s.must(err)
-	back := s.driverLeaves()
-	const state = "/var/lib/rootcellar/state"
-	out, err := s.on(node1, "sh", "-euc", "ls -A "+state+"; rm -r "+state)
-	if err != nil || out == "" {
-		s.Fatalf("in %s is %q: %v", state, out, err)
-	}
-	back()
-	s.driverReady()
-	if got, err := s.inDriver(node1, "pool", "list"); err != nil || got != pools {
-		s.Fatalf("%v: the pools were\n%s\nand are\n%s", err, pools, got)
-	}
-	s.pod("kept", with("kept", "/data"))
-	if got := s.runningOn("kept"); got != node1 {
-		s.Fatalf("the pod is on %s", got.name)
-	}
-	s.says("kept", "cat /data/file", "kept")
-	s.dismiss("kept")
 }
