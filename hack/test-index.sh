@@ -137,7 +137,7 @@ awk -F '\t' -v promises="$promises" '
         print "# Tests of the promises\n"
         print "`hack/test-index.sh` writes this page from the ids in [semantics.md](semantics.md) and the `Proves:` lines of the tests."
         print "Do not edit it.\n"
-        print "A name with `tests::` is a unit test in `src`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM) runs."
+        print "A name with `tests::` is a unit test in `src`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs."
         print "The other names are tests of `tests/suite` and `tests/quota`, by the names that `cargo test` shows."
         section = ""
         for (i = 1; i <= last; i++) {
