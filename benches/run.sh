@@ -9,7 +9,7 @@
 #        run.sh reclaim [FILESYSTEM...]  measure the removal of trees beside rm -rf
 #        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
 #        run.sh images [FILESYSTEM...]   measure images beside directories, and publish 200 images
-#        run.sh imports      measure the import of 100,000 files by rename, in a guest whose kernel enforces sizes
+#        run.sh imports      measure the import of 100,000 files by rename, and in a guest whose kernel enforces sizes
 #        run.sh compare REVISION  measure this version and another one alternately, and print the ratios
 #        run.sh sets         measure a set of 64 members beside one pool, with 10,000 volumes each, and the CPU time of
 #                            100 members without calls
@@ -33,8 +33,7 @@ esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 hack/setup.sh
 case $goal in
-reclaim | copies | images) exec hack/private-ns.sh benches/beside.sh "$@" ;;
-imports) exec benches/beside.sh imports ;;
+reclaim | copies | images | imports) exec hack/private-ns.sh benches/beside.sh "$@" ;;
 esac
 hack/musl.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}

@@ -205,7 +205,7 @@ impl Pool {
 
     /// Ends the work when the driver stops or the pool is closed.
     fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
-        job.work.advance();
+        job.work.step();
         if self.copies.is_stopped() || self.why_unavailable().is_some() {
             return Err(Errno::CANCELED);
         }
@@ -292,7 +292,7 @@ impl Pool {
         let (count, reported) = (Cell::new(0_u64), Cell::new(Instant::now()));
         let watch = || {
             count.set(count.get() + 1);
-            if reported.get().elapsed() >= REPORT_EVERY {
+            if count.get() % 1024 == 0 && reported.get().elapsed() >= REPORT_EVERY {
                 reported.set(Instant::now());
                 let (pool, volume, entries) = (self.name(), job.entry.record.id, count.get());
                 let undoes = tag.is_none();

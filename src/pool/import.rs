@@ -284,7 +284,7 @@ impl Pool {
 
     fn measure_tree(&self, work: &Work<'_>, top: OwnedFd) -> Result<Weight> {
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
-            work.advance();
+            work.step();
             if self.copies.is_stopped() {
                 return Err(Errno::CANCELED);
             }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::pool::error::{Error, Result};
@@ -12,6 +13,9 @@ use super::Pool;
 
 /// The most concurrent calls on one pool's disk.
 pub(crate) const CALLS_AT_ONCE: usize = 128;
+
+/// The short steps of which one reads the time, which is a system call on some machines.
+const STEPS: u32 = 32;
 
 /// The work in progress on a pool's disk.
 #[derive(Debug, Default)]
@@ -31,6 +35,7 @@ pub(crate) struct Work<'a> {
     pub(super) pool: &'a Pool,
     number: u64,
     is_call: bool,
+    steps: AtomicU32,
 }
 
 impl Pool {
@@ -60,6 +65,7 @@ impl Pool {
             pool: self,
             number,
             is_call,
+            steps: AtomicU32::new(0),
         }
     }
 
@@ -81,6 +87,17 @@ impl Work<'_> {
     pub(super) fn advance(&self) {
         let mut state = lock(&self.pool.works.0);
         state.waiting_since.insert(self.number, Instant::now());
+    }
+
+    /// As [`Work::advance`], for one of many short steps.
+    pub(super) fn step(&self) {
+        if self
+            .steps
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(STEPS)
+        {
+            self.advance();
+        }
     }
 }
 

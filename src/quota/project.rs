@@ -195,11 +195,7 @@ impl Quota for ProjectQuota {
     }
 
     fn set_tag(&self, os: &Os, file: BorrowedFd<'_>, id: Option<u32>, is_dir: bool) -> Result<()> {
-        let wanted = (id.unwrap_or_default(), is_dir && id.is_some());
-        if sys::project_of(file)? == wanted {
-            return Ok(());
-        }
-        os.set_project(file, wanted.0, wanted.1)
+        os.set_project(file, id.unwrap_or_default(), is_dir && id.is_some())
     }
 
     fn note(&self, id: u32) {

@@ -157,15 +157,21 @@ pub fn project_of(file: BorrowedFd<'_>) -> Result<(u32, bool), Errno> {
     Ok((attributes.project, inherited))
 }
 
-/// Sets the project id of a file or directory, and whether new entries inherit it:
-/// `FS_IOC_FSSETXATTR`.
+/// Sets the project id of a file or directory, and whether new entries inherit it, unless they are so:
+/// `FS_IOC_FSSETXATTR`, which also sets all flags.
 pub fn set_project(file: BorrowedFd<'_>, id: u32, inherited: bool) -> Result<(), Errno> {
-    let mut attributes = extended_attributes(file)?;
-    attributes.project = id;
-    if inherited {
-        attributes.flags |= PROJECT_INHERITED;
-    } else {
-        attributes.flags &= !PROJECT_INHERITED;
+    let before = extended_attributes(file)?;
+    let attributes = ExtendedAttributes {
+        project: id,
+        flags: if inherited {
+            before.flags | PROJECT_INHERITED
+        } else {
+            before.flags & !PROJECT_INHERITED
+        },
+        ..before
+    };
+    if (attributes.project, attributes.flags) == (before.project, before.flags) {
+        return Ok(());
     }
     // SAFETY: the ioctl reads one `struct fsxattr`.
     unsafe { ioctl(file, Setter::<FS_IOC_FSSETXATTR, _>::new(attributes)) }

@@ -78,13 +78,15 @@ impl Tagging<'_> {
             for entry in entries {
                 (self.watch)().context(CONTINUE)?;
                 let name = entry.name();
-                match os::status_at(dir, name).context(STATUS)?.file_type {
+                let kind = match entry.kind {
+                    FileType::Unknown => os::status_at(dir, name).context(STATUS)?.file_type,
+                    kind => kind,
+                };
+                match kind {
                     FileType::Directory => below.push(name.to_owned()),
                     FileType::RegularFile => {
-                        let file = os::open_protected(dir, name).context("open a file to tag")?;
-                        if let Some(file) = file {
-                            self.set(&file, false)?;
-                        }
+                        let file = os::open_source_file(dir, name).context("open a file to tag")?;
+                        self.set(&file, false)?;
                     }
                     _ => nodes.push(name.to_owned()),
                 }

@@ -72,3 +72,16 @@ fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
     drop(other);
     assert_eq!(pool.silence(), None);
 }
+
+/// Proves: DK6.
+#[test]
+fn short_steps_advance_now_and_then() {
+    let (_dir, pool) = pool();
+    let work = pool.begin().unwrap();
+    work.step();
+    let before = wait_for_silence(&pool);
+    for _ in 0..STEPS {
+        work.step();
+    }
+    assert!(pool.silence() < Some(before));
+}
