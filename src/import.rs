@@ -11,7 +11,6 @@ mod flow;
 mod place;
 mod usage;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -21,8 +20,8 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::os::{self, FileId, Status};
-use crate::tree::{self, LinkCount};
+use crate::os::{self, Status};
+use crate::tree::{self, LinkCount, LinkedFiles};
 use crate::types::{Bytes, VolumeId};
 
 pub use export::{ExportTo, Exported};
@@ -150,27 +149,17 @@ impl HostPath {
                 "{path} has the set-user-id bit; run chmod u-s {path}"
             ));
         }
-        let mut linked = HashMap::<FileId, (u32, u32, PathBuf)>::new();
+        let mut linked = LinkedFiles::default();
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
-            let status = &seen.status;
-            if status.file_type != FileType::Directory && status.links > 1 {
-                let names = linked.entry(status.id);
-                names.or_insert_with(|| (status.links, 0, seen.path())).1 += 1;
-            }
+            linked.note(seen);
             Ok(())
         });
         let weight = weighed.map_err(fault)?;
         if let Some(errno) = weight.unseen {
             return refuse(format!("a part of {path} cannot be read: {errno}"));
         }
-        if let Some((links, seen, file)) =
-            linked.into_values().find(|(links, seen, _)| links > seen)
-        {
-            return refuse(format!(
-                "{} in {path} has {links} names, and {} of them are outside; remove those",
-                file.display(),
-                links - seen
-            ));
+        if let Some(problem) = linked.problem(path) {
+            return refuse(problem);
         }
         Ok(Content {
             bytes: Bytes(weight.bytes),

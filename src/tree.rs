@@ -14,6 +14,6 @@ mod weigh;
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
 pub(crate) use remove::{remove, remove_any};
 pub(crate) use tag::Tagging;
-pub(crate) use weigh::{LinkCount, Seen, Weight, weigh};
+pub(crate) use weigh::{LinkCount, LinkedFiles, Seen, Weight, weigh};
 
 pub use remove::{Watch, empty};

@@ -16,7 +16,7 @@ use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::error::{Error, Result};
 use crate::quota::Enforcement;
-use crate::tree::{self, LinkCount, Weight};
+use crate::tree::{self, LinkCount, LinkedFiles, Seen, Weight};
 use crate::types::{Bytes, VolumeId};
 
 use super::disk::{Disk, Staged};
@@ -148,8 +148,14 @@ impl Pool {
         let classify = |fault| self.classify(fault);
         let Import { staged, record, .. } = import;
         let data = os::open_source_dir(&staged.dir, layout::DATA).context(MEASURE);
-        let used = self.measure_tree(work, data.map_err(classify)?)?;
+        let mut linked = LinkedFiles::default();
+        let used =
+            self.measure_tree(work, data.map_err(classify)?, &mut |seen| linked.note(seen))?;
         Self::check_tree(&disk, record.size_bytes, &used)?;
+        // A link may have been made since the host's side has searched for them.
+        if let Some(problem) = linked.problem("the directory") {
+            return Err(Error::Precondition(problem));
+        }
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
         let enforces = disk.quota.enforcement() == Enforcement::Project;
         let quota_id = if enforces {
@@ -243,6 +249,7 @@ impl Pool {
             self.measure_tree(
                 work,
                 data.map_err(|fault| self.classify_data(entry, fault))?,
+                &mut |_| {},
             )?
         };
         let moved = disk.move_to_incoming(&entry.directory);
@@ -282,8 +289,14 @@ impl Pool {
         Ok(())
     }
 
-    fn measure_tree(&self, work: &Work<'_>, top: OwnedFd) -> Result<Weight> {
-        let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
+    fn measure_tree(
+        &self,
+        work: &Work<'_>,
+        top: OwnedFd,
+        note: &mut dyn FnMut(&Seen<'_>),
+    ) -> Result<Weight> {
+        let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
+            note(seen);
             work.step();
             if self.copies.is_stopped() {
                 return Err(Errno::CANCELED);

@@ -1,6 +1,6 @@
 //! Measures the space and the inodes that a tree occupies.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,6 +48,46 @@ pub(crate) enum LinkCount {
     Once,
     /// Each name as its share of the file. This is exact if no name is outside the tree.
     InParts,
+}
+
+/// The files with several names, for the search for names outside of a tree.
+#[derive(Debug, Default)]
+pub(crate) struct LinkedFiles(HashMap<FileId, LinkedFile>);
+
+#[derive(Debug)]
+struct LinkedFile {
+    /// The path of its first name.
+    path: PathBuf,
+    names: u32,
+    names_inside: u32,
+}
+
+impl LinkedFiles {
+    /// Notes an entry of a tree that is weighed with [`LinkCount::InParts`].
+    pub(crate) fn note(&mut self, seen: &Seen<'_>) {
+        let Status { id, links, .. } = seen.status;
+        if seen.status.file_type == FileType::Directory || links < 2 {
+            return;
+        }
+        let file = self.0.entry(id).or_insert_with(|| LinkedFile {
+            path: seen.path(),
+            names: links,
+            names_inside: 0,
+        });
+        file.names_inside += 1;
+    }
+
+    /// A sentence about a file that has also names outside, with the way out.
+    pub(crate) fn problem(&self, tree: impl fmt::Display) -> Option<String> {
+        let mut files = self.0.values();
+        let file = files.find(|file| file.names > file.names_inside)?;
+        Some(format!(
+            "{} in {tree} has {} names, and {} of them are outside; remove those",
+            file.path.display(),
+            file.names,
+            file.names - file.names_inside
+        ))
+    }
 }
 
 /// The shares of one inode, so that sums of shares stay exact enough.

@@ -363,6 +363,30 @@ fn a_tree_that_waits_is_finished_with_new_flags() {
     assert_tree(&host.old(), "content");
 }
 
+/// A name outside that somebody makes during an import is refused, and the tree is a directory again.
+///
+/// Proves: IM2.
+#[test]
+fn a_name_outside_that_was_made_meanwhile_is_refused() {
+    let host = Host::new();
+    let request = import_of(&host.os, host.old(), "pvc", SIZE);
+    request.run(&mut Lost(&host.driver)).unwrap_err();
+    let waiting = host.node.pool("default").join(".rootcellar/incoming");
+    let waiting = waiting.join(&host.incoming()[0]).join("data/file");
+    let outside = host.old().with_file_name("out");
+    fs::hard_link(waiting, &outside).unwrap();
+    let (code, problem) = host.import().unwrap_err();
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(
+        problem.contains("has 3 names, and 1 of them are outside"),
+        "{problem}"
+    );
+    assert_tree(&host.old(), "content");
+    assert_eq!(host.incoming(), [""; 0]);
+    fs::remove_file(outside).unwrap();
+    host.import().unwrap();
+}
+
 /// An export that the server has ended, and the host not begun, can be finished, or undone by an import.
 ///
 /// Proves: IM3.
