@@ -61,7 +61,7 @@ impl Pool {
             .and_then(|()| self.begin_enforcing(&job));
         let tagged = begun.and_then(|begun| {
             let id = begun.quota_id.unwrap_or_default();
-            let tagged = self.tag(&job, id);
+            let tagged = self.tag(&job, Some(id));
             tagged.map_err(|fault| self.classify_enforcing(&job, fault))?;
             self.limit_tagged(&job, id)?;
             Ok(begun)
@@ -224,16 +224,16 @@ impl Pool {
         }
     }
 
-    /// Tags the tree durably.
-    fn tag(&self, job: &Job<'_>, id: u32) -> Result<(), Fault> {
-        let os = &self.context.os;
+    /// Tags the tree with a quota id, or removes its tags, durably.
+    fn tag(&self, job: &Job<'_>, id: Option<u32>) -> Result<(), Fault> {
+        let (os, quota) = (&self.context.os, &job.disk.quota);
         let dir = volume_dir(job)?;
         tree::remove_any(os, dir.as_fd(), SCRATCH)?;
         os.mkdir(&dir, SCRATCH, 0o700).context("make a directory")?;
         let scratch = os::open_dir(&dir, SCRATCH).context("open a directory")?;
-        let set = job.disk.quota.set_tag(os, scratch.as_fd(), Some(id), true);
+        let set = quota.set_tag(os, scratch.as_fd(), id, true);
         set.context("tag a directory")?;
-        self.tag_all(job, Some((id, &scratch)))?;
+        self.tag_all(job, id, &scratch)?;
         tree::remove_any(os, dir.as_fd(), SCRATCH)?;
         job.disk.sync()
     }
@@ -268,34 +268,31 @@ impl Pool {
         }
     }
 
-    /// Removes the quota id of a volume that is being enforced. Recreated links and nodes keep their tags.
+    /// Removes the quota id of a volume that is being enforced.
     fn remove_tags(&self, job: &Job<'_>) -> Result<(), Fault> {
         let record = self.current(job.entry).record.clone();
         let Some(id) = record.quota_id.filter(|_| record.enforcing) else {
             return Ok(());
         };
-        let os = &self.context.os;
-        tree::remove_any(os, volume_dir(job)?.as_fd(), SCRATCH)?;
-        self.tag_all(job, None)?;
-        job.disk.sync()?;
+        self.tag(job, None)?;
         let restored = VolumeRecord {
             quota_id: None,
             enforcing: false,
             ..record
         };
         self.write_record(job, &restored)?;
-        let released = job.disk.quota.release(os, id);
+        let released = job.disk.quota.release(&self.context.os, id);
         released.context("release a quota id")
     }
 
-    fn tag_all(&self, job: &Job<'_>, tag: Option<(u32, &OwnedFd)>) -> Result<(), Fault> {
+    fn tag_all(&self, job: &Job<'_>, id: Option<u32>, scratch: &OwnedFd) -> Result<(), Fault> {
         let (count, reported) = (Cell::new(0_u64), Cell::new(Instant::now()));
         let watch = || {
             count.set(count.get() + 1);
             if count.get() % 1024 == 0 && reported.get().elapsed() >= REPORT_EVERY {
                 reported.set(Instant::now());
                 let (pool, volume, entries) = (self.name(), job.entry.record.id, count.get());
-                let undoes = tag.is_none();
+                let undoes = id.is_none();
                 tracing::info!(%pool, %volume, entries, undoes, "enforcing a volume's size");
             }
             self.go_on(job)
@@ -303,8 +300,8 @@ impl Pool {
         let tagging = Tagging {
             os: &self.context.os,
             quota: &*job.disk.quota,
-            id: tag.map(|(id, _)| id),
-            scratch: tag.map(|(_, scratch)| scratch),
+            id,
+            scratch,
             watch: &watch,
         };
         tagging.tag(&job.data)

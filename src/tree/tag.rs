@@ -2,7 +2,7 @@
 //!
 //! The id is an attribute of each file and directory. Symbolic links, FIFOs, sockets and devices
 //! cannot be given one, and the kernel refuses to rename or link them in a tagged directory. So they
-//! are replaced by new ones from a scratch directory that has the id.
+//! are replaced by new ones from a scratch directory that has the id, or none.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -34,8 +34,8 @@ pub(crate) struct Tagging<'a> {
     pub(crate) quota: &'a dyn Quota,
     /// The quota id; `None` removes the id of the tree.
     pub(crate) id: Option<u32>,
-    /// An empty directory that has the id. Without it, links and special files stay unchanged.
-    pub(crate) scratch: Option<&'a OwnedFd>,
+    /// An empty directory that has the id.
+    pub(crate) scratch: &'a OwnedFd,
     /// Called for each entry; an error ends the work.
     pub(crate) watch: &'a dyn Fn() -> Result<(), Errno>,
 }
@@ -65,6 +65,10 @@ impl Tagging<'_> {
             self.renew_all(dir, &nodes, &mut linked)?;
             Ok(below)
         })?;
+        if self.id.is_none() {
+            // Before that the kernel refuses nodes without the id.
+            self.set(&top, true)?;
+        }
         // The top is tagged last. Until then a start finds a charge that differs from the record.
         self.renew_all(&top, &nodes_of_top, &mut linked)?;
         self.set(&top, true)
@@ -128,14 +132,14 @@ impl Tagging<'_> {
         nodes: &[OsString],
         linked: &mut Linked,
     ) -> Result<(), Fault> {
-        let Some(scratch) = self.scratch.filter(|_| !nodes.is_empty()) else {
+        if nodes.is_empty() {
             return Ok(());
-        };
+        }
         self.unprotected(dir, || {
             let before = os::statx(dir).context(STATUS)?;
             for name in nodes {
                 (self.watch)().context(CONTINUE)?;
-                self.renew(scratch, dir, name, linked)?;
+                self.renew(dir, name, linked)?;
             }
             let dir = os::open_source_dir(dir, ".").context(OPEN)?;
             let times = self.os.set_times(&dir, &before);
@@ -143,15 +147,10 @@ impl Tagging<'_> {
         })
     }
 
-    /// Replaces a link or special file by one that has the id.
-    fn renew(
-        &self,
-        scratch: &OwnedFd,
-        dir: &OwnedFd,
-        name: &OsStr,
-        linked: &mut Linked,
-    ) -> Result<(), Fault> {
+    /// Replaces a link or special file by one that has the id, or none.
+    fn renew(&self, dir: &OwnedFd, name: &OsStr, linked: &mut Linked) -> Result<(), Fault> {
         const LINK: &str = "link a node";
+        let scratch = self.scratch;
         let source = os::open_entry(dir, name).and_then(Source::new);
         let source = source.context(STATUS)?;
         let inode = source.status.stx_ino;
