@@ -50,7 +50,8 @@ struct Job<'a> {
 
 impl Pool {
     /// Has the kernel enforce the size of a volume that nobody uses. On failure the volume is as it
-    /// was, or the request can be repeated.
+    /// was, or the request can be repeated. The size of an imported volume is enforced before the
+    /// volume is published, so the request must be repeated.
     pub(crate) fn enforce(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<()> {
         let (disk, _) = self.attached()?;
         let record = &entry.record;
@@ -70,6 +71,9 @@ impl Pool {
             Ok(begun) => begun,
             // A repeated request continues.
             Err(stopped @ Error::Stopped(_)) => return Err(stopped),
+            Err(error) if record.is_unfinished_import() => {
+                return Err(with_way_back(error, record));
+            }
             Err(error) => {
                 self.give_up(&job);
                 return Err(error);
@@ -311,6 +315,17 @@ impl Pool {
 fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
     let dir = os::open_dir(&job.disk.homes.volumes, &job.entry.directory);
     dir.context("open a volume's directory")
+}
+
+/// Adds that the volume can be a directory again.
+fn with_way_back(error: Error, record: &VolumeRecord) -> Error {
+    match error {
+        Error::Precondition(problem) => Error::Precondition(format!(
+            "{problem}, or run `rootcellar volume export {}`",
+            record.id
+        )),
+        error => error,
+    }
 }
 
 fn refuse_if_larger(

@@ -140,6 +140,11 @@ impl VolumeRecord {
         self.enforcement_declined || self.enforcement == Enforcement::None && is_counted
     }
 
+    /// Whether it is imported into a pool that does not enforce its size yet.
+    pub(crate) fn is_unfinished_import(&self) -> bool {
+        self.enforcing && self.origin.is_some()
+    }
+
     /// The used bytes of its size, for a charge of its quota id. With simple quota, bytes shared with its
     /// source are not charged, and bytes retained by copies are charged on top.
     pub(crate) fn usage(&self, mut charge: Charge) -> Charge {

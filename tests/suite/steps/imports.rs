@@ -86,11 +86,27 @@ fn assert_complete(fixture: &StepFixture, place: Place) {
     }
 }
 
-/// Interrupts an act at every step, and checks the repetition.
+/// Asserts that the volume is not published, or that its size is enforced.
+fn assert_not_unlimited(fixture: &StepFixture, quota: &FakeQuota) {
+    let (id, target) = (fixture.id("pvc"), fixture.node.target("pvc"));
+    match fixture.driver().publish(&publish(&id, &target)) {
+        Ok(()) => {
+            assert_limits(fixture, quota);
+            fixture.driver().unpublish(&id, &target).unwrap();
+        }
+        Err(error) => assert!(
+            error.to_string().contains("is not enforced throughout"),
+            "{error}"
+        ),
+    }
+}
+
+/// Interrupts an act at every step, and checks the outcome and the repetition.
 fn interrupt(
     place: Place,
     prepare: impl Fn(&StepFixture),
     act: impl Fn(&StepFixture) -> bool,
+    check_between: impl Fn(&StepFixture, &FakeQuota),
     check: impl Fn(&StepFixture, &FakeQuota),
 ) {
     for trouble in [
@@ -113,6 +129,7 @@ fn interrupt(
                 }
             }
             assert_complete(&fixture, place);
+            check_between(&fixture, &quota);
             assert!(act(&fixture), "the repetition after step {at}");
             assert_complete(&fixture, place);
             check(&fixture, &quota);
@@ -137,12 +154,14 @@ fn interrupt_import(place: Place) {
             imported.inspect_err(|error| eprintln!("{error}")).is_ok()
         },
         |fixture, quota| {
+            if fixture.directory("pvc").is_some() {
+                assert_not_unlimited(fixture, quota);
+            }
+        },
+        |fixture, quota| {
             assert!(fixture.has("pvc"));
             assert_limits(fixture, quota);
-            let target = fixture.node.target("pvc");
-            let id = fixture.id("pvc");
-            fixture.driver().publish(&publish(&id, &target)).unwrap();
-            fixture.driver().unpublish(&id, &target).unwrap();
+            assert_not_unlimited(fixture, quota);
         },
     );
 }
@@ -158,6 +177,7 @@ fn interrupt_export(place: Place) {
             // It may have ended before the repetition.
             outcome.is_ok() || fixture.directory("pvc").is_none() && place.old(fixture).is_dir()
         },
+        |_, _| {},
         |fixture, quota| {
             assert!(place.old(fixture).is_dir());
             assert!(!fixture.has("pvc"));
@@ -197,4 +217,27 @@ fn an_export_can_be_repeated_whichever_step_failed() {
 #[test]
 fn an_export_by_copy_can_be_repeated_whichever_step_failed() {
     interrupt_export(Place::Elsewhere);
+}
+
+/// A volume whose import failed at any step can be exported, and imported again.
+///
+/// Proves: IM3.
+#[test]
+fn a_failed_import_can_be_undone_by_an_export() {
+    let place = Place::Beside;
+    interrupt(
+        place,
+        |_| {},
+        |fixture| place.import(fixture).is_ok(),
+        |fixture, _| {
+            if fixture.directory("pvc").is_some() {
+                run_export(fixture).unwrap();
+                assert!(place.old(fixture).is_dir());
+            }
+        },
+        |fixture, quota| {
+            assert!(fixture.has("pvc"));
+            assert_limits(fixture, quota);
+        },
+    );
 }
