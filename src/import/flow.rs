@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::os::Os;
 use crate::pool::{
-    AccessMode, FORMAT, ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing,
-    Unknown, VolumeRecord,
+    AccessMode, ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing,
+    VolumeRecord,
 };
-use crate::quota::Enforcement;
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
 
@@ -295,38 +294,20 @@ impl Import {
         by: ImportMethod,
         content: Content,
     ) -> VolumeRecord {
-        let now = crate::pool::now();
+        let new = VolumeRecord::new(id, self.name.clone());
         self.renewed(VolumeRecord {
-            format: FORMAT,
-            id,
-            name: self.name.clone(),
-            size_bytes: Bytes::ZERO,
-            created_at: now,
-            claim: ClaimLabel::default(),
-            kubernetes: KubernetesFields::default(),
             parameters: Parameters {
                 mode: Mode::of(content.mode),
                 uid: content.uid,
                 gid: content.gid,
                 sharing: self.sharing,
             },
-            access_modes: Vec::new(),
-            enforcement: Enforcement::None,
-            quota_id: None,
-            enforcing: false,
-            enforcement_declined: false,
-            exclusive: false,
-            image: None,
-            source: None,
             origin: Some(ImportOrigin {
                 path: at.path.display().to_string(),
-                imported_at: now,
+                imported_at: new.created_at,
                 by,
             }),
-            inherited_bytes: Bytes::ZERO,
-            moved: None,
-            retains: Vec::new(),
-            unknown: Unknown::new(),
+            ..new
         })
     }
 }

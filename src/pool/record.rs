@@ -127,6 +127,33 @@ pub(crate) fn format_of(image: Option<Image>, moved: Option<Move>) -> u32 {
 }
 
 impl VolumeRecord {
+    /// A record, made now, of an empty directory without a size.
+    pub fn new(id: VolumeId, name: VolumeName) -> Self {
+        Self {
+            format: FORMAT,
+            id,
+            name,
+            size_bytes: Bytes::ZERO,
+            created_at: super::now(),
+            claim: ClaimLabel::default(),
+            kubernetes: KubernetesFields::default(),
+            parameters: Parameters::default(),
+            access_modes: Vec::new(),
+            enforcement: Enforcement::None,
+            quota_id: None,
+            enforcing: false,
+            enforcement_declined: false,
+            exclusive: false,
+            image: None,
+            source: None,
+            origin: None,
+            inherited_bytes: Bytes::ZERO,
+            moved: None,
+            retains: Vec::new(),
+            unknown: Unknown::new(),
+        }
+    }
+
     /// Whether it is a block device.
     pub(crate) fn is_device(&self) -> bool {
         let content = self.image.map(|image| image.content);

@@ -433,10 +433,7 @@ fn record(
     let modes: BTreeSet<AccessMode> = modes.collect();
     VolumeRecord {
         format: format_of(image, None),
-        id,
-        name: request.name.clone(),
         size_bytes: size,
-        created_at: crate::pool::now(),
         claim: request.class.claim.clone(),
         kubernetes: kubernetes(request),
         parameters: request.class.parameters,
@@ -445,17 +442,10 @@ fn record(
             Bytes(1..) if !declined => enforcement,
             _ => Enforcement::None,
         },
-        quota_id: None,
-        enforcing: false,
         enforcement_declined: declined,
         exclusive: request.class.exclusive,
         image,
-        source: None,
-        origin: None,
-        moved: None,
-        inherited_bytes: Bytes::ZERO,
-        retains: Vec::new(),
-        unknown: crate::pool::Unknown::new(),
+        ..VolumeRecord::new(id, request.name.clone())
     }
 }
 

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::*;
 use crate::pool::{
     AccessMode, CopyStatus, FORMAT, ImportMethod, ImportOrigin, KubernetesFields, Method,
-    Parameters, ReclaimPolicy, SnapshotRecord, Unavailable, VolumeRecord,
+    ReclaimPolicy, SnapshotRecord, Unavailable, VolumeRecord,
 };
 use crate::quota::Charge;
 use crate::types::{ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, VolumeId};
@@ -35,9 +35,6 @@ pub(in crate::cli) fn held<R: Record>(record: R, bytes: Option<u64>) -> Held<R> 
 
 pub(in crate::cli) fn volume(name: &str, source: Option<Source>) -> VolumeRecord {
     VolumeRecord {
-        format: FORMAT,
-        id: volume_id(name),
-        name: name.parse().unwrap(),
         size_bytes: Bytes(64 * MIB),
         created_at: 1_791_813_600,
         claim: ClaimLabel {
@@ -45,21 +42,11 @@ pub(in crate::cli) fn volume(name: &str, source: Option<Source>) -> VolumeRecord
             claim: Some("orders".into()),
             volume: Some(name.into()),
         },
-        kubernetes: KubernetesFields::default(),
-        parameters: Parameters::default(),
         access_modes: vec![AccessMode::SingleNodeWriter],
         enforcement: Enforcement::Squota,
         quota_id: Some(1 << 30),
-        enforcing: false,
-        enforcement_declined: false,
-        exclusive: false,
-        image: None,
         source,
-        origin: None,
-        moved: None,
-        inherited_bytes: Bytes::ZERO,
-        retains: Vec::new(),
-        unknown: crate::pool::Unknown::new(),
+        ..VolumeRecord::new(volume_id(name), name.parse().unwrap())
     }
 }
 
