@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::client::{ServerArgs, parse_id};
+use super::manifest::{parse_claim, parse_size};
 use super::print;
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
@@ -121,22 +122,6 @@ fn mode_parser() -> impl TypedValueParser<Value = ClaimMode> {
         let mode = modes.find(|mode| mode.short() == name);
         mode.ok_or("it is no access mode")
     })
-}
-
-fn parse_size(text: &str) -> Result<Bytes, String> {
-    let size = Bytes::parse(text).filter(|size| *size > Bytes::ZERO);
-    size.ok_or_else(|| "it is not a size above 0, such as 10Gi".into())
-}
-
-fn parse_claim(text: &str) -> Result<ClaimLabel, String> {
-    match text.split_once('/') {
-        Some((namespace, claim)) if !namespace.is_empty() && !claim.is_empty() => Ok(ClaimLabel {
-            namespace: Some(namespace.into()),
-            claim: Some(claim.into()),
-            volume: None,
-        }),
-        _ => Err("it is not NAMESPACE/NAME".into()),
-    }
 }
 
 impl HostArgs {

@@ -15,7 +15,7 @@ use crate::config::{DriverArgs, parse_node};
 use crate::error::{Error, Result};
 use crate::manifest::{self, ClaimMode, ClaimRef, Document, Place, SnapshotOf, Volume};
 use crate::pool::{ReclaimPolicy, Record, SnapshotRecord, VolumeRecord};
-use crate::types::{Bytes, Invalid, NodeName};
+use crate::types::{Bytes, ClaimLabel, Invalid, NodeName};
 
 use known::Known;
 
@@ -37,7 +37,7 @@ pub(super) struct ManifestArgs {
 
     /// Name this claim, and not the recorded one
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = parse_claim)]
-    claim: Option<(String, String)>,
+    claim: Option<ClaimLabel>,
 
     /// Name the existing claim with this uid
     #[arg(long, value_name = "UID", conflicts_with = "claims")]
@@ -56,9 +56,9 @@ pub(super) struct ManifestArgs {
     #[arg(long, value_name = "POLICY", default_value = "Retain", value_parser = parse_policy)]
     policy: ReclaimPolicy,
 
-    /// Use this capacity in bytes where the record has none
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
-    size: Option<u64>,
+    /// Use this capacity, such as 10Gi, where the record has none
+    #[arg(long, value_parser = parse_size)]
+    size: Option<Bytes>,
 
     /// Put the volumes on this node, and not on the one that the pool names
     #[arg(long, value_name = "NAME", value_parser = parse_node)]
@@ -83,13 +83,22 @@ pub(super) struct ManifestArgs {
     inspect: InspectArgs,
 }
 
-fn parse_claim(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_claim(text: &str) -> Result<ClaimLabel, String> {
     let is_claim = |(namespace, name): &(&str, &str)| {
         manifest::is_namespace(namespace) && manifest::is_name(name)
     };
     let claim = text.split_once('/').filter(is_claim);
-    let claim = claim.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
+    let claim = claim.map(|(namespace, name)| ClaimLabel {
+        namespace: Some(namespace.into()),
+        claim: Some(name.into()),
+        volume: None,
+    });
     claim.ok_or_else(|| "not a namespace, '/' and the name of a claim".to_owned())
+}
+
+pub(super) fn parse_size(text: &str) -> Result<Bytes, String> {
+    let size = Bytes::parse(text).filter(|size| *size > Bytes::ZERO);
+    size.ok_or_else(|| "not a size above 0, such as 10Gi".to_owned())
 }
 
 fn parse_policy(text: &str) -> Result<ReclaimPolicy, String> {
@@ -276,12 +285,10 @@ fn volume(
             "{name:?} cannot be the name of a PersistentVolume; give --pv"
         ));
     }
-    let recorded = label.namespace.as_deref().zip(label.claim.as_deref());
-    let given = args.claim.as_ref();
-    let given = given.map(|(namespace, claim)| (namespace.as_str(), claim.as_str()));
-    let (namespace, claim) = given
-        .or(recorded)
-        .ok_or("its record names no claim; give --claim NAMESPACE/NAME")?;
+    let named = args.claim.as_ref().unwrap_or(label);
+    let claim = named.namespace.as_deref().zip(named.claim.as_deref());
+    let (namespace, claim) =
+        claim.ok_or("its record names no claim; give --claim NAMESPACE/NAME")?;
     let known = known.and_then(|known| known.claim(namespace, claim));
     let uid = match known {
         Some(known) => Some(known.uid_for(name)?),
@@ -296,7 +303,7 @@ fn volume(
         place: place(args, contents)?,
         claim: ClaimRef::new(namespace, claim, uid),
         capacity: capacity
-            .or(args.size.map(Bytes))
+            .or(args.size)
             .ok_or("its record has no size; give --size")?,
         modes: ClaimMode::of_request(&record.access_modes),
         is_device: record.is_device(),

@@ -87,7 +87,7 @@ fn flags_replace_what_is_recorded_and_add_what_is_not() {
     let mut record = record("pvc-1", None);
     record.size_bytes = Bytes::ZERO;
     let pools = pool_of(vec![record]);
-    let line = "pvc-1 --pv data --claim a/b --class slow --size 7 --node n9 --policy Delete \
+    let line = "pvc-1 --pv data --claim a/b --class slow --size 7Ki --node n9 --policy Delete \
                 --driver-name csi.example --topology-key example.com/node";
     let printed = Printed::gather(&args(line), None, &pools).unwrap();
     let found = &objects(&printed)[0];
@@ -96,7 +96,7 @@ fn flags_replace_what_is_recorded_and_add_what_is_not() {
     assert_eq!(spec["claimRef"]["namespace"], "a");
     assert_eq!(spec["claimRef"]["name"], "b");
     assert_eq!(spec["storageClassName"], "slow");
-    assert_eq!(spec["capacity"]["storage"], "7");
+    assert_eq!(spec["capacity"]["storage"], "7Ki");
     assert_eq!(spec["persistentVolumeReclaimPolicy"], "Delete");
     assert_eq!(spec["csi"]["driver"], "csi.example");
     let term = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0];
@@ -110,6 +110,7 @@ fn flags_replace_what_is_recorded_and_add_what_is_not() {
         "pvc-1 --claim A/b",
         "pvc-1 --policy Recycle",
         "pvc-1 --size 0",
+        "pvc-1 --size 7KB",
         "pvc-1 --claim-uid u --claims",
         "pvc-1 --claim-uid u --known -",
     ];
