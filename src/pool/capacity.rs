@@ -1,32 +1,30 @@
-//! Free space and reservations.
+//! Free space, and the sums of the reservations.
 //!
-//! A grant reserves bytes for an object under construction, if the free space allows it. The disk
-//! is measured without the lock of the pool's state, so that a filesystem that hangs stops only the
+//! The disk is measured without the lock of the pool's state, so that a filesystem that hangs stops only the
 //! calls that measure.
 
 mod free_space;
+mod reservation;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, InContext};
-use crate::pool::error::{Error, Result};
+use crate::pool::error::Result;
 use crate::sync::lock;
-use crate::types::{Bytes, VolumeId};
+use crate::types::Bytes;
 
 use super::disk::Disk;
-use super::index::{Index, Resource};
+use super::index::Index;
 use super::record::Record;
-use super::{Entry, Pool, Unavailable, VolumeRecord, Work};
+use super::{Entry, Pool, Unavailable, VolumeRecord};
 
 pub(crate) use free_space::{FreeSpace, Others, Policy, Space};
+pub(crate) use reservation::Expected;
+pub use reservation::Reservation;
 
 /// The marker records the bytes that others use again when they changed by this many.
 const OTHER_GRAIN: u64 = 16 << 20;
-
-/// The least growth of a reservation, so that a copy of unknown size does not ask for each file.
-const COVER: u64 = 64 << 20;
 
 /// The age at which charges are read again to report the capacity. A grant always reads them.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -266,16 +264,6 @@ impl Reservations {
     }
 }
 
-/// Bytes reserved for an object under construction; released when dropped.
-#[derive(Debug)]
-pub struct Reservation<'a> {
-    pub(super) work: &'a Work<'a>,
-    size: AtomicU64,
-    /// Whether it is of the whole disk.
-    whole: bool,
-    ended: AtomicBool,
-}
-
 /// The properties of a member that decide where a volume of its set goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing {
@@ -284,69 +272,6 @@ pub(crate) struct Standing {
     pub(crate) space: Bytes,
     /// The number of volumes, and of objects under construction.
     pub(crate) volumes: usize,
-}
-
-/// A volume that a set has placed in a pool. Until its space is reserved, or this is dropped, the
-/// placement of others counts it there.
-#[derive(Debug)]
-pub(crate) struct Expected {
-    pool: Arc<Pool>,
-    size: Bytes,
-    taken: AtomicBool,
-}
-
-impl Expected {
-    /// The expected bytes, once.
-    pub(super) fn take(&self) -> Option<Bytes> {
-        let taken = self.taken.swap(true, Ordering::Relaxed);
-        (!taken).then_some(self.size)
-    }
-}
-
-impl Drop for Expected {
-    fn drop(&mut self) {
-        if let Some(bytes) = self.take() {
-            self.pool.state.release(bytes.0, false);
-        }
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        if let Some((bytes, whole)) = self.end() {
-            self.work.pool.state.release(bytes, whole);
-        }
-    }
-}
-
-impl Reservation<'_> {
-    /// The bytes to release, and whether they are those of the whole disk, once.
-    pub(super) fn end(&self) -> Option<(u64, bool)> {
-        let ended = self.ended.swap(true, Ordering::Relaxed);
-        (!ended).then(|| (self.size().0, self.whole))
-    }
-
-    pub(crate) fn size(&self) -> Bytes {
-        Bytes(self.size.load(Ordering::Relaxed))
-    }
-
-    /// Grows the reservation to at least `bytes`; called by one thread at a time.
-    pub(super) fn cover(&self, bytes: u64) -> Result<()> {
-        let missing = bytes.saturating_sub(self.size().0);
-        if missing == 0 {
-            return Ok(());
-        }
-        let grant = |more| {
-            let demand = Demand::More(Bytes(more));
-            self.work.pool.grant(demand, None, &|_| Ok(()))?;
-            self.size.fetch_add(more, Ordering::Relaxed);
-            Ok(())
-        };
-        match grant(missing.max(COVER)) {
-            Err(Error::NoSpace { .. }) if missing < COVER => grant(missing),
-            granted => granted,
-        }
-    }
 }
 
 impl Pool {
@@ -358,16 +283,6 @@ impl Pool {
         let _work = self.begin()?;
         let free = self.free_space();
         Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
-    }
-
-    /// Counts a volume of this size that a set has placed here.
-    pub(crate) fn expect(self: &Arc<Self>, size: Bytes) -> Expected {
-        self.state.expect(size);
-        Expected {
-            pool: Arc::clone(self),
-            size,
-            taken: AtomicBool::new(false),
-        }
     }
 
     /// The standing of a member among the others, for a volume that takes the whole disk or a part of
@@ -452,53 +367,6 @@ impl Pool {
         Ok(Measurement { at, space, charged })
     }
 
-    /// Reserves bytes for a volume or snapshot that is about to grow from `known`, or to be made if
-    /// that is `None`. Fails if the index has another: the pool may have been opened a moment ago.
-    pub(crate) fn reserve<'a, R: Resource + PartialEq>(
-        &self,
-        work: &'a Work<'a>,
-        id: R::Id,
-        known: Option<&R>,
-        size: Bytes,
-    ) -> Result<Reservation<'a>> {
-        self.reserve_as(work, id, known, Demand::Object(size), None)
-    }
-
-    /// Reserves bytes for a new volume, in place of the expected ones.
-    pub(crate) fn reserve_expected<'a>(
-        &self,
-        work: &'a Work<'a>,
-        id: VolumeId,
-        size: Bytes,
-        expected: Option<&Expected>,
-    ) -> Result<Reservation<'a>> {
-        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Object(size), expected)
-    }
-
-    /// Reserves the whole disk for a new volume, if the pool is empty and its capacity is in a range.
-    pub(crate) fn reserve_disk<'a>(
-        &self,
-        work: &'a Work<'a>,
-        id: VolumeId,
-        least: Bytes,
-        most: Bytes,
-        expected: Option<&Expected>,
-    ) -> Result<Reservation<'a>> {
-        let demand = Demand::Disk { least, most };
-        self.reserve_as::<VolumeRecord>(work, id, None, demand, expected)
-    }
-
-    /// Reserves the size of a tree that becomes a volume, and uses these bytes already.
-    pub(super) fn reserve_tree<'a>(
-        &self,
-        work: &'a Work<'a>,
-        id: VolumeId,
-        size: Bytes,
-        used: u64,
-    ) -> Result<Reservation<'a>> {
-        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Tree { size, used }, None)
-    }
-
     /// Counts the bytes of a tree that became a volume no longer as other data. It is only for pools that
     /// do not count usage.
     pub(super) fn move_from_others(&self, disk: &Arc<Disk>, bytes: u64) {
@@ -516,74 +384,6 @@ impl Pool {
         match disk.record_other(other) {
             Ok(_) => self.state.set_other(disk, other),
             Err(unavailable) => self.mark_unavailable(&unavailable),
-        }
-    }
-
-    fn reserve_as<'a, R: Resource + PartialEq>(
-        &self,
-        work: &'a Work<'a>,
-        id: R::Id,
-        known: Option<&R>,
-        demand: Demand,
-        expected: Option<&Expected>,
-    ) -> Result<Reservation<'a>> {
-        let size = self.grant(demand, expected, &|index| {
-            let current = index.get::<R>(id).map(|entry| &entry.record);
-            if current != known || index.quarantined_as::<R>(id).is_some() {
-                return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
-            }
-            Ok(())
-        })?;
-        Ok(Reservation {
-            work,
-            size: AtomicU64::new(size.0),
-            whole: matches!(demand, Demand::Disk { .. }),
-            ended: AtomicBool::new(false),
-        })
-    }
-
-    fn grant(
-        &self,
-        demand: Demand,
-        expected: Option<&Expected>,
-        admit: &dyn Fn(&Index) -> Result<()>,
-    ) -> Result<Bytes> {
-        let disk = self.disk()?;
-        let policy = match demand {
-            Demand::Disk { .. } => self.policy(&disk).of_disk(),
-            _ => self.policy(&disk),
-        };
-        let grant = |measurement: &Measurement| {
-            let granted =
-                self.state
-                    .grant(&policy, demand, expected, measurement, |reason, index| {
-                        reason.map_or_else(|| admit(index), |reason| Err(self.unavailable(reason)))
-                    });
-            let pool = self.options.name.clone();
-            granted?.map_err(|available| match demand {
-                Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. } => {
-                    Error::NoSpace {
-                        pool,
-                        size,
-                        available,
-                    }
-                }
-                Demand::Disk { least, .. } => Error::NoEmptyDisk { pool, least },
-            })
-        };
-        let space = disk.space().map_err(|fault| self.classify(fault))?;
-        // Charges only add free space, so they are read where there is not enough without them.
-        let uncharged = Measurement {
-            at: Instant::now(),
-            space,
-            charged: Vec::new(),
-        };
-        match grant(&uncharged) {
-            Err(Error::NoSpace { .. } | Error::NoEmptyDisk { .. }) if policy.counted => {
-                let measured = self.measure(&disk);
-                grant(&measured.map_err(|fault| self.classify(fault))?)
-            }
-            granted => granted,
         }
     }
 
