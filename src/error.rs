@@ -107,8 +107,8 @@ pub enum Error {
     #[error("the driver is loading its records; try again")]
     Loading,
     /// Nobody knows whether the server has done, or is doing, its part.
-    #[error("the connection to the server ended: {0}; run the command again to finish it")]
-    ConnectionLost(String),
+    #[error("{0}; run the command again to finish it")]
+    Unfinished(String),
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
     /// A step on a mount, or on a file of the driver outside every pool, failed.
@@ -182,6 +182,14 @@ impl Error {
         Self::of(error, Object::New)
     }
 
+    /// The error of a command that may have done its work, or a part of it.
+    pub(crate) fn unfinished(self) -> Self {
+        match self {
+            Self::Unfinished(_) => self,
+            error => Self::Unfinished(error.to_string().trim_end_matches("; try again").to_owned()),
+        }
+    }
+
     /// The failure of a pool that was not read yet and may have the object.
     pub(crate) fn of_unread(error: pool::Error) -> Self {
         Self::of(error, Object::Unread)
@@ -220,7 +228,7 @@ impl Error {
                 _ => Code::Unavailable,
             },
             // Not final to the kubelet, which keeps calling and cleans up.
-            Self::Loading | Self::Io(_) | Self::MoveUnfinished { .. } | Self::ConnectionLost(_) => {
+            Self::Loading | Self::Io(_) | Self::MoveUnfinished { .. } | Self::Unfinished(_) => {
                 Code::Unavailable
             }
             Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,

@@ -11,7 +11,7 @@ mod flow;
 mod place;
 mod usage;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::os::{self, Status};
+use crate::os::{self, Os, Status};
 use crate::tree::{self, LinkCount, LinkedFiles};
 use crate::types::{Bytes, VolumeId};
 
@@ -63,6 +63,18 @@ pub struct Content {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+}
+
+/// Moves the directory at a place by `act`, and keeps its times, which XFS changes by that.
+fn keep_times(
+    os: &Os,
+    (parent, name): (&OwnedFd, impl AsRef<OsStr>),
+    act: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let top = os::open_source_dir(parent, name)?;
+    let before = os::statx(&top)?;
+    act()?;
+    os.set_times(&top, &before)
 }
 
 fn refuse<T>(problem: String) -> Result<T> {
@@ -131,8 +143,11 @@ impl HostPath {
     /// Measures the directory, and refuses one that cannot be moved as it is.
     pub fn inspect(&self) -> Result<Content> {
         let fault = |errno: Errno| PathFault::at("read", &self.path)(errno);
-        // By its path, because it may be a mount.
-        let top = os::open_path(&self.path).and_then(|top| os::open_source_dir(top, "."));
+        let top = if self.is_mount {
+            os::open_node(&self.path).and_then(|top| os::open_source_dir(top, "."))
+        } else {
+            os::open_source_dir(&self.parent, &self.name)
+        };
         let top = top.map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
         let path = self.path.display();

@@ -58,7 +58,7 @@ pub enum Step {
     DestroySubvolume,
     /// `FICLONE`.
     Share,
-    /// `copy_file_range(2)`.
+    /// sendfile(2).
     CopyRange,
     Truncate,
     Link,

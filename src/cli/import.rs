@@ -157,9 +157,17 @@ impl HostArgs {
     }
 }
 
+/// Prints the progress of long work to standard error.
+fn print_progress() {
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    // It fails if there is one already.
+    let _ = subscriber.without_time().with_target(false).try_init();
+}
+
 /// Makes a directory a volume.
 pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     args.check()?;
+    print_progress();
     args.host.enter()?;
     let mut server = Connection::new(args.server.connect()?);
     let directory = args.directory.display();
@@ -182,6 +190,7 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
 
 /// Makes a volume a directory of the host.
 pub(super) fn export(args: &ExportArgs) -> Result<bool> {
+    print_progress();
     args.host.enter()?;
     let mut server = Connection::new(args.server.connect()?);
     let id = args.id;

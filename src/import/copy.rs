@@ -3,6 +3,7 @@
 //! While a directory is copied, no pod can start on it: it is exchanged with a file beside it, or, if it is
 //! a mount, that is made read-only.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use rustix::time::ClockId;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
@@ -20,31 +22,193 @@ use crate::mount;
 use crate::os::{self, Os};
 use crate::sync::lock;
 use crate::sys;
-use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, Transfer};
+use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, LinkCount, Transfer};
 use crate::types::{Bytes, VolumeId};
 use crate::volume::GoesOn;
 
-use super::{At, HostPath, notice, refuse};
+use super::{At, HostPath, keep_times, notice, refuse};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// The name beside a path of a directory that is, or was, imported by copy.
-fn aside_name(id: VolumeId) -> String {
-    format!(".rootcellar-{id}")
+/// A directory that is imported by copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is moved beside its path.
+    Directory,
+    /// It is a mount, which is made read-only.
+    Mount,
+    /// It is a mount that was read-only before.
+    ReadOnlyMount,
 }
 
-/// The name beside a path of a directory to which a volume is copied.
-fn export_name(id: VolumeId) -> String {
-    format!(".rootcellar-{id}.export")
+impl Kind {
+    const ALL: [Self; 3] = [Self::Directory, Self::Mount, Self::ReadOnlyMount];
+
+    pub(super) fn of(at: &HostPath) -> Result<Self> {
+        if !at.is_mount {
+            return Ok(Self::Directory);
+        }
+        let read_only = os::open_node(&at.path).and_then(filesystem::is_read_only);
+        Ok(if read_only.map_err(at.fault("inspect"))? {
+            Self::ReadOnlyMount
+        } else {
+            Self::Mount
+        })
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Mount => "mount",
+            Self::ReadOnlyMount => "read-only mount",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// A directory that is imported by copy, and the name of its entry in the pool.
+#[derive(Debug)]
+pub(super) struct Original<'a> {
+    pub(super) at: &'a HostPath,
+    pub(super) entry: &'a str,
+    pub(super) kind: Kind,
+}
+
+impl Original<'_> {
+    /// Its name beside the path, which no other import uses.
+    fn name(&self) -> String {
+        format!(".rootcellar-{}", self.entry)
+    }
+
+    /// Its path while it is copied.
+    pub(super) fn path(&self) -> PathBuf {
+        match self.kind {
+            Kind::Directory => self.at.path.with_file_name(self.name()),
+            Kind::Mount | Kind::ReadOnlyMount => self.at.path.clone(),
+        }
+    }
+
+    /// Keeps pods from it, durably unless it is a mount. It may be repeated.
+    pub(super) fn set_aside(&self, os: &Os, id: VolumeId, pool: &Path) -> Result<()> {
+        let (at, name, path) = (self.at, self.name(), self.at.path.display());
+        if self.kind != Kind::Directory {
+            if !at.is_mount {
+                return refuse(format!(
+                    "{path} was a mount when its import began; mount it again"
+                ));
+            }
+            return match self.kind {
+                Kind::Mount => at.set_read_only(true),
+                _ => Ok(()),
+            };
+        }
+        if at.is_dir_beside(&name)? {
+            return Ok(());
+        }
+        if at.found != At::Directory || at.is_mount {
+            return refuse(format!(
+                "{path} is not the directory whose import began, and {} is missing",
+                self.path().display()
+            ));
+        }
+        let former = self.path();
+        let text = format!(
+            "{}Before, it was in {}.\n",
+            notice(id, pool),
+            former.display()
+        );
+        at.make_notice(os, &name, &text)?;
+        at.swap(os, &name, FileType::Directory)
+    }
+
+    /// Undoes [`Original::set_aside`]. It may be repeated.
+    pub(super) fn bring_back(&self, os: &Os, id: VolumeId) -> Result<()> {
+        let (at, name) = (self.at, self.name());
+        match self.kind {
+            Kind::Directory => {}
+            Kind::Mount if at.is_mount => return at.set_read_only(false),
+            Kind::Mount | Kind::ReadOnlyMount => return Ok(()),
+        }
+        if at.is_dir_beside(&name)? {
+            let path = at.path.display();
+            match &at.found {
+                At::Directory => return refuse(format!("{path} is a directory now")),
+                At::Nothing => {
+                    let renamed = os.rename((&at.parent, &name), (&at.parent, &at.name));
+                    let synced = renamed.and_then(|()| os.fsync(&at.parent));
+                    synced.map_err(at.fault("rename a directory to"))?;
+                }
+                At::Notice(_) if at.is_notice_of(id) => {
+                    at.swap(os, &name, FileType::RegularFile)?;
+                }
+                At::Notice(_) => return refuse(format!("{path} is the file of another import")),
+            }
+        }
+        let removed = os.unlink_any(&at.parent, &name);
+        removed.map_err(at.fault("remove the file beside"))
+    }
+
+    /// Opens it, following no link.
+    fn open(&self) -> Result<OwnedFd> {
+        let opened = match self.kind {
+            Kind::Directory => os::open_place(&self.at.parent, self.name()),
+            Kind::Mount | Kind::ReadOnlyMount => os::open_node(&self.at.path),
+        };
+        opened.map_err(self.at.fault("open"))
+    }
+
+    /// Copies it into an empty directory for a volume of a size. It is refused if it changes meanwhile.
+    pub(super) fn copy(
+        &self,
+        os: &Os,
+        target: &OwnedFd,
+        (size, total): (Bytes, Option<Bytes>),
+        goes_on: GoesOn<'_>,
+    ) -> Result<()> {
+        let began = next_tick();
+        let path = self.path();
+        let watch = Watch {
+            from: &path,
+            total,
+            most: size,
+            bytes: AtomicU64::new(0),
+            reported: Mutex::new(Instant::now()),
+            goes_on,
+        };
+        let hint = "free space in the pool, or import it with a larger --size";
+        watch.copy(os, &self.open()?, target, hint)?;
+        self.check_unchanged(began)?;
+        os.syncfs(target).map_err(self.at.fault("sync the copy of"))
+    }
+
+    /// Refuses a tree of which an entry changed after a time, in the ticks of ctimes.
+    fn check_unchanged(&self, began: Duration) -> Result<()> {
+        let fault = |errno: Errno| self.at.fault("read")(errno);
+        let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
+        let changed = OnceCell::new();
+        let walked = tree::weigh(top, LinkCount::InParts, &mut |seen| {
+            if seen.status.changed_at > began {
+                let _ = changed.set(seen.path());
+                return Err(Errno::CANCELED);
+            }
+            Ok(())
+        });
+        match changed.into_inner() {
+            Some(file) => refuse(format!(
+                "{} in {} changed while it was copied; stop the processes that use it",
+                file.display(),
+                self.path().display()
+            )),
+            None => walked.map(drop).map_err(fault),
+        }
+    }
 }
 
 impl HostPath {
-    /// The path to which an import by copy moves the directory; `None` for a mount.
-    pub fn aside(&self, id: VolumeId) -> Option<PathBuf> {
-        (!self.is_mount).then(|| self.path.with_file_name(aside_name(id)))
-    }
-
     fn is_dir_beside(&self, name: &str) -> Result<bool> {
         match os::status_at(&self.parent, name) {
             Ok(status) => Ok(status.file_type == FileType::Directory),
@@ -53,7 +217,7 @@ impl HostPath {
         }
     }
 
-    /// Makes a file that says where the directory went, with a name beside it.
+    /// Makes a file with this name in the parent, which says where the directory went.
     fn make_notice(&self, os: &Os, name: &str, text: &str) -> Result<()> {
         let made = os
             .unlink_any(&self.parent, name)
@@ -65,134 +229,122 @@ impl HostPath {
         made.map_err(self.fault("make a file beside"))
     }
 
-    fn exchange(&self, os: &Os, name: &str) -> Result<()> {
-        let exchanged = os.exchange((&self.parent, name), (&self.parent, &self.name));
-        let synced = exchanged.and_then(|()| os.fsync(&self.parent));
-        synced.map_err(self.fault("exchange with a file"))
-    }
-
-    /// Keeps pods from the directory, durably unless it is a mount. An import that `resumes` may have done
-    /// that before.
-    pub(super) fn set_aside(
-        &self,
-        os: &Os,
-        id: VolumeId,
-        pool: &Path,
-        resumes: bool,
-    ) -> Result<()> {
-        let name = aside_name(id);
-        let former = self.path.with_file_name(&name);
-        if self.is_mount {
-            return self.set_read_only(true);
+    /// Exchanges the entry at the path, which has this type, with an entry beside it, durably. One of them
+    /// is a directory.
+    fn swap(&self, os: &Os, name: &str, at_path: FileType) -> Result<()> {
+        let exchange = || os.exchange((&self.parent, name), (&self.parent, &self.name));
+        let dir = if at_path == FileType::Directory {
+            self.name.as_os_str()
+        } else {
+            name.as_ref()
+        };
+        let fault = self.fault("exchange with a file");
+        keep_times(os, (&self.parent, dir), exchange).map_err(&fault)?;
+        let moved = os::status_at(&self.parent, name).map_err(&fault)?;
+        if moved.file_type != at_path {
+            exchange().map_err(&fault)?;
+            return refuse(format!(
+                "{} was replaced meanwhile; run this command again",
+                self.path.display()
+            ));
         }
-        let (path, former) = (self.path.display(), former.display());
-        match (self.is_dir_beside(&name)?, &self.found) {
-            (true, _) if resumes => {}
-            (true, _) => {
-                return refuse(format!(
-                    "{former} is the content of {path} before an earlier import; remove it"
-                ));
-            }
-            (false, At::Directory) => {
-                let text = format!("{}Before, it was in {former}.\n", notice(id, pool));
-                self.make_notice(os, &name, &text)?;
-                self.exchange(os, &name)?;
-            }
-            (false, _) => return refuse(format!("neither {path} nor {former} is a directory")),
-        }
-        Ok(())
-    }
-
-    /// Undoes [`HostPath::set_aside`]. It may be repeated.
-    pub(super) fn bring_back(&self, os: &Os, id: VolumeId) -> Result<()> {
-        if self.is_mount {
-            return self.set_read_only(false);
-        }
-        let name = aside_name(id);
-        if self.is_dir_beside(&name)? {
-            match &self.found {
-                At::Directory => {
-                    return refuse(format!("{} is a directory now", self.path.display()));
-                }
-                At::Nothing => {
-                    let renamed = os.rename((&self.parent, &name), (&self.parent, &self.name));
-                    let synced = renamed.and_then(|()| os.fsync(&self.parent));
-                    synced.map_err(self.fault("rename a directory to"))?;
-                }
-                At::Notice(_) if self.is_notice_of(id) => self.exchange(os, &name)?,
-                At::Notice(_) => {
-                    return refuse(format!(
-                        "{} is the file of another import",
-                        self.path.display()
-                    ));
-                }
-            }
-        }
-        let removed = os.unlink_any(&self.parent, &name);
-        removed.map_err(self.fault("remove the file beside"))
+        os.fsync(&self.parent).map_err(fault)
     }
 
     /// Makes the mount at the path read-only, or writable again.
     fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let fault = self.fault("change the mount");
-        let mount = os::open_path(&self.path).map_err(&fault)?;
-        if filesystem::is_read_only(&mount).map_err(&fault)? == read_only {
-            return Ok(());
-        }
         let flag = libc::MOUNT_ATTR_RDONLY;
         let (set, clear) = if read_only { (flag, 0) } else { (0, flag) };
-        match sys::mount_setattr(mount.as_fd(), set, clear, 0) {
+        let changed = os::open_node(&self.path)
+            .and_then(|mount| sys::mount_setattr(mount.as_fd(), set, clear, 0));
+        match changed {
             Err(Errno::BUSY) => refuse(format!(
                 "{} has files that are open for writing; stop their processes",
                 self.path.display()
             )),
-            changed => changed.map_err(fault),
+            changed => changed.map_err(self.fault("change the mount")),
         }
     }
 
-    /// Copies a tree to the path, in place of the file of an import or of nothing. It may be repeated.
+    /// Copies a tree, which is at a path now, to this path, in place of the file of an import or of nothing.
+    /// It may be repeated.
     pub(super) fn put_copy(
         &self,
         os: &Os,
-        id: VolumeId,
-        tree: &OwnedFd,
+        (id, entry): (VolumeId, &str),
+        (tree, from): (&OwnedFd, &Path),
         pool: &Path,
     ) -> Result<()> {
-        let name = export_name(id);
-        let fault = |what| self.fault(what);
-        let cleared = tree::remove_any(os, self.parent.as_fd(), &name);
-        cleared.map_err(|failed| fault("clear the copy beside")(failed.errno))?;
-        os.unlink_any(&self.parent, &name)
-            .and_then(|()| os.mkdir(&self.parent, &name, 0o700))
-            .map_err(fault("make a directory beside"))?;
-        let target = os::open_place(&self.parent, &name).map_err(fault("open"))?;
-        copy(os, (tree, pool), &target, None, &|| Ok(()))?;
-        os.syncfs(&self.parent).map_err(fault("sync the disk of"))?;
+        let name = export_name(entry);
+        let copied = self.copy_beside(os, &name, (tree, from));
+        if copied.is_err()
+            && let Err(error) = self.remove_beside(os, &name)
+        {
+            tracing::warn!(%error, "left an unfinished copy");
+        }
+        copied?;
         if self.found == At::Nothing {
             let path = self.name.to_string_lossy().into_owned();
             self.make_notice(os, &path, &notice(id, pool))?;
         }
-        self.exchange(os, &name)
+        self.swap(os, &name, FileType::RegularFile)
+    }
+
+    fn copy_beside(&self, os: &Os, name: &str, (tree, from): (&OwnedFd, &Path)) -> Result<()> {
+        self.remove_beside(os, name)?;
+        let made = os.mkdir(&self.parent, name, 0o700);
+        made.map_err(self.fault("make a directory beside"))?;
+        let target = os::open_place(&self.parent, name).map_err(self.fault("open"))?;
+        let watch = Watch {
+            from,
+            total: None,
+            most: Bytes::MAX,
+            bytes: AtomicU64::new(0),
+            reported: Mutex::new(Instant::now()),
+            goes_on: &|| Ok(()),
+        };
+        let hint = format!("free space beside {}", self.path.display());
+        watch.copy(os, tree, &target, &hint)?;
+        let synced = os.syncfs(&self.parent);
+        synced.map_err(self.fault("sync the disk of"))
+    }
+
+    /// Removes what an interrupted copy left beside the path.
+    fn remove_beside(&self, os: &Os, name: &str) -> Result<()> {
+        match os.unlink_any(&self.parent, name) {
+            Err(Errno::ISDIR) => {
+                let removed = tree::remove_any(os, self.parent.as_fd(), name);
+                removed.map_err(|failed| self.fault("clear the copy beside")(failed.errno))
+            }
+            removed => removed.map_err(self.fault("clear the copy beside")),
+        }
     }
 
     /// Whether the copy of an export is at the path, and the file that was there is still beside it.
-    pub(super) fn has_copy(&self, id: VolumeId) -> bool {
-        let file = os::status_at(&self.parent, export_name(id));
+    pub(super) fn has_copy(&self, entry: &str) -> bool {
+        let file = os::status_at(&self.parent, export_name(entry));
         self.found == At::Directory
             && file.is_ok_and(|file| file.file_type == FileType::RegularFile)
     }
 
     /// Removes the file that was at the path before the copy of an export.
-    pub(super) fn remove_export_file(&self, os: &Os, id: VolumeId) -> Result<()> {
-        let removed = os.unlink_any(&self.parent, export_name(id));
+    pub(super) fn remove_export_file(&self, os: &Os, entry: &str) -> Result<()> {
+        let removed = os.unlink_any(&self.parent, export_name(entry));
         removed.map_err(self.fault("remove the file beside"))
     }
+}
+
+/// The name beside a path of a directory to which a volume is copied.
+fn export_name(entry: &str) -> String {
+    format!(".rootcellar-{entry}.export")
 }
 
 /// Reports a copy and asks whether it goes on.
 struct Watch<'a> {
     from: &'a Path,
     total: Option<Bytes>,
+    /// The most bytes that are copied.
+    most: Bytes,
     bytes: AtomicU64,
     reported: Mutex<Instant>,
     goes_on: GoesOn<'a>,
@@ -200,83 +352,89 @@ struct Watch<'a> {
 
 impl CopyWatch for Watch<'_> {
     fn copied(&self, bytes: u64) {
-        let bytes = Bytes(self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes);
-        let mut reported = lock(&self.reported);
-        if reported.elapsed() >= REPORT_EVERY {
-            *reported = Instant::now();
-            let (from, copied) = (self.from.display(), bytes.rounded());
-            let of = self.total.map_or(String::new(), Bytes::rounded);
-            tracing::info!(%from, %copied, %of, "copying");
-        }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn stopped(&self) -> bool {
-        (self.goes_on)().is_err()
+        let mut reported = lock(&self.reported);
+        if reported.elapsed() >= REPORT_EVERY {
+            *reported = Instant::now();
+            let (from, copied) = (self.from.display(), self.bytes().rounded());
+            let of = self.total.map_or(String::new(), Bytes::rounded);
+            tracing::info!(%from, %copied, %of, "copying");
+        }
+        self.bytes() > self.most || (self.goes_on)().is_err()
     }
 }
 
-/// Copies the tree at a path into an empty directory.
-pub(super) fn copy_from(
-    os: &Os,
-    from: &Path,
-    target: &OwnedFd,
-    total: Option<Bytes>,
-    goes_on: GoesOn<'_>,
-) -> Result<()> {
-    let source = os::open_path(from).map_err(PathFault::at("open", from))?;
-    copy(os, (&source, from), target, total, goes_on)
-}
+impl Watch<'_> {
+    fn bytes(&self) -> Bytes {
+        Bytes(self.bytes.load(Ordering::Relaxed))
+    }
 
-/// Copies a tree, which is known by its path, into an empty directory.
-fn copy(
-    os: &Os,
-    (source, from): (&OwnedFd, &Path),
-    target: &OwnedFd,
-    total: Option<Bytes>,
-    goes_on: GoesOn<'_>,
-) -> Result<()> {
-    let fault = |errno: Errno| Error::from(PathFault::at("copy", from)(errno));
-    let guarded = |dir: &OwnedFd| -> Result<_, Errno> {
-        let guarded = mount::open_guarded(dir)?;
-        let dir = os::open_dir(&guarded, ".")?;
-        Ok((dir, guarded))
-    };
-    let (source, _source_mount) = guarded(source).map_err(fault)?;
-    let (target, _target_mount) = guarded(target).map_err(fault)?;
-    let watch = Watch {
-        from,
-        total,
-        bytes: AtomicU64::new(0),
-        reported: Mutex::new(Instant::now()),
-        goes_on,
-    };
-    let copying = Copying {
-        os,
-        transfer: Transfer::Copy,
-        threads: Filesystem::of(&target).map_err(fault)?.copying_threads(),
-        max_stall: None,
-        watch: &watch,
-    };
-    let from = from.display();
-    match copying.copy(&source, &target) {
-        Ok(copied) if copied.vanished > 0 => refuse(format!(
-            "{} entries of {from} vanished while it was copied; stop the processes that use it",
-            copied.vanished
-        )),
-        Ok(_) => Ok(()),
-        Err(failed) => {
-            goes_on()?;
-            refuse(problem(&failed, &from.to_string()))
+    /// Copies a tree into an empty directory. The hint says what helps if there is no space.
+    fn copy(&self, os: &Os, source: &OwnedFd, target: &OwnedFd, hint: &str) -> Result<()> {
+        let fault = |errno: Errno| Error::from(PathFault::at("copy", self.from)(errno));
+        let guarded = |dir: &OwnedFd| -> Result<_, Errno> {
+            let guarded = mount::open_guarded(dir)?;
+            let dir = os::open_dir(&guarded, ".")?;
+            Ok((dir, guarded))
+        };
+        let (source, _source_mount) = guarded(source).map_err(fault)?;
+        let (target, _target_mount) = guarded(target).map_err(fault)?;
+        let copying = Copying {
+            os,
+            transfer: Transfer::Copy,
+            threads: Filesystem::of(&target).map_err(fault)?.copying_threads(),
+            max_stall: None,
+            watch: self,
+        };
+        let from = self.from.display();
+        let larger = || {
+            refuse(format!(
+                "{from} occupies more than the size, {}; delete files, or import it with a larger --size",
+                self.most
+            ))
+        };
+        match copying.copy(&source, &target) {
+            Ok(copied) if copied.vanished > 0 => refuse(format!(
+                "{} entries of {from} vanished while it was copied; stop the processes that use it",
+                copied.vanished
+            )),
+            Ok(copied) if copied.bytes > self.most.0 => larger(),
+            Ok(_) => Ok(()),
+            Err(_) if self.bytes() > self.most => larger(),
+            Err(failed) => {
+                (self.goes_on)()?;
+                refuse(problem(&failed, &from.to_string(), hint))
+            }
         }
     }
 }
 
-fn problem(failed: &CopyFault, from: &str) -> String {
+/// Waits for the next tick of ctimes, at most 10 ms, and returns the time of the former one. Later
+/// changes have later times.
+fn next_tick() -> Duration {
+    let now = || {
+        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        Duration::new(
+            u64::try_from(now.tv_sec).unwrap_or_default(),
+            u32::try_from(now.tv_nsec).unwrap_or_default(),
+        )
+    };
+    let began = now();
+    while now() == began {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    began
+}
+
+fn problem(failed: &CopyFault, from: &str, hint: &str) -> String {
     let is_full = matches!(&failed.reason, CopyReason::Step(step) if step.is_full());
     let way_out = if is_full {
-        "; free space, or import it with a larger --size"
+        format!("; {hint}")
     } else {
-        ""
+        String::new()
     };
     format!("cannot copy {from}: {failed}{way_out}")
 }

@@ -7,6 +7,7 @@ use crate::os::Os;
 use crate::types::VolumeId;
 use crate::volume::Export;
 
+use super::copy::{Kind, Original};
 use super::{At, Host, HostPath, ImportServer, Taken, Users, check_unused, refuse};
 
 /// A volume that shall become a directory of the host.
@@ -44,10 +45,13 @@ impl ExportTo {
         };
         let at = HostPath::open(path)?;
         let rest = place.name.as_deref().map(|name| host.entry(name));
-        if let Some(rest) = rest.transpose()?
-            && let Some(done) = self.go_on(server, &host, &rest, &at)?
-        {
-            return Ok(done);
+        if let Some(rest) = rest.transpose()? {
+            if rest.awaits_copy() {
+                return self.bring_back(&host, &rest, &at, origin);
+            }
+            if let Some(done) = self.go_on(server, &host, &rest, &at)? {
+                return Ok(done);
+            }
         }
         self.check_target(&at)?;
         let is_copy = !place.renames || !host.renames(&at)?;
@@ -78,7 +82,35 @@ impl ExportTo {
         Ok(done(at))
     }
 
-    /// Ends an export whose directory is at its path already, or an import by copy that was interrupted.
+    /// Undoes an import by copy that was interrupted.
+    fn bring_back(
+        &self,
+        host: &Host,
+        entry: &Taken,
+        at: &HostPath,
+        origin: Option<&Path>,
+    ) -> Result<Exported> {
+        if origin != Some(&*at.path) {
+            let problem =
+                "the import of the volume was interrupted, so its directory goes where it was";
+            return Err(Error::invalid("--to", problem));
+        }
+        let original = Original {
+            at,
+            entry: entry.name(),
+            kind: entry.kind().unwrap_or(Kind::of(at)?),
+        };
+        if !self.dry_run {
+            original.bring_back(&self.os, self.id)?;
+            host.remove(entry)?;
+        }
+        Ok(Exported {
+            path: at.path.clone(),
+            is_copy: false,
+        })
+    }
+
+    /// Ends an export whose directory is at its path already.
     fn go_on(
         &self,
         server: &mut impl ImportServer,
@@ -90,21 +122,10 @@ impl ExportTo {
             let path = at.path.clone();
             Ok(Some(Exported { path, is_copy }))
         };
-        if rest.awaits_copy() {
-            if self.dry_run {
-                return done(false);
-            }
-            at.bring_back(&self.os, self.id)?;
-            host.remove(rest)?;
-            return done(false);
-        }
-        if at.found != At::Directory {
+        let is_copy = at.has_copy(rest.name()) || rest.is_copied();
+        if at.found != At::Directory || rest.has_tree() && !is_copy {
             return Ok(None);
         }
-        if rest.has_tree() && !at.has_copy(self.id) {
-            return Ok(None);
-        }
-        let is_copy = at.has_copy(self.id) || rest.is_copied();
         if self.dry_run {
             return done(is_copy);
         }
@@ -129,7 +150,9 @@ impl ExportTo {
         let at = HostPath::open(path)?;
         self.check_target(&at)?;
         if is_copy {
-            at.put_copy(&self.os, self.id, &taken.open_tree()?, &exported.pool)?;
+            let (tree, from) = (taken.open_tree()?, taken.path());
+            let of = (self.id, taken.name());
+            at.put_copy(&self.os, of, (&tree, &from), &exported.pool)?;
         } else {
             host.put(taken, &at)?;
         }
@@ -145,7 +168,7 @@ impl ExportTo {
         at: &HostPath,
     ) -> Result<()> {
         host.mark_copied(taken)?;
-        at.remove_export_file(&self.os, self.id)?;
+        at.remove_export_file(&self.os, taken.name())?;
         server.drop_export(&self.id.to_string())
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Operation, Result};
 use crate::os::Os;
 use crate::pool::{
     AccessMode, ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing,
@@ -12,7 +12,8 @@ use crate::pool::{
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
 
-use super::{At, Content, Host, HostPath, Taken, Users, check_unused, copy, refuse};
+use super::copy::{Kind, Original};
+use super::{At, Content, Host, HostPath, Taken, Users, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -91,6 +92,11 @@ impl Import {
                 self.go_on(server, &host, &at, &taken)
             }
             ImportState::Imported(from) if at.path == Path::new(from) => {
+                if at.found == At::Directory && !at.is_mount {
+                    return refuse(format!(
+                        "{from} became volume {id}, and is a directory again; move that elsewhere"
+                    ));
+                }
                 let done = Imported::Done(id, None);
                 if self.dry_run {
                     return Ok(done);
@@ -149,7 +155,7 @@ impl Import {
                 self.finish(server, host, at, &taken, unused)
             }
             ImportMethod::Copy => {
-                let entry = host.await_copy(&record)?;
+                let entry = host.await_copy(&record, Kind::of(at)?)?;
                 self.copy(server, (host, &entry), at, &record, Some(content.bytes))
             }
         }
@@ -202,28 +208,39 @@ impl Import {
         total: Option<Bytes>,
     ) -> Result<Imported> {
         let id = record.id;
-        let aside = at.aside(id);
-        let path = aside.as_deref().unwrap_or(&at.path);
-        let resumes = total.is_none();
-        let set_aside = at.set_aside(&self.os, id, host.pool(), resumes);
+        let original = Original {
+            at,
+            entry: entry.name(),
+            kind: entry.kind().unwrap_or(Kind::of(at)?),
+        };
+        let path = original.path();
+        let set_aside = original.set_aside(&self.os, id, host.pool());
         let copied = set_aside.and_then(|()| {
             // A pod may have started since the first check.
-            check_unused(path, self.users)?;
+            check_unused(&path, self.users)?;
             server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
                 let target = host.open_below(data)?;
-                copy::copy_from(&self.os, path, &target, total, goes_on)?;
-                check_unused(path, self.users)
+                original.copy(&self.os, &target, (record.size_bytes, total), goes_on)?;
+                check_unused(&path, self.users)
             })
         });
         let refused = match copied {
             Ok(id) => {
                 host.remove(entry)?;
-                return Ok(Imported::Done(id, Some(path.to_owned())));
+                return Ok(Imported::Done(id, Some(path)));
             }
-            Err(lost @ Error::ConnectionLost(_)) => return Err(lost),
             Err(refused) => refused,
         };
-        let back = HostPath::open(&at.path).and_then(|at| at.bring_back(&self.os, id));
+        // The directory comes back only if it is certain that there is no volume.
+        let ask = self.request(ImportMethod::Copy, None);
+        let is_waiting = |place: ImportPlace| matches!(place.state, ImportState::Waiting(_));
+        if is_undecided(&refused) || !server.check_import(&ask).is_ok_and(is_waiting) {
+            return Err(refused.unfinished());
+        }
+        let back = HostPath::open(&at.path).and_then(|at| {
+            let at = &at;
+            Original { at, ..original }.bring_back(&self.os, id)
+        });
         match back.and_then(|()| host.remove(entry)) {
             Ok(()) => Err(refused),
             Err(error) => refuse(format!(
@@ -247,7 +264,7 @@ impl Import {
         let refused = match done {
             Ok(id) => return Ok(Imported::Done(id, None)),
             // The server may be at work on the tree.
-            Err(lost @ Error::ConnectionLost(_)) => return Err(lost),
+            Err(error) if is_undecided(&error) => return Err(error.unfinished()),
             Err(refused) => refused,
         };
         match host.give_back(taken, at) {
@@ -310,4 +327,9 @@ impl Import {
             ..new
         })
     }
+}
+
+/// Whether the server may have made the volume, or may be making it.
+fn is_undecided(error: &Error) -> bool {
+    matches!(error, Error::Unfinished(_)) || error.code(Operation::Volume) == Code::Aborted
 }

@@ -1,6 +1,5 @@
 //! The way of a directory into a pool, and back.
 
-use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,11 @@ use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 use crate::types::{PoolId, VolumeId};
 
-use super::{HostPath, notice, refuse};
+use super::copy::Kind;
+use super::{HostPath, keep_times, notice, refuse};
+
+/// More bytes than the name of a kind has.
+const MAX_KIND: usize = 64;
 
 /// A pool, as the host sees it.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ pub struct Host {
     meta: OwnedFd,
 }
 
-/// A directory that was moved into the directory of imports.
+/// An entry of the directory of imports.
 #[derive(Debug)]
 pub struct Taken {
     pool: PathBuf,
@@ -52,6 +55,17 @@ impl Taken {
     /// Whether the tree shall be copied from a path of the host.
     pub(super) fn awaits_copy(&self) -> bool {
         self.progress() == Progress::AwaitsCopy
+    }
+
+    /// The kind of the directory that shall be copied. An interrupted write leaves none.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        let file = os::open_file(&self.dir, layout::TO_COPY).ok()?;
+        let text = os::read_all(&file, MAX_KIND).ok()?;
+        Kind::parse(std::str::from_utf8(&text).ok()?)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether the tree was copied to a path of the host.
@@ -157,8 +171,12 @@ impl Host {
         if pool.starts_with(&at.path) {
             return refuse(format!("{shown} contains the pool at {shown_pool}"));
         }
-        if at.path.starts_with(&pool) {
-            return refuse(format!("{shown} is in the pool at {shown_pool} already"));
+        for above in at.path.ancestors() {
+            let marker = os::open_path(above).map(|above| Marker::read(&above));
+            if marker.is_ok_and(|marker| !matches!(marker, Ok(None))) {
+                let above = above.display();
+                return refuse(format!("{shown} is in the pool at {above} already"));
+            }
         }
         let (own, its) = (
             os::status(&self.meta).map_err(fault)?,
@@ -176,15 +194,19 @@ impl Host {
         Ok(true)
     }
 
-    /// Makes an entry for a directory that shall be copied, durably.
-    pub(super) fn await_copy(&self, record: &VolumeRecord) -> Result<Taken> {
+    /// Makes an entry for a directory of this kind that shall be copied, durably.
+    pub(super) fn await_copy(&self, record: &VolumeRecord, kind: Kind) -> Result<Taken> {
         let entry = self.begin(self.open_incoming()?)?;
         let os = &self.os;
         // The record first, so that an entry that awaits a copy has one.
         let made = record::write_new(os, &entry.dir, VolumeRecord::FILE, record).and_then(|()| {
             let marked = os.create(&entry.dir, layout::TO_COPY);
             let synced = marked
-                .and_then(|_| os.fsync(&entry.dir))
+                .and_then(|file| {
+                    os.write_all(&file, kind.as_str().as_bytes())?;
+                    os.fsync(&file)
+                })
+                .and_then(|()| os.fsync(&entry.dir))
                 .and_then(|()| os.fsync(&entry.incoming));
             synced.map_err(|errno| Fault::new("write", errno))
         });
@@ -212,12 +234,11 @@ impl Host {
 
     /// Notes durably that a tree was copied to a path of the host.
     pub(super) fn mark_copied(&self, taken: &Taken) -> Result<()> {
-        let tree = (&taken.dir, layout::DATA);
-        let moved = match self.os.rename(tree, (&taken.dir, layout::COPIED)) {
-            Err(Errno::NOENT) if taken.is_copied() => Ok(()),
-            moved => moved,
+        let marked = match self.os.create(&taken.dir, layout::COPIED) {
+            Err(Errno::EXIST) => Ok(()),
+            made => made.map(drop),
         };
-        let synced = moved.and_then(|()| self.os.fsync(&taken.dir));
+        let synced = marked.and_then(|()| self.os.fsync(&taken.dir));
         synced.map_err(|errno| self.fault(Fault::new("mark an export in", errno)))
     }
 
@@ -243,7 +264,7 @@ impl Host {
             self.remove(&taken)?;
             return Err(error);
         }
-        let moved = self.keep_times((&at.parent, &at.name), || {
+        let moved = keep_times(&self.os, (&at.parent, &at.name), || {
             os.exchange((&at.parent, &at.name), (&taken.dir, layout::DATA))
         });
         if let Err(errno) = moved {
@@ -269,7 +290,7 @@ impl Host {
     /// Moves a tree to a path, in place of the file of its import or of nothing.
     pub fn put(&self, taken: &Taken, at: &HostPath) -> Result<()> {
         let (tree, path) = ((&taken.dir, layout::DATA), (&at.parent, &at.name));
-        let moved = self.keep_times(tree, || match self.os.rename(tree, path) {
+        let moved = keep_times(&self.os, tree, || match self.os.rename(tree, path) {
             Err(Errno::EXIST) => self.os.exchange(tree, path),
             moved => moved,
         });
@@ -282,18 +303,6 @@ impl Host {
         }
         self.sync(taken, at)?;
         self.remove(taken)
-    }
-
-    /// Moves a directory. XFS changes its times by that.
-    fn keep_times(
-        &self,
-        (parent, name): (&OwnedFd, impl AsRef<OsStr>),
-        act: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let top = os::open_source_dir(parent, name)?;
-        let before = os::statx(&top)?;
-        act()?;
-        self.os.set_times(&top, &before)
     }
 
     fn open_incoming(&self) -> Result<OwnedFd> {

@@ -91,17 +91,12 @@ impl Os {
         offset: u64,
         bytes: usize,
     ) -> Outcome<u64> {
-        let (mut from, mut to) = (offset, offset);
+        let mut from = offset;
         self.on_file(Step::CopyRange, target, |target| {
-            let ends = (Some(&mut from), Some(&mut to));
-            match rustix::fs::copy_file_range(&source, ends.0, target, ends.1, bytes) {
-                // Between most filesystems, the kernel copies only to the position of the target.
-                Err(Errno::XDEV) => {
-                    seek(target, SeekFrom::Start(offset))?;
-                    sendfile(target, &source, Some(&mut from), bytes)
-                }
-                copied => copied,
-            }
+            // Not copy_file_range(2), which shares blocks where the filesystem can. Simple quota would charge
+            // them to the source.
+            seek(target, SeekFrom::Start(offset))?;
+            sendfile(target, &source, Some(&mut from), bytes)
         })
         .map(|copied| copied as u64)
     }

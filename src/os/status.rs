@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 
@@ -33,6 +34,8 @@ pub struct Status {
     pub length: u64,
     /// Its allocated space, in bytes.
     pub allocated: u64,
+    /// The time of its last change (ctime), since the Unix epoch.
+    pub changed_at: Duration,
 }
 
 impl From<Statx> for Status {
@@ -49,6 +52,10 @@ impl From<Statx> for Status {
             links: statx.stx_nlink,
             length: statx.stx_size,
             allocated: statx.stx_blocks.saturating_mul(512),
+            changed_at: Duration::new(
+                u64::try_from(statx.stx_ctime.tv_sec).unwrap_or_default(),
+                statx.stx_ctime.tv_nsec,
+            ),
         }
     }
 }

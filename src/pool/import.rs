@@ -157,22 +157,17 @@ impl Pool {
             return Err(Error::Precondition(problem));
         }
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
-        let enforces = disk.quota.enforcement() == Enforcement::Project;
-        let quota_id = if enforces {
-            let taken = disk.quota.take().context("take a quota id");
-            Some(taken.map_err(classify)?)
-        } else {
-            None
-        };
+        let (quota_id, enforcement) = self.quota_of_tree(&disk, &staged, &record)?;
+        let is_new = enforcement == Enforcement::None;
         let record = VolumeRecord {
             quota_id,
-            enforcing: quota_id.is_some(),
-            enforcement: Enforcement::None,
+            enforcing: quota_id.is_some() && is_new,
+            enforcement,
             ..record
         };
         let committed = Draft::of_import(self, &disk, staged).commit(record, &reservation);
         if let (Err(Error::DiskFull { .. } | Error::Retry { .. }), Some(id)) =
-            (&committed, quota_id)
+            (&committed, quota_id.filter(|_| is_new))
             && let Err(errno) = disk.quota.release(&self.context.os, id)
         {
             tracing::warn!(pool = %self.name(), id, %errno, "left a quota id");
@@ -184,15 +179,48 @@ impl Pool {
         Ok(entry)
     }
 
+    /// The quota id for a tree, and the enforcement that it has already. A subvolume has them from the
+    /// volume whose export is undone.
+    fn quota_of_tree(
+        &self,
+        disk: &Disk,
+        staged: &Staged,
+        record: &VolumeRecord,
+    ) -> Result<(Option<u32>, Enforcement)> {
+        let classify = |fault| self.classify(fault);
+        let (quota, none) = (&disk.quota, Enforcement::None);
+        match quota.enforcement() {
+            Enforcement::None => Ok((None, none)),
+            Enforcement::Project => {
+                let taken = quota.take().context("take a quota id");
+                Ok((Some(taken.map_err(classify)?), none))
+            }
+            Enforcement::Squota => {
+                let data = os::open_dir(&staged.dir, layout::DATA);
+                let id = data.and_then(|data| quota.charged_to(data.as_fd()));
+                let id = id.context("find the quota id of a tree");
+                let Some(id) = id.map_err(classify)? else {
+                    return Ok((None, none));
+                };
+                let limited = quota.limit(&self.context.os, id, record.size_bytes);
+                limited.context("limit a volume").map_err(classify)?;
+                Ok((Some(id), Enforcement::Squota))
+            }
+        }
+    }
+
     /// Makes a volume with a limit, whose content `fill` copies into the directory at a path. It is visible by
     /// one rename, and durable on return.
     pub(crate) fn import_copy<E: From<Error>>(
         &self,
         reservation: &Reservation<'_>,
-        mut record: VolumeRecord,
+        import: Import,
         fill: &mut dyn FnMut(&Path) -> Result<(), E>,
     ) -> Result<Arc<Entry>, E> {
         let (disk, _) = self.attached()?;
+        let Import {
+            staged, mut record, ..
+        } = import;
         let classify = |fault| self.classify(fault);
         record.enforcement = disk.quota.enforcement();
         let limit = record.limit(0);
@@ -215,6 +243,10 @@ impl Pool {
             .into());
         }
         let entry = draft.commit(record, reservation)?;
+        // The entry awaits nothing any more, and is removed by the host, or by the next start.
+        if let Err(errno) = self.context.os.unlink_any(&staged.dir, layout::TO_COPY) {
+            tracing::warn!(pool = %self.name(), %errno, "left the entry of an import");
+        }
         self.measure_member(&disk);
         Ok(entry)
     }
@@ -223,10 +255,19 @@ impl Pool {
     /// deletion removes the quota id of a subvolume.
     pub(crate) fn gives_directory(&self, entry: &Entry) -> Result<bool> {
         let (record, disk) = (&entry.record, self.disk()?);
-        if record.image.is_some() {
+        let problem = if record.image.is_some() {
+            Some("is an image")
+        } else if record.moved.is_some() {
+            Some("was moved from another pool")
+        } else if !record.retains.is_empty() {
+            Some("shares blocks with the source of which it is a copy")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
             let id = record.id;
             return Err(Error::Precondition(format!(
-                "volume {id} is an image, which is not exported; copy its data"
+                "volume {id} {problem}, and is not exported; copy its data"
             )));
         }
         let has_removable_id = disk.quota.enforcement() == Enforcement::Project;
@@ -263,15 +304,28 @@ impl Pool {
     }
 
     /// Deletes a tree that was copied to a path of the host.
-    pub(crate) fn drop_export(&self, import: &Import) -> Result<()> {
+    pub(crate) fn drop_export(&self, work: &Work<'_>, import: &Import) -> Result<()> {
         let (disk, _) = self.attached()?;
         let name = OsStr::new(import.name());
+        let used = if disk.accounts() {
+            Weight::default()
+        } else {
+            let tree = os::open_source_dir(&import.staged.dir, layout::DATA).context(MEASURE);
+            self.measure_tree(
+                work,
+                tree.map_err(|fault| self.classify(fault))?,
+                &mut |_| {},
+            )?
+        };
         // Counted before it is moved, because the reclaimer may remove it at once.
-        self.state
-            .add_to_trash(name.to_owned(), TrashEntry::default());
+        let trashed = TrashEntry::new(&import.record);
+        self.state.add_to_trash(name.to_owned(), trashed);
         if let Err(fault) = disk.drop_staged(&import.staged) {
             self.state.remove_from_trash(name);
             return Err(self.classify(fault));
+        }
+        if !disk.accounts() {
+            self.move_from_others(&disk, used.bytes);
         }
         self.trash.notify();
         Ok(())

@@ -33,10 +33,10 @@ impl Progress {
             let status = os::status_at(dir, name);
             status.is_ok_and(|status| status.file_type == wanted)
         };
-        if is(layout::DATA, FileType::Directory) {
-            Self::HasTree
-        } else if is(layout::COPIED, FileType::Directory) {
+        if is(layout::COPIED, FileType::RegularFile) {
             Self::Copied
+        } else if is(layout::DATA, FileType::Directory) {
+            Self::HasTree
         } else if is(layout::TO_COPY, FileType::RegularFile) {
             Self::AwaitsCopy
         } else {
@@ -82,7 +82,7 @@ pub(crate) fn read_entry(
     }
 }
 
-/// Removes an entry, unless it has a tree: EISDIR.
+/// Removes an entry, unless it has a tree: EISDIR. One whose tree was copied becomes trash instead.
 pub(crate) fn remove_entry(
     os: &Os,
     incoming: &OwnedFd,

@@ -22,7 +22,7 @@ pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const DATA: &str = "data";
 /// The file in an entry of [`INCOMING`] whose tree shall be copied from a path of the host.
 pub(crate) const TO_COPY: &str = "to-copy";
-/// The tree of an entry of [`INCOMING`], after it was copied to a path of the host.
+/// The file in an entry of [`INCOMING`] whose tree was copied to a path of the host.
 pub(crate) const COPIED: &str = "copied";
 /// The image of an image volume, in [`DATA`].
 pub(crate) const IMAGE: &str = "disk.img";

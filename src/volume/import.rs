@@ -88,6 +88,18 @@ pub type GoesOn<'g> = &'g (dyn Fn() -> Result<()> + Sync);
 /// The host's part of an import by copy: it copies the tree into the empty directory at a path.
 pub type Fill<'f> = &'f mut dyn FnMut(&Path, GoesOn<'_>) -> Result<()>;
 
+/// Why a directory was not copied.
+enum NotCopied {
+    Host(Error),
+    Pool(pool::Error),
+}
+
+impl From<pool::Error> for NotCopied {
+    fn from(error: pool::Error) -> Self {
+        Self::Pool(error)
+    }
+}
+
 impl Volumes {
     /// Returns the place of a directory that shall become a volume. With a size, it checks whether a new
     /// import is possible. Nothing is changed.
@@ -178,13 +190,16 @@ impl Volumes {
         };
         self.check_new(&pool, name)?;
         let work = pool.begin()?;
-        let record = import.record;
-        let reservation = pool.reserve::<VolumeRecord>(&work, id, None, record.size_bytes);
+        let size = import.record.size_bytes;
+        let reservation = pool.reserve::<VolumeRecord>(&work, id, None, size);
         let reservation = reservation.map_err(Error::of_new)?;
-        let goes_on = || Ok(pool.copy_goes_on(&work, id)?);
-        let mut fill = |data: &Path| fill(data, &goes_on);
-        let entry = pool.import_copy(&reservation, record, &mut fill)?;
-        Ok(entry.record.id)
+        let goes_on = || pool.copy_goes_on(&work, id).map_err(Error::of_new);
+        let mut fill = |data: &Path| fill(data, &goes_on).map_err(NotCopied::Host);
+        match pool.import_copy(&reservation, import, &mut fill) {
+            Ok(entry) => Ok(entry.record.id),
+            Err(NotCopied::Host(error)) => Err(error),
+            Err(NotCopied::Pool(error)) => Err(Error::of_new(error)),
+        }
     }
 
     /// Makes a volume that is not published a tree in the directory of imports again, or only checks
@@ -218,7 +233,8 @@ impl Volumes {
             let import = pool.find_import(|record| record.id == parsed)?;
             let is_copied = |import: &pool::import::Import| import.progress == Progress::Copied;
             if let Some(import) = import.filter(is_copied) {
-                pool.drop_export(&import)?;
+                let work = pool.begin()?;
+                pool.drop_export(&work, &import)?;
             }
         }
         Ok(())

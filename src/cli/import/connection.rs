@@ -6,7 +6,7 @@ use std::thread;
 
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use crate::admin::{
     CheckImportRequest, CopyVolumeRequest, CopyVolumeResponse, DropExportRequest,
@@ -35,14 +35,16 @@ impl Connection {
 
 /// The answer of the server, or the loss of the connection to it.
 fn refused(status: &Status) -> Error {
-    match std::error::Error::source(status) {
-        Some(lost) => Error::ConnectionLost(lost.to_string()),
-        None => Error::Precondition(status.message().to_owned()),
+    let message = status.message().to_owned();
+    match (std::error::Error::source(status), status.code()) {
+        (Some(error), _) => lost(&error.to_string()),
+        (None, Code::Aborted) => Error::Precondition(message).unfinished(),
+        (None, _) => Error::Precondition(message),
     }
 }
 
 fn lost(why: &str) -> Error {
-    Error::ConnectionLost(why.into())
+    Error::Unfinished(format!("the connection to the server ended: {why}"))
 }
 
 async fn next(responses: &mut Streaming<CopyVolumeResponse>) -> Result<CopyVolumeResponse> {
@@ -107,6 +109,10 @@ impl ImportServer for Connection {
         let responses = self.0.runtime.block_on(call);
         let mut responses = responses.map_err(|status| refused(&status))?.into_inner();
         let place = self.0.runtime.block_on(next(&mut responses))?;
+        if !place.volume_id.is_empty() {
+            // Another command has made it.
+            return Self::id(&place.volume_id);
+        }
         let ended = Mutex::new(None);
         let goes_on = || match &*lock(&ended) {
             None => Ok(()),

@@ -77,7 +77,7 @@ table! {
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
     Error::MoveUnfinished { .. }, Error::MoveUnfinished { id: text(), pool: pool(), other: id() }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::ConnectionLost(_), Error::ConnectionLost(text())  => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::Unfinished(_), Error::Unfinished(text())  => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Precondition(_)), existing(PoolError::Precondition(text()))
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(text()))

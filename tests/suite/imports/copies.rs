@@ -1,7 +1,12 @@
 //! Imports and exports of directories that cannot be renamed into a pool, and are copied.
 
+use std::ffi::OsStr;
+use std::sync::Arc;
+
 use rootcellar::import::ImportServer;
+use rootcellar::os::{Observer, Step};
 use rootcellar::pool::ImportMethod;
+use rootcellar::quota::Enforcement;
 use rootcellar::types::VolumeName;
 use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
 use rustix::mount::MountFlags;
@@ -17,13 +22,23 @@ fn elsewhere(host: &Host) -> PathBuf {
     at
 }
 
-/// The directory of an import by copy, beside its path.
-fn aside(at: &Path, id: VolumeId) -> PathBuf {
-    at.with_file_name(format!(".rootcellar-{id}"))
+/// Imports a directory by copy; the path of the original.
+fn copied(host: &Host, at: &Path) -> (VolumeId, PathBuf) {
+    let request = import_of(&host.os, at.to_owned(), "pvc", SIZE);
+    match request.run(&mut &*host.driver).unwrap() {
+        Imported::Done(id, Some(former)) => (id, former),
+        other => panic!("{other:?}"),
+    }
 }
 
-fn remove(at: &Path) {
-    run(Command::new("rm").arg("--recursive").arg(at));
+fn export_of(os: &Os, id: VolumeId) -> ExportTo {
+    ExportTo {
+        os: os.clone(),
+        id,
+        to: None,
+        users: Users::Check,
+        dry_run: false,
+    }
 }
 
 fn staged(host: &Host) -> Vec<String> {
@@ -47,39 +62,29 @@ fn a_directory_of_another_filesystem_is_copied_there_and_back() {
         "{checked:?}"
     );
     assert_tree(&at, "content");
-    request.dry_run = false;
-    let Imported::Done(id, Some(former)) = request.run(&mut &*host.driver).unwrap() else {
-        panic!("it was not copied");
-    };
-    assert_eq!(former, aside(&at, id));
+    let (id, former) = copied(&host, &at);
+    assert_eq!(former.parent(), at.parent());
     assert_eq!(host.import_from(at.clone()).unwrap(), id, "again");
     assert_tree(&former, "content");
     assert_tree(&host.data(), "content");
     let text = fs::read_to_string(&at).unwrap();
     assert!(text.contains(former.to_str().unwrap()), "{text}");
     fs::write(host.data().join("file"), "changed").unwrap();
-    let export = ExportTo {
-        os: host.os.clone(),
-        id,
-        to: None,
-        users: Users::Check,
-        dry_run: false,
-    };
+    let export = export_of(&host.os, id);
     let exported = export.run(&mut &*host.driver).unwrap();
     assert!(exported.is_copy && exported.path == at, "{exported:?}");
     assert_tree(&at, "changed");
     assert_tree(&former, "content");
     assert!(host.driver.get(&id.to_string()).is_err());
     assert_eq!(host.incoming(), [""; 0]);
-    let refused = host.import_from(at.clone()).unwrap_err();
-    assert!(
-        refused.1.contains("before an earlier import"),
-        "{refused:?}"
-    );
-    assert_tree(&at, "changed");
-    remove(&former);
-    host.import_from(at).unwrap();
+    // The original of the first import stays, and does not hinder the next one.
+    let (_, second) = copied(&host, &at);
     assert_tree(&host.data(), "changed");
+    assert_tree(&second, "changed");
+    assert_tree(&former, "content");
+    eventually("the old tree is reclaimed", || {
+        names(&host.node.pool("default").join(".rootcellar/trash")).is_empty()
+    });
 }
 
 /// A mount is copied, and is read-only from then on.
@@ -99,6 +104,10 @@ fn a_mount_is_copied_and_becomes_read_only() {
     small.size = Bytes(SIZE);
     assert!(result(small.run(&mut Refuses(&host.driver))).is_err());
     fs::remove_file(at.join("writable")).unwrap();
+    let read_only = MountFlags::RDONLY;
+    rustix::mount::mount_remount(&at, read_only, "").unwrap();
+    assert!(result(small.run(&mut Refuses(&host.driver))).is_err());
+    assert!(fs::write(at.join("file"), "").is_err(), "it was read-only");
     let imported = small.run(&mut &*host.driver).unwrap();
     assert!(
         matches!(&imported, Imported::Done(_, Some(former)) if *former == at),
@@ -109,7 +118,7 @@ fn a_mount_is_copied_and_becomes_read_only() {
     assert_eq!(written.unwrap_err().raw_os_error(), Some(30), "EROFS");
 }
 
-/// A server that refuses a copy after the host has made it, as if the process that copies were used meanwhile.
+/// A server that refuses a copy after the host has made it.
 struct Refuses<'a>(&'a Volumes);
 
 impl ImportServer for Refuses<'_> {
@@ -188,7 +197,12 @@ fn an_interrupted_copy_is_repeated_or_ended() {
                 used: (Bytes::ZERO, 0),
                 by: ImportMethod::Copy,
             });
-            export_back(&host.driver, &host.os, place.unwrap().id).unwrap();
+            let mut export = export_of(&host.os, place.unwrap().id);
+            export.to = Some(host.node.path("other"));
+            let refused = result(export.run(&mut &*host.driver)).unwrap_err();
+            assert!(refused.1.contains("goes where it was"), "{refused:?}");
+            export.to = None;
+            export.run(&mut &*host.driver).unwrap();
             assert_tree(&at, "content");
         } else {
             // The old provisioner removes the file.
@@ -217,16 +231,82 @@ fn a_pool_with_simple_quota_copies() {
     make_tree(&old, "content");
     fs::write(old.join("large"), vec![1; 1 << 20]).unwrap();
     let request = import_of(&os, old.clone(), "pvc", SIZE);
-    let id = import(&driver, &request).unwrap();
-    let volume = driver.get(&id.to_string()).unwrap();
-    assert_eq!(volume.enforcement, rootcellar::quota::Enforcement::Squota);
-    let data = directory_of(&mount.path().join("pool/volumes"), "pvc").join("data");
-    assert_tree(&data, "content");
-    let refused = fs::write(data.join("more"), vec![1; 9 << 20]);
-    assert_eq!(refused.unwrap_err().raw_os_error(), Some(122), "EDQUOT");
-    fs::remove_file(data.join("more")).unwrap();
-    remove(&aside(&old, id));
-    export_back(&driver, &os, id).unwrap();
-    assert_tree(&old, "content");
-    assert!(driver.get(&id.to_string()).is_err());
+    for undoes in [true, false] {
+        let id = import(&driver, &request).unwrap();
+        let volume = driver.get(&id.to_string()).unwrap();
+        assert_eq!(volume.enforcement, Enforcement::Squota);
+        let data = directory_of(&mount.path().join("pool/volumes"), "pvc").join("data");
+        assert_tree(&data, "content");
+        // The copied bytes count.
+        let refused = fs::write(data.join("more"), vec![1; 15 << 19]);
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(122), "EDQUOT");
+        fs::remove_file(data.join("more")).unwrap();
+        if undoes {
+            export_of(&os, id).run(&mut Lost(&driver)).unwrap_err();
+            assert_eq!(import(&driver, &request).unwrap(), id);
+            let volume = driver.get(&id.to_string()).unwrap();
+            assert_eq!(volume.enforcement, Enforcement::Squota);
+        }
+        let exported = export_of(&os, id).run(&mut &*driver).unwrap();
+        assert!(exported.is_copy, "{exported:?}");
+        assert_tree(&old, "content");
+        assert!(driver.get(&id.to_string()).is_err());
+        eventually("the old tree is reclaimed", || {
+            names(&mount.path().join("pool/.rootcellar/trash")).is_empty()
+        });
+    }
+}
+
+/// A mount that is missing when its import goes on is not taken for an empty directory.
+///
+/// Proves: IM3.
+#[test]
+fn a_missing_mount_is_not_imported() {
+    require!(mount_namespace);
+    let host = Host::new();
+    let at = host.node.path("mount");
+    fs::create_dir(&at).unwrap();
+    rustix::mount::mount("none", &at, "tmpfs", MountFlags::empty(), None).unwrap();
+    make_tree(&at, "content");
+    let request = import_of(&host.os, at.clone(), "pvc", SIZE);
+    request.run(&mut Lost(&host.driver)).unwrap_err();
+    rustix::mount::unmount(&at, UnmountFlags::empty()).unwrap();
+    let refused = host.import_from(at).unwrap_err();
+    assert!(refused.1.contains("mount it again"), "{refused:?}");
+}
+
+/// A directory that changes while it is copied is refused.
+///
+/// Proves: IM5.
+#[test]
+fn a_directory_that_changes_is_refused() {
+    require!(mount_namespace);
+    let host = Host::new();
+    let at = elsewhere(&host);
+    let mut request = import_of(&host.os, at.clone(), "pvc", SIZE);
+    request.users = Users::Ignore;
+    let changing = Os::observed(Arc::new(Changes(at.parent().unwrap().to_owned())));
+    request.os = changing;
+    let refused = result(import(&host.driver, &request)).unwrap_err();
+    assert!(
+        refused.1.contains("changed while it was copied"),
+        "{refused:?}"
+    );
+    assert_tree(&at, "written");
+    assert_eq!(host.incoming(), [""; 0]);
+}
+
+/// Writes into the directory beside its path whenever a file is copied.
+#[derive(Debug)]
+struct Changes(PathBuf);
+
+impl Observer for Changes {
+    fn after(&self, step: Step, _: &OsStr) {
+        if step == Step::CopyRange {
+            let names = names(&self.0).into_iter();
+            for aside in names.filter(|name| name.starts_with(".rootcellar-")) {
+                fs::write(self.0.join(aside).join("file"), "written").unwrap();
+            }
+        }
+    }
 }

@@ -79,7 +79,7 @@ fn assert_complete(fixture: &StepFixture, place: Place) {
     places.retain(|place| place.is_dir());
     match place {
         Place::Beside => assert_eq!(places.len(), 1, "{places:?}"),
-        Place::Elsewhere => assert!(!places.is_empty()),
+        Place::Elsewhere => assert!(!places.is_empty(), "no tree"),
     }
     for place in places {
         assert_tree(&place, "content");

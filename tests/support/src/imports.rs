@@ -82,11 +82,11 @@ impl ImportServer for Lost<'_> {
     }
 
     fn import(&mut self, _: &str, _: &VolumeName) -> Result<VolumeId> {
-        Err(Error::ConnectionLost("it was killed".into()))
+        Err(Error::Unfinished("it was killed".into()))
     }
 
     fn import_copy(&mut self, _: &str, _: &VolumeName, _: Fill<'_>) -> Result<VolumeId> {
-        Err(Error::ConnectionLost("it was killed".into()))
+        Err(Error::Unfinished("it was killed".into()))
     }
 
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
@@ -94,10 +94,10 @@ impl ImportServer for Lost<'_> {
         if dry_run {
             return Ok(exported);
         }
-        Err(Error::ConnectionLost("it was killed".into()))
+        Err(Error::Unfinished("it was killed".into()))
     }
 
     fn drop_export(&mut self, _: &str) -> Result<()> {
-        Err(Error::ConnectionLost("it was killed".into()))
+        Err(Error::Unfinished("it was killed".into()))
     }
 }
