@@ -1,7 +1,7 @@
 //! Copies of directories into a pool, and of volumes back to the host.
 //!
-//! While a directory is copied, no pod can start on it: it is exchanged with a file beside it, or, if it is
-//! a mount, that is made read-only.
+//! While a directory is copied, no pod can start on it, because it is exchanged with a file beside it. A
+//! mount is made read-only instead, although a pod of a local volume could still start on it and write.
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,6 +73,8 @@ impl Kind {
 /// A directory that is imported by copy, and the name of its entry in the pool.
 #[derive(Debug)]
 pub(super) struct Original<'a> {
+    /// The volume that it becomes.
+    pub(super) id: VolumeId,
     pub(super) at: &'a HostPath,
     pub(super) entry: &'a str,
     pub(super) kind: Kind,
@@ -81,7 +83,7 @@ pub(super) struct Original<'a> {
 impl Original<'_> {
     /// Its name beside the path, which no other import uses.
     fn name(&self) -> String {
-        format!(".rootcellar-{}", self.entry)
+        name_beside(self.id, self.entry)
     }
 
     /// Its path while it is copied.
@@ -93,7 +95,7 @@ impl Original<'_> {
     }
 
     /// Keeps pods from it, durably unless it is a mount. It may be repeated.
-    pub(super) fn set_aside(&self, os: &Os, id: VolumeId, pool: &Path) -> Result<()> {
+    pub(super) fn set_aside(&self, os: &Os, pool: &Path) -> Result<()> {
         let (at, name, path) = (self.at, self.name(), self.at.path.display());
         if self.kind != Kind::Directory {
             if !at.is_mount {
@@ -118,7 +120,7 @@ impl Original<'_> {
         let former = self.path();
         let text = format!(
             "{}Before, it was in {}.\n",
-            notice(id, pool),
+            notice(self.id, pool),
             former.display()
         );
         at.make_notice(os, &name, &text)?;
@@ -126,7 +128,7 @@ impl Original<'_> {
     }
 
     /// Undoes [`Original::set_aside`]. It may be repeated.
-    pub(super) fn bring_back(&self, os: &Os, id: VolumeId) -> Result<()> {
+    pub(super) fn bring_back(&self, os: &Os) -> Result<()> {
         let (at, name) = (self.at, self.name());
         match self.kind {
             Kind::Directory => {}
@@ -142,7 +144,7 @@ impl Original<'_> {
                     let synced = renamed.and_then(|()| os.fsync(&at.parent));
                     synced.map_err(at.fault("rename a directory to"))?;
                 }
-                At::Notice(_) if at.is_notice_of(id) => {
+                At::Notice(_) if at.is_notice_of(self.id) => {
                     at.swap(os, &name, FileType::RegularFile)?;
                 }
                 At::Notice(_) => return refuse(format!("{path} is the file of another import")),
@@ -275,7 +277,7 @@ impl HostPath {
         (tree, from): (&OwnedFd, &Path),
         pool: &Path,
     ) -> Result<()> {
-        let name = export_name(entry);
+        let name = export_name(id, entry);
         let copied = self.copy_beside(os, &name, (tree, from));
         if copied.is_err()
             && let Err(error) = self.remove_beside(os, &name)
@@ -321,22 +323,27 @@ impl HostPath {
     }
 
     /// Whether the copy of an export is at the path, and the file that was there is still beside it.
-    pub(super) fn has_copy(&self, entry: &str) -> bool {
-        let file = os::status_at(&self.parent, export_name(entry));
+    pub(super) fn has_copy(&self, id: VolumeId, entry: &str) -> bool {
+        let file = os::status_at(&self.parent, export_name(id, entry));
         self.found == At::Directory
             && file.is_ok_and(|file| file.file_type == FileType::RegularFile)
     }
 
     /// Removes the file that was at the path before the copy of an export.
-    pub(super) fn remove_export_file(&self, os: &Os, entry: &str) -> Result<()> {
-        let removed = os.unlink_any(&self.parent, export_name(entry));
+    pub(super) fn remove_export_file(&self, os: &Os, id: VolumeId, entry: &str) -> Result<()> {
+        let removed = os.unlink_any(&self.parent, export_name(id, entry));
         removed.map_err(self.fault("remove the file beside"))
     }
 }
 
+/// The name beside a path of a directory that is copied as a volume, for an entry in the pool.
+fn name_beside(id: VolumeId, entry: &str) -> String {
+    format!(".rootcellar-{id}-{entry}")
+}
+
 /// The name beside a path of a directory to which a volume is copied.
-fn export_name(entry: &str) -> String {
-    format!(".rootcellar-{entry}.export")
+fn export_name(id: VolumeId, entry: &str) -> String {
+    format!("{}.export", name_beside(id, entry))
 }
 
 /// Reports a copy and asks whether it goes on.

@@ -96,12 +96,13 @@ impl ExportTo {
             return Err(Error::invalid("--to", problem));
         }
         let original = Original {
+            id: self.id,
             at,
             entry: entry.name(),
             kind: entry.kind().unwrap_or(Kind::of(at)?),
         };
         if !self.dry_run {
-            original.bring_back(&self.os, self.id)?;
+            original.bring_back(&self.os)?;
             host.remove(entry)?;
         }
         Ok(Exported {
@@ -122,7 +123,7 @@ impl ExportTo {
             let path = at.path.clone();
             Ok(Some(Exported { path, is_copy }))
         };
-        let is_copy = at.has_copy(rest.name()) || rest.is_copied();
+        let is_copy = at.has_copy(self.id, rest.name()) || rest.is_copied();
         if at.found != At::Directory || rest.has_tree() && !is_copy {
             return Ok(None);
         }
@@ -168,7 +169,7 @@ impl ExportTo {
         at: &HostPath,
     ) -> Result<()> {
         host.mark_copied(taken)?;
-        at.remove_export_file(&self.os, taken.name())?;
+        at.remove_export_file(&self.os, self.id, taken.name())?;
         server.drop_export(&self.id.to_string())
     }
 

@@ -92,12 +92,8 @@ impl Import {
                 self.go_on(server, &host, &at, &taken)
             }
             ImportState::Imported(from) if at.path == Path::new(from) => {
-                if at.found == At::Directory && !at.is_mount {
-                    return refuse(format!(
-                        "{from} became volume {id}, and is a directory again; move that elsewhere"
-                    ));
-                }
-                let done = Imported::Done(id, None);
+                check_left(&at, id)?;
+                let done = Imported::Done(id, at.is_mount.then(|| at.path.clone()));
                 if self.dry_run {
                     return Ok(done);
                 }
@@ -209,12 +205,13 @@ impl Import {
     ) -> Result<Imported> {
         let id = record.id;
         let original = Original {
+            id,
             at,
             entry: entry.name(),
             kind: entry.kind().unwrap_or(Kind::of(at)?),
         };
         let path = original.path();
-        let set_aside = original.set_aside(&self.os, id, host.pool());
+        let set_aside = original.set_aside(&self.os, host.pool());
         let copied = set_aside.and_then(|()| {
             // A pod may have started since the first check.
             check_unused(&path, self.users)?;
@@ -239,7 +236,7 @@ impl Import {
         }
         let back = HostPath::open(&at.path).and_then(|at| {
             let at = &at;
-            Original { at, ..original }.bring_back(&self.os, id)
+            Original { at, ..original }.bring_back(&self.os)
         });
         match back.and_then(|()| host.remove(entry)) {
             Ok(()) => Err(refused),
@@ -326,6 +323,24 @@ impl Import {
             }),
             ..new
         })
+    }
+}
+
+/// Refuses the path of a volume where files may have been written since its import.
+fn check_left(at: &HostPath, id: VolumeId) -> Result<()> {
+    let path = at.path.display();
+    if at.found != At::Directory {
+        return Ok(());
+    }
+    match Kind::of(at)? {
+        Kind::ReadOnlyMount => Ok(()),
+        Kind::Mount => refuse(format!(
+            "volume {id} is a copy of {path}, which is writable again, so its files may be newer; delete the \
+             volume to copy them, or run `mount -o remount,bind,ro {path}` to keep it"
+        )),
+        Kind::Directory => refuse(format!(
+            "{path} became volume {id}, and is a directory again; move that elsewhere"
+        )),
     }
 }
 

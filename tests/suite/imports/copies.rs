@@ -104,18 +104,25 @@ fn a_mount_is_copied_and_becomes_read_only() {
     small.size = Bytes(SIZE);
     assert!(result(small.run(&mut Refuses(&host.driver))).is_err());
     fs::remove_file(at.join("writable")).unwrap();
-    let read_only = MountFlags::RDONLY;
+    let read_only = MountFlags::RDONLY | MountFlags::BIND;
     rustix::mount::mount_remount(&at, read_only, "").unwrap();
     assert!(result(small.run(&mut Refuses(&host.driver))).is_err());
     assert!(fs::write(at.join("file"), "").is_err(), "it was read-only");
-    let imported = small.run(&mut &*host.driver).unwrap();
-    assert!(
-        matches!(&imported, Imported::Done(_, Some(former)) if *former == at),
-        "{imported:?}"
-    );
+    rustix::mount::mount_remount(&at, MountFlags::BIND, "").unwrap();
+    for _ in ["first", "again"] {
+        let imported = small.run(&mut &*host.driver).unwrap();
+        assert!(
+            matches!(&imported, Imported::Done(_, Some(former)) if *former == at),
+            "{imported:?}"
+        );
+    }
     assert_tree(&host.data(), "content");
     let written = fs::write(at.join("file"), "");
     assert_eq!(written.unwrap_err().raw_os_error(), Some(30), "EROFS");
+    rustix::mount::mount_remount(&at, MountFlags::BIND, "").unwrap();
+    let refused = result(small.run(&mut &*host.driver)).unwrap_err();
+    assert!(refused.1.contains("is writable again"), "{refused:?}");
+    assert_tree(&host.data(), "content");
 }
 
 /// A server that refuses a copy after the host has made it.
