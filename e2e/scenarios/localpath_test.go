@@ -316,7 +316,8 @@ func swapClass(s *scenario) {
 	}
 	s.kubectl("scale", "statefulset/db", "--replicas=2")
 	s.userOf(m.claim)
-	m.must(m.run(m.plan.steps[swapCreateClaim].verify))
+	created := m.plan.steps[swapCreateClaim]
+	m.must(m.run(created, created.verify))
 	m.do(swapStart)
 	m.do(swapFinish)
 	has(hostPathClass, m.old.Name+"-rootcellar")

@@ -16,7 +16,11 @@ type plan struct {
 }
 
 // plannedStep has the blocks of a step, as they are printed.
-type plannedStep struct{ title, run, verify, rollback string }
+type plannedStep struct {
+	title, run, verify, rollback string
+	// onNode says that the blocks are for a shell of the node.
+	onNode bool
+}
 
 // The steps of a plan that keeps the claim, and of one that replaces it too.
 const (
@@ -27,8 +31,9 @@ const (
 	stepBind
 	stepStart
 	stepFinish
+	stepRemove
 
-	swapImport = iota - 5
+	swapImport = iota - 6
 	swapBind
 	swapDeleteClaim
 	swapCreateClaim
@@ -39,7 +44,7 @@ const (
 var (
 	planPlace = regexp.MustCompile(`bytes: (\S+) on node (\S+) becomes volume (\S+) of pool `)
 	planStep  = regexp.MustCompile(`(?m)^### \d+\. (.*)$`)
-	planBlock = regexp.MustCompile("(?ms)^```sh ?(verify|rollback|)\n(.*?)\n```$")
+	planBlock = regexp.MustCompile("(?ms)^```sh( node|) ?(verify|rollback|)\n(.*?)\n```$")
 )
 
 // makePlan plans a claim by the commands of docs/migration.md. The flags are added to them. It fails if they fail.
@@ -67,13 +72,14 @@ func (s *scenario) makePlan(claim string, flags ...string) (*plan, error) {
 		}
 		step := plannedStep{title: p.text[at[2]:at[3]]}
 		for _, block := range planBlock.FindAllStringSubmatch(p.text[at[0]:end], -1) {
-			switch block[1] {
+			step.onNode = block[1] != ""
+			switch block[2] {
 			case "verify":
-				step.verify = block[2]
+				step.verify = block[3]
 			case "rollback":
-				step.rollback = block[2]
+				step.rollback = block[3]
 			default:
-				step.run = block[2]
+				step.run = block[3]
 			}
 		}
 		p.steps = append(p.steps, step)
@@ -94,8 +100,12 @@ func (m *move) planned(flags ...string) {
 	m.plan, m.id = p, p.handle
 }
 
-// run runs a block of the plan.
-func (m *move) run(block string) error {
+// run runs a block of a step.
+func (m *move) run(step plannedStep, block string) error {
+	if step.onNode {
+		_, err := m.on(m.home, "sh", "-c", block)
+		return err
+	}
 	_, err := m.shell("sh", "-c", block)
 	return err
 }
@@ -104,41 +114,44 @@ func (m *move) run(block string) error {
 func (m *move) do(number int) {
 	m.Helper()
 	step := m.plan.steps[number]
-	m.must(m.run(step.run))
-	m.must(m.run(step.verify))
+	m.must(m.run(step, step.run))
+	m.must(m.run(step, step.verify))
 }
 
 // doTwice runs a step, its check, and both again. The second run may fail, but the check may not.
 func (m *move) doTwice(number int) {
 	m.Helper()
 	m.do(number)
-	_ = m.run(m.plan.steps[number].run)
-	m.must(m.run(m.plan.steps[number].verify))
+	step := m.plan.steps[number]
+	_ = m.run(step, step.run)
+	m.must(m.run(step, step.verify))
 }
 
 // undo runs the rollback of a step.
 func (m *move) undo(number int) {
 	m.Helper()
-	m.must(m.run(m.plan.steps[number].rollback))
+	step := m.plan.steps[number]
+	m.must(m.run(step, step.rollback))
 }
 
 // undoTwice runs it twice. The second run may fail.
 func (m *move) undoTwice(number int) {
 	m.Helper()
 	m.undo(number)
-	_ = m.run(m.plan.steps[number].rollback)
+	step := m.plan.steps[number]
+	_ = m.run(step, step.rollback)
 }
 
 // refuses checks that a step fails, and that its claim and its PersistentVolume are as before.
 func (m *move) refuses(number int) {
 	m.Helper()
-	before := m.volume(m.claim)
-	if err := m.run(m.plan.steps[number].run); err == nil {
-		m.Fatalf("step %q runs", m.plan.steps[number].title)
+	before, step := m.volume(m.claim), m.plan.steps[number]
+	if err := m.run(step, step.run); err == nil {
+		m.Fatalf("step %q runs", step.title)
 	}
 	m.sameClaim()
 	if got := m.volume(m.claim); got.UID != before.UID || got.DeletionTimestamp != nil {
-		m.Fatalf("step %q left %+v", m.plan.steps[number].title, got)
+		m.Fatalf("step %q left %+v", step.title, got)
 	}
 }
 

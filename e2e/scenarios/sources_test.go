@@ -9,13 +9,13 @@ import (
 
 var sources = []entry{
 	{"volumes with the layouts of six other systems are planned and imported", otherSystems},
-	{"a disk of the static provisioner is refused by plan and import", staticDisk},
+	{"a disk of the static provisioner is copied, and back after each step", staticDisk},
 }
 
 // foreign is a PersistentVolume of another system, made by hand, and its directory on node1.
 type foreign struct {
 	claim string
-	// directory is below the disk, with the words NAMESPACE, CLAIM and VOLUME.
+	// directory is absolute or below the disk, with the words NAMESPACE, CLAIM and VOLUME.
 	directory string
 	// kind is the source: hostPath, local, or the name of a CSI driver, whose handle is in handle.
 	kind, handle string
@@ -24,6 +24,9 @@ type foreign struct {
 	key   string
 	flags []string
 }
+
+// elsewhere is the claim whose directory is on another filesystem than the pool.
+const elsewhere = "elsewhere"
 
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
@@ -42,6 +45,7 @@ var foreigners = []foreign{
 		"kuttiproject.org/provisionedBy": "kutti-localprovisioner", "kuttiproject.org/provisionedOn": "node1"},
 		corev1.LabelHostname, nil},
 	{"by-hand", "srv/CLAIM", "hostPath", "", nil, "", []string{"--node node1"}},
+	{elsewhere, "/mnt/NAMESPACE/CLAIM", "hostPath", "", nil, corev1.LabelHostname, nil},
 }
 
 // foreignVolume creates the directory with a file, the PersistentVolume and the claim, and returns the move.
@@ -49,7 +53,10 @@ func (s *scenario) foreignVolume(f foreign) *move {
 	s.Helper()
 	volume := s.namespace + "-" + f.claim
 	words := strings.NewReplacer("NAMESPACE", s.namespace, "CLAIM", f.claim, "VOLUME", volume)
-	path := oldDisk + "/" + words.Replace(f.directory)
+	path := words.Replace(f.directory)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(oldDisk, path)
+	}
 	_, err := s.on(node1, "sh", "-euc", "umask 0; mkdir -p "+path+"; echo of "+f.claim+" >"+path+"/file")
 	s.must(err)
 	var source corev1.PersistentVolumeSource
@@ -74,6 +81,27 @@ func (s *scenario) foreignVolume(f foreign) *move {
 	return &move{scenario: s, claim: f.claim, home: node1, path: path, old: *s.volume(f.claim), before: *s.theClaim(f.claim)}
 }
 
+// copiedAndBack takes the steps that copy the directory, and their rollbacks.
+func (m *move) copiedAndBack() {
+	m.Helper()
+	for number := range stepBind + 1 {
+		m.doTwice(number)
+	}
+	for number := stepBind; number >= 0; number-- {
+		m.undo(number)
+	}
+	out, err := m.on(m.home, "sh", "-euc", "ls -d "+filepath.Dir(m.path)+"/.rootcellar-"+m.id+"-*")
+	m.must(err)
+	former := strings.Fields(out)
+	for _, path := range append(former, m.path) {
+		if got := m.fileAt(filepath.Join(path, "file")); got != "of "+m.claim+"\n" {
+			m.Fatalf("in %s is %q", path, got)
+		}
+	}
+	_, err = m.on(m.home, "rm", append([]string{"-r"}, former...)...)
+	m.must(err)
+}
+
 // Proves: IM1.
 func otherSystems(s *scenario) {
 	_, err := s.shell("kubectl", "label", "nodes", "--all", "--overwrite", "topology.hostpath.csi/node=other")
@@ -87,7 +115,10 @@ func otherSystems(s *scenario) {
 		moves = append(moves, m)
 	}
 	for _, m := range moves {
-		for number := range stepFinish + 1 {
+		if m.claim == elsewhere {
+			m.copiedAndBack()
+		}
+		for number := range stepRemove + 1 {
 			m.do(number)
 		}
 		s.pod(m.claim, with(m.claim, "/data"))
@@ -99,29 +130,4 @@ func otherSystems(s *scenario) {
 		s.deleteClaim(m.claim)
 		s.volumeGone(m.old.Name)
 	}
-}
-
-// staticDisk has a mount point, which cannot be renamed.
-//
-// Proves: IM2.
-func staticDisk(s *scenario) {
-	f := foreign{"static", "fast-disks/vol1", "local", "",
-		map[string]string{provisionedBy: "local-volume-provisioner-node1-8d6c1b2e"}, corev1.LabelHostname, nil}
-	path := oldDisk + "/" + f.directory
-	_, err := s.on(node1, "sh", "-euc", "mkdir -p "+path+"; mount -t tmpfs tmpfs "+path)
-	s.must(err)
-	s.Cleanup(func() {
-		_, _ = (&scenario{T: s.T}).on(node1, "umount", path)
-	})
-	m := s.foreignVolume(f)
-	if p, err := s.makePlan("static"); err == nil {
-		s.Fatalf("the plan is\n%s", p.text)
-	}
-	s.onceRefused(node1, "mount", m.importArguments()...)
-	if out, err := s.on(node1, "cat", filepath.Join(path, "file")); err != nil || out != "of static" {
-		s.Fatalf("%v %q", err, out)
-	}
-	s.kubectl("patch", "pv", m.old.Name, "--patch", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
-	s.deleteClaim("static")
-	s.kubectl("delete", "pv", m.old.Name)
 }

@@ -1,5 +1,5 @@
 //! The plans as Markdown. Commands are in blocks: `sh` runs a step, `sh verify` checks it and `sh rollback`
-//! undoes it.
+//! undoes it. With `node` they are for the node.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -82,11 +82,12 @@ fn place(f: &mut Formatter<'_>, planned: &Planned) -> fmt::Result {
 
 fn step(f: &mut Formatter<'_>, number: usize, step: &Step) -> fmt::Result {
     write!(f, "\n\n### {number}. {}\n\n{}", step.title, step.text)?;
+    let place = if step.on_node { " node" } else { "" };
     let blocks = [
         ("", &step.run),
         (" verify", &step.verify),
         (" rollback", &step.rollback),
     ];
     let mut blocks = blocks.iter().filter(|(_, commands)| !commands.is_empty());
-    blocks.try_for_each(|(mark, commands)| write!(f, "\n\n```sh{mark}\n{commands}\n```"))
+    blocks.try_for_each(|(mark, commands)| write!(f, "\n\n```sh{place}{mark}\n{commands}\n```"))
 }

@@ -52,6 +52,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) claim: &'a Stored<Claim>,
     pub(crate) volume: &'a Stored<Volume>,
     pub(crate) directory: String,
+    /// The path to which its mount moves before the import.
+    pub(crate) mount: Option<String>,
     pub(crate) node: &'a str,
     pub(crate) pool: Pool,
     pub(crate) size: u64,
@@ -179,10 +181,6 @@ impl Plan {
     ) -> Option<Facts<'a>> {
         let (claim, volume) = (&bound.claim.object, &bound.volume.object);
         self.check_objects(claim, volume);
-        self.refuse_if(
-            bound.system.has_mount_points(),
-            "its directory is a mount point, which cannot be renamed into a pool; copy its data to a new claim",
-        );
         let directory = source::directory(volume, options.path.as_deref());
         let directory = self.or_refuse(directory);
         let node = source::node(volume, &cluster.nodes, options.node.as_deref());
@@ -211,10 +209,12 @@ impl Plan {
         let mount_options = self.mount_options(volume);
         let pool = pool?;
         let name = name?;
+        let directory = directory?;
         Some(Facts {
             claim: bound.claim,
             volume: bound.volume,
-            directory: directory?,
+            mount: bound.system.mount(&directory),
+            directory,
             node: node?,
             size: size?,
             handle: VolumeId::new(pool.id, &name),
@@ -341,6 +341,13 @@ impl Plan {
                  can be set later"
             ));
         }
+        if System::of(volume) == Some(System::Static) {
+            self.warnings.push(
+                "copy: the pool needs free space for the size; the disk keeps the data of the import, and a \
+                 rollback mounts it again, so files that pods wrote later must be copied back by hand"
+                    .to_owned(),
+            );
+        }
         let provisioner = source::provisioner(volume);
         if System::of(volume) == Some(System::Manual) && !provisioner.is_empty() {
             self.warnings.push(format!(
@@ -382,6 +389,20 @@ impl Facts<'_> {
 
     pub(crate) fn old_name(&self) -> &str {
         &self.volume.object.metadata.name
+    }
+
+    /// The path that is imported.
+    pub(crate) fn source(&self) -> &str {
+        self.mount.as_ref().unwrap_or(&self.directory)
+    }
+
+    /// The beginning of the paths at which imports by copy leave the former content, if it is no mount.
+    pub(crate) fn asides(&self) -> String {
+        let parent = self
+            .directory
+            .rsplit_once('/')
+            .map_or("", |(parent, _)| parent);
+        format!("{parent}/.rootcellar-{}-", self.handle)
     }
 
     /// The driver and the handle of the old volume, if it is one of CSI.

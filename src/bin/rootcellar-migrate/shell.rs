@@ -20,6 +20,11 @@ pub(crate) fn create_then(yaml: &str, next: &str) -> String {
     )
 }
 
+/// A word of a shell.
+pub(crate) fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// The YAML of one object that this program builds.
 pub(crate) fn yaml(document: &Document) -> Result<String, String> {
     let text = manifest::yaml(std::slice::from_ref(document));

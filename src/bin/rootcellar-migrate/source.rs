@@ -55,9 +55,12 @@ impl System {
         })
     }
 
-    /// Whether its directories are mount points, which cannot be renamed.
-    pub(crate) fn has_mount_points(self) -> bool {
-        self == Self::Static
+    /// The path outside the directories of its provisioner to which a mount moves, if its directories are
+    /// mounts that the provisioner discovers.
+    pub(crate) fn mount(self, directory: &str) -> Option<String> {
+        let (parent, name) = directory.rsplit_once('/')?;
+        let parent = parent.trim_start_matches('/');
+        (self == Self::Static).then(|| format!("/{parent}.rootcellar/{name}"))
     }
 }
 

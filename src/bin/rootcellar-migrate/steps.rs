@@ -1,6 +1,8 @@
 //! The steps of a plan. Between any two of them, and within each, the data is complete at one place. No
-//! pod can start on an empty directory, because the claim has no volume or the old path has a file.
+//! pod can start on an empty directory, because the claim has no volume, or the old path has a file or nothing.
 
+mod import;
+mod node;
 mod objects;
 
 use serde::Serialize;
@@ -13,7 +15,7 @@ use crate::plan::{Facts, Planned};
 use crate::pods::Runner;
 use crate::shell::{
     check_absent, check_handle, check_no_pods, check_policy, check_volume, create, create_then,
-    delete_volume, forget_claim, patch_policy, wait_phase, wait_pod, yaml, yaml_of,
+    delete_volume, forget_claim, patch_policy, wait_phase, yaml, yaml_of,
 };
 use crate::{Options, Swap};
 
@@ -26,6 +28,8 @@ pub(crate) struct Step {
     pub(crate) title: &'static str,
     /// Sentences for the person who runs it.
     pub(crate) text: String,
+    /// Whether the commands are for a root shell of the node.
+    pub(crate) on_node: bool,
     pub(crate) run: String,
     pub(crate) verify: String,
     pub(crate) rollback: String,
@@ -100,21 +104,30 @@ impl<'a> Steps<'a> {
     /// A new `PersistentVolume` for the same claim. While there is none, the claim is `Lost`, no pod of it
     /// can start, and nobody makes a volume for it.
     fn keep_claim(&self) -> Vec<Step> {
-        vec![
-            self.retain(),
-            self.stop(),
+        let mut steps = self.stopped();
+        steps.extend([
             self.remove_old_volume(),
             self.import(&self.check_claim("Lost")),
             self.create_volume("Bound"),
             self.start(),
             self.finish(String::new(), String::new()),
-        ]
+            self.remove_original(),
+        ]);
+        steps
+    }
+
+    /// The steps after which no pod uses the directory, nor its provisioner.
+    fn stopped(&self) -> Vec<Step> {
+        let mount = self.facts.mount.as_deref();
+        let mut steps = vec![self.retain(), self.stop()];
+        steps.extend(mount.map(|to| self.move_mount(to)));
+        steps
     }
 
     /// A new claim of the same name. The new `PersistentVolume` names it before the old claim is deleted,
     /// so whoever makes the claim again gets this volume and not an empty one.
     fn replace_claim(&self) -> Result<Vec<Step>, String> {
-        let mut steps = vec![self.retain(), self.stop()];
+        let mut steps = self.stopped();
         let old = check_volume(self.facts.old_name(), &self.facts.old_csi());
         steps.extend([
             self.import(&format!("{} &&\n    {old}", self.check_claim("Bound"))),
@@ -130,6 +143,7 @@ impl<'a> Steps<'a> {
             delete_volume(name, &csi)
         );
         steps.push(self.finish(delete, create(&self.old_volume)));
+        steps.push(self.remove_original());
         Ok(steps)
     }
 
@@ -169,6 +183,7 @@ impl<'a> Steps<'a> {
         Step {
             title: "Keep the data if an object is deleted",
             text: "Do this step for every claim before you stop any pod.".to_owned(),
+            on_node: false,
             run: run.join("\n"),
             verify: verify.join(" &&\n"),
             rollback: rollback.join("\n"),
@@ -254,6 +269,7 @@ impl<'a> Steps<'a> {
             text: "Suspend GitOps, autoscalers and operators first, because they start pods again. The loop \
                    ends when no pod names the claim, ended and terminating ones included."
                 .to_owned(),
+            on_node: false,
             verify: format!("{} &&\n{retained}", self.no_pods()),
             run: self.scale_down(vec![retained]),
             rollback: self.scale_up(),
@@ -272,9 +288,14 @@ impl<'a> Steps<'a> {
         verify.push(self.check_claim("Bound"));
         Step {
             title: "Start the pods",
-            text: "Then check the data by the application's own means. From here on a rollback takes new \
-                   files along."
-                .to_owned(),
+            text: format!(
+                "Then check the data by the application's own means. From here on {}.",
+                match self.facts.mount {
+                    Some(_) => "the volume has files that the disk lacks",
+                    None => "a rollback takes new files along, except to a mount",
+                }
+            ),
+            on_node: false,
             run: self.scale_up(),
             verify: verify.join(" &&\n"),
             rollback: self.scale_down(Vec::new()),
@@ -289,6 +310,7 @@ impl<'a> Steps<'a> {
                    and nobody makes a volume for it. \
                    The event \"Data on the volume is lost!\" is wrong."
                 .to_owned(),
+            on_node: false,
             run: format!("{} &&\n    {}", self.no_pods(), delete_volume(name, &csi)),
             verify: format!(
                 "{} &&\n{}",
@@ -303,57 +325,6 @@ impl<'a> Steps<'a> {
         }
     }
 
-    fn run_pod(&self, verb: &str, yaml: &str) -> String {
-        let pod = self.pod(verb);
-        format!(
-            "kubectl delete {pod} --ignore-not-found &&\n    {}",
-            create_then(yaml, &wait_pod(&pod))
-        )
-    }
-
-    /// The arguments for a pod that runs a command for the volume.
-    fn pod(&self, verb: &str) -> String {
-        let name = pod_name(&self.facts, verb);
-        format!("pod {name} --namespace {}", self.options.pod_namespace)
-    }
-
-    fn check_pod(&self, verb: &str) -> String {
-        let (namespace, name) = (&self.options.pod_namespace, pod_name(&self.facts, verb));
-        format!(
-            "test \"$(kubectl --namespace {namespace} get pod {name} --output \
-             jsonpath='{{.status.phase}}')\" = Succeeded"
-        )
-    }
-
-    fn import(&self, condition: &str) -> Step {
-        let namespace = &self.options.pod_namespace;
-        let name = pod_name(&self.facts, "import");
-        Step {
-            title: "Import the directory",
-            text: format!(
-                "The directory is renamed. If the pod fails, read `kubectl --namespace {namespace} logs {name}`; the step can be \
-                 repeated."
-            ),
-            run: format!(
-                "{condition} &&\n    {} &&\n    {}",
-                self.no_pods(),
-                self.run_pod("import", &self.import_pod)
-            ),
-            verify: format!(
-                "{} &&\nkubectl --namespace {namespace} logs {name} | grep -qF {}",
-                self.check_pod("import"),
-                self.facts.handle
-            ),
-            rollback: format!(
-                "# if the log says that the import did not begin, only delete its pod\n\
-                 {} &&\n    {} &&\n    kubectl delete {} --ignore-not-found",
-                self.no_pods(),
-                self.run_pod("export", &self.export_pod),
-                self.pod("import")
-            ),
-        }
-    }
-
     fn create_volume(&self, phase: &str) -> Step {
         let verify = match self.options.swap {
             Swap::Claim => wait_phase(&self.claim(), phase, SOON),
@@ -363,6 +334,7 @@ impl<'a> Steps<'a> {
         Step {
             title: "Create the new PersistentVolume",
             text: "Its policy is Retain until the end.".to_owned(),
+            on_node: false,
             run: format!(
                 "{} &&\n    {}",
                 self.check_pod("import"),
@@ -396,6 +368,7 @@ impl<'a> Steps<'a> {
             title: "Delete the old claim",
             text: "The old PersistentVolume becomes Released and keeps the policy Retain."
                 .to_owned(),
+            on_node: false,
             run: format!(
                 "{} &&\n    kubectl --namespace {namespace} delete pvc {claim}",
                 checks.join(" &&\n    ")
@@ -426,6 +399,7 @@ impl<'a> Steps<'a> {
             text: "If a StatefulSet or GitOps was faster, its claim is bound to the new volume too; then go \
                    on with the check."
                 .to_owned(),
+            on_node: false,
             run: new,
             verify: format!("{} &&\n{has}", wait_phase(&self.claim(), "Bound", SOON)),
             // The second command makes the new volume Available again.
@@ -467,6 +441,7 @@ impl<'a> Steps<'a> {
         Step {
             title: "Finish, when the application was checked",
             text: "Resume GitOps, autoscalers and operators.".to_owned(),
+            on_node: false,
             run: runs.join(" &&\n    "),
             verify: verify.join(" &&\n"),
             rollback: rollbacks.join("\n"),

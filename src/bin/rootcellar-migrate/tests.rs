@@ -103,7 +103,7 @@ type Case = (
     &'static [&'static str],
 );
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     (
         "local-path",
         "",
@@ -118,6 +118,14 @@ const CASES: [Case; 8] = [
         System::LocalPath,
         "n1",
         "/var/lib/rancher/k3s/storage/pvc-12_shop_data-db-0",
+        &["Delete"],
+    ),
+    (
+        "static",
+        "",
+        System::Static,
+        "n1",
+        "/mnt/disks/vol1",
         &["Delete"],
     ),
     (
@@ -196,11 +204,15 @@ fn each_system_is_recognised_with_its_node_and_directory() {
         let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
         let volume = plan.persistent_volume.as_str();
         let size = planned.size_bytes.to_string();
+        let source = match system {
+            System::Static => "/mnt/disks.rootcellar/vol1",
+            _ => directory,
+        };
         let first = [
             "/rootcellar",
             "volume",
             "import",
-            directory,
+            source,
             "--host",
             "--endpoint",
             "unix:///var/lib/kubelet/plugins/csi.rootcellar.dev/csi.sock",
@@ -250,18 +262,6 @@ fn the_new_volume_replaces_the_old_one_for_the_same_claim() {
             "{name}"
         );
     }
-}
-
-#[test]
-fn a_mount_point_is_refused() {
-    let plan = only(report(&fixture("static"), ""));
-    assert!(plan.planned.is_none());
-    assert!(
-        plan.refusals
-            .iter()
-            .any(|line| line.contains("is a mount point")),
-        "{plan:?}"
-    );
 }
 
 #[test]
@@ -412,6 +412,7 @@ fn differences_are_warnings() {
         ("local-path", "fsGroup 999"),
         ("local-path", "class old has no allowVolumeExpansion"),
         ("static", "capacity of 98Gi"),
+        ("static", "must be copied back by hand"),
         ("mazdermind", "RWX"),
         ("manual", "hard are unknown"),
     ];
@@ -460,16 +461,13 @@ fn the_page_has_every_block_and_no_text_of_the_cluster_begins_one() {
     let text = output::Markdown(&report).to_string();
     let steps = &report.claims[0].planned.as_ref().unwrap().steps;
     for step in steps {
-        assert!(
-            text.contains(&format!("\n```sh\n{}\n```\n", step.run)),
-            "{}",
-            step.title
-        );
-        assert!(
-            text.contains(&format!("\n```sh verify\n{}\n```", step.verify)),
-            "{}",
-            step.title
-        );
+        let place = if step.on_node { "sh node" } else { "sh" };
+        for block in [
+            format!("\n```{place}\n{}\n```\n", step.run),
+            format!("\n```{place} verify\n{}\n```", step.verify),
+        ] {
+            assert!(text.contains(&block), "{}", step.title);
+        }
     }
     assert!(text.contains("Not planned"));
     let blocks = text

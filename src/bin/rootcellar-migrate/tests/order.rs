@@ -1,5 +1,6 @@
 //! The order and the content of the steps.
 
+use std::fs;
 use std::process::{Command as Process, Stdio};
 
 use super::*;
@@ -22,12 +23,12 @@ fn the_steps_with_the_same_claim_are_safe_in_their_order() {
             position(&steps, "kubectl delete pv"),
             position(&steps, "kind: Pod"),
             position(&steps, "kind: PersistentVolume\n"),
-            steps.len() - 1,
+            steps.len() - 2,
         ];
         assert!(order.is_sorted(), "{name}: {order:?}");
         assert!(steps[order[2]].run.contains("= 'Retain "), "{name}");
         assert!(steps[order[3]].run.starts_with("test ") && steps[order[3]].run.contains("= Lost"));
-        for step in &steps[..steps.len() - 1] {
+        for step in &steps[..steps.len() - 2] {
             assert!(!step.run.contains("\"Delete\""), "{name}: {}", step.run);
         }
     }
@@ -35,13 +36,8 @@ fn the_steps_with_the_same_claim_are_safe_in_their_order() {
 
 #[test]
 fn the_volume_of_a_new_claim_is_there_before_the_old_claim_is_deleted() {
-    for (name, line, system, ..) in CASES {
+    for (name, line, ..) in CASES {
         let line = format!("{line} --swap class --class new");
-        if system == System::Static {
-            let plan = only(report(&fixture(name), &line));
-            assert!(plan.refusals[0].contains("cannot be copied"), "{plan:?}");
-            continue;
-        }
         let planned = planned(name, &line);
         let new = parsed(&planned.new_persistent_volume);
         assert_eq!(new["spec"]["claimRef"]["uid"], Value::Null, "{name}");
@@ -57,11 +53,79 @@ fn the_volume_of_a_new_claim_is_there_before_the_old_claim_is_deleted() {
         ];
         assert!(order.is_sorted(), "{name}: {order:?}");
         assert!(steps[order[3]].run.contains("= Available &&"), "{name}");
-        assert_eq!(order[5], steps.len() - 1);
+        assert_eq!(order[5], steps.len() - 2);
         // Annotations about the binding of the old claim would make the new one Lost.
         assert!(!steps[order[4]].run.contains("bind-completed"));
         assert!(steps[order[4]].run.contains("example.com/kept"));
     }
+}
+
+/// The static provisioner makes a volume again for a mount that it finds, so the mount moves away before its
+/// volume is deleted.
+#[test]
+fn only_a_mount_moves_and_its_original_is_the_mount() {
+    for (name, line, system, ..) in CASES {
+        for swap in ["", " --swap class --class new"] {
+            let steps = planned(name, &format!("{line}{swap}")).steps;
+            let moved = steps
+                .iter()
+                .position(|step| step.run.contains("mount --bind"));
+            let last = steps.last().unwrap();
+            assert!(last.on_node && last.rollback.is_empty(), "{name}");
+            if system != System::Static {
+                assert_eq!(moved, None, "{name}");
+                assert!(
+                    last.run.contains("/.rootcellar-v1-"),
+                    "{name}: {}",
+                    last.run
+                );
+                continue;
+            }
+            let moved = moved.unwrap();
+            assert!(steps[moved].on_node);
+            assert_eq!(moved, position(&steps, "until claims=") + 1);
+            let import = &steps[position(&steps, "kind: Pod")];
+            assert!(
+                import.verify.contains("former content"),
+                "{}",
+                import.verify
+            );
+            for commands in [&steps[moved].run, &last.run] {
+                assert!(
+                    commands.contains("'/mnt/disks.rootcellar/vol1'"),
+                    "{commands}"
+                );
+            }
+        }
+    }
+}
+
+/// Only the line of the mount changes, also if its path has a space.
+#[test]
+fn a_line_of_fstab_follows_its_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let fstab = dir.path().join("fstab");
+    let text = "# /mnt/my\\040disks/vol1\nA /mnt/my\\040disks/vol1 ext4 noatime 0 2\n\nB /mnt/my\\040disks/vol10 xfs\n";
+    fs::write(&fstab, text).unwrap();
+    let mut objects = fixture("static");
+    object(&mut objects, "PersistentVolume")["spec"]["local"]["path"] = "/mnt/my disks/vol1".into();
+    let steps = only(report(&objects, "")).planned.unwrap().steps;
+    let run = |commands: &str| {
+        let stubs = "mountpoint() { :; }; umount() { :; }; mount() { :; }; rmdir() { :; }\n";
+        let commands = commands.replace("/etc/fstab", fstab.to_str().unwrap());
+        let shell = Process::new("sh")
+            .args(["-c", &format!("{stubs}{commands}")])
+            .status();
+        assert!(shell.unwrap().success(), "{commands}");
+        fs::read_to_string(&fstab).unwrap()
+    };
+    let moved = text.replacen("A /mnt/my\\040disks/", "A /mnt/my\\040disks.rootcellar/", 1);
+    assert_eq!(run(&steps[2].run), moved);
+    assert_eq!(run(&steps[2].run), moved, "again");
+    run(&steps[2].verify);
+    assert_eq!(run(&steps[2].rollback), text);
+    run(&steps[2].run);
+    assert!(!run(&steps.last().unwrap().run).contains("\nA "));
 }
 
 #[test]
@@ -150,11 +214,8 @@ fn check_syntax(commands: &str) {
 
 #[test]
 fn every_command_is_one_of_a_posix_shell() {
-    for (name, line, system, ..) in CASES {
+    for (name, line, ..) in CASES {
         for swap in ["", " --swap class --class new"] {
-            if system == System::Static && !swap.is_empty() {
-                continue;
-            }
             for step in planned(name, &format!("{line}{swap}")).steps {
                 for commands in [&step.run, &step.verify, &step.rollback] {
                     check_syntax(commands);
