@@ -364,7 +364,7 @@ func copyByHand(s *scenario) {
 	if content != "content\n" {
 		s.Fatalf("%s/file has %q", elsewhere, content)
 	}
-	_, err = s.on(node1, "rm", "-r", elsewhere, "/mnt/.rootcellar-"+id)
+	_, err = s.on(node1, "sh", "-euc", "rm -r "+elsewhere+" /mnt/.rootcellar-"+id+"-*")
 	s.must(err)
 }
 

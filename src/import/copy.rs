@@ -397,20 +397,16 @@ impl Watch<'_> {
             watch: self,
         };
         let from = self.from.display();
-        let larger = || {
-            refuse(format!(
-                "{from} occupies more than the size, {}; delete files, or import it with a larger --size",
-                self.most
-            ))
-        };
         match copying.copy(&source, &target) {
             Ok(copied) if copied.vanished > 0 => refuse(format!(
                 "{} entries of {from} vanished while it was copied; stop the processes that use it",
                 copied.vanished
             )),
-            Ok(copied) if copied.bytes > self.most.0 => larger(),
             Ok(_) => Ok(()),
-            Err(_) if self.bytes() > self.most => larger(),
+            Err(_) if self.bytes() > self.most => refuse(format!(
+                "{from} occupies more than the size, {}; delete files, or import it with a larger --size",
+                self.most
+            )),
             Err(failed) => {
                 (self.goes_on)()?;
                 refuse(problem(&failed, &from.to_string(), hint))

@@ -232,6 +232,12 @@ impl Pool {
         fill(&data)?;
         // Copied data is allocated and charged only when it is synced.
         disk.sync().map_err(classify)?;
+        if !disk.accounts() {
+            let copied = os::open_source_dir(draft.for_copy(), layout::DATA).context(MEASURE);
+            let copied = copied.map_err(classify)?;
+            let used = self.measure_tree(reservation.work, copied, &mut |_| {})?;
+            Self::check_tree(&disk, record.size_bytes, &used)?;
+        }
         let charge = record.quota_id.map(|id| disk.quota.charge(id)).transpose();
         let charge = charge.context("ask what a copy uses").map_err(classify)?;
         // A privileged process such as the one that copied exceeds the limits of ext4.

@@ -137,7 +137,12 @@ fn everything_in_a_tree_is_kept() {
             assert_eq!(copied.entries, count.entries.into_inner(), "{case}");
             let target = os::open_dir(place.guarded(), "target").unwrap();
             let weight = weigh(target, LinkCount::Once, &mut |_| Ok(())).unwrap();
-            assert_eq!(copied.bytes, weight.bytes, "{case}");
+            if (filesystem, transfer) == ("xfs", Transfer::Copy) {
+                // XFS allocates ahead until a file is closed.
+                assert!(copied.bytes >= weight.bytes, "{case}");
+            } else {
+                assert_eq!(copied.bytes, weight.bytes, "{case}");
+            }
             place.remove("target");
         }
     });
