@@ -186,6 +186,12 @@ impl Plan {
         let node = source::node(volume, &cluster.nodes, options.node.as_deref());
         let node = self.or_refuse(node);
         let pool = node.and_then(|node| self.or_refuse(pools.on(node, &options.pool)));
+        if let Some(pool) = pool.as_ref().filter(|pool| pool.enforces_none) {
+            self.warnings.push(format!(
+                "sizes: pool {} enforces none; `rootcellar check` says how to change that before the import",
+                pool.name
+            ));
+        }
         if let (Some(directory), Some(node)) = (&directory, node) {
             self.check_neighbours(directory, node, bound, cluster, options);
             for reason in pools.overlaps(node, directory) {
@@ -337,8 +343,8 @@ impl Plan {
             .find(|known| known.metadata.name == class);
         if !known.is_some_and(|class| class.allow_volume_expansion) && !class.is_empty() {
             self.warnings.push(format!(
-                "growth: class {class} has no allowVolumeExpansion, so the claim cannot grow; the field \
-                 can be set later"
+                "growth: class {class} has no allowVolumeExpansion, so the claim cannot grow until you run \
+                 `kubectl patch storageclass {class} --patch '{{\"allowVolumeExpansion\": true}}'`"
             ));
         }
         if System::of(volume) == Some(System::Static) {

@@ -20,6 +20,7 @@ struct Listed {
     id: Option<PoolId>,
     node: Option<String>,
     problem: Option<String>,
+    enforcement: Option<String>,
     #[serde(default)]
     cordoned: bool,
 }
@@ -29,6 +30,8 @@ struct Listed {
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) id: PoolId,
+    /// Whether it is known to enforce no sizes.
+    pub(crate) enforces_none: bool,
 }
 
 impl Pools {
@@ -69,6 +72,7 @@ impl Pools {
                 (None, Some(id)) => Ok(Pool {
                     name: pool.name.clone(),
                     id,
+                    enforces_none: pool.enforcement.as_deref() == Some("none"),
                 }),
             },
             _ => {

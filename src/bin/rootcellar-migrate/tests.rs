@@ -411,6 +411,7 @@ fn differences_are_warnings() {
     let cases = [
         ("local-path", "fsGroup 999"),
         ("local-path", "class old has no allowVolumeExpansion"),
+        ("local-path", "pool default enforces none"),
         ("static", "capacity of 98Gi"),
         ("static", "must be copied back by hand"),
         ("mazdermind", "RWX"),

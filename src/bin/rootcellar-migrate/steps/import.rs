@@ -106,10 +106,12 @@ impl Steps<'_> {
             verify: verify.join(" &&\n"),
             rollback: format!(
                 "# if the log says that the import did not begin, only delete its pod\n\
-                 {} &&\n    {} &&\n    kubectl delete {} --ignore-not-found",
+                 {} &&\n    {} &&\n    kubectl delete {} --ignore-not-found &&\n    kubectl delete {} \
+                 --ignore-not-found",
                 self.no_pods(),
                 self.export(),
-                self.pod("import")
+                self.pod("import"),
+                self.pod("export")
             ),
         }
     }
