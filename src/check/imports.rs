@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
-use crate::pool::incoming::{Progress, lock, names, read_entry};
+use crate::pool::incoming::{lock, names, read_entry};
 use crate::pool::{VolumeRecord, layout};
 
 use super::{About, Examination, Level};
@@ -28,7 +28,7 @@ impl Examination<'_> {
         }
         for name in names(&incoming).context("list the imports")? {
             let (what, remedy) = match read_entry(&incoming, &name)? {
-                Some(Ok((record, Progress::HasTree | Progress::AwaitsCopy))) => waiting(&record),
+                Some(Ok((record, progress))) if progress.is_unfinished() => waiting(&record),
                 Some(Err(damage)) => {
                     let path = Path::new(layout::META).join(layout::INCOMING);
                     let tree = self.options.path.join(path).join(&name).join(layout::DATA);
@@ -37,7 +37,7 @@ impl Examination<'_> {
                         format!("move {} to where it belongs", tree.display()),
                     )
                 }
-                Some(Ok((_, Progress::Copied | Progress::Empty))) | None => continue,
+                Some(Ok(_)) | None => continue,
             };
             self.find(Level::Wrong, About::Records, what, remedy);
         }

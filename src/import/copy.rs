@@ -108,21 +108,32 @@ impl Original<'_> {
                 _ => Ok(()),
             };
         }
-        if at.is_dir_beside(&name)? {
-            return Ok(());
-        }
-        if at.found != At::Directory || at.is_mount {
-            return refuse(format!(
-                "{path} is not the directory whose import began, and {} is missing",
-                self.path().display()
-            ));
-        }
         let former = self.path();
         let text = format!(
             "{}Before, it was in {}.\n",
             notice(self.id, pool),
             former.display()
         );
+        if at.is_dir_beside(&name)? {
+            return match at.found {
+                At::Directory => refuse(format!(
+                    "{path} is a directory again, and {} is the one whose import began; move one of them \
+                     elsewhere",
+                    former.display()
+                )),
+                At::Nothing => at.make_notice(os, &at.own_name(), &text),
+                At::Notice(_) => os
+                    .fsync(&at.parent)
+                    .map_err(at.fault("fsync the parent of")),
+            };
+        }
+        if at.found != At::Directory || at.is_mount {
+            return refuse(format!(
+                "{path} is not the directory whose import began, and {} is missing",
+                former.display()
+            ));
+        }
+        at.remove_beside(os, &name)?;
         at.make_notice(os, &name, &text)?;
         at.swap(os, &name, FileType::Directory)
     }
@@ -149,6 +160,11 @@ impl Original<'_> {
                 }
                 At::Notice(_) => return refuse(format!("{path} is the file of another import")),
             }
+        } else if at.found != At::Directory {
+            return refuse(format!(
+                "{} is missing; mount its disk",
+                self.path().display()
+            ));
         }
         let removed = os.unlink_any(&at.parent, &name);
         removed.map_err(at.fault("remove the file beside"))
@@ -182,9 +198,19 @@ impl Original<'_> {
             goes_on,
         };
         let hint = "free space in the pool, or import it with a larger --size";
-        watch.copy(os, &self.open()?, target, hint)?;
-        self.check_unchanged(began)?;
-        os.syncfs(target).map_err(self.at.fault("sync the copy of"))
+        let fault = |errno: Errno| self.at.fault("read")(errno);
+        let top = self.open()?;
+        let before = os::status(&top).map_err(fault)?.changed_at;
+        watch.copy(os, &top, target, hint)?;
+        os.syncfs(target)
+            .map_err(self.at.fault("sync the copy of"))?;
+        if os::status(&top).map_err(fault)?.changed_at != before {
+            return refuse(format!(
+                "{} changed while it was copied; stop the processes that use it",
+                path.display()
+            ));
+        }
+        self.check_unchanged(began)
     }
 
     /// Refuses a tree of which an entry changed after a time, in the ticks of ctimes.
@@ -192,8 +218,10 @@ impl Original<'_> {
         let fault = |errno: Errno| self.at.fault("read")(errno);
         let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
         let changed = OnceCell::new();
+        // Times in the future are those of a wrong time of the machine, or of another machine.
+        let until = next_tick();
         let walked = tree::weigh(top, LinkCount::InParts, &mut |seen| {
-            if seen.status.changed_at > began {
+            if seen.status.changed_at > began && seen.status.changed_at <= until {
                 let _ = changed.set(seen.path());
                 return Err(Errno::CANCELED);
             }
@@ -205,7 +233,10 @@ impl Original<'_> {
                 file.display(),
                 self.path().display()
             )),
-            None => walked.map(drop).map_err(fault),
+            None => match walked.map_err(fault)?.unseen {
+                Some(errno) => Err(fault(errno)),
+                None => Ok(()),
+            },
         }
     }
 }
@@ -221,14 +252,15 @@ impl HostPath {
 
     /// Makes a file with this name in the parent, which says where the directory went.
     fn make_notice(&self, os: &Os, name: &str, text: &str) -> Result<()> {
-        let made = os
-            .unlink_any(&self.parent, name)
-            .and_then(|()| os.create_as(&self.parent, name, 0o444))
-            .and_then(|file| {
-                os.write_all(&file, text.as_bytes())?;
-                os.fsync(&file)
-            });
-        made.map_err(self.fault("make a file beside"))
+        let made = os.create_as(&self.parent, name, 0o444).and_then(|file| {
+            os.write_all(&file, text.as_bytes())?;
+            os.fsync(&file)
+        });
+        made.map_err(self.fault("make a file for"))
+    }
+
+    fn own_name(&self) -> String {
+        self.name.to_string_lossy().into_owned()
     }
 
     /// Exchanges the entry at the path, which has this type, with an entry beside it, durably. One of them
@@ -278,17 +310,18 @@ impl HostPath {
         pool: &Path,
     ) -> Result<()> {
         let name = export_name(id, entry);
-        let copied = self.copy_beside(os, &name, (tree, from));
+        let copied = self.copy_beside(os, &name, (tree, from)).and_then(|()| {
+            if self.found == At::Nothing {
+                return self.make_notice(os, &self.own_name(), &notice(id, pool));
+            }
+            Ok(())
+        });
         if copied.is_err()
             && let Err(error) = self.remove_beside(os, &name)
         {
             tracing::warn!(%error, "left an unfinished copy");
         }
         copied?;
-        if self.found == At::Nothing {
-            let path = self.name.to_string_lossy().into_owned();
-            self.make_notice(os, &path, &notice(id, pool))?;
-        }
         self.swap(os, &name, FileType::RegularFile)
     }
 
@@ -331,6 +364,9 @@ impl HostPath {
 
     /// Removes the file that was at the path before the copy of an export.
     pub(super) fn remove_export_file(&self, os: &Os, id: VolumeId, entry: &str) -> Result<()> {
+        // The copy may be at the path since an interruption.
+        let synced = os.fsync(&self.parent);
+        synced.map_err(self.fault("fsync the parent of"))?;
         let removed = os.unlink_any(&self.parent, export_name(id, entry));
         removed.map_err(self.fault("remove the file beside"))
     }

@@ -39,13 +39,20 @@ impl ExportTo {
         let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
         let place = server.export(&id, true)?;
         let origin = place.origin.as_deref().map(Path::new);
+        let rest = place.name.as_deref().map(|name| host.entry(name));
+        let rest = rest.transpose()?;
+        if let Some((rest, path)) = rest
+            .as_ref()
+            .and_then(|rest| Some((rest, rest.copied_to()?)))
+        {
+            return self.end_copy(server, &host, rest, path);
+        }
         let Some(path) = self.to.as_deref().or(origin) else {
             let problem = "missing, and the volume was not imported; say where its directory goes";
             return Err(Error::invalid("--to", problem));
         };
         let at = HostPath::open(path)?;
-        let rest = place.name.as_deref().map(|name| host.entry(name));
-        if let Some(rest) = rest.transpose()? {
+        if let Some(rest) = rest {
             if rest.awaits_copy() {
                 return self.bring_back(&host, &rest, &at, origin);
             }
@@ -111,6 +118,33 @@ impl ExportTo {
         })
     }
 
+    /// Deletes the tree whose copy is at a path already.
+    fn end_copy(
+        &self,
+        server: &mut impl ImportServer,
+        host: &Host,
+        rest: &Taken,
+        path: PathBuf,
+    ) -> Result<Exported> {
+        if let Some(to) = self.to.as_ref().filter(|to| **to != path) {
+            let problem = format!(
+                "{}: the volume was copied to {} already; leave the flag out",
+                to.display(),
+                path.display()
+            );
+            return Err(Error::invalid("--to", problem));
+        }
+        if !self.dry_run {
+            if let Ok(at) = HostPath::open(&path) {
+                at.remove_export_file(&self.os, self.id, rest.name())?;
+            }
+            server.drop_export(&self.id.to_string())?;
+            host.remove_notice(&path, self.id);
+        }
+        let is_copy = true;
+        Ok(Exported { path, is_copy })
+    }
+
     /// Ends an export whose directory is at its path already.
     fn go_on(
         &self,
@@ -123,7 +157,7 @@ impl ExportTo {
             let path = at.path.clone();
             Ok(Some(Exported { path, is_copy }))
         };
-        let is_copy = at.has_copy(self.id, rest.name()) || rest.is_copied();
+        let is_copy = at.has_copy(self.id, rest.name());
         if at.found != At::Directory || rest.has_tree() && !is_copy {
             return Ok(None);
         }
@@ -168,7 +202,7 @@ impl ExportTo {
         taken: &Taken,
         at: &HostPath,
     ) -> Result<()> {
-        host.mark_copied(taken)?;
+        host.mark_copied(taken, &at.path)?;
         at.remove_export_file(&self.os, self.id, taken.name())?;
         server.drop_export(&self.id.to_string())
     }

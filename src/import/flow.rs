@@ -178,6 +178,13 @@ impl Import {
             .origin
             .as_ref()
             .map_or(ImportMethod::Rename, |origin| origin.by);
+        if taken.copied_to().is_some() || at.has_copy(record.id, taken.name()) {
+            return refuse(format!(
+                "volume {id} was exported to {}; run `rootcellar volume export {id}` to finish that",
+                at.path.display(),
+                id = record.id
+            ));
+        }
         if self.dry_run {
             return Ok(Imported::Possible(record.id, by, None));
         }

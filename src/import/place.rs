@@ -1,6 +1,8 @@
 //! The way of a directory into a pool, and back.
 
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -18,6 +20,8 @@ use crate::types::{PoolId, VolumeId};
 
 use super::copy::Kind;
 use super::{HostPath, keep_times, notice, refuse};
+
+const MAX_PATH: usize = 4096;
 
 /// More bytes than the name of a kind has.
 const MAX_KIND: usize = 64;
@@ -68,9 +72,14 @@ impl Taken {
         &self.name
     }
 
-    /// Whether the tree was copied to a path of the host.
-    pub(super) fn is_copied(&self) -> bool {
-        self.progress() == Progress::Copied
+    /// The path of the host to which the tree was copied; empty if writing it was interrupted.
+    pub(super) fn copied_to(&self) -> Option<PathBuf> {
+        if self.progress() != Progress::Copied {
+            return None;
+        }
+        let file = os::open_file(&self.dir, layout::COPIED).ok()?;
+        let path = os::read_all(&file, MAX_PATH).ok()?;
+        Some(OsString::from_vec(path).into())
     }
 
     fn progress(&self) -> Progress {
@@ -233,10 +242,24 @@ impl Host {
     }
 
     /// Notes durably that a tree was copied to a path of the host.
-    pub(super) fn mark_copied(&self, taken: &Taken) -> Result<()> {
+    pub(super) fn mark_copied(&self, taken: &Taken, path: &Path) -> Result<()> {
+        let record = self.record(taken)?;
+        if record.enforcing {
+            // The tree of an interrupted import has no quota id yet, and another volume may have it.
+            let record = VolumeRecord {
+                quota_id: None,
+                enforcing: false,
+                ..record
+            };
+            self.rewrite(taken, &record)?;
+        }
+        let path = path.as_os_str().as_bytes();
         let marked = match self.os.create(&taken.dir, layout::COPIED) {
             Err(Errno::EXIST) => Ok(()),
-            made => made.map(drop),
+            made => made.and_then(|file| {
+                self.os.write_all(&file, path)?;
+                self.os.fsync(&file)
+            }),
         };
         let synced = marked.and_then(|()| self.os.fsync(&taken.dir));
         synced.map_err(|errno| self.fault(Fault::new("mark an export in", errno)))

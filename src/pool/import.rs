@@ -157,7 +157,7 @@ impl Pool {
             return Err(Error::Precondition(problem));
         }
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
-        let (quota_id, enforcement) = self.quota_of_tree(&disk, &staged, &record)?;
+        let (quota_id, enforcement) = self.quota_of_tree(&disk, &staged)?;
         let is_new = enforcement == Enforcement::None;
         let record = VolumeRecord {
             quota_id,
@@ -176,17 +176,16 @@ impl Pool {
         if !disk.accounts() {
             self.move_from_others(&disk, used.bytes);
         }
+        if enforcement == Enforcement::Squota {
+            let limited = self.refresh_limit(&disk, entry.record.id);
+            limited.context("limit a volume").map_err(classify)?;
+        }
         Ok(entry)
     }
 
     /// The quota id for a tree, and the enforcement that it has already. A subvolume has them from the
     /// volume whose export is undone.
-    fn quota_of_tree(
-        &self,
-        disk: &Disk,
-        staged: &Staged,
-        record: &VolumeRecord,
-    ) -> Result<(Option<u32>, Enforcement)> {
+    fn quota_of_tree(&self, disk: &Disk, staged: &Staged) -> Result<(Option<u32>, Enforcement)> {
         let classify = |fault| self.classify(fault);
         let (quota, none) = (&disk.quota, Enforcement::None);
         match quota.enforcement() {
@@ -199,12 +198,8 @@ impl Pool {
                 let data = os::open_dir(&staged.dir, layout::DATA);
                 let id = data.and_then(|data| quota.charged_to(data.as_fd()));
                 let id = id.context("find the quota id of a tree");
-                let Some(id) = id.map_err(classify)? else {
-                    return Ok((None, none));
-                };
-                let limited = quota.limit(&self.context.os, id, record.size_bytes);
-                limited.context("limit a volume").map_err(classify)?;
-                Ok((Some(id), Enforcement::Squota))
+                let id = id.map_err(classify)?;
+                Ok((id, id.map_or(none, |_| Enforcement::Squota)))
             }
         }
     }

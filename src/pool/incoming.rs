@@ -46,7 +46,7 @@ impl Progress {
 
     /// Whether the import or export can go on.
     pub(crate) fn is_unfinished(self) -> bool {
-        matches!(self, Self::HasTree | Self::AwaitsCopy)
+        self != Self::Empty
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn read_entry(
     }
 }
 
-/// Removes an entry, unless it has a tree: EISDIR. One whose tree was copied becomes trash instead.
+/// Removes an entry, unless it has a tree: EISDIR.
 pub(crate) fn remove_entry(
     os: &Os,
     incoming: &OwnedFd,
@@ -135,8 +135,7 @@ impl Disk {
         let clear = |name: &str| match os::open_dir(&incoming, name) {
             Err(_) => Ok(()),
             Ok(dir) => match Progress::of(&dir) {
-                Progress::HasTree | Progress::AwaitsCopy => Ok(()),
-                Progress::Copied => os.rename((&incoming, name), (&self.homes.trash, name)),
+                Progress::HasTree | Progress::AwaitsCopy | Progress::Copied => Ok(()),
                 Progress::Empty => remove_entry(os, &incoming, &dir, name),
             },
         };

@@ -104,6 +104,8 @@ impl Volumes {
     /// Returns the place of a directory that shall become a volume. With a size, it checks whether a new
     /// import is possible. Nothing is changed.
     pub fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
+        // A call may be making the volume, although its client has ended.
+        let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
         let place = |pool: &Pool, id, state| -> Result<ImportPlace> {
             Ok(ImportPlace {
                 pool: pool.path().to_owned(),
@@ -172,12 +174,18 @@ impl Volumes {
     /// tree. If `fill` fails, or the driver stops, the copy is discarded.
     pub fn import_copy(&self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
         let _name = self.in_flight.lock_name("volume", name.as_str())?;
-        if let Some((_, entry)) = self.find_by_name::<VolumeRecord>(name)? {
-            imported_from(&entry)?;
-            return Ok(entry.record.id);
-        }
         let pool = self.pool_named(pool)?;
         let id = VolumeId::new(id_of(&pool)?, name);
+        if let Some((_, entry)) = self.find_by_name::<VolumeRecord>(name)? {
+            imported_from(&entry)?;
+            let found = entry.record.id;
+            if found == id {
+                return Ok(id);
+            }
+            return Err(Error::Precondition(format!(
+                "volume {found} has the name {name} already; choose another --name"
+            )));
+        }
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
         let awaits = |import: &pool::import::Import| import.progress == Progress::AwaitsCopy;

@@ -141,7 +141,12 @@ impl ImportServer for Connection {
         if let Some(Err(error)) = lock(&ended).take() {
             return Err(error);
         }
-        watched?;
+        if let Err(error) = watched {
+            // The server discards the copy when the requests end, and answers then.
+            drop(requests);
+            let _ = self.0.runtime.block_on(next(&mut responses));
+            return Err(error);
+        }
         send(CopyVolumeRequest {
             copied: true,
             ..Default::default()
