@@ -137,12 +137,17 @@ fn everything_in_a_tree_is_kept() {
             assert_eq!(copied.entries, count.entries.into_inner(), "{case}");
             let target = os::open_dir(place.guarded(), "target").unwrap();
             let weight = weigh(target, LinkCount::Once, &mut |_| Ok(())).unwrap();
-            if (filesystem, transfer) == ("xfs", Transfer::Copy) {
-                // XFS allocates ahead until a file is closed.
-                assert!(copied.bytes >= weight.bytes, "{case}");
-            } else {
-                assert_eq!(copied.bytes, weight.bytes, "{case}");
-            }
+            // A filesystem allocates copied bytes later, or ahead.
+            let most = match transfer {
+                Transfer::Copy => weight.bytes / 8,
+                Transfer::Share => 0,
+            };
+            assert!(
+                copied.bytes.abs_diff(weight.bytes) <= most,
+                "{case}: {} of {}",
+                copied.bytes,
+                weight.bytes
+            );
             place.remove("target");
         }
     });
