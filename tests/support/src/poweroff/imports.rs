@@ -1,19 +1,20 @@
-//! Imports of a directory on the pool's disk, and exports.
+//! Imports of a directory on the pool's disk or on another one, and exports.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rootcellar::os;
 
 use super::operations::{Operation, with_kept};
 use super::scene::{self, Scene};
 use crate::imports::{export_back, import, import_of};
+use crate::names;
 
 /// Their exchange of a directory and a file is one change only on a real filesystem.
-pub const IMPORTS: [Operation; 2] = [
+pub const IMPORTS: [Operation; 4] = [
     Operation {
         name: "import",
-        prepare: with_old,
-        act: |scene| scene.import(),
+        prepare: |scene| with_old(scene, BESIDE),
+        act: |scene| scene.import(BESIDE),
         before: |scene| scene.holds(&["kept"]) && scene.has_tree(),
         after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
         ..Operation::NOTHING
@@ -21,20 +22,47 @@ pub const IMPORTS: [Operation; 2] = [
     Operation {
         name: "export",
         prepare: |scene| {
-            with_old(scene);
-            scene.import();
+            with_old(scene, BESIDE);
+            scene.import(BESIDE);
         },
-        act: |scene| scene.export(),
+        act: |scene| scene.export(BESIDE),
         before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
         after: |scene| scene.holds(&["kept"]) && scene.has_tree(),
         ..Operation::NOTHING
     },
+    Operation {
+        name: "import by copy",
+        prepare: |scene| with_old(scene, ELSEWHERE),
+        act: |scene| scene.import(ELSEWHERE),
+        before: |scene| scene.holds(&["kept"]) && scene.has_original(),
+        after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree() && scene.has_original(),
+        ..Operation::NOTHING
+    },
+    Operation {
+        name: "export by copy",
+        prepare: |scene| {
+            with_old(scene, ELSEWHERE);
+            scene.import(ELSEWHERE);
+        },
+        act: |scene| scene.export(ELSEWHERE),
+        before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
+        after: |scene| {
+            let is_back = has_file(&scene.node.path(ELSEWHERE));
+            scene.holds(&["kept"]) && (is_back || scene.has_tree())
+        },
+        ..Operation::NOTHING
+    },
 ];
 
-/// Makes a directory beside the pool with the attributes and the content of a volume, durably.
-fn with_old(scene: &mut Scene) {
+/// The directory on the pool's disk, and the one on another disk.
+const BESIDE: &str = "disk/old";
+const ELSEWHERE: &str = "state/old";
+
+/// Makes a directory with the attributes and the content of a volume, durably.
+fn with_old(scene: &mut Scene, old: &str) {
     with_kept(scene);
-    let parent = os::open_path(&scene.node.path("disk"));
+    let old = scene.node.path(old);
+    let parent = os::open_path(old.parent().unwrap());
     let parent = os::open_dir(parent.unwrap(), ".").unwrap();
     let os = scene.os();
     os.mkdir(&parent, "old", 0o700).unwrap();
@@ -47,34 +75,41 @@ fn with_old(scene: &mut Scene) {
 }
 
 impl Scene {
-    fn old(&self) -> PathBuf {
-        self.node.path("disk/old")
-    }
-
     /// Makes the directory a volume, or finds it.
-    fn import(&self) {
-        let request = import_of(self.os(), self.old(), "pvc", scene::SIZE);
+    fn import(&self, old: &str) {
+        let request = import_of(self.os(), self.node.path(old), "pvc", scene::SIZE);
         import(self.driver(), &request).unwrap();
     }
 
     /// Makes the volume the directory, or finds that.
-    fn export(&self) {
+    fn export(&self, old: &str) {
         let id = rootcellar::types::ObjectId::parse(&self.id_of("pvc")).unwrap();
         let exported = export_back(self.driver(), self.os(), id);
-        assert!(exported.is_ok() || self.old().is_dir(), "{exported:?}");
+        let is_there = self.node.path(old).is_dir();
+        assert!(exported.is_ok() || is_there, "{exported:?}");
+    }
+
+    /// Whether the original of a copy is complete, at its path or beside it.
+    fn has_original(&self) -> bool {
+        let old = self.node.path(ELSEWHERE);
+        let beside = names(old.parent().unwrap()).into_iter();
+        let mut beside = beside.filter(|name| name.starts_with(".rootcellar-"));
+        has_file(&old) || beside.any(|name| has_file(&old.with_file_name(name)))
     }
 
     /// Whether the tree is complete, and in one place: at its path, in the pool, or on the way.
     fn has_tree(&self) -> bool {
         let incoming = self.pool().join(".rootcellar/incoming");
-        let mut places = vec![self.old()];
+        let mut places = vec![self.node.path(BESIDE)];
         for home in [self.pool().join("volumes"), incoming] {
             let entries = std::fs::read_dir(&home).into_iter().flatten();
             places.extend(entries.map(|entry| entry.unwrap().path().join("data")));
         }
-        let is_it = |place: &&PathBuf| {
-            std::fs::read(place.join("file")).is_ok_and(|content| content == b"pvc")
-        };
+        let is_it = |place: &&PathBuf| has_file(place);
         places.iter().filter(is_it).count() == 1
     }
+}
+
+fn has_file(tree: &Path) -> bool {
+    std::fs::read(tree.join("file")).is_ok_and(|content| content == b"pvc")
 }
