@@ -22,6 +22,15 @@ fn elsewhere(host: &Host) -> PathBuf {
     at
 }
 
+/// A mount.
+fn mounted(host: &Host) -> PathBuf {
+    let at = host.node.path("mount");
+    fs::create_dir(&at).unwrap();
+    rustix::mount::mount("none", &at, "tmpfs", MountFlags::empty(), None).unwrap();
+    make_tree(&at, "content");
+    at
+}
+
 /// Imports a directory by copy; the path of the original.
 fn copied(host: &Host, at: &Path) -> (VolumeId, PathBuf) {
     let request = import_of(&host.os, at.to_owned(), "pvc", SIZE);
@@ -94,10 +103,7 @@ fn a_directory_of_another_filesystem_is_copied_there_and_back() {
 fn a_mount_is_copied_and_becomes_read_only() {
     require!(mount_namespace);
     let host = Host::new();
-    let at = host.node.path("mount");
-    fs::create_dir(&at).unwrap();
-    rustix::mount::mount("none", &at, "tmpfs", MountFlags::empty(), None).unwrap();
-    make_tree(&at, "content");
+    let at = mounted(&host);
     let mut small = import_of(&host.os, at.clone(), "pvc", 1);
     small.run(&mut &*host.driver).unwrap_err();
     fs::write(at.join("writable"), "").unwrap();
@@ -271,10 +277,7 @@ fn a_pool_with_simple_quota_copies() {
 fn a_missing_mount_is_not_imported() {
     require!(mount_namespace);
     let host = Host::new();
-    let at = host.node.path("mount");
-    fs::create_dir(&at).unwrap();
-    rustix::mount::mount("none", &at, "tmpfs", MountFlags::empty(), None).unwrap();
-    make_tree(&at, "content");
+    let at = mounted(&host);
     let request = import_of(&host.os, at.clone(), "pvc", SIZE);
     request.run(&mut Lost(&host.driver)).unwrap_err();
     rustix::mount::unmount(&at, UnmountFlags::empty()).unwrap();
