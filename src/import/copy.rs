@@ -26,7 +26,7 @@ use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, LinkCount, Tr
 use crate::types::{Bytes, VolumeId};
 use crate::volume::GoesOn;
 
-use super::{At, HostPath, keep_times, notice, refuse};
+use super::{At, HostPath, Taken, keep_times, notice, refuse};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -80,7 +80,20 @@ pub(super) struct Original<'a> {
     pub(super) kind: Kind,
 }
 
-impl Original<'_> {
+impl<'a> Original<'a> {
+    /// The directory at a path, or that was at it when the import began.
+    pub(super) fn of(at: &'a HostPath, entry: &'a Taken, id: VolumeId) -> Result<Self> {
+        Ok(Self {
+            id,
+            at,
+            entry: entry.name(),
+            kind: match entry.kind() {
+                Some(kind) => kind,
+                None => Kind::of(at)?,
+            },
+        })
+    }
+
     /// Its name beside the path, which no other import uses.
     fn name(&self) -> String {
         name_beside(self.id, self.entry)
@@ -189,14 +202,7 @@ impl Original<'_> {
     ) -> Result<()> {
         let began = next_tick();
         let path = self.path();
-        let watch = Watch {
-            from: &path,
-            total,
-            most: size,
-            bytes: AtomicU64::new(0),
-            reported: Mutex::new(Instant::now()),
-            goes_on,
-        };
+        let watch = Watch::new(&path, total, size, goes_on);
         let hint = "free space in the pool, or import it with a larger --size";
         let fault = |errno: Errno| self.at.fault("read")(errno);
         let top = self.open()?;
@@ -330,14 +336,7 @@ impl HostPath {
         let made = os.mkdir(&self.parent, name, 0o700);
         made.map_err(self.fault("make a directory beside"))?;
         let target = os::open_place(&self.parent, name).map_err(self.fault("open"))?;
-        let watch = Watch {
-            from,
-            total: None,
-            most: Bytes::MAX,
-            bytes: AtomicU64::new(0),
-            reported: Mutex::new(Instant::now()),
-            goes_on: &|| Ok(()),
-        };
+        let watch = Watch::new(from, None, Bytes::MAX, &|| Ok(()));
         let hint = format!("free space beside {}", self.path.display());
         watch.copy(os, tree, &target, &hint)?;
         let synced = os.syncfs(&self.parent);
@@ -410,7 +409,18 @@ impl CopyWatch for Watch<'_> {
     }
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn new(from: &'a Path, total: Option<Bytes>, most: Bytes, goes_on: GoesOn<'a>) -> Self {
+        Self {
+            from,
+            total,
+            most,
+            bytes: AtomicU64::new(0),
+            reported: Mutex::new(Instant::now()),
+            goes_on,
+        }
+    }
+
     fn bytes(&self) -> Bytes {
         Bytes(self.bytes.load(Ordering::Relaxed))
     }

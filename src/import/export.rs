@@ -7,7 +7,7 @@ use crate::os::Os;
 use crate::types::VolumeId;
 use crate::volume::Export;
 
-use super::copy::{Kind, Original};
+use super::copy::Original;
 use super::{At, Host, HostPath, ImportServer, Taken, Users, check_unused, refuse};
 
 /// A volume that shall become a directory of the host.
@@ -102,12 +102,7 @@ impl ExportTo {
                 "the import of the volume was interrupted, so its directory goes where it was";
             return Err(Error::invalid("--to", problem));
         }
-        let original = Original {
-            id: self.id,
-            at,
-            entry: entry.name(),
-            kind: entry.kind().unwrap_or(Kind::of(at)?),
-        };
+        let original = Original::of(at, entry, self.id)?;
         if !self.dry_run {
             original.bring_back(&self.os)?;
             host.remove(entry)?;

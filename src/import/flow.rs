@@ -211,12 +211,7 @@ impl Import {
         total: Option<Bytes>,
     ) -> Result<Imported> {
         let id = record.id;
-        let original = Original {
-            id,
-            at,
-            entry: entry.name(),
-            kind: entry.kind().unwrap_or(Kind::of(at)?),
-        };
+        let original = Original::of(at, entry, id)?;
         let path = original.path();
         let set_aside = original.set_aside(&self.os, host.pool());
         let copied = set_aside.and_then(|()| {
