@@ -69,7 +69,7 @@ load() { run "$LOAD" --endpoint "unix://$socket" --target-dir "$work/kubelet" --
 floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --json "$@"; }
 
 # Prints the entries in the trash of the pool, or of the members of the set.
-trash() { find "$pool"/.rootcellar/trash "$pool"/*/.rootcellar/trash -mindepth 1 -maxdepth 1 2>/dev/null || :; }
+trash() { find "$pool"/.rootcellar/trash "$pool"/*/.rootcellar/trash -mindepth 1 -maxdepth 1 ! -name "placeholder-*" 2>/dev/null || :; }
 
 # Waits until all deleted volumes are reclaimed, because reclaiming takes time and disk from the next measurement.
 reclaimed() {

@@ -131,7 +131,7 @@ mutant "reclaim: the source's limit is lowered before the copy is gone" \
 mutant "move: the copy is the volume before the old one is given up" \
     volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.settle(&new)?;\n/s'
 mutant "move: the old copy is deleted before the new one is the volume" \
-    volume/moving.rs 's/from\.hand_over\(entry, target_id\)\?;/from.delete(entry)?;/'
+    volume/moving.rs 's/hand_over\.commit\(\)\?;/from.delete(entry)?;/'
 
 case $goal in
 run) echo "$good killed, $bad survived" ;;

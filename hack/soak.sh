@@ -4,7 +4,7 @@
 #
 # Needs: the parts of hack/setup.sh; root, for the loop mounts.
 # Env:   SOAK             seconds, 3600 by default
-#        ROOTCELLAR_SEED  repeats the random choices of the load; each test prints its seed
+#        ROOTCELLAR_SEED  repeats the random choices; each test prints its seed
 #        PROPTEST_CASES   messages for each call in one run of the fuzz tests, 200 by default
 #        CARGO_TARGET_DIR absolute
 #        SUMMARY          a file for the last line

@@ -119,6 +119,11 @@ pub struct Config {
           value_parser = PoolOptions::absolute_path)]
     pub kubelet_dir: PathBuf,
 
+    /// Find the processes of the host in this mount of proc(5), before a volume is moved
+    #[arg(long = "proc", value_name = "DIR", default_value = "/proc",
+          value_parser = PoolOptions::absolute_path)]
+    pub processes: PathBuf,
+
     #[command(flatten)]
     pub driver: DriverArgs,
 

@@ -106,6 +106,9 @@ pub enum Error {
     BadToken(String),
     #[error("the driver is loading its records; try again")]
     Loading,
+    /// The lists at work, unread ones included, are as many as this limit.
+    #[error("the driver answers {0} lists already; try again")]
+    Lists(usize),
     /// Nobody knows whether the server has done, or is doing, its part.
     #[error("{0}; run the command again to finish it")]
     Unfinished(String),
@@ -228,9 +231,11 @@ impl Error {
                 _ => Code::Unavailable,
             },
             // Not final to the kubelet, which keeps calling and cleans up.
-            Self::Loading | Self::Io(_) | Self::MoveUnfinished { .. } | Self::Unfinished(_) => {
-                Code::Unavailable
-            }
+            Self::Loading
+            | Self::Lists(_)
+            | Self::Io(_)
+            | Self::MoveUnfinished { .. }
+            | Self::Unfinished(_) => Code::Unavailable,
             Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,
             Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
             Self::Internal(_) => Code::Internal,

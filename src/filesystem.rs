@@ -3,9 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use crate::{os, sys};
 
@@ -90,6 +92,21 @@ impl Filesystem {
         matches!(self, Self::Ext4 | Self::Xfs | Self::Btrfs | Self::Local(_))
     }
 
+    /// The block devices of the filesystem of `root`, as entries of sysfs. A filesystem without a device
+    /// number of its own has none, except btrfs, which may have several.
+    pub(crate) fn devices(self, root: BorrowedFd<'_>) -> Result<Vec<PathBuf>, Errno> {
+        if self == Self::Btrfs {
+            let id = Uuid::from_bytes(sys::btrfs_id(root)?);
+            let devices = PathBuf::from(format!("/sys/fs/btrfs/{id}/devices"));
+            let names = os::entry_names(os::open_dir(os::open_path(&devices)?, ".")?.as_fd())?;
+            return Ok(names.iter().map(|name| devices.join(name)).collect());
+        }
+        Ok(match os::status(root)?.id.device {
+            (0, _) => Vec::new(),
+            (major, minor) => vec![format!("/sys/dev/block/{major}:{minor}").into()],
+        })
+    }
+
     /// Whether only syncfs(2) makes mode and owner of a directory's entries durable. On XFS and ext4
     /// an fsync of the directory is enough, because the log keeps the order.
     pub(crate) fn needs_syncfs(self) -> bool {
@@ -137,6 +154,15 @@ impl Filesystem {
             Self::Btrfs => Ok(Some(true)),
             Self::Xfs => sys::has_reflinks(root).map(Some),
             Self::Ext4 => Ok(Some(false)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The most bytes of names that a directory on the filesystem of `root` has in its inode, so that a
+    /// longer list needs a block. `None`: every directory has a block of its own, or needs none.
+    pub(crate) fn names_in_inode(self, root: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
+        match self {
+            Self::Xfs => sys::inode_bytes(root).map(Some),
             _ => Ok(None),
         }
     }

@@ -1,8 +1,9 @@
 //! The pages for health and metrics.
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use crate::metrics::{self, Metrics};
 use crate::pool::{Pool, PoolStatus, Unavailable};
@@ -43,19 +45,18 @@ struct Scraped {
     turn: Arc<Mutex<()>>,
 }
 
+/// The pause after a connection that could not be accepted.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Serves the pages forever.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    volumes: Arc<Volumes>,
-    metrics: Arc<Metrics>,
-) -> io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics: Arc<Metrics>) {
     let page = Page::new(volumes, metrics);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
         .with_state(page);
-    axum::serve(listener, router).await
+    connections::serve(listener, router).await;
 }
 
 impl Page {
@@ -112,14 +113,17 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
 }
 
 async fn metrics_text(State(page): State<Page>) -> Response {
-    let pools = page.scraped().into_iter();
-    let scrape = |scraped: Scraped| (scraped.pool.name().clone(), tokio::spawn(scraped.status()));
-    let scrapes: Vec<_> = pools.map(scrape).collect();
-    let mut statuses = Vec::new();
-    for (name, scrape) in scrapes {
-        statuses.extend(scrape.await.map(|status| (name, status)));
+    // They end with the request, or a peer that hangs up again and again would leave many.
+    let mut scrapes = JoinSet::new();
+    for scraped in page.scraped() {
+        let name = scraped.pool.name().clone();
+        scrapes.spawn(async move { (name, scraped.status().await) });
     }
-    match page.metrics.text(statuses) {
+    let mut statuses = BTreeMap::new();
+    while let Some(scrape) = scrapes.join_next().await {
+        statuses.extend(scrape);
+    }
+    match page.metrics.text(statuses.into_iter().collect()) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -160,7 +164,10 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
         let name = &pool.name;
         // Writing to a string does not fail.
         let _ = match (&pool.unavailable, pool.silence) {
-            (Some(reason), _) => writeln!(text, "pool {name}: unavailable: {reason}"),
+            (Some(reason), _) => {
+                let reason = reason.without_ids();
+                writeln!(text, "pool {name}: unavailable: {reason}")
+            }
             (None, Some(silence)) => writeln!(
                 text,
                 "pool {name}: not answering: an operation on its disk has not returned for {} s; \
@@ -265,9 +272,8 @@ mod tests {
         }
     }
 
-    /// Proves: SV7.
-    #[tokio::test]
-    async fn readyz_waits_for_no_disk() {
+    /// The page of a server with one pool.
+    fn page() -> (tempfile::TempDir, Page) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
         std::fs::create_dir(&path).unwrap();
@@ -276,6 +282,7 @@ mod tests {
             node: "n1".parse().unwrap(),
             topology: "topology.example/node=n1".into(),
             kubelet_dir: dir.path().to_owned(),
+            processes: "/proc".into(),
             state_dir: dir.path().join("state"),
             pools: vec![pool.parse().unwrap()],
             sets: Vec::new(),
@@ -285,13 +292,40 @@ mod tests {
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
-        let page = Page::new(volumes, Arc::new(Metrics::new()));
+        (dir, Page::new(volumes, Arc::new(Metrics::new())))
+    }
+
+    /// Proves: SV7.
+    #[tokio::test]
+    async fn readyz_waits_for_no_disk() {
+        let (_dir, page) = page();
         // As a request does that a dead disk blocks.
         let turn = Arc::clone(&page.scraped()[0].turn).lock_owned().await;
         let answer = readyz(State(page)).await;
         let (code, text) = answer;
         assert_eq!(code, StatusCode::OK);
         assert!(text.starts_with("pool fast: healthy\n"), "{text}");
+        drop(turn);
+    }
+
+    /// Proves: SV8.
+    #[tokio::test]
+    async fn a_scrape_ends_with_its_request() {
+        let (_dir, page) = page();
+        let turn = Arc::clone(&page.scraped()[0].turn).lock_owned().await;
+        let tasks = tokio::runtime::Handle::current().metrics();
+        let before = tasks.num_alive_tasks();
+        let mut request = Box::pin(metrics_text(State(page)));
+        tokio::select! {
+            biased;
+            _ = &mut request => panic!("it does not wait for the other scrape"),
+            () = tokio::task::yield_now() => {}
+        }
+        assert!(tasks.num_alive_tasks() > before);
+        drop(request);
+        while tasks.num_alive_tasks() > before {
+            tokio::task::yield_now().await;
+        }
         drop(turn);
     }
 }

@@ -1,10 +1,13 @@
 //! The files of image volumes: each holds a filesystem, or the content of a block device.
 //!
 //! [`Format`] makes a filesystem in such a file, and [`loops`] shows the file as a block device.
+//! [`below`] finds such a device below another filesystem.
 
+pub(crate) mod below;
 mod format;
 pub mod loops;
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
@@ -54,12 +57,22 @@ pub(crate) fn formatted_bytes(image: impl AsFd, format: Format) -> Result<u64, E
     format.bytes(&superblock)
 }
 
-/// Sets owner and mode of the root of a filesystem that was made a moment ago, durably.
+/// The extended attribute of a root that has got its owner and mode. A record may be older than its image,
+/// as on a full disk or of a copy, but the journal of the filesystem has this before all writes of a pod.
+const OWNED: &CStr = c"trusted.rootcellar";
+
+/// Sets owner and mode of the root of a filesystem durably, unless that was done before.
 pub(crate) fn give_root(root: impl AsFd, owner: Owner) -> Result<(), Errno> {
+    match os::attribute(&root, OWNED) {
+        Ok(_) => return Ok(()),
+        Err(Errno::NODATA) => {}
+        Err(errno) => return Err(errno),
+    }
     // Not a disk of a pool, so tests do not observe it.
     let os = os::Os::default();
     os.chown(&root, owner.uid, owner.gid)?;
     os.chmod(&root, owner.mode)?;
+    os.set_attribute(&root, OWNED, b"owned")?;
     os.syncfs(&root)
 }
 

@@ -5,29 +5,35 @@
 //! `PersistentVolume` cannot start on an empty directory. A directory that cannot be renamed into the pool
 //! is exchanged with a file beside it, and copied. `pool::import` has the server's side.
 
+mod apart;
 mod copy;
 mod export;
 mod flow;
 mod place;
-mod usage;
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, StatxAttributes};
+use rustix::fs::{FileType, Statx, StatxAttributes};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
+use crate::mount::{MountTable, OpenDirs, Users, find_user};
 use crate::os::{self, Os, Status};
+use crate::pool::layout;
+use crate::pool::marker::Marker;
 use crate::tree::{self, LinkCount, LinkedFiles};
 use crate::types::{Bytes, VolumeId};
 
 pub use export::{ExportTo, Exported};
 pub use flow::{Import, ImportServer, Imported};
 pub use place::{Host, Taken};
-pub use usage::{Users, check_unused};
+
+/// The processes of the host.
+const PROCESSES: &str = "/proc";
 
 /// More than a notice has.
 const MAX_NOTICE: usize = 4096;
@@ -150,6 +156,41 @@ impl HostPath {
         };
         let top = top.map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
+        self.check_top(&status)?;
+        let path = self.path.display();
+        let (mut linked, mut pool) = (LinkedFiles::default(), None);
+        let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
+            linked.note(seen);
+            // A marker that cannot be read is one.
+            if seen.name == layout::META && !matches!(Marker::read(seen.dir), Ok(None)) {
+                pool.get_or_insert(seen.path());
+            }
+            Ok(())
+        });
+        let weight = weighed.map_err(fault)?;
+        if let Some(errno) = weight.unseen {
+            return refuse(format!("a part of {path} cannot be read: {errno}"));
+        }
+        if let Some(marker) = pool {
+            let marker = marker.display();
+            return refuse(format!(
+                "{path} contains a pool, as its {marker} shows; take that away first"
+            ));
+        }
+        if let Some(problem) = linked.problem(path) {
+            return refuse(problem);
+        }
+        Ok(Content {
+            bytes: Bytes(weight.bytes),
+            inodes: weight.inodes,
+            mode: u32::from(status.stx_mode) & 0o3777,
+            uid: status.stx_uid,
+            gid: status.stx_gid,
+        })
+    }
+
+    /// Refuses a directory that cannot be moved.
+    fn check_top(&self, status: &Statx) -> Result<()> {
         let path = self.path.display();
         for (flag, letter) in [
             (StatxAttributes::IMMUTABLE, 'i'),
@@ -164,30 +205,53 @@ impl HostPath {
                 "{path} has the set-user-id bit; run chmod u-s {path}"
             ));
         }
-        let mut linked = LinkedFiles::default();
-        let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
-            linked.note(seen);
-            Ok(())
-        });
-        let weight = weighed.map_err(fault)?;
-        if let Some(errno) = weight.unseen {
-            return refuse(format!("a part of {path} cannot be read: {errno}"));
-        }
-        if let Some(problem) = linked.problem(path) {
-            return refuse(problem);
-        }
-        Ok(Content {
-            bytes: Bytes(weight.bytes),
-            inodes: weight.inodes,
-            mode: u32::from(status.stx_mode) & 0o3777,
-            uid: status.stx_uid,
-            gid: status.stx_gid,
-        })
+        Ok(())
     }
 
     fn fault(&self, what: &'static str) -> impl Fn(Errno) -> Error {
         move |errno| PathFault::at(what, &self.path)(errno).into()
     }
+}
+
+/// Refuses a directory that a process uses, or in which something is mounted.
+pub fn check_unused(path: &Path, users: Users) -> Result<()> {
+    let fault = || PathFault::at::<io::Error>("read the mounts of", path);
+    let table = MountTable::read().map_err(fault())?;
+    let is_inside = |at: &Path| at.starts_with(path) && at != path;
+    let shown = path.display();
+    let mut mounts = table.entries.iter();
+    if let Some(inside) = mounts.find(|entry| is_inside(&entry.mount_point)) {
+        let inside = inside.mount_point.display();
+        return refuse(format!("{inside} is mounted in {shown}; unmount it"));
+    }
+    if users == Users::Ignore {
+        return Ok(());
+    }
+    let place = table.place_at(path).map_err(fault())?;
+    let mut dirs = OpenDirs::default();
+    let found = find_user(
+        Path::new(PROCESSES),
+        (&place, Some(path)),
+        &mut dirs,
+        &|| (),
+    );
+    let used = match found {
+        Ok(Some(user)) => Some(user.to_string()),
+        Ok(None) => {
+            let top = os::open_node(path);
+            let found = top.and_then(|top| tree::find_open(top, path, &dirs, &|| ()));
+            found.map_err(PathFault::at("look for open files in", path))?
+        }
+        Err(fault) => {
+            return refuse(format!(
+                "cannot find out who uses {shown}: {fault}; run this as root in the process namespace of \
+                 the host, or add --force if nobody uses it"
+            ));
+        }
+    };
+    used.map_or(Ok(()), |used| {
+        refuse(format!("{shown} is in use: {used}; stop it"))
+    })
 }
 
 /// Finds out what is at a path, and refuses what is neither a directory nor the file of an import.

@@ -5,6 +5,7 @@ mod kernel;
 mod options;
 mod table;
 mod target;
+mod users;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::fault::PathFault;
 use crate::image::loops::{self, Loop, Stranger};
-use crate::image::{Format, Owner};
+use crate::image::{Allocation, Format, Owner};
 use crate::os::{self, FileId, Status};
 
 pub use error::{Error, Result};
@@ -25,6 +26,7 @@ pub use kernel::{GuardedDir, KernelMounter, open_guarded};
 pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, MountWatch, Place};
 pub use target::{Found, Target};
+pub use users::{OpenDirs, User, Users, find_user};
 
 /// The content of a volume that is mounted.
 #[derive(Debug, Clone, Copy)]
@@ -35,12 +37,14 @@ pub enum Mountable<'a> {
     Image {
         file: BorrowedFd<'a>,
         format: Format,
+        allocation: Allocation,
         /// The owner and the mode of the root, to be set.
         root: Option<Owner>,
     },
     /// An image, open for writing, that is a block device.
     Device {
         file: BorrowedFd<'a>,
+        allocation: Allocation,
         read_only: bool,
     },
 }
@@ -98,8 +102,16 @@ pub struct Prepared {
     pub mount: OwnedFd,
     /// The flags among [`MountOptions::visible`].
     pub flags: StatVfsMountFlags,
-    /// The device, if the mount is of its node. It is detached unless it is kept when this is dropped.
+    /// The device, if the mount is of its node. Without a mount, it is detached when this is dropped.
     pub device: Option<Loop>,
+}
+
+/// The loop devices of the driver that are no volume's.
+#[derive(Debug, Default)]
+pub struct Tidied {
+    /// Those with an empty file, because a mount shows the node of a number that was free.
+    pub occupied: Vec<Loop>,
+    pub strangers: Vec<Stranger>,
 }
 
 pub trait Mounter: Send + Sync + fmt::Debug {
@@ -132,8 +144,7 @@ pub trait Mounter: Send + Sync + fmt::Debug {
 
     /// The loop device with this number, if it shows an image.
     fn loop_at(&self, device: loops::Number, image: FileId) -> Result<Option<Loop>> {
-        let failed = PathFault::at("find the file behind", Path::new("/dev/loop*"));
-        Ok(loops::at(device, image).map_err(failed)?)
+        Ok(loops::at(device, image)?)
     }
 
     /// The flags of a mount of a device: whether the device is read-only. The mount itself has those of
@@ -154,50 +165,60 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         })
     }
 
-    /// The number of every loop device with an image, and the identity of the image.
+    /// The number of each of the driver's loop devices with an image, and the identity of the image.
     fn loops(&self) -> std::io::Result<Vec<(loops::Number, FileId)>> {
         Ok(loops::all()?)
     }
 
     /// The loop devices that show an image.
-    fn loops_of(&self, image: FileId) -> Result<Vec<Loop>> {
-        let failed = PathFault::at("list", Path::new("/dev/loop*"));
-        Ok(loops::of(image).map_err(failed)?)
+    fn loops_of(&self, image: BorrowedFd<'_>) -> Result<Vec<Loop>> {
+        Ok(loops::of(image)?)
     }
 
-    /// Removes the driver's loop devices that are not in use, and returns those that show files of others.
-    fn tidy_loops(&self) -> std::io::Result<Vec<Stranger>> {
+    /// Removes the driver's loop devices that are not in use.
+    fn tidy_loops(&self) -> std::io::Result<Tidied> {
         let unused = loops::unused()?;
+        let mut occupied = Vec::new();
         if !unused.is_empty() {
             let table = self.table()?;
             let nodes = table.entries.iter().filter_map(|it| it.root.file_name());
-            // A pod that detached its device has the node of the number.
             let nodes: BTreeSet<_> = nodes.collect();
-            let unused = { unused.iter() }.filter(|name| !nodes.contains(OsStr::new(name)));
-            for name in unused {
-                loops::remove(name)?;
+            for name in &unused {
+                // A pod that detached its device has the node of the number.
+                if nodes.contains(OsStr::new(name)) {
+                    occupied.extend(loops::occupy(name)?);
+                } else {
+                    loops::remove(name)?;
+                }
             }
         }
-        Ok(loops::strangers()?)
+        let strangers = loops::strangers()?;
+        Ok(Tidied {
+            occupied,
+            strangers,
+        })
     }
 
     /// Grows the devices of an image, and its mounted filesystem if it has one, to the size of its file.
-    fn grow(&self, target: &Target, image: Status, format: Option<Format>) -> Result<()> {
-        let resize = || -> std::result::Result<(), Errno> {
-            for device in loops::of(image.id)? {
-                device.resize()?;
-            }
-            let Some(format) = format else {
-                return Ok(());
-            };
-            // Another mount may be there by now.
-            let root = target.open_root()?;
-            match loops::at(os::status(&root)?.id.device, image.id)? {
-                Some(_) => format.grow(root, image.length),
-                None => Err(Errno::STALE),
-            }
+    fn grow(&self, target: &Target, image: BorrowedFd<'_>, format: Option<Format>) -> Result<()> {
+        let failed = |errno| target.error("grow the filesystem at", errno);
+        for device in self.loops_of(image)? {
+            device.resize().map_err(failed)?;
+        }
+        let Some(format) = format else {
+            return Ok(());
         };
-        resize().map_err(|errno| target.error("grow the filesystem at", errno))
+        let image = os::status(image).map_err(failed)?;
+        // Another mount may be there by now.
+        let root = target.open_root().map_err(failed)?;
+        let device = os::status(&root).map_err(failed)?.id.device;
+        match self.loop_at(device, image.id)? {
+            // A read-only mount refuses it, and the filesystem may have no other.
+            Some(_) => kernel::open_writable(root)
+                .and_then(|root| format.grow(root, image.length))
+                .map_err(failed),
+            None => Err(failed(Errno::STALE)),
+        }
     }
 
     /// The flags of the mount at a target among [`MountOptions::visible`].

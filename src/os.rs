@@ -23,7 +23,8 @@ pub use open::{
 };
 use open::{open_beneath, own_link};
 pub use status::{
-    FileId, Status, is_subvolume, kernel_version, status, status_at, statx, statx_at,
+    FileId, Status, is_subvolume, kernel_version, status, status_at, status_behind, statx,
+    statx_at, written_at,
 };
 
 /// A system call that changes a disk.

@@ -5,6 +5,7 @@
 //! coordinates: [`state`] is the state in memory, and every other module owns one concern.
 
 mod adopt;
+mod amend;
 pub(crate) mod capacity;
 mod claims;
 mod contents;

@@ -6,6 +6,7 @@
 mod admin;
 mod controller;
 mod identity;
+mod lists;
 mod node;
 mod request;
 mod status;
@@ -14,6 +15,7 @@ mod topology;
 pub(crate) use admin::AdminService;
 pub(crate) use controller::ControllerService;
 pub(crate) use identity::IdentityService;
+pub(crate) use lists::until_sent;
 pub(crate) use node::NodeService;
 pub(crate) use topology::Topology;
 
@@ -29,6 +31,8 @@ use crate::error::{Code, Error, Operation, Result};
 use crate::metrics::Metrics;
 use crate::types::{MAX_FIELD_BYTES, NodeName};
 use crate::volume::Volumes;
+
+use lists::Lists;
 
 /// The number of permits. It limits nothing, because each pool has a limit of its own.
 const ALL_CALLS: u32 = u32::MAX;
@@ -50,6 +54,7 @@ pub(crate) struct Edge {
     metrics: Arc<Metrics>,
     /// Each call holds one until it ends.
     permits: Arc<Semaphore>,
+    lists: Lists,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -62,6 +67,8 @@ struct Rpc {
     mutates: bool,
     /// Whether it works before the records are loaded.
     while_loading: bool,
+    /// Whether its response is a page of a list.
+    lists: bool,
 }
 
 impl Rpc {
@@ -71,6 +78,14 @@ impl Rpc {
             operation,
             mutates: false,
             while_loading: false,
+            lists: false,
+        }
+    }
+
+    const fn list() -> Self {
+        Self {
+            lists: true,
+            ..Self::read(Operation::Query)
         }
     }
 
@@ -131,6 +146,7 @@ impl Edge {
             volumes,
             metrics,
             permits: Arc::new(Semaphore::new(ALL_CALLS as usize)),
+            lists: Lists::default(),
         }
     }
 
@@ -153,15 +169,23 @@ impl Edge {
         let edge = Arc::clone(self);
         let call = move || {
             let _permit = permit;
+            let mut turn = None;
             // Caught here, because nobody takes the result after a hang-up.
             let result = catch_unwind(AssertUnwindSafe(|| {
                 if !rpc.while_loading && !edge.volumes.is_loaded() {
                     return Err(Error::Loading);
                 }
+                if rpc.lists {
+                    turn = Some(edge.lists.turn()?);
+                }
                 work(&edge)
             }))
             .unwrap_or_else(|panic| Err(panicked(&*panic)));
-            edge.finish(rpc, &object, started, result)
+            let mut answer = edge.finish(rpc, &object, started, result)?;
+            if let Some(turn) = turn {
+                answer.extensions_mut().insert(turn);
+            }
+            Ok(answer)
         };
         // A hang-up drops this future, but not the call.
         tokio::task::spawn_blocking(call)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::middleware::map_response;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,12 +26,13 @@ use crate::csi::controller_server::{self, ControllerServer};
 use crate::csi::identity_server::{self, IdentityServer};
 use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
-use crate::http;
+use crate::http::{self, ACCEPT_PAUSE};
 use crate::metrics::Metrics;
 use crate::mount::MountWatch;
 use crate::pool::{CALLS_AT_ONCE, Pool};
 use crate::rpc::{
     AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,
+    until_sent,
 };
 use crate::volume::{MEMBER_WAIT, PATIENCE, Settings, Volumes};
 
@@ -63,9 +65,6 @@ const DISCOVER_EVERY: Duration = Duration::from_mins(1);
 /// The pause after a search, because pods mount and unmount often.
 const DISCOVER_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause after a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// The time that calls have to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -86,6 +85,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
         node: config.node,
         topology,
         kubelet_dir: config.kubelet_dir,
+        processes: config.processes,
         state_dir: config.state.state_dir,
         pools,
         sets,
@@ -188,6 +188,7 @@ fn services(edge: &Arc<Edge>) -> Router {
             AdminServer::new(AdminService(edge())),
         )
         .fallback(async || Status::unimplemented("unknown service").into_http::<Body>())
+        .layer(map_response(until_sent))
 }
 
 /// Loads the records, then checks the health of the pools and finds members of sets forever. Returns

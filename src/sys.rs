@@ -46,6 +46,25 @@ pub fn mount_setattr(
     last_outcome(result)
 }
 
+/// Whether a regular file, which is open for reading, is also open for writing, through any mount and also
+/// for a loop device, swap or `io_uring`: the kernel grants no lease for reading then. EINVAL: the filesystem
+/// has no leases.
+pub fn is_open_for_writing(file: BorrowedFd<'_>) -> Result<bool, Errno> {
+    /// Of `fcntl.h`; libc lacks it.
+    const F_SETSIG: libc::c_int = 10;
+    let set = |command, value: libc::c_int| {
+        // SAFETY: the descriptor is open for as long as the borrow lives, and these commands take a number.
+        last_outcome(unsafe { libc::fcntl(file.as_raw_fd(), command, value) }.into())
+    };
+    // The signal to a process whose lease is broken, which would end it, is one that does nothing.
+    set(F_SETSIG, libc::SIGURG)?;
+    match set(libc::F_SETLEASE, libc::F_RDLCK) {
+        Err(Errno::AGAIN) => Ok(true),
+        Err(errno) => Err(errno),
+        Ok(()) => set(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
+    }
+}
+
 fn last_outcome(result: libc::c_long) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());
@@ -111,7 +130,8 @@ struct Geometry {
     realtime_extent: u32,
     /// The blocks of an allocation group.
     group_blocks: u32,
-    groups_log_and_sizes: [u32; 4],
+    groups_log_and_sector: [u32; 3],
+    inode_bytes: u32,
     /// The largest part of the space that inodes may use.
     inode_percentage: u32,
     between: [u32; 15],
@@ -129,6 +149,11 @@ pub fn has_reflinks(fs: BorrowedFd<'_>) -> Result<bool, Errno> {
 pub fn group_bytes(fs: BorrowedFd<'_>) -> Result<u64, Errno> {
     let geometry = geometry(fs)?;
     Ok(u64::from(geometry.block_size) * u64::from(geometry.group_blocks))
+}
+
+/// The bytes of an inode of an XFS.
+pub fn inode_bytes(fs: BorrowedFd<'_>) -> Result<usize, Errno> {
+    Ok(geometry(fs)?.inode_bytes as usize)
 }
 
 /// The percentage of an XFS that inodes may use, which a growth sets again.
@@ -150,6 +175,7 @@ mod tests {
     fn structs_have_the_layout_the_kernel_knows() {
         assert_eq!(size_of::<Geometry>(), 112);
         assert_eq!(size_of::<TrimRange>(), 24);
+        assert_eq!(std::mem::offset_of!(Geometry, inode_bytes), 24);
         assert_eq!(std::mem::offset_of!(Geometry, flags), 92);
     }
 }

@@ -3,17 +3,21 @@
 //! All of it works on directory descriptors, follows no link and crosses no mount. The descriptors
 //! come from a guarded clone of the pool's mount.
 
+mod changes;
 mod copy;
 mod entries;
 mod remove;
 mod tag;
 mod threads;
+mod users;
 mod walk;
 mod weigh;
 
+pub(crate) use changes::Since;
 pub(crate) use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
 pub(crate) use remove::{remove, remove_any};
 pub(crate) use tag::Tagging;
+pub(crate) use users::find_open;
 pub(crate) use weigh::{LinkCount, LinkedFiles, Seen, Weight, weigh};
 
 pub use remove::{Watch, empty};

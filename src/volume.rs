@@ -66,6 +66,8 @@ pub struct Settings {
     pub topology: String,
     /// The directory that contains all targets.
     pub kubelet_dir: PathBuf,
+    /// The mount of proc(5) with the processes of the host.
+    pub processes: PathBuf,
     /// The directory in which the server remembers its pools.
     pub state_dir: PathBuf,
     pub pools: Vec<PoolOptions>,

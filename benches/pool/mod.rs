@@ -111,6 +111,7 @@ impl Bench {
             node: "bench".parse().unwrap(),
             topology: "topology.rootcellar.dev/node=bench".to_owned(),
             kubelet_dir: dir.path().join("kubelet"),
+            processes: "/proc".into(),
             state_dir: dir.path().join("state"),
             pools: vec![option.parse().unwrap()],
             lock_wait: Duration::ZERO,
@@ -143,7 +144,11 @@ impl Bench {
 
     pub fn await_empty(&self) {
         let trash = self.pool.join(".rootcellar/trash");
-        while fs::read_dir(&trash).unwrap().next().is_some() {
+        let is_entry = |entry: fs::DirEntry| {
+            let name = entry.file_name();
+            !name.as_encoded_bytes().starts_with(b"placeholder-")
+        };
+        while fs::read_dir(&trash).unwrap().flatten().any(is_entry) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -176,6 +176,8 @@ impl Place {
         for entry in fs::read_dir(self.root.join(below))? {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
+        // Of the trash, on XFS.
+        names.retain(|name| !name.starts_with("placeholder-"));
         names.sort();
         Ok(names)
     }

@@ -1,5 +1,7 @@
 //! Compares images with their records, and with the loop devices that show them.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::image::loops;
@@ -22,9 +24,11 @@ impl Examination<'_> {
         let before = self.report.findings.len();
         for (entry, image) in &volumes {
             // It may be deleted meanwhile.
-            if let Ok(status) = os::status_at(&opened.homes.volumes, entry.data_path()) {
+            if let Ok(file) = os::open_entry(&opened.homes.volumes, entry.data_path())
+                && let Ok(status) = os::status(&file)
+            {
                 self.image(entry, *image, status);
-                self.devices(entry, status)?;
+                self.devices(entry, file.as_fd(), status);
             }
         }
         for format in [Format::Ext4, Format::Xfs] {
@@ -57,16 +61,26 @@ impl Examination<'_> {
             self.find_of((Level::Wrong, About::Images), &entry.path(), what, remedy);
         } else if image.allocation == Allocation::Thick && allocated < recorded {
             let what = format!(
-                "{allocated} of its {recorded} are allocated, because a pod discarded the rest"
+                "{allocated} of its {recorded} are allocated, because discards released the rest"
             );
-            let remedy = "start its pod again, which allocates the rest".to_owned();
+            let remedy =
+                "free space if its disk is full, and start its pod again, which allocates the rest"
+                    .to_owned();
             self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
         }
     }
 
     /// Compares the devices of a published image with the file.
-    fn devices(&mut self, entry: &Entry, status: Status) -> Result<(), Fault> {
-        for device in loops::of(status.id).context("list the loop devices")? {
+    fn devices(&mut self, entry: &Entry, file: BorrowedFd<'_>, status: Status) {
+        let devices = match loops::of(file) {
+            Ok(devices) => devices,
+            Err(fault) => {
+                let text = fault.to_string();
+                let (what, remedy) = advice::split(&text);
+                return self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
+            }
+        };
+        for device in devices {
             // It may be detached meanwhile.
             let problem = match (device.shows_all(status.length), device.has_direct_io()) {
                 (Ok(false), _) => "does not show all of its image",
@@ -77,7 +91,6 @@ impl Examination<'_> {
             let remedy = "delete its pods, and start them again".to_owned();
             self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
         }
-        Ok(())
     }
 
     /// Finds the devices of the driver that pods took.

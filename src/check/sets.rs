@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::image::below;
 use crate::mount::Place;
 use crate::pool::{Entry, Record};
 use crate::quota::Enforcement;
@@ -134,12 +135,7 @@ fn disk_in(sysfs: &Path, place: &Place) -> Option<String> {
     let by_source = place.mount.source.file_name();
     let by_source = by_source.map(|name| sysfs.join("class/block").join(name));
     let mut entries = [Some(by_number), by_source].into_iter().flatten();
-    let entry = entries.find_map(|entry| std::fs::canonicalize(entry).ok())?;
-    let disk = if entry.join("partition").symlink_metadata().is_ok() {
-        entry.parent()?
-    } else {
-        &entry
-    };
+    let disk = entries.find_map(|entry| below::disk(&entry).ok())?;
     Some(disk.file_name()?.to_str()?.to_owned())
 }
 

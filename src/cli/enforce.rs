@@ -85,11 +85,17 @@ fn enforce(server: &mut Server, volume_id: String) -> Result<Outcome, Status> {
 
 /// The ids of the volumes that have a size.
 fn sized_volumes(server: &mut Server) -> Result<Vec<String>, Status> {
-    let call = server
-        .controller
-        .list_volumes(csi::ListVolumesRequest::default());
-    let list = server.runtime.block_on(call)?.into_inner();
-    let volumes = list.entries.into_iter().filter_map(|entry| entry.volume);
-    let sized = volumes.filter(|volume| volume.capacity_bytes > 0);
-    Ok(sized.map(|volume| volume.volume_id).collect())
+    let mut ids = Vec::new();
+    let mut request = csi::ListVolumesRequest::default();
+    loop {
+        let call = server.controller.list_volumes(request.clone());
+        let page = server.runtime.block_on(call)?.into_inner();
+        let volumes = page.entries.into_iter().filter_map(|entry| entry.volume);
+        let sized = volumes.filter(|volume| volume.capacity_bytes > 0);
+        ids.extend(sized.map(|volume| volume.volume_id));
+        if page.next_token.is_empty() {
+            return Ok(ids);
+        }
+        request.starting_token = page.next_token;
+    }
 }

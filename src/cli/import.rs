@@ -14,8 +14,9 @@ use super::manifest::{parse_claim, parse_size};
 use super::print;
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::import::{ExportTo, Import, Imported, Users};
+use crate::import::{ExportTo, Import, Imported};
 use crate::manifest::ClaimMode;
+use crate::mount::Users;
 use crate::os::Os;
 use crate::pool::{AccessMode, ImportMethod, KubernetesFields, ReclaimPolicy, Sharing};
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
@@ -203,7 +204,11 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
     };
     let exported = export.run(&mut server)?;
     let path = exported.path.display();
-    if args.host.dry_run {
+    if exported.was_done {
+        print(format_args!(
+            "volume {id} was exported before: it is the directory {path}"
+        ))?;
+    } else if args.host.dry_run {
         let by = if exported.is_copy {
             ImportMethod::Copy
         } else {

@@ -25,6 +25,10 @@ pub(super) struct MoveArgs {
     #[arg(long, value_name = "[SET/]MEMBER")]
     to: String,
 
+    /// Do not examine which processes use the volume
+    #[arg(long)]
+    force: bool,
+
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -65,6 +69,7 @@ fn ask(server: &mut Server, args: &MoveArgs) -> Result<MoveVolumeResponse, Statu
         let request = MoveVolumeRequest {
             volume_id: args.id.to_string(),
             to: args.to.clone(),
+            force: args.force,
         };
         match server.runtime.block_on(server.admin.move_volume(request)) {
             Err(status) if status.code() == Code::Aborted => {

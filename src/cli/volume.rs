@@ -80,6 +80,16 @@ fn claim(record: &VolumeRecord) -> String {
     or_dash(object(claim.namespace.as_ref(), claim.claim.as_ref()))
 }
 
+fn kind(record: &VolumeRecord) -> String {
+    let Some(image) = record.image else {
+        return "directory".to_owned();
+    };
+    match image.content.format() {
+        Some(format) => format!("{} image", format.as_str()),
+        None => image.content.as_str().to_owned(),
+    }
+}
+
 /// Adds the fields of its `PersistentVolume` that its class has, and its directory before the import.
 fn add_kubernetes(fields: &mut Fields, record: &VolumeRecord) {
     let kubernetes = &record.kubernetes;
@@ -101,7 +111,7 @@ fn retained(contents: &PoolContents, record: &VolumeRecord) -> Bytes {
 
 impl Kind for VolumeRecord {
     const HEADS: &'static [&'static str] = &[
-        "NAME", "CLAIM", "POOL", "SIZE", "USED", "CREATED", "COPY OF",
+        "NAME", "CLAIM", "POOL", "KIND", "SIZE", "USED", "CREATED", "COPY OF",
     ];
 
     fn all(contents: &PoolContents) -> &[Held] {
@@ -119,6 +129,7 @@ impl Kind for VolumeRecord {
             record.name.to_string(),
             claim(record),
             contents.pool.name.to_string(),
+            kind(record),
             or_dash(size.map(Bytes::rounded)),
             or_dash(held.used().map(Bytes::rounded)),
             when(record.created_at),

@@ -42,6 +42,7 @@ fn the_defaults_are_as_documented() {
             topology_key: "topology.rootcellar.dev/node".into(),
         },
         kubelet_dir: kubelet.path().into(),
+        processes: "/proc".into(),
         state: StateArgs {
             state_dir: "/var/lib/rootcellar/state".into(),
         },

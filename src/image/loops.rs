@@ -1,20 +1,31 @@
 //! Loop devices, which show an image as a block device.
 //!
 //! A pod with the device can change all of its settings. Only the device and the inode of the file
-//! behind it say whose it is.
+//! behind it say whose it is. The kernel asks the filesystem of the file for them, which may be somebody
+//! else's and never answer. Therefore no call waits for long, and only those of an image are asked.
 //!
-//! Each attached file gets a new device, because a pod may detach its own and keep the node.
+//! Each attached file gets a new device, because a pod may keep the node of its own.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use uuid::Uuid;
 
+use crate::fault::PathFault;
 use crate::os::{self, FileId, Os};
+use crate::sync::lock;
 use crate::sys;
 
 /// The major and the minor number of a device.
@@ -24,15 +35,34 @@ pub type Number = (u32, u32);
 pub const MAJOR: u32 = 7;
 
 const DEVICES: &str = "/dev";
+const ALL: &str = "/dev/loop*";
 const BLOCK_DEVICES: &str = "/sys/block";
 
 /// The name of every image, and the end of the path of a deleted one.
 const NAME: &[u8] = b"/disk.img";
 const DELETED: &[u8] = b" (deleted)";
 
+/// The name of the empty file that takes the place of a detached one, and its path.
+const OCCUPANT: &str = "detached";
+const OCCUPANT_PATH: &str = "/memfd:detached (deleted)";
+
+/// The time in which a device has to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The devices that have not answered yet, and when each was asked. Only one thread asks a device, so that
+/// those that never answer do not use up the threads.
+static ASKED: Mutex<BTreeMap<Number, Instant>> = Mutex::new(BTreeMap::new());
+static ANSWERED: Condvar = Condvar::new();
+
 /// The numbers of the driver's devices. The kernel gives lower ones to those who ask for any, and has no
 /// higher ones with `loop.max_part=255`.
 const NUMBERS: Range<u32> = 2048..4096;
+
+/// Counts the numbers that were tried, from a random one on.
+static TRIED: LazyLock<AtomicU32> = LazyLock::new(|| Uuid::new_v4().as_fields().0.into());
+
+/// The limit of a device that refuses discards, in sysfs.
+const NO_DISCARDS: &[u8] = b"0";
 
 /// An open loop device with a file.
 #[derive(Debug)]
@@ -45,65 +75,83 @@ pub struct Loop {
 }
 
 /// The loop device with a number that shows a file; `None` if it shows another or none.
-pub fn at(device: Number, image: FileId) -> Result<Option<Loop>, Errno> {
+pub fn at(device: Number, image: FileId) -> Result<Option<Loop>, PathFault> {
     if device.0 != MAJOR {
         return Ok(None);
     }
-    match name_of(device).and_then(|name| open(&name, device, OFlags::RDONLY)) {
-        Ok(opened) => Ok((file_of(&opened)? == Some(image)).then_some(opened)),
-        // The kernel has no such device any more.
-        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
-        Err(errno) => Err(errno),
+    let asked = name_of(device).and_then(|name| match file_in_sysfs(&name)? {
+        Some(file) if is_image(&file) => {
+            ask(&name, move |device, file| (file == image).then_some(device))
+        }
+        _ => Ok(None),
+    });
+    match asked {
+        Ok(found) => Ok(found),
+        Err(errno) if is_missing(errno) => Ok(None),
+        Err(errno) => {
+            let path = Path::new(DEVICES).join(format!("loop{}", device.1));
+            Err(silent(&path, errno))
+        }
     }
 }
 
-/// The loop devices that show a file.
-pub fn of(image: FileId) -> Result<Vec<Loop>, Errno> {
+/// The loop devices that show an image, which is an open file, also by another path of it, as of a bind mount.
+/// A device that does not answer is left out, unless its file has the path of the image.
+pub fn of(image: impl AsFd) -> Result<Vec<Loop>, PathFault> {
+    let failed = PathFault::at("list", Path::new(ALL));
+    let path = os::path_of(&image).map_err(&failed)?;
+    let image = os::status(&image).map_err(&failed)?.id;
+    let devices = images().map_err(&failed)?;
     let mut found = Vec::new();
-    each(|device, file| {
-        if file == image {
-            found.push(device);
+    let see = move |device, shown| (shown == image).then_some(device);
+    for (name, file, answer) in ask_all(devices, see) {
+        match answer {
+            Ok(shows) => found.extend(shows),
+            Err(errno) if may_show(errno, &file, &path) => {
+                return Err(silent(&Path::new(DEVICES).join(name), errno));
+            }
+            Err(_) => {}
         }
-    })?;
+    }
     Ok(found)
 }
 
-/// The number of every loop device with a file, and the identity of the file.
+/// Whether a device that failed with an error may show the image at a path. With a second device, the image
+/// could be mounted twice.
+fn may_show(errno: Errno, file: &Path, image: &Path) -> bool {
+    is_shortage(errno) || !is_missing(errno) && has_same_end(file, image)
+}
+
+/// The number of each of the driver's devices with an image, and the identity of the image. A device that
+/// does not answer is left out, because its file is on another filesystem.
 pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
+    let mut own = images()?;
+    own.retain(|(name, _)| own_number(name).is_some());
     let mut found = Vec::new();
-    each(|device, file| found.push((device.device, file)))?;
+    for (_, _, answer) in ask_all(own, |device: Loop, file| (device.device, file)) {
+        match answer {
+            Ok(shown) => found.push(shown),
+            Err(errno) if is_shortage(errno) => return Err(errno),
+            Err(_) => {}
+        }
+    }
     Ok(found)
 }
 
-/// Calls `see` for each loop device with an image. A device that does not answer is left out, because it
-/// may be somebody else's on a filesystem that is missing.
-fn each(mut see: impl FnMut(Loop, FileId)) -> Result<(), Errno> {
-    let devices = devices()?.into_iter();
-    let images = devices.filter(|(_, file)| file.as_deref().is_some_and(is_image));
-    for (name, _) in images {
-        let opened = number_of(&name).and_then(|device| open(&name, device, OFlags::RDONLY));
-        if let Ok(opened) = opened
-            && let Ok(Some(file)) = file_of(&opened)
-        {
-            see(opened, file);
-        }
-    }
-    Ok(())
-}
-
-/// Attaches a file to a new loop device, with these flags of [`sys`] and direct I/O.
-pub fn attach(image: impl AsFd, flags: u32) -> Result<Loop, Errno> {
+/// Attaches a file to a new loop device with direct I/O, which is detached when nobody has it open.
+pub fn attach(image: impl AsFd, read_only: bool) -> Result<Loop, Errno> {
     let control = control()?;
-    for number in NUMBERS {
+    for _ in NUMBERS {
+        let number = next_number();
         match sys::add_loop(control.as_fd(), number) {
             Ok(()) => {}
             Err(Errno::EXIST) => continue,
             Err(errno) => return Err(errno),
         }
         let name = format!("loop{number}");
-        let opened = number_of(&name).and_then(|device| open(&name, device, OFlags::RDWR));
-        let attached = opened.and_then(|opened| {
-            sys::attach_loop(opened.file.as_fd(), image.as_fd(), flags | sys::DIRECT_IO)?;
+        let attached = open(&name, OFlags::RDWR).and_then(|opened| {
+            let flags = sys::AUTOCLEAR | sys::DIRECT_IO;
+            sys::attach_loop(opened.file.as_fd(), image.as_fd(), flags)?;
             Ok(opened)
         });
         match attached {
@@ -113,16 +161,30 @@ pub fn attach(image: impl AsFd, flags: u32) -> Result<Loop, Errno> {
                 let _ = sys::remove_loop(control.as_fd(), number);
                 return Err(errno);
             }
+            Ok(attached) if read_only => {
+                sys::set_read_only(attached.file.as_fd())?;
+                return Ok(attached);
+            }
             Ok(attached) => return Ok(attached),
         }
     }
     Err(Errno::BUSY)
 }
 
-/// The names of the driver's devices without a file.
+/// The next number to try. A process that outlives its pod may have the node of its device, so that a number
+/// that was given back is the last to be used again.
+fn next_number() -> u32 {
+    let count = NUMBERS.end - NUMBERS.start;
+    NUMBERS.start + TRIED.fetch_add(1, Ordering::Relaxed) % count
+}
+
+/// The names of the driver's devices without a file of anybody.
 pub fn unused() -> Result<Vec<String>, Errno> {
     let devices = devices()?.into_iter();
-    let unused = devices.filter(|(name, file)| file.is_none() && own_number(name).is_some());
+    let unused = devices.filter(|(name, file)| {
+        let is_unused = file.as_deref().is_none_or(is_occupant);
+        is_unused && own_number(name).is_some()
+    });
     Ok(unused.map(|(name, _)| name).collect())
 }
 
@@ -131,9 +193,41 @@ pub fn remove(name: &str) -> Result<(), Errno> {
     let Some(number) = own_number(name) else {
         return Ok(());
     };
-    match sys::remove_loop(control()?.as_fd(), number) {
-        Err(Errno::BUSY | Errno::NODEV) => Ok(()),
+    let name = name.to_owned();
+    let removed = patiently((MAJOR, number), move || {
+        if file_in_sysfs(&name)?.as_deref().is_some_and(is_occupant) {
+            open(&name, OFlags::RDONLY)?.detach()?;
+        }
+        sys::remove_loop(control()?.as_fd(), number)
+    });
+    match removed {
+        // Somebody attached a file meanwhile, perhaps of a filesystem that does not answer.
+        Err(Errno::BUSY | Errno::TIMEDOUT) => Ok(()),
+        Err(errno) if is_missing(errno) => Ok(()),
         removed => removed,
+    }
+}
+
+/// Gives an empty file to a device of the driver that a pod has detached, so that no other program gets its
+/// number while the pod has its node. `None`: it has a file again.
+pub fn occupy(name: &str) -> Result<Option<Loop>, Errno> {
+    let Some(number) = own_number(name) else {
+        return Ok(None);
+    };
+    let name = name.to_owned();
+    let occupied = patiently((MAJOR, number), move || {
+        let device = open(&name, OFlags::RDWR)?;
+        if !file_in_sysfs(&name)?.as_deref().is_some_and(is_occupant) {
+            let file = rustix::fs::memfd_create(OCCUPANT, MemfdFlags::CLOEXEC)?;
+            sys::attach_loop(device.file.as_fd(), file.as_fd(), 0)?;
+        }
+        Ok(device)
+    });
+    match occupied {
+        Ok(device) => Ok(Some(device)),
+        Err(Errno::BUSY | Errno::TIMEDOUT) => Ok(None),
+        Err(errno) if is_missing(errno) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -153,7 +247,7 @@ pub fn strangers() -> Result<Vec<Stranger>, Errno> {
     let own = devices.filter(|(name, _)| own_number(name).is_some());
     let strangers = own.filter_map(|(name, file)| {
         let path = Path::new(DEVICES).join(name);
-        let file = file.filter(|file| !is_image(file))?;
+        let file = file.filter(|file| !is_image(file) && !is_occupant(file))?;
         Some(Stranger { path, file })
     });
     Ok(strangers.collect())
@@ -167,7 +261,38 @@ impl Loop {
 
     /// Stays attached when nobody has it open.
     pub fn keep(&self) -> Result<(), Errno> {
-        sys::keep_loop(self.file.as_fd())
+        let refuses_discards = self.discard_limit()? == NO_DISCARDS;
+        sys::keep_loop(self.file.as_fd())?;
+        // Before Linux 6.8 a new status permits them again.
+        if refuses_discards {
+            self.refuse_discards()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses discards, and all else that would release blocks of the file. The number refuses them until
+    /// it is removed.
+    pub fn refuse_discards(&self) -> Result<(), Errno> {
+        if self.discard_limit()? == NO_DISCARDS {
+            return Ok(());
+        }
+        let limit = std::fs::File::options()
+            .write(true)
+            .open(self.discard_limit_path());
+        let written = limit.and_then(|mut limit| limit.write_all(NO_DISCARDS));
+        written.map_err(|error| errno_of(&error))
+    }
+
+    fn discard_limit(&self) -> Result<Vec<u8>, Errno> {
+        let limit = std::fs::read(self.discard_limit_path());
+        let limit = limit.map_err(|error| errno_of(&error))?;
+        Ok(limit.trim_ascii_end().to_vec())
+    }
+
+    fn discard_limit_path(&self) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default();
+        let device = Path::new(BLOCK_DEVICES).join(name);
+        device.join("queue/discard_max_bytes")
     }
 
     /// Makes the writes durable that are in the page cache of the device.
@@ -196,8 +321,7 @@ impl Loop {
     /// Whether it shows the whole file for writing. A pod may have changed that.
     pub fn is_whole(&self) -> Result<bool, Errno> {
         let status = sys::loop_status(self.file.as_fd())?;
-        let is_writable = status.flags & sys::READ_ONLY == 0;
-        Ok(is_writable && status.offset == 0 && status.size_limit == 0)
+        Ok(!self.is_read_only()? && status.offset == 0 && status.size_limit == 0)
     }
 
     /// Whether it shows all of a file of this length.
@@ -208,8 +332,137 @@ impl Loop {
     }
 
     pub fn is_read_only(&self) -> Result<bool, Errno> {
-        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::READ_ONLY != 0)
+        sys::is_read_only(self.file.as_fd())
     }
+}
+
+/// Opens a device, and returns the result of `see` for it and the identity of its file. ENXIO: it has none.
+/// ETIMEDOUT: no answer.
+fn ask<T: Send + 'static>(
+    name: &str,
+    see: impl FnOnce(Loop, FileId) -> T + Send + 'static,
+) -> Result<T, Errno> {
+    patiently(number_of(name)?, identify(name.to_owned(), see))
+}
+
+/// Asks devices at once, so that no call waits for one after the other. Each has the path of its file.
+fn ask_all<T: Send + 'static>(
+    devices: Vec<(String, PathBuf)>,
+    see: impl Fn(Loop, FileId) -> T + Copy + Send + 'static,
+) -> Vec<(String, PathBuf, Result<T, Errno>)> {
+    let start = Instant::now();
+    let begin_asking = |name: &str| {
+        let device = number_of(name)?;
+        let asked = lock(&ASKED);
+        if asked.contains_key(&device) {
+            return Ok(None);
+        }
+        begin(asked, device, identify(name.to_owned(), see)).map(Some)
+    };
+    let asked = devices.into_iter().map(|(name, file)| {
+        let begun = begin_asking(&name);
+        (name, file, begun)
+    });
+    let asked: Vec<_> = asked.collect();
+    let answers = asked.into_iter().map(|(name, file, begun)| {
+        let answer = match begun {
+            Ok(Some(outcome)) => receive(&outcome, PATIENCE.saturating_sub(start.elapsed())),
+            // Another call waits for it.
+            Ok(None) => ask(&name, see),
+            Err(errno) => Err(errno),
+        };
+        (name, file, answer)
+    });
+    answers.collect()
+}
+
+fn identify<T>(
+    name: String,
+    see: impl FnOnce(Loop, FileId) -> T,
+) -> impl FnOnce() -> Result<T, Errno> {
+    move || {
+        let opened = open(&name, OFlags::RDONLY)?;
+        let status = sys::loop_status(opened.file.as_fd())?;
+        let file = FileId {
+            device: status.device,
+            inode: status.inode,
+        };
+        Ok(see(opened, file))
+    }
+}
+
+/// Acts on a device as soon as no other call does. ETIMEDOUT: the device does not answer.
+fn patiently<T: Send + 'static>(
+    device: Number,
+    act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+) -> Result<T, Errno> {
+    let mut asked = lock(&ASKED);
+    while let Some(since) = asked.get(&device) {
+        let left = PATIENCE.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        let woken = ANSWERED.wait_timeout(asked, left);
+        (asked, _) = woken.unwrap_or_else(PoisonError::into_inner);
+    }
+    receive(&begin(asked, device, act)?, PATIENCE)
+}
+
+/// Acts on a device in a thread of its own, because the kernel may wait for the filesystem of its file.
+/// EAGAIN: there is no thread.
+fn begin<T: Send + 'static>(
+    mut asked: MutexGuard<'_, BTreeMap<Number, Instant>>,
+    device: Number,
+    act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+) -> Result<Receiver<Result<T, Errno>>, Errno> {
+    asked.insert(device, Instant::now());
+    drop(asked);
+    let (done, outcome) = mpsc::channel();
+    let name = format!("loop{}", device.1);
+    let started = thread::Builder::new().name(name).spawn(move || {
+        let answer = act();
+        lock(&ASKED).remove(&device);
+        ANSWERED.notify_all();
+        // After the patience nobody receives it.
+        let _ = done.send(answer);
+    });
+    if let Err(error) = started {
+        lock(&ASKED).remove(&device);
+        ANSWERED.notify_all();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
+    }
+    Ok(outcome)
+}
+
+fn receive<T>(outcome: &Receiver<Result<T, Errno>>, patience: Duration) -> Result<T, Errno> {
+    outcome
+        .recv_timeout(patience)
+        .unwrap_or(Err(Errno::TIMEDOUT))
+}
+
+/// The fault of a device whose file is unknown.
+fn silent(device: &Path, errno: Errno) -> PathFault {
+    let failed = PathFault::at("find the file behind", device);
+    match errno {
+        Errno::TIMEDOUT => failed(io::Error::other(format!(
+            "its filesystem does not answer; run losetup --detach {}",
+            device.display()
+        ))),
+        errno => failed(errno.into()),
+    }
+}
+
+/// Whether the driver lacks threads, descriptors or memory, so that the device was not asked.
+fn is_shortage(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM
+    )
+}
+
+/// Whether the kernel has no such device any more, or no file behind it.
+fn is_missing(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NXIO | Errno::NODEV)
 }
 
 fn control() -> Result<OwnedFd, Errno> {
@@ -226,26 +479,81 @@ fn devices() -> Result<Vec<(String, Option<PathBuf>)>, Errno> {
         let Some(name) = name.to_str().filter(|name| name.starts_with("loop")) else {
             continue;
         };
-        let file = Path::new(BLOCK_DEVICES)
-            .join(name)
-            .join("loop/backing_file");
-        // A device without a file has no such entry.
-        let path = std::fs::read(file).ok();
-        let path = path.map(|path| OsStr::from_bytes(path.trim_ascii_end()).into());
-        devices.push((name.to_owned(), path));
+        devices.push((name.to_owned(), file_in_sysfs(name)?));
     }
     Ok(devices)
 }
 
-/// Whether a path, as sysfs shows it, has the name of an image.
-fn is_image(path: &Path) -> bool {
+/// The devices whose file has the name of an image, with its path.
+fn images() -> Result<Vec<(String, PathBuf)>, Errno> {
+    let devices = devices()?.into_iter();
+    let images = devices.filter_map(|(name, file)| Some((name, file.filter(|it| is_image(it))?)));
+    Ok(images.collect())
+}
+
+/// The path of the file of a device, as sysfs shows it. A device without a file has none.
+fn file_in_sysfs(name: &str) -> Result<Option<PathBuf>, Errno> {
+    let device = Path::new(BLOCK_DEVICES).join(name);
+    match std::fs::read(device.join("loop/backing_file")) {
+        Ok(path) => Ok(Some(OsStr::from_bytes(path.trim_ascii_end()).into())),
+        Err(error) => match errno_of(&error) {
+            errno if is_shortage(errno) => Err(errno),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// A path without the mark of a deleted file.
+fn undeleted(path: &Path) -> &Path {
     let path = path.as_os_str().as_bytes();
     let path = path.strip_suffix(DELETED).unwrap_or(path);
-    path.ends_with(NAME)
+    Path::new(OsStr::from_bytes(path))
+}
+
+/// Whether a path, as sysfs shows it, has the name of an image.
+fn is_image(path: &Path) -> bool {
+    let path = undeleted(path);
+    path.as_os_str().as_bytes().ends_with(NAME)
+}
+
+/// Whether two paths end with the same directory of a volume, `data` and the name of the image. They begin
+/// in different mounts.
+fn has_same_end(one: &Path, other: &Path) -> bool {
+    let end = |path| {
+        Path::components(undeleted(path))
+            .rev()
+            .take(3)
+            .collect::<Vec<_>>()
+    };
+    end(one) == end(other)
+}
+
+fn is_occupant(path: &Path) -> bool {
+    path == Path::new(OCCUPANT_PATH)
+}
+
+/// The block device that a loop device shows; `None` if it shows a file or nothing.
+pub(super) fn device_below(name: &str) -> Result<Option<Number>, Errno> {
+    let device = number_of(name)?;
+    let name = name.to_owned();
+    let status = patiently(device, move || {
+        sys::loop_status(open(&name, OFlags::RDONLY)?.file.as_fd())
+    });
+    match status {
+        Ok(status) => Ok(Some(status.number).filter(|number| *number != (0, 0))),
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The number of the driver's device whose node has this path.
+pub(crate) fn of_node(path: &Path) -> Option<Number> {
+    let number = own_number(path.file_name()?.to_str()?)?;
+    Some((MAJOR, number))
 }
 
 /// The number in the name of a loop device, if it is one of the driver's.
-fn own_number(name: &str) -> Option<u32> {
+pub(super) fn own_number(name: &str) -> Option<u32> {
     let number = name.strip_prefix("loop")?.parse().ok();
     number.filter(|number| NUMBERS.contains(number))
 }
@@ -262,14 +570,18 @@ fn name_of(device: Number) -> Result<String, Errno> {
 /// The number of a block device, by its file in sysfs.
 fn number_of(name: &str) -> Result<Number, Errno> {
     let path = Path::new(BLOCK_DEVICES).join(name).join("dev");
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let text = std::fs::read_to_string(path).map_err(|error| errno_of(&error))?;
     let number = text.trim_end().split_once(':');
     let number = number.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     number.ok_or(Errno::INVAL)
 }
 
-fn open(name: &str, device: Number, access: OFlags) -> Result<Loop, Errno> {
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn open(name: &str, access: OFlags) -> Result<Loop, Errno> {
+    let device = number_of(name)?;
     let file = open_node(name, FileType::BlockDevice, device, access)?;
     let path = Path::new(DEVICES).join(name);
     Ok(Loop { path, device, file })
@@ -297,13 +609,25 @@ fn open_node(name: &str, kind: FileType, device: Number, access: OFlags) -> Resu
     if is_it { Ok(opened) } else { Err(Errno::NODEV) }
 }
 
-fn file_of(device: &Loop) -> Result<Option<FileId>, Errno> {
-    match sys::loop_status(device.file.as_fd()) {
-        Ok(status) => Ok(Some(FileId {
-            device: status.device,
-            inode: status.inode,
-        })),
-        Err(Errno::NXIO) => Ok(None),
-        Err(errno) => Err(errno),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that could not be asked may show any image, and one that fails only its own.
+    ///
+    /// Proves: I2, B4.
+    #[test]
+    fn an_image_is_not_attached_again_for_lack_of_threads() {
+        let image = Path::new("/pool/volumes/a/data/disk.img");
+        let bound = Path::new("/volumes/a/data/disk.img");
+        let other = Path::new("/pool/volumes/b/data/disk.img");
+        for errno in [Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(may_show(errno, other, image), "{errno}");
+        }
+        for errno in [Errno::TIMEDOUT, Errno::IO] {
+            assert!(may_show(errno, bound, image), "{errno}");
+            assert!(!may_show(errno, other, image), "{errno}");
+        }
+        assert!(!may_show(Errno::NXIO, image, image));
     }
 }

@@ -3,7 +3,6 @@
 //! While a directory is copied, no pod can start on it, because it is exchanged with a file beside it. A
 //! mount is made read-only instead, although a pod of a local volume could still start on it and write.
 
-use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -13,7 +12,6 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use rustix::time::ClockId;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
@@ -22,7 +20,7 @@ use crate::mount;
 use crate::os::{self, Os};
 use crate::sync::lock;
 use crate::sys;
-use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, LinkCount, Transfer};
+use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, Since, Transfer};
 use crate::types::{Bytes, VolumeId};
 use crate::volume::GoesOn;
 
@@ -200,7 +198,7 @@ impl<'a> Original<'a> {
         (size, total): (Bytes, Option<Bytes>),
         goes_on: GoesOn<'_>,
     ) -> Result<()> {
-        let began = next_tick();
+        let began = Since::now();
         let path = self.path();
         let watch = Watch::new(&path, total, size, goes_on);
         let hint = "free space in the pool, or import it with a larger --size";
@@ -219,30 +217,16 @@ impl<'a> Original<'a> {
         self.check_unchanged(began)
     }
 
-    /// Refuses a tree of which an entry changed after a time, in the ticks of ctimes.
-    fn check_unchanged(&self, began: Duration) -> Result<()> {
+    /// Refuses a tree of which an entry has changed.
+    fn check_unchanged(&self, began: Since) -> Result<()> {
         let fault = |errno: Errno| self.at.fault("read")(errno);
         let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
-        let changed = OnceCell::new();
-        // Times in the future are those of a wrong time of the machine, or of another machine.
-        let until = next_tick();
-        let walked = tree::weigh(top, LinkCount::InParts, &mut |seen| {
-            if seen.status.changed_at > began && seen.status.changed_at <= until {
-                let _ = changed.set(seen.path());
-                return Err(Errno::CANCELED);
-            }
-            Ok(())
-        });
-        match changed.into_inner() {
-            Some(file) => refuse(format!(
-                "{} in {} changed while it was copied; stop the processes that use it",
-                file.display(),
-                self.path().display()
+        match began.change(top, &|| ()).map_err(fault)? {
+            None => Ok(()),
+            Some(entry) => refuse(format!(
+                "{} changed while it was copied; stop the processes that use it",
+                self.path().join(entry).display()
             )),
-            None => match walked.map_err(fault)?.unseen {
-                Some(errno) => Err(fault(errno)),
-                None => Ok(()),
-            },
         }
     }
 }
@@ -459,23 +443,6 @@ impl<'a> Watch<'a> {
             }
         }
     }
-}
-
-/// Waits for the next tick of ctimes, at most 10 ms, and returns the time of the former one. Later
-/// changes have later times.
-fn next_tick() -> Duration {
-    let now = || {
-        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        Duration::new(
-            u64::try_from(now.tv_sec).unwrap_or_default(),
-            u32::try_from(now.tv_nsec).unwrap_or_default(),
-        )
-    };
-    let began = now();
-    while now() == began {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    began
 }
 
 fn problem(failed: &CopyFault, from: &str, hint: &str) -> String {

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::mount::Users;
 use crate::os::Os;
 use crate::types::VolumeId;
 use crate::volume::Export;
 
 use super::copy::Original;
-use super::{At, Host, HostPath, ImportServer, Taken, Users, check_unused, refuse};
+use super::{At, Host, HostPath, ImportServer, Taken, check_unused, refuse};
 
 /// A volume that shall become a directory of the host.
 #[derive(Debug, Clone)]
@@ -29,6 +30,18 @@ pub struct Exported {
     pub path: PathBuf,
     /// Whether its content is, or would be, a copy.
     pub is_copy: bool,
+    /// Whether an export before has ended.
+    pub was_done: bool,
+}
+
+impl Exported {
+    fn new(path: PathBuf, is_copy: bool) -> Self {
+        Self {
+            path,
+            is_copy,
+            was_done: false,
+        }
+    }
 }
 
 impl ExportTo {
@@ -38,6 +51,9 @@ impl ExportTo {
         let place = server.export(&id, true)?;
         let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
         let place = server.export(&id, true)?;
+        if let Some(path) = &place.exported_to {
+            return self.repeated(path);
+        }
         let origin = place.origin.as_deref().map(Path::new);
         let rest = place.name.as_deref().map(|name| host.entry(name));
         let rest = rest.transpose()?;
@@ -62,12 +78,8 @@ impl ExportTo {
         }
         self.check_target(&at)?;
         let is_copy = !place.renames || !host.renames(&at)?;
-        let done = |at: HostPath| Exported {
-            path: at.path,
-            is_copy,
-        };
         if self.dry_run {
-            return Ok(done(at));
+            return Ok(Exported::new(at.path, is_copy));
         }
         // An import by copy may have left its entry.
         host.clear(self.id)?;
@@ -86,7 +98,31 @@ impl ExportTo {
         if let Some(origin) = origin.filter(|origin| *origin != at.path) {
             host.remove_notice(origin, self.id);
         }
-        Ok(done(at))
+        Ok(Exported::new(at.path, is_copy))
+    }
+
+    /// The outcome of an export that has ended before.
+    fn repeated(&self, path: &Path) -> Result<Exported> {
+        let shown = path.display();
+        if let Some(to) = &self.to
+            && HostPath::open(to)?.path != path
+        {
+            let problem = format!(
+                "{}: the volume was exported to {shown} already; leave the flag out",
+                to.display()
+            );
+            return Err(Error::invalid("--to", problem));
+        }
+        if HostPath::open(path)?.found != At::Directory {
+            let id = self.id;
+            return refuse(format!(
+                "volume {id} was exported to {shown} before, where no directory is now"
+            ));
+        }
+        Ok(Exported {
+            was_done: true,
+            ..Exported::new(path.to_owned(), false)
+        })
     }
 
     /// Undoes an import by copy that was interrupted.
@@ -104,13 +140,11 @@ impl ExportTo {
         }
         let original = Original::of(at, entry, self.id)?;
         if !self.dry_run {
+            host.note_export(self.id, &at.path)?;
             original.bring_back(&self.os)?;
             host.remove(entry)?;
         }
-        Ok(Exported {
-            path: at.path.clone(),
-            is_copy: false,
-        })
+        Ok(Exported::new(at.path.clone(), false))
     }
 
     /// Deletes the tree whose copy is at a path already.
@@ -136,8 +170,7 @@ impl ExportTo {
             server.drop_export(&self.id.to_string())?;
             host.remove_notice(&path, self.id);
         }
-        let is_copy = true;
-        Ok(Exported { path, is_copy })
+        Ok(Exported::new(path, true))
     }
 
     /// Ends an export whose directory is at its path already.
@@ -148,10 +181,7 @@ impl ExportTo {
         rest: &Taken,
         at: &HostPath,
     ) -> Result<Option<Exported>> {
-        let done = |is_copy| {
-            let path = at.path.clone();
-            Ok(Some(Exported { path, is_copy }))
-        };
+        let done = |is_copy| Ok(Some(Exported::new(at.path.clone(), is_copy)));
         let is_copy = at.has_copy(self.id, rest.name());
         if at.found != At::Directory || rest.has_tree() && !is_copy {
             return Ok(None);
@@ -179,6 +209,7 @@ impl ExportTo {
         // The way there may have taken long.
         let at = HostPath::open(path)?;
         self.check_target(&at)?;
+        host.note_export(self.id, &at.path)?;
         if is_copy {
             let (tree, from) = (taken.open_tree()?, taken.path());
             let of = (self.id, taken.name());

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Operation, Result};
+use crate::mount::Users;
 use crate::os::Os;
 use crate::pool::{
     AccessMode, ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing,
@@ -12,8 +13,9 @@ use crate::pool::{
 use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
 
+use super::apart::check_apart;
 use super::copy::{Kind, Original};
-use super::{At, Content, Host, HostPath, Taken, Users, check_unused, refuse};
+use super::{At, Content, Host, HostPath, Taken, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -130,6 +132,7 @@ impl Import {
                 return Err(Error::invalid("directory", problem));
             }
         }
+        check_apart(&at.path, &place.taken)?;
         let by = if host.renames(at)? && place.renames {
             ImportMethod::Rename
         } else {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
+use crate::pool::import::MAX_PATH;
 use crate::pool::incoming::{Progress, lock, names, read_entry, remove_entry};
 use crate::pool::marker::Marker;
 use crate::pool::record::Unreadable;
@@ -20,8 +21,6 @@ use crate::types::{PoolId, VolumeId};
 
 use super::copy::Kind;
 use super::{HostPath, keep_times, notice, refuse};
-
-const MAX_PATH: usize = 4096;
 
 /// More bytes than the name of a kind has.
 const MAX_KIND: usize = 64;
@@ -177,9 +176,6 @@ impl Host {
             .canonicalize()
             .map_err(PathFault::at("find", &self.pool))?;
         let (shown, shown_pool) = (at.path.display(), pool.display());
-        if pool.starts_with(&at.path) {
-            return refuse(format!("{shown} contains the pool at {shown_pool}"));
-        }
         for above in at.path.ancestors() {
             let marker = os::open_path(above).map(|above| Marker::read(&above));
             if marker.is_ok_and(|marker| !matches!(marker, Ok(None))) {
@@ -205,6 +201,7 @@ impl Host {
 
     /// Makes an entry for a directory of this kind that shall be copied, durably.
     pub(super) fn await_copy(&self, record: &VolumeRecord, kind: Kind) -> Result<Taken> {
+        self.forget_export(record.id)?;
         let entry = self.begin(self.open_incoming()?)?;
         let os = &self.os;
         // The record first, so that an entry that awaits a copy has one.
@@ -268,6 +265,7 @@ impl Host {
     /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
     /// volume that it becomes.
     pub fn take(&self, at: &HostPath, record: &VolumeRecord) -> Result<Taken> {
+        self.forget_export(record.id)?;
         let taken = self.begin(self.open_incoming()?)?;
         let path = notice(record.id, &self.pool);
         let os = &self.os;
@@ -328,14 +326,41 @@ impl Host {
         self.remove(taken)
     }
 
-    fn open_incoming(&self) -> Result<OwnedFd> {
-        let made = match self.os.mkdir(&self.meta, layout::INCOMING, 0o700) {
-            Err(Errno::EXIST) => Ok(()),
-            Ok(()) => self.os.fsync(&self.meta),
-            failed => failed,
+    /// Notes durably where the directory of a volume goes. A repeated export finds nothing else.
+    pub(super) fn note_export(&self, id: VolumeId, path: &Path) -> Result<()> {
+        let (os, name) = (&self.os, id.to_string());
+        let noted = self.open_own(layout::EXPORTED).and_then(|exported| {
+            os.unlink_any(&exported, &name)?;
+            let file = os.create(&exported, &name)?;
+            os.write_all(&file, path.as_os_str().as_bytes())?;
+            os.fsync(&file)?;
+            os.fsync(&exported)
+        });
+        noted.map_err(|errno| self.fault(Fault::new("note an export in", errno)))
+    }
+
+    /// Forgets the export of a volume that is imported again.
+    fn forget_export(&self, id: VolumeId) -> Result<()> {
+        let forgotten = match os::open_dir(&self.meta, layout::EXPORTED) {
+            Err(Errno::NOENT) => Ok(()),
+            opened => opened.and_then(|exported| self.os.unlink_any(&exported, id.to_string())),
         };
-        let opened = made.and_then(|()| os::open_dir(&self.meta, layout::INCOMING));
+        forgotten.map_err(|errno| self.fault(Fault::new("forget an export in", errno)))
+    }
+
+    fn open_incoming(&self) -> Result<OwnedFd> {
+        let opened = self.open_own(layout::INCOMING);
         opened.map_err(|errno| self.fault(Fault::new("make the directory of imports in", errno)))
+    }
+
+    /// Opens a directory in the driver's own directory, and makes it before.
+    fn open_own(&self, name: &str) -> Result<OwnedFd, Errno> {
+        match self.os.mkdir(&self.meta, name, 0o700) {
+            Err(Errno::EXIST) => {}
+            Ok(()) => self.os.fsync(&self.meta)?,
+            Err(errno) => return Err(errno),
+        }
+        os::open_dir(&self.meta, name)
     }
 
     fn begin(&self, incoming: OwnedFd) -> Result<Taken> {

@@ -11,12 +11,14 @@ use rustix::mount::{
 };
 
 use crate::image::loops::{self, Loop};
-use crate::image::{self, Format, Owner};
+use crate::image::{self, Allocation, Format, Owner};
 use crate::os;
 use crate::sys;
 
 use super::options::FLAGS;
 use super::{Atime, Error, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Target};
+
+const ATTACH: &str = "attach the volume's image for";
 
 /// Clones one mount, without the mounts below it, as a private mount: a later mount in the clone
 /// does not appear elsewhere, and the reverse.
@@ -46,11 +48,20 @@ impl AsFd for GuardedDir {
 
 /// Opens a directory through a private clone of its mount.
 pub fn open_guarded(place: impl AsFd) -> Result<GuardedDir, Errno> {
+    open_clone(place, 0)
+}
+
+/// Opens a directory through such a clone that is writable, even if its mount is read-only.
+pub(super) fn open_writable(place: impl AsFd) -> Result<GuardedDir, Errno> {
+    open_clone(place, libc::MOUNT_ATTR_RDONLY)
+}
+
+fn open_clone(place: impl AsFd, clear: u64) -> Result<GuardedDir, Errno> {
     let set = libc::MOUNT_ATTR_NODEV
         | libc::MOUNT_ATTR_NOSUID
         | libc::MOUNT_ATTR_NOEXEC
         | libc::MOUNT_ATTR_NOSYMFOLLOW;
-    let clone = private_clone(place, set, 0)?;
+    let clone = private_clone(place, set, clear)?;
     Ok(GuardedDir {
         dir: os::open_dir(&clone, ".")?,
         _clone: clone,
@@ -74,15 +85,26 @@ impl Mounter for KernelMounter {
         let mount = match source {
             Mountable::Directory(dir) => private_clone(dir, set, clear)
                 .map_err(|errno| target.error("clone the volume's mount for", errno))?,
-            Mountable::Image { file, format, root } => mount_image(file, format, root)
-                .and_then(|mount| {
-                    sys::mount_setattr(mount.as_fd(), set, clear, libc::MS_PRIVATE)?;
-                    Ok(mount)
-                })
-                .map_err(|errno| target.error("mount the volume's image for", errno))?,
-            Mountable::Device { file, read_only } => {
-                return prepare_device(file, read_only)
-                    .map_err(|errno| target.error("attach the volume's image for", errno));
+            Mountable::Image {
+                file,
+                format,
+                allocation,
+                root,
+            } => {
+                let device = writable_device(file, allocation, target)?;
+                mount_image(&device, file, format, root)
+                    .and_then(|mount| {
+                        sys::mount_setattr(mount.as_fd(), set, clear, libc::MS_PRIVATE)?;
+                        Ok(mount)
+                    })
+                    .map_err(|errno| target.error("mount the volume's image for", errno))?
+            }
+            Mountable::Device {
+                file,
+                allocation,
+                read_only,
+            } => {
+                return prepare_device(file, allocation, read_only, target);
             }
         };
         // Verified before the mount is attached, so that nobody can see it yet.
@@ -135,15 +157,15 @@ impl Mounter for KernelMounter {
     }
 }
 
-/// Mounts the filesystem of an image, and attaches the image to a loop device if none shows it. The
-/// device is detached with the last mount. The filesystem grows to the size of its image.
+/// Mounts the filesystem of an image, whose device is detached with the last mount. The filesystem grows to
+/// the size of its image.
 fn mount_image(
+    device: &Loop,
     image: BorrowedFd<'_>,
     format: Format,
     root: Option<Owner>,
 ) -> Result<OwnedFd, Errno> {
     let status = os::status(image)?;
-    let device = writable_device(image)?;
     let filesystem = rustix::mount::fsopen(format.as_str(), FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(filesystem.as_fd(), "source", &device.path)?;
     match format {
@@ -173,39 +195,52 @@ fn mount_image(
 
 /// A mount of the node of a device with an image. All who write share one device; the others have one
 /// each, because only a read-only device refuses writes.
-fn prepare_device(image: BorrowedFd<'_>, read_only: bool) -> Result<Prepared, Errno> {
+fn prepare_device(
+    image: BorrowedFd<'_>,
+    allocation: Allocation,
+    read_only: bool,
+    target: &Target,
+) -> Result<Prepared> {
+    let failed = |errno| target.error(ATTACH, errno);
     let device = if read_only {
-        loops::attach(image, sys::AUTOCLEAR | sys::READ_ONLY)?
+        loops::attach(image, true).map_err(failed)?
     } else {
-        writable_device(image)?
+        writable_device(image, allocation, target)?
     };
-    let node = os::open_node(&device.path)?;
+    let node = os::open_node(&device.path).map_err(failed)?;
     Ok(Prepared {
-        mount: private_clone(node, 0, libc::MOUNT_ATTR_NODEV)?,
+        mount: private_clone(node, 0, libc::MOUNT_ATTR_NODEV).map_err(failed)?,
         flags: StatVfsMountFlags::empty(),
         device: Some(device),
     })
 }
 
-/// The device that shows all of an image for writing; attached, if there is none. It is detached when
-/// nobody has it open.
-fn writable_device(image: BorrowedFd<'_>) -> Result<Loop, Errno> {
+/// The device that shows all of an image for writing; attached, if there is none. A new one is detached when
+/// nobody has it open. A thick image keeps its blocks.
+fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Target) -> Result<Loop> {
+    let failed = |errno| target.error(ATTACH, errno);
     let mut known = None;
-    for device in loops::of(os::status(image)?.id)? {
-        if device.is_whole()? {
+    for device in loops::of(image)? {
+        if device.is_whole().map_err(failed)? {
             known = Some(device);
         }
     }
     let device = match known {
         Some(device) => {
-            device.resize()?;
+            device.resize().map_err(failed)?;
             device
         }
-        None => loops::attach(image, sys::AUTOCLEAR)?,
+        None => loops::attach(image, false).map_err(failed)?,
     };
     if let Err(errno) = device.use_direct_io() {
         let path = device.path.display();
         tracing::warn!(device = %path, %errno, "no direct I/O: a full disk may lose writes");
+    }
+    if allocation == Allocation::Thick
+        && let Err(errno) = device.refuse_discards()
+    {
+        let path = device.path.display();
+        tracing::warn!(device = %path, %errno, "a discard releases blocks of a thick image");
     }
     Ok(device)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
@@ -75,6 +76,12 @@ pub fn statx_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Statx> {
     rustix::fs::statx(dir, name.as_ref(), flags, STATX_WANTED)
 }
 
+/// The status of the file behind a link of proc(5), whose server is not asked.
+pub fn status_behind(link: &Path) -> Outcome<Status> {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(rustix::fs::CWD, link, flags, STATX_WANTED).map(Status::from)
+}
+
 pub fn status(file: impl AsFd) -> Outcome<Status> {
     statx(file).map(Status::from)
 }
@@ -83,6 +90,15 @@ pub fn status(file: impl AsFd) -> Outcome<Status> {
 pub fn statx(file: impl AsFd) -> Outcome<Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(file, "", flags, STATX_WANTED)
+}
+
+/// The time when the content of an entry was written last (mtime), since the Unix epoch.
+pub fn written_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Duration> {
+    let written = statx_at(dir, name)?.stx_mtime;
+    Ok(Duration::new(
+        u64::try_from(written.tv_sec).unwrap_or_default(),
+        written.tv_nsec,
+    ))
 }
 
 /// The major and minor number in a kernel release of uname(2), as in `6.1.0-28-amd64`.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::image::Allocation;
-use crate::os::{self, FileId, Status};
+use crate::os::{self, FileId};
 use crate::pool::error::{Error, Result};
 use crate::quota::{Charge, Enforcement};
 use crate::sync::lock;
@@ -49,7 +49,11 @@ impl Pool {
             return Err(self.unfilled(problem));
         }
         let entry = draft.commit(record, reservation)?;
-        self.measure_space_of_member(&disk);
+        if entry.record.image.is_some() {
+            self.measure_member(&disk);
+        } else {
+            self.measure_space_of_member(&disk);
+        }
         Ok(entry)
     }
 
@@ -96,14 +100,21 @@ impl Pool {
         self.change(disk, entry, record)
     }
 
-    /// Records that the filesystem in an image has its owner and mode.
-    pub(crate) fn record_use(&self, entry: &Entry) -> Result<Arc<Entry>> {
+    /// Records that the filesystem in an image has its owner and mode. On a full disk the next publication
+    /// records it.
+    pub(crate) fn record_use(&self, entry: &Entry) -> Result<()> {
         let (disk, _) = self.attached()?;
         let mut record = entry.record.clone();
         if let Some(image) = &mut record.image {
             image.unused = false;
         }
-        self.change(&disk, entry, record)
+        match self.change(&disk, entry, record) {
+            Err(error @ Error::DiskFull { .. }) => {
+                tracing::warn!(volume = %entry.record.id, %error, "the record does not say yet that the image is used");
+                Ok(())
+            }
+            changed => changed.map(drop),
+        }
     }
 
     /// Changes the record of a volume, and its limit to match.
@@ -185,17 +196,20 @@ impl Pool {
             .map_err(|fault| self.classify_data(entry, fault))
     }
 
-    /// A volume's image, to attach it. A thick image has all of its blocks again, because a pod may have
-    /// discarded some.
+    /// A volume's image, to attach it. A thick image gets the blocks again that it lost, as by discards
+    /// before Linux 5.19. On a full disk it is served without them.
     pub(crate) fn open_image(&self, entry: &Entry, image: Image) -> Result<OwnedFd> {
         let (disk, _) = self.attached()?;
         let file = self.open_image_file(&disk, entry)?;
         if image.allocation == Allocation::Thick {
             let size = entry.record.size_bytes;
             let filled = self.context.os.allocate(&file, size.0);
-            filled
-                .context("allocate an image")
-                .map_err(|fault| self.classify(fault))?;
+            match filled.context("allocate an image") {
+                Err(fault) if fault.is_full() => {
+                    tracing::warn!(volume = %entry.record.id, %fault, "a thick image lacks blocks");
+                }
+                filled => filled.map_err(|fault| self.classify(fault))?,
+            }
         }
         Ok(file)
     }
@@ -206,16 +220,19 @@ impl Pool {
             .map_err(|fault| self.classify_data(entry, fault))
     }
 
-    /// The identity of a volume's `data/`, or of its image.
-    pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
-        Ok(self.data_status(entry)?.id)
+    /// A volume's `data/` or its image, opened with `O_PATH`.
+    pub(crate) fn open_place(&self, entry: &Entry) -> Result<OwnedFd> {
+        os::open_entry(&self.disk()?.homes.volumes, entry.data_path())
+            .context(disk::INSPECT_DATA)
+            .map_err(|fault| self.classify_data(entry, fault))
     }
 
-    /// The status of a volume's `data/`, or of its image.
-    pub(crate) fn data_status(&self, entry: &Entry) -> Result<Status> {
+    /// The identity of a volume's `data/`, or of its image.
+    pub fn data_id(&self, entry: &Entry) -> Result<FileId> {
         let path = entry.data_path();
         let status = os::status_at(&self.disk()?.homes.volumes, path).context(disk::INSPECT_DATA);
-        status.map_err(|fault| self.classify_data(entry, fault))
+        let status = status.map_err(|fault| self.classify_data(entry, fault))?;
+        Ok(status.id)
     }
 
     /// Classifies a fault of a volume's `data/`. A replaced directory does not make the pool unavailable.

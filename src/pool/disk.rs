@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
@@ -16,7 +17,7 @@ use uuid::Uuid;
 
 use crate::fault::{Fault, InContext};
 use crate::filesystem::{self, Filesystem};
-use crate::mount::{self, GuardedDir, MountEntry, Place};
+use crate::mount::{GuardedDir, MountEntry, Place};
 use crate::os::{self, FileId, Status};
 use crate::quota::{Enforcement, Quota};
 use crate::sync::lock;
@@ -27,8 +28,8 @@ use super::capacity::Space;
 use super::enforcement::Unenforced;
 use super::index::{Index, RecordDirs, open_own};
 use super::marker::Marker;
-use super::path::{find_marker, inspect_path, open_mounted, take_lock};
-use super::record::{self, Method, Record, VolumeRecord};
+use super::path::{find_marker, inspect_path, open_guarded, open_mounted, take_lock};
+use super::record::{self, Method, Record};
 use super::{Context, PoolOptions, Unavailable, layout};
 
 pub(super) const INSPECT_DATA: &str = "inspect a volume's data";
@@ -46,17 +47,20 @@ pub(crate) struct Disk {
     pub(crate) filesystem: Filesystem,
     pub(crate) quota: Arc<dyn Quota>,
     pub(super) context: Context,
-    root: GuardedDir,
+    pub(super) root: GuardedDir,
     pub(super) meta: OwnedFd,
-    staging: OwnedFd,
+    pub(super) staging: OwnedFd,
     pub(crate) homes: RecordDirs,
     _lock: OwnedFd,
+    pub(super) spare_is_taken: AtomicBool,
     /// The identity of the directory at the path, and of its mount, when the disk was opened.
     seen: (FileId, u64),
     /// Whether files can share blocks, after the first trial.
     shares_blocks: OnceLock<bool>,
     /// The number of blocks of the filesystem, and its least total so far in bytes.
     total: Mutex<(u64, u64)>,
+    /// Whether the trash has its placeholders, or needs none.
+    pub(super) has_placeholders: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -79,7 +83,7 @@ impl Disk {
             .claims
             .filesystem(place.mount.device, &options.name)?;
         let seen = os::status(&at).context("inspect the pool's directory")?;
-        let root = mount::open_guarded(&at).context("clone the pool's mount")?;
+        let root = open_guarded(&at, filesystem)?;
         drop(at);
         let marker = find_marker(options, context, &root)?;
         // Making the pool may have enabled quota.
@@ -97,11 +101,16 @@ impl Disk {
             root,
             meta,
             _lock: lock,
+            spare_is_taken: AtomicBool::new(false),
             seen: (seen.id, seen.mount_id),
             shares_blocks: OnceLock::new(),
             total: Mutex::default(),
+            has_placeholders: AtomicBool::default(),
         };
+        // First, because the recovery moves drafts to the trash.
+        disk.make_placeholders()?;
         disk.recover()?;
+        disk.keep_spare(options)?;
         // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
         // it might be lost and missed for ever.
         let is_member = options.name.member().is_some();
@@ -132,7 +141,7 @@ impl Disk {
         if quota.enforcement() != self.quota.enforcement() {
             return Err(Unavailable::EnforcementChanged);
         }
-        Ok(())
+        Ok(self.keep_spare(options)?)
     }
 
     /// The pool's directory by its path, for mounts, if the path still shows this disk.
@@ -219,6 +228,11 @@ impl Disk {
         os::status_at(&self.root, path)
     }
 
+    /// The time when a file was written last, by its path below the pool.
+    pub(crate) fn written_at(&self, path: &Path) -> Result<Duration, Errno> {
+        os::written_at(&self.root, path)
+    }
+
     /// The method of copying a directory on this disk.
     pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
         const ASK: &str = "find the method of copying";
@@ -285,28 +299,6 @@ impl Disk {
     pub(crate) fn sync(&self) -> Result<(), Fault> {
         let synced = self.context.os.syncfs(&self.root);
         synced.context_sync("sync the disk")
-    }
-
-    /// Replaces the record of a volume durably. The caller changes the limit before.
-    pub(crate) fn amend(&self, directory: &str, record: &VolumeRecord) -> Result<(), Fault> {
-        let dir = os::open_dir(&self.homes.volumes, directory);
-        let dir = dir.context("open a volume's directory")?;
-        if self.filesystem.needs_syncfs() {
-            self.sync()?;
-        }
-        // In staging, so that the next start clears it after a crash.
-        let (os, name) = (&self.context.os, Uuid::new_v4().simple().to_string());
-        let replaced = record::write_new(os, &self.staging, &name, record).and_then(|()| {
-            os.replace((&self.staging, &name), (&dir, VolumeRecord::FILE))
-                .context("rename a record")
-        });
-        if let Err(fault) = replaced {
-            if let Err(errno) = os.unlink_any(&self.staging, &name) {
-                tracing::warn!(%errno, "left in staging");
-            }
-            return Err(fault);
-        }
-        self.sync_dirs([&dir])
     }
 
     /// Makes a staged object visible, once its record is written.

@@ -5,9 +5,10 @@
 //! into place like any draft. If it cannot be renamed, the host's side copies it into a draft. An export
 //! moves the volume back to the directory of imports.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -27,6 +28,9 @@ use super::trash::TrashEntry;
 use super::{Entry, Pool, Reservation, VolumeRecord, Work, layout};
 
 const MEASURE: &str = "measure a tree";
+
+/// The bytes of the longest path of a directory of the host.
+pub(crate) const MAX_PATH: usize = 4096;
 
 /// An entry of the directory of imports. An import makes its tree a volume, and an export makes it a
 /// directory of the host.
@@ -302,6 +306,24 @@ impl Pool {
         }
         self.state.remove::<VolumeRecord>(record.id);
         Ok(name)
+    }
+
+    /// The path of the host to which a volume was exported, until it is imported again.
+    pub(crate) fn exported_to(&self, id: VolumeId) -> Result<Option<PathBuf>> {
+        let disk = self.disk()?;
+        let read = os::open_dir(&disk.meta, layout::EXPORTED)
+            .and_then(|exported| os::open_file(&exported, id.to_string()))
+            .and_then(|file| os::read_all(&file, MAX_PATH));
+        match read {
+            Err(Errno::NOENT) => Ok(None),
+            read => {
+                let path = read.context("read where a volume was exported to");
+                let path = path.map_err(|fault| self.classify(fault))?;
+                // A power-off may have left an empty file.
+                let path = Some(path).filter(|path| !path.is_empty());
+                Ok(path.map(|path| OsString::from_vec(path).into()))
+            }
+        }
     }
 
     /// Deletes a tree that was copied to a path of the host.

@@ -1,5 +1,6 @@
 //! The records of a pool in memory: volumes, snapshots, trash entries and quarantined directories.
 
+mod quarantine;
 mod resource;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,7 +14,6 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::error::Error;
 use crate::quota::{Enforcement, Quota};
 use crate::types::{
     Bytes, NameHash, ObjectId, PoolId, SnapshotId, SnapshotName, VolumeId, VolumeName,
@@ -26,6 +26,8 @@ use super::record::{
 };
 use super::trash::{self, TrashEntry};
 
+use quarantine::Quarantine;
+pub use quarantine::Quarantined;
 pub(crate) use resource::Resource;
 
 /// A volume or a snapshot, and the name of its directory.
@@ -98,26 +100,6 @@ pub(crate) fn open_own(dir: impl AsFd, path: impl AsRef<OsStr>) -> Result<OwnedF
     os::open_dir(dir, path).context("open the pool's own directories")
 }
 
-/// An entry of `volumes/` or `snapshots/` that cannot be trusted and is left alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quarantined {
-    /// Its path, below the pool's path.
-    pub path: PathBuf,
-    pub reason: String,
-    /// Its disk usage, which stays reserved; `None` until it is measured.
-    pub space: Option<Bytes>,
-}
-
-impl Quarantined {
-    /// The error of a call about it, in the pool at a path.
-    pub(crate) fn error(&self, pool: &Path) -> Error {
-        Error::Quarantined {
-            path: pool.join(&self.path),
-            reason: self.reason.clone(),
-        }
-    }
-}
-
 /// Whether a quarantined path, below the pool's, is that of the object with an id.
 pub(crate) fn claims<R: Record>(path: &Path, id: R::Id) -> bool {
     let directory = path.strip_prefix(R::HOME).ok().and_then(Path::to_str);
@@ -132,7 +114,7 @@ pub(crate) struct Index {
     volumes_by_name: HashMap<VolumeName, Arc<Entry>>,
     snapshots_by_name: HashMap<SnapshotName, Arc<SnapshotEntry>>,
     trash: BTreeMap<OsString, TrashEntry>,
-    quarantine: Vec<Quarantined>,
+    quarantine: Quarantine,
     /// The ids of volumes that were moved, or are being moved.
     moved: BTreeSet<VolumeId>,
     /// The retained charges of all records, those in the trash included.
@@ -227,16 +209,11 @@ impl Index {
         reason: String,
         space: Option<u64>,
     ) {
-        let path = PathBuf::from(R::HOME).join(name);
         // A quarantined volume keeps its data, and with it the charges that copies retain.
         let retained = volume.map_or(0, |volume| self.retained_of_new(volume));
         self.sums.retained = self.sums.retained.saturating_add(retained);
         self.sums.sizes = self.sums.sizes.saturating_add(space.unwrap_or_default());
-        self.quarantine.push(Quarantined {
-            path,
-            reason,
-            space: space.map(Bytes),
-        });
+        self.quarantine.add::<R>(name, reason, space);
     }
 
     pub(crate) fn insert<R: Resource>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
@@ -336,14 +313,13 @@ impl Index {
             return Some(entry.record.id());
         }
         // A record that cannot be read has its name only in the hash of its directory.
-        let id = (!self.quarantine.is_empty()).then(|| R::Id::new(pool, name));
+        let id = (!self.quarantined().is_empty()).then(|| R::Id::new(pool, name));
         id.filter(|id| self.quarantined_as::<R>(*id).is_some())
     }
 
     /// The quarantined entry of a kind with this id, if there is one.
     pub(crate) fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
-        let mut quarantine = self.quarantine.iter();
-        quarantine.find(|quarantined| claims::<R>(&quarantined.path, id))
+        self.quarantine.get::<R>(id)
     }
 
     pub(crate) fn volumes(&self) -> impl ExactSizeIterator<Item = &Arc<Entry>> {
@@ -398,23 +374,18 @@ impl Index {
         } else {
             sums.sizes.saturating_add(sums.trash)
         };
-        let unknown = self.unmeasured().map_or(0, |_| used);
+        let unknown = self.quarantine.unmeasured().map_or(0, |_| used);
         reserved.saturating_add(unknown)
     }
 
     /// The path of a quarantined tree whose disk usage is not known, if there is one.
     pub(crate) fn unmeasured(&self) -> Option<PathBuf> {
-        let mut quarantine = self.quarantine.iter();
-        let unmeasured = quarantine.find(|quarantined| quarantined.space.is_none());
-        unmeasured.map(|quarantined| quarantined.path.clone())
+        self.quarantine.unmeasured().map(Path::to_owned)
     }
 
     /// Notes the disk usage of a quarantined tree.
     pub(crate) fn measured(&mut self, path: &Path, bytes: u64) {
-        let mut quarantine = self.quarantine.iter_mut();
-        let found = quarantine.find(|quarantined| quarantined.path == path);
-        if let Some(quarantined) = found.filter(|quarantined| quarantined.space.is_none()) {
-            quarantined.space = Some(Bytes(bytes));
+        if self.quarantine.measured(path, bytes) {
             self.sums.sizes = self.sums.sizes.saturating_add(bytes);
         }
     }
@@ -433,7 +404,7 @@ impl Index {
     }
 
     pub(crate) fn quarantined(&self) -> &[Quarantined] {
-        &self.quarantine
+        self.quarantine.all()
     }
 
     /// Whether a volume has the whole disk.
@@ -442,7 +413,7 @@ impl Index {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.volumes.is_empty() && self.snapshots.is_empty() && self.quarantine.is_empty()
+        self.volumes.is_empty() && self.snapshots.is_empty() && self.quarantined().is_empty()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use crate::fault::{InContext, PathFault};
+use crate::fault::PathFault;
 use crate::filesystem::Filesystem;
-use crate::mount::{self, GuardedDir};
+use crate::mount::GuardedDir;
 use crate::os::Os;
 use crate::pool::error::{Error, Result};
 use crate::quota::{self, KernelQuotas};
@@ -13,7 +13,7 @@ use crate::types::{Invalid, NodeName};
 
 use super::Unavailable;
 use super::marker::{self, Marker, NewPool};
-use super::path::{open_mounted, suitable_filesystem};
+use super::path::{open_guarded, open_mounted, suitable_filesystem};
 
 /// The requirements for the directory of a pool.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +92,5 @@ pub(crate) fn open_root(
 ) -> Result<(Filesystem, GuardedDir), Unavailable> {
     let (at, _) = open_mounted(path, wanted.require_mount)?;
     let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
-    let root = mount::open_guarded(&at).context("clone the directory's mount")?;
-    Ok((filesystem, root))
+    Ok((filesystem, open_guarded(&at, filesystem)?))
 }

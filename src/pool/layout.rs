@@ -1,5 +1,7 @@
 //! The names on a pool's disk, format 1 (`docs/storage-format.md`).
 
+use std::ffi::OsStr;
+
 use crate::types::NameHash;
 
 /// The driver's own directory.
@@ -10,12 +12,20 @@ pub(crate) const META_BUILDING: &str = ".rootcellar.tmp";
 pub(crate) const MARKER: &str = "pool.json";
 /// The lock file, in [`META`].
 pub(crate) const LOCK: &str = "lock";
+/// A file in [`META`] that becomes a record when the disk is full.
+pub(crate) const SPARE: &str = "spare";
 /// Drafts, in [`META`].
 pub(crate) const STAGING: &str = "staging";
 /// Directories of the host that become volumes, or volumes that become such directories, in [`META`].
 pub(crate) const INCOMING: &str = "incoming";
+/// A file for each exported volume, with the path of its directory, in [`META`].
+pub(crate) const EXPORTED: &str = "exported";
 /// Deleted objects that wait to be reclaimed, in [`META`].
 pub(crate) const TRASH: &str = "trash";
+/// How the name of a placeholder in [`TRASH`] begins.
+const PLACEHOLDER: &str = "placeholder-";
+/// The bytes of a placeholder's name.
+const PLACEHOLDER_LEN: usize = 150;
 pub(crate) const VOLUMES: &str = "volumes";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// The content that the pod sees, in a volume's directory.
@@ -57,14 +67,37 @@ pub(crate) fn directory_name(
     format!("{readable}-{hash}")
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The names that [`hash_of`] has parsed.
+    pub(super) static PARSED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The hash at the end of a directory's name.
 pub(crate) fn hash_of(directory: &str) -> Option<NameHash> {
+    #[cfg(test)]
+    PARSED.set(PARSED.get() + 1);
     let at = directory.len().checked_sub(NameHash::TEXT_LEN)?;
     let (readable, hash) = directory.split_at_checked(at)?;
     readable
         .ends_with('-')
         .then(|| NameHash::parse(hash))
         .flatten()
+}
+
+/// The names of placeholders that do not fit together into this many bytes.
+pub(crate) fn placeholders(beyond: usize) -> impl Iterator<Item = String> {
+    let count = beyond / PLACEHOLDER_LEN + 1;
+    (0..count).map(|number| {
+        let start = format!("{PLACEHOLDER}{number}-");
+        format!("{start:-<PLACEHOLDER_LEN$}")
+    })
+}
+
+/// Whether this is the name of a placeholder. The name of any other entry ends in the digits of a UUID.
+pub(crate) fn is_placeholder(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(PLACEHOLDER.as_bytes()) && name.ends_with(b"-")
 }
 
 fn safe(c: char) -> char {
@@ -106,6 +139,21 @@ mod tests {
             assert_eq!(directory, format!("{start}{}", id.hash()), "{name:?}");
             assert_eq!(hash_of(&directory), Some(id.hash()));
             assert!(directory.len() <= 200 && !directory.contains('/'));
+        }
+    }
+
+    #[test]
+    fn placeholders_do_not_fit_into_an_inode_and_are_recognized() {
+        for (inode, count) in [(256, 2), (512, 4), (1024, 7), (2048, 14)] {
+            let names: Vec<String> = placeholders(inode).collect();
+            assert_eq!(names.len(), count);
+            assert!(names.iter().map(String::len).sum::<usize>() > inode);
+            assert!(names.iter().all(|name| is_placeholder(name.as_ref())));
+        }
+        // The places of a volume and of a draft.
+        for name in ["placeholder-1-", "placeholder-"] {
+            let place = format!("{name}.{}", uuid::Uuid::nil().simple());
+            assert!(!is_placeholder(place.as_ref()), "{place}");
         }
     }
 

@@ -4,15 +4,52 @@
 //! the move. Then the new one becomes `settled`, and the old one is deleted. Neither an incoming nor an
 //! outgoing copy is served, because the other one may be newer.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::fault::{Fault, InContext};
+use crate::mount::{OpenDirs, Place};
 use crate::pool::error::Result;
 use crate::quota::Enforcement;
 use crate::sync::lock;
+use crate::tree::{self, Since};
 use crate::types::{Bytes, ObjectId, PoolId};
 
-use super::record::{Move, MoveState, VolumeRecord};
-use super::{Content, CopyPolicy, Entry, Origin, Pool, Reservation, Work};
+use super::amend::Amendment;
+use super::disk::Disk;
+use super::record::{Move, MoveState, Record, VolumeRecord};
+use super::{Content, CopyPolicy, Entry, Origin, Pool, Reservation, Work, layout};
+
+const LOOK: &str = "look for changes in a moved volume";
+
+const FIND_OPEN: &str = "look for open files in a volume";
+
+/// The commit of a move, written beside the record of the former volume before the copy begins, because
+/// the disk may be full.
+#[derive(Debug)]
+pub(crate) struct HandOver<'a> {
+    pool: &'a Pool,
+    entry: &'a Entry,
+    record: VolumeRecord,
+    amendment: Amendment<Arc<Disk>>,
+    since: Since,
+}
+
+impl HandOver<'_> {
+    /// The first entry of the volume that changed since this was prepared, as its path in `data/`.
+    pub(crate) fn change(&self, step: &dyn Fn()) -> Result<Option<PathBuf>> {
+        self.pool.change_since(self.entry, self.since, step)
+    }
+
+    /// Makes the copy the former volume, durably: the one in another pool is the volume now.
+    pub(crate) fn commit(self) -> Result<Arc<Entry>> {
+        let (pool, directory) = (self.pool, self.entry.directory.clone());
+        let _limiting = lock(&pool.limiting);
+        let amended = self.amendment.commit();
+        amended.map_err(|fault| pool.classify(fault))?;
+        Ok(pool.state.insert(self.record, directory))
+    }
+}
 
 impl Pool {
     /// Copies a volume of another pool byte by byte, as the incoming copy of its move.
@@ -50,13 +87,86 @@ impl Pool {
         self.create(reservation, enforcement, Some(content), record)
     }
 
-    /// Makes a copy the former volume, durably: the one in another pool is the volume now.
-    pub(crate) fn hand_over(&self, entry: &Entry, to: PoolId) -> Result<Arc<Entry>> {
+    /// Prepares to hand a volume over to a pool. No later change is missed by [`HandOver::change`] and
+    /// [`Pool::change_since_move`].
+    pub(crate) fn prepare_hand_over<'a>(
+        &'a self,
+        entry: &'a Entry,
+        to: PoolId,
+    ) -> Result<HandOver<'a>> {
         let moved = Move {
             state: MoveState::Outgoing,
             pool: to,
         };
-        self.set_move(entry, Some(moved))
+        let record = entry.record.with_move(Some(moved));
+        let (disk, _) = self.attached()?;
+        let data = disk.open_below(&entry.path().join(layout::DATA));
+        let data = data.context(LOOK);
+        let data = data.map_err(|fault| self.classify_data(entry, fault))?;
+        let amendment = Amendment::prepare(disk, &entry.directory, &record);
+        let amendment = amendment.map_err(|fault| self.classify(fault))?;
+        // After the record was written, whose time says later when the move began.
+        let since = Since::now();
+        // After that, because a page that a process has mapped and written changes no time again before
+        // it is written back.
+        let synced = self.context.os.syncfs(&data).context_sync("sync the disk");
+        synced.map_err(|fault| self.classify(fault))?;
+        Ok(HandOver {
+            pool: self,
+            entry,
+            record,
+            amendment,
+            since,
+        })
+    }
+
+    /// The first entry of a former volume that changed since its move began, as its path in `data/`.
+    pub(crate) fn change_since_move(
+        &self,
+        entry: &Entry,
+        step: &dyn Fn(),
+    ) -> Result<Option<PathBuf>> {
+        let record = entry.path().join(VolumeRecord::FILE);
+        let written = self.disk()?.written_at(&record).context(LOOK);
+        let written = written.map_err(|fault| self.classify(fault))?;
+        self.change_since(entry, Since::after(written), step)
+    }
+
+    fn change_since(
+        &self,
+        entry: &Entry,
+        since: Since,
+        step: &dyn Fn(),
+    ) -> Result<Option<PathBuf>> {
+        let data = self.disk()?.open_below(&entry.path().join(layout::DATA));
+        let data = data.context(LOOK);
+        let data = data.map_err(|fault| self.classify_data(entry, fault))?;
+        let changed = since.change(data, step);
+        changed.map_err(|errno| self.classify(Fault::new(LOOK, errno)))
+    }
+
+    /// A sentence about an entry of a volume that is in use, if there is one.
+    pub(crate) fn find_open(
+        &self,
+        entry: &Entry,
+        dirs: &OpenDirs,
+        step: &dyn Fn(),
+    ) -> Result<Option<String>> {
+        let data = self.disk()?.open_below(&entry.path().join(layout::DATA));
+        let data = data.context(FIND_OPEN);
+        let data = data.map_err(|fault| self.classify_data(entry, fault))?;
+        let found = tree::find_open(data, Path::new(layout::DATA), dirs, step);
+        found.map_err(|errno| self.classify(Fault::new(FIND_OPEN, errno)))
+    }
+
+    /// The place of a volume's `data/` in the filesystem.
+    pub(crate) fn place_of(&self, entry: &Entry) -> Result<Place> {
+        let place = &self.disk()?.place;
+        Ok(Place {
+            mount: place.mount.clone(),
+            path: place.path.join(entry.path()).join(layout::DATA),
+            is_mount_root: false,
+        })
     }
 
     /// Makes a copy the volume, durably.

@@ -1,7 +1,7 @@
 //! The path of a pool before it is opened: the directory, its filesystem, the marker and the lock.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::filesystem::{self, Filesystem};
-use crate::mount::{GuardedDir, MountTable, Place};
+use crate::image::below;
+use crate::mount::{self, GuardedDir, MountTable, Place};
 use crate::os;
 use crate::types::NodeName;
 
@@ -86,6 +87,23 @@ pub(super) fn suitable_filesystem(at: &OwnedFd, any: bool) -> Result<Filesystem,
         return Err(Unavailable::ReadOnly);
     }
     Ok(filesystem)
+}
+
+/// Opens the root of a pool through a guarded clone. Refuses a disk whose content a pod decides: any pod
+/// can write a filesystem with the UUID of a pool's disk into its own volume.
+pub(super) fn open_guarded(
+    at: &OwnedFd,
+    filesystem: Filesystem,
+) -> Result<GuardedDir, Unavailable> {
+    let root = mount::open_guarded(at).context("clone the pool's mount")?;
+    let devices = filesystem.devices(root.as_fd());
+    let own = devices
+        .and_then(below::own_device)
+        .context("find the block devices of the disk")?;
+    match own {
+        Some(device) => Err(Unavailable::OnVolume { device }),
+        None => Ok(root),
+    }
 }
 
 /// Reads the marker and compares it with the memory; makes the pool if the options say so.

@@ -4,6 +4,7 @@
 mod discard;
 mod entry;
 mod pass;
+mod placeholders;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,6 +23,8 @@ use pass::Leftovers;
 const LAST_RETRY: Duration = Duration::from_mins(5);
 /// How often an empty and idle pool measures the use by others, because nothing reports a change.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
+/// How often the placeholders are tried again on a full disk, because nothing reports free blocks.
+const PLACEHOLDERS_AGAIN: Duration = Duration::from_secs(10);
 /// How long reclaimers may take to stop.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
@@ -130,6 +133,11 @@ fn run(pool: &Pool) {
                 }
                 let next = left.next();
                 wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
+                match disk.make_placeholders() {
+                    Ok(true) => {}
+                    Ok(false) => wait = wait.min(PLACEHOLDERS_AGAIN),
+                    Err(fault) => pool.mark_unavailable(&fault.into()),
+                }
             }
             news |= discard.wait(wait);
         }

@@ -66,6 +66,11 @@ pub enum Unavailable {
          XFS, ext4 or btrfs"
     )]
     RefusedFilesystem { filesystem: String },
+    #[error(
+        "its disk is on {device}, a loop device of this driver, whose content a pod decides; unmount it, \
+         and mount the right disk by its name in /dev/disk/by-id"
+    )]
+    OnVolume { device: String },
     #[error("the directory is not empty (it holds {found:?}); a pool is made in an empty one")]
     NotEmpty { found: String },
     #[error("it is pool {id} of node {node} already")]
@@ -83,6 +88,23 @@ pub enum Unavailable {
     Shortage(Fault),
     #[error("cannot {what}: {error}")]
     Io { what: String, error: String },
+}
+
+impl Unavailable {
+    /// The reason without the ids of pools, for pages that every pod can read: an id helps to forge a disk.
+    pub fn without_ids(&self) -> String {
+        let text = self.to_string();
+        let is_of_id = |char: char| char.is_ascii_hexdigit() || char == '-';
+        let words = text.split_inclusive(|char| !is_of_id(char));
+        let shown = words.map(|word| {
+            let id = word.trim_end_matches(|char| !is_of_id(char));
+            match PoolId::parse(id) {
+                Some(_) => word.replace(id, "<id>"),
+                None => word.to_owned(),
+            }
+        });
+        shown.collect()
+    }
 }
 
 impl From<Unreadable> for Unavailable {

@@ -90,7 +90,7 @@ impl Work<'_> {
     }
 
     /// As [`Work::advance`], for one of many short steps.
-    pub(super) fn step(&self) {
+    pub(crate) fn step(&self) {
         if self
             .steps
             .fetch_add(1, Ordering::Relaxed)

@@ -10,6 +10,7 @@ use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Error, Operation, Result};
+use crate::mount::Users;
 use crate::pool::{Enforced, ImportMethod};
 use crate::types::{Bytes, VolumeName};
 use crate::volume::{ImportRequest, ImportState, Moved};
@@ -32,7 +33,8 @@ service! {
         move_volume(MoveVolumeRequest: volume_id) -> MoveVolumeResponse,
             Rpc::write(Operation::Volume), |edge, request| {
                 let to = request::required("to", &*request.to)?;
-                let (pool, moved) = edge.volumes.move_to(&request.volume_id, to)?;
+                let users = if request.force { Users::Ignore } else { Users::Check };
+                let (pool, moved) = edge.volumes.move_to(&request.volume_id, to, users)?;
                 let (outcome, from) = match moved {
                     Moved::From(from) => (MoveOutcome::Moved, from.to_string()),
                     Moved::Before => (MoveOutcome::Before, String::new()),
@@ -59,6 +61,7 @@ service! {
                     pool_path: text(&place.pool)?,
                     pool_id: place.pool_id.to_string(),
                     renames: place.renames,
+                    taken_paths: place.taken.iter().map(|path| text(path)).collect::<Result<_>>()?,
                     ..Default::default()
                 };
                 match place.state {
@@ -84,6 +87,7 @@ service! {
                     name: exported.name.unwrap_or_default(),
                     origin: exported.origin.unwrap_or_default(),
                     renames: exported.renames,
+                    exported_to: exported.exported_to.as_deref().map_or(Ok(String::new()), text)?,
                 })
             };
 

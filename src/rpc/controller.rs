@@ -46,7 +46,7 @@ service! {
             -> ValidateVolumeCapabilitiesResponse, Rpc::read(Operation::Volume), validate;
 
         list_volumes(ListVolumesRequest) -> ListVolumesResponse,
-            Rpc::read(Operation::Query), |edge, request| {
+            Rpc::list(), |edge, request| {
                 let max_entries = request::max_entries(request.max_entries)?;
                 let page = edge.volumes.list(max_entries, &request.starting_token)?;
                 let entry = |volume| csi::list_volumes_response::Entry {
@@ -83,7 +83,7 @@ service! {
             };
 
         list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse,
-            Rpc::read(Operation::Query), |edge, request| {
+            Rpc::list(), |edge, request| {
                 let max_entries = request::max_entries(request.max_entries)?;
                 let given = |id: String| Some(id).filter(|id| !id.is_empty());
                 let filter = SnapshotFilter {

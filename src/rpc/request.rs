@@ -15,6 +15,7 @@ use crate::volume::{
     Class, CreateRequest, ExpandRequest, PublishRequest, SnapshotClass, SnapshotRequest, SourceId,
 };
 
+use super::lists::PAGE;
 use super::topology::Topology;
 
 /// The specification's limit for the keys and values of a map together, and for `mount_flags`.
@@ -99,9 +100,16 @@ pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequ
     })
 }
 
+/// The entries of a page. The specification lets a plugin return fewer than the CO asks for.
 pub(super) fn max_entries(max_entries: i32) -> Result<usize> {
-    usize::try_from(max_entries)
-        .map_err(|_| Error::invalid("max_entries", format!("{max_entries} is negative")))
+    match usize::try_from(max_entries) {
+        Ok(0) => Ok(PAGE),
+        Ok(wanted) => Ok(wanted.min(PAGE)),
+        Err(_) => {
+            let problem = format!("{max_entries} is negative");
+            Err(Error::invalid("max_entries", problem))
+        }
+    }
 }
 
 pub(super) fn class(

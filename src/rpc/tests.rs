@@ -39,6 +39,7 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         node: node.clone(),
         topology: format!("{KEY}=n1"),
         kubelet_dir: dir.path().join("kubelet"),
+        processes: "/proc".into(),
         state_dir: dir.path().join("state"),
         pools: pools.iter().map(pool).collect(),
         sets: Vec::new(),

@@ -86,6 +86,7 @@ fn settings(dir: &Path, pools: Vec<PoolOptions>) -> Settings {
         node: "n1".parse().unwrap(),
         topology: "topology.example/node=n1".into(),
         kubelet_dir: dir.to_owned(),
+        processes: "/proc".into(),
         state_dir: dir.join("state"),
         pools,
         sets: Vec::new(),

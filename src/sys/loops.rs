@@ -14,6 +14,8 @@ const LOOP_SET_DIRECT_IO: Opcode = 0x4C08;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_ADD: Opcode = 0x4C80;
 const LOOP_CTL_REMOVE: Opcode = 0x4C81;
+const BLKROSET: Opcode = 0x125D;
+const BLKROGET: Opcode = 0x125E;
 
 /// `LO_FLAGS_READ_ONLY`.
 pub const READ_ONLY: u32 = 1;
@@ -74,6 +76,8 @@ pub struct LoopStatus {
     /// The device and the inode of the file behind it.
     pub device: (u32, u32),
     pub inode: u64,
+    /// The device number of the file, if it is a device; otherwise 0.
+    pub number: (u32, u32),
     /// The offset in the file, in bytes.
     pub offset: u64,
     /// The largest size, in bytes; 0: that of the file.
@@ -135,6 +139,7 @@ pub fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
         // The kernel reports a `dev_t`, which has the same form as for stat(2).
         device: (libc::major(found.device), libc::minor(found.device)),
         inode: found.inode,
+        number: (libc::major(found.rdevice), libc::minor(found.rdevice)),
         offset: found.offset,
         size_limit: found.size_limit,
         flags: found.flags,
@@ -145,6 +150,20 @@ pub fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
 pub fn resize_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the ioctl takes no argument.
     unsafe { ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) }
+}
+
+/// Makes a block device read-only, which needs `CAP_SYS_ADMIN`. A loop device with [`READ_ONLY`] is read-only
+/// too, but anybody who can read that may give it another file, by `LOOP_CHANGE_FD`.
+pub fn set_read_only(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the ioctl reads one `int`.
+    unsafe { ioctl(device, Setter::<BLKROSET, i32>::new(1)) }
+}
+
+/// Whether a block device is read-only.
+pub fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // SAFETY: the ioctl writes one `int`.
+    let is_read_only: i32 = unsafe { ioctl(device, Getter::<BLKROGET, i32>::new()) }?;
+    Ok(is_read_only != 0)
 }
 
 /// Has a loop device use direct I/O. EINVAL: the filesystem below cannot.

@@ -205,17 +205,22 @@ impl Volumes {
                     }
                 }
         };
+        let largest = |free: Bytes| match image {
+            Ok(Some(image)) => images::largest(image, free),
+            _ => free,
+        };
         match self.pools.of_class(class.pool.as_ref()) {
-            Ok(of_class) => of_class.capacity(class.exclusive, fits),
+            Ok(of_class) => of_class.capacity(class.exclusive, fits, largest),
             // The class must name a pool. `CreateVolume` reports that.
             Err(Error::Invalid(_)) => {
-                let mut largest = Bytes::ZERO;
+                let mut most = Bytes::ZERO;
                 for pool in self.pools().iter().filter(fits) {
-                    largest = largest.max(match pool.name().member() {
+                    most = most.max(match pool.name().member() {
                         Some(_) => pool.inspected_space(false),
                         None => pool.available()?,
                     });
                 }
+                let largest = largest(most);
                 Ok(Capacity {
                     available: largest,
                     largest,

@@ -1,5 +1,6 @@
 //! Expansion of published volumes.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
@@ -68,7 +69,8 @@ impl Volumes {
         let Some(image) = entry.record.image else {
             return Ok(());
         };
-        let status = pool.data_status(entry)?;
-        Ok(self.mounter.grow(target, status, image.content.format())?)
+        let file = pool.open_place(entry)?;
+        let format = image.content.format();
+        Ok(self.mounter.grow(target, file.as_fd(), format)?)
     }
 }

@@ -105,6 +105,13 @@ pub(super) fn check_size(image: Image, size: Bytes) -> Result<()> {
     }
 }
 
+/// The size of the largest image that fits into free space; zero if none fits.
+pub(super) fn largest(image: Image, free: Bytes) -> Bytes {
+    let size = Bytes(free.0 / BLOCK * BLOCK);
+    let fits = check_size(image, size).is_ok();
+    if fits { size } else { Bytes::ZERO }
+}
+
 /// Refuses a node without the program that formats the image.
 pub(super) fn check_program(pool: &Pool, image: Image) -> Result<()> {
     let found = image.content.format().map(Format::find_program);

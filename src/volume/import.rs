@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::incoming::Progress;
-use crate::pool::{self, Entry, ImportMethod, Pool, VolumeRecord};
+use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::tree::Weight;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
@@ -37,6 +37,8 @@ pub struct ImportPlace {
     pub state: ImportState,
     /// Whether the directory can be renamed into the pool. Otherwise it is copied.
     pub renames: bool,
+    /// The directories of pools, sets, the driver and pods. The directory must be apart from them.
+    pub taken: Vec<PathBuf>,
 }
 
 /// The progress of an import.
@@ -62,6 +64,8 @@ pub struct Export {
     pub origin: Option<String>,
     /// Whether the directory can be renamed out of the pool. Otherwise it is copied.
     pub renames: bool,
+    /// The path of the directory, if the export ended before.
+    pub exported_to: Option<PathBuf>,
 }
 
 impl Export {
@@ -78,6 +82,7 @@ impl Export {
             name,
             origin: origin.map(|origin| origin.path.clone()),
             renames,
+            exported_to: None,
         })
     }
 }
@@ -113,6 +118,7 @@ impl Volumes {
                 id,
                 state,
                 renames: pool.takes_directories(),
+                taken: self.taken_paths(),
             })
         };
         if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
@@ -139,6 +145,16 @@ impl Volumes {
             checked.map_err(Error::of_new)?;
         }
         place(&pool, id, ImportState::New)
+    }
+
+    /// The directories that no import takes, nor a part of them, nor a directory above.
+    fn taken_paths(&self) -> Vec<PathBuf> {
+        let pools = self.pools();
+        let pools = pools.iter().map(|pool| pool.path());
+        let sets = self.pools.sets().iter().map(PoolSet::dir);
+        let paths = pools.chain(sets).chain([&*self.settings.state_dir]);
+        let pods = self.settings.kubelet_dir.join("pods");
+        paths.map(Path::to_owned).chain([pods]).collect()
     }
 
     /// Makes the tree with a name, which waits in a pool, a volume. It may be repeated.
@@ -248,14 +264,28 @@ impl Volumes {
         Ok(())
     }
 
-    /// A tree that was a volume until an export, or the rest of an export.
+    /// A tree that was a volume until an export, or the rest of an export, or its end.
     fn find_export(&self, id: VolumeId) -> Result<Option<Export>> {
-        for pool in self.pools().iter().filter(|pool| answers(pool)) {
+        let pools = self.pools();
+        let answering = || pools.iter().filter(|pool| answers(pool));
+        for pool in answering() {
             if let Some(import) = pool.find_import(|record| record.id == id)? {
                 let (name, record) = (import.name().to_owned(), &import.record);
                 // The tree of an import has its id only as a volume.
                 let renames = record.quota_id.is_none() || record.enforcing;
                 return Export::new(pool, record, Some(name), renames).map(Some);
+            }
+        }
+        for pool in answering().filter(|pool| pool.id() == Some(id.pool())) {
+            if let Some(path) = pool.exported_to(id)? {
+                return Ok(Some(Export {
+                    pool: pool.path().to_owned(),
+                    pool_id: id.pool(),
+                    name: None,
+                    origin: None,
+                    renames: true,
+                    exported_to: Some(path),
+                }));
             }
         }
         Ok(None)

@@ -3,11 +3,15 @@
 //! A moved volume keeps its id, because the handle of a `PersistentVolume` cannot change. So every call
 //! searches all pools for an id.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord};
+use crate::mount::{self, OpenDirs, Users, find_user};
+use crate::pool::{
+    self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
+};
 use crate::quota::Enforcement;
 use crate::types::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
@@ -54,8 +58,8 @@ impl<'a> MoveCopy<'a> {
 }
 
 impl Volumes {
-    /// Moves a volume that is not published to another member of its set. It may be repeated.
-    pub fn move_to(&self, id: &str, to: &str) -> Result<(PoolName, Moved)> {
+    /// Moves a volume that nobody uses to another member of its set. It may be repeated.
+    pub fn move_to(&self, id: &str, to: &str, users: Users) -> Result<(PoolName, Moved)> {
         let parsed: VolumeId = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
         self.settle(parsed)?;
@@ -71,7 +75,7 @@ impl Volumes {
         let enforcement = target.enforcement();
         self.check_unpublished(&from, &entry)?;
         check_movable(&entry, &target, enforcement)?;
-        let committed = self.copy_over((&from, &entry), &target, enforcement);
+        let committed = self.copy_over((&from, &entry), (&target, enforcement), users);
         // After a failure, the disks decide which copy is the volume.
         let settled = self.settle(parsed);
         committed?;
@@ -79,6 +83,7 @@ impl Volumes {
             (Err(error), Ok((pool, _))) if Arc::ptr_eq(&pool, &target) => {
                 tracing::warn!(id, %error, "the former copy of a moved volume is left for now");
             }
+            (Ok(Some(entry)), _) => return Err(changed(parsed, &entry)),
             (settled, found) => {
                 settled?;
                 found?;
@@ -91,8 +96,8 @@ impl Volumes {
     fn copy_over(
         &self,
         (from, entry): (&Pool, &Arc<Entry>),
-        target: &Pool,
-        enforcement: Enforcement,
+        (target, enforcement): (&Pool, Enforcement),
+        users: Users,
     ) -> Result<()> {
         let id = entry.record.id;
         let (from_id, target_id) = (open_id(from)?, open_id(target)?);
@@ -100,6 +105,9 @@ impl Volumes {
         let size = entry.record.size_bytes;
         let room = target.reserve::<VolumeRecord>(&work, id, None, size);
         let room = room.map_err(Error::of_new)?;
+        let step = || [&work, &reading].into_iter().for_each(Work::step);
+        self.check_unused(from, entry, users, &step)?;
+        let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.
         self.memory.add_moved_from(&[id.pool()].into())?;
         let copied = target.receive(&room, enforcement, (from, from_id), &reading, entry);
@@ -111,7 +119,11 @@ impl Volumes {
             )),
             error => Error::of_new(error),
         })?;
-        from.hand_over(entry, target_id)?;
+        self.check_unused(from, entry, users, &step)?;
+        if let Some(entry) = hand_over.change(&step)? {
+            return Err(changed(id, &entry));
+        }
+        hand_over.commit()?;
         self.moves.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -189,44 +201,126 @@ impl Volumes {
             return Ok(());
         }
         let _lock = self.in_flight.lock_to_delete(id)?;
-        self.settle(parsed)
+        self.settle(parsed).map(drop)
     }
 
     /// Decides which copy is the volume, and deletes the other one, as far as both can be read.
     ///
-    /// The former volume counts until its record says that it was moved. A copy stays as it is if the
-    /// pool of the other one is missing, or has none: the other one may be newer, or deleted.
-    fn settle(&self, id: VolumeId) -> Result<()> {
+    /// The former volume counts until its record says that it was moved, and again if it has changed since
+    /// then; the result is the changed entry. A copy stays as it is if the pool of the other one is
+    /// missing, or has none: the other one may be newer, or deleted.
+    fn settle(&self, id: VolumeId) -> Result<Option<PathBuf>> {
         let places = self.places::<VolumeRecord>(id);
         let copies: Vec<MoveCopy<'_>> = places.iter().filter_map(MoveCopy::of).collect();
         if copies.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let works = copies.iter().map(|copy| copy.pool.begin());
-        let _works: Vec<_> = works.collect::<Result<_, _>>()?;
+        let works: Vec<_> = works.collect::<Result<_, _>>()?;
         let is_served = |place: &&Place<_>| place.is_served() && place.unavailable.is_none();
         if places.iter().find(is_served).is_none() {
             let new = copies
                 .iter()
                 .find(|new| copies.iter().any(|former| new.follows(former)));
-            let Some(new) = new else { return Ok(()) };
-            new.pool.settle(new.entry)?;
-            // Before it leaves the old pool, so that no search misses it in both pools.
-            self.moves.fetch_add(1, Ordering::SeqCst);
-            tracing::info!(%id, pool = %new.pool.name(), "moved");
-            for former in copies.iter().filter(|former| new.follows(former)) {
-                if former.pool.silence().is_none() {
-                    former.pool.delete(former.entry)?;
-                }
-            }
-            return Ok(());
+            let Some(new) = new else { return Ok(None) };
+            let former = copies.iter().find(|former| new.follows(former));
+            let Some(former) = former.filter(|former| former.pool.silence().is_none()) else {
+                return Ok(None);
+            };
+            return self.decide(id, new, former, &works);
         }
         // A disk that does not answer must not delay the calls for the volume, which is elsewhere.
         for copy in copies.iter().filter(|copy| copy.pool.silence().is_none()) {
             tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
             copy.pool.delete(copy.entry)?;
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Makes the new copy the volume, or the former one if that has changed: the new one was never served.
+    fn decide(
+        &self,
+        id: VolumeId,
+        new: &MoveCopy<'_>,
+        former: &MoveCopy<'_>,
+        works: &[Work<'_>],
+    ) -> Result<Option<PathBuf>> {
+        let changed = former
+            .pool
+            .change_since_move(former.entry, &|| works.iter().for_each(Work::step))?;
+        let (stays, leaves) = match changed {
+            None => (new, former),
+            Some(_) => (former, new),
+        };
+        stays.pool.settle(stays.entry)?;
+        // Before it leaves the other pool, so that no search misses it in both pools.
+        self.moves.fetch_add(1, Ordering::SeqCst);
+        let pool = stays.pool.name();
+        match &changed {
+            None => tracing::info!(%id, %pool, "moved"),
+            Some(entry) => {
+                let entry = entry.display();
+                tracing::warn!(%id, %pool, %entry, "undid a move, because the volume has changed");
+            }
+        }
+        if leaves.pool.silence().is_none() {
+            leaves.pool.delete(leaves.entry)?;
+        }
+        Ok(changed)
+    }
+
+    /// Refuses a volume that a process uses although it is not published: the mount of a pod may be
+    /// left in its namespace.
+    fn check_unused(
+        &self,
+        pool: &Pool,
+        entry: &Entry,
+        users: Users,
+        step: &dyn Fn(),
+    ) -> Result<()> {
+        if users == Users::Ignore {
+            return Ok(());
+        }
+        let id = entry.record.id;
+        let (mut dirs, place) = (OpenDirs::default(), pool.place_of(entry)?);
+        let found = self.find_user(&place, &mut dirs, step);
+        let found = found.map_err(|problem| {
+            Error::Precondition(format!(
+                "cannot find out who uses volume {id}: {problem}; start the server with the host's \
+                 processes as --proc, or add --force if nobody writes"
+            ))
+        })?;
+        let used = match found {
+            None => pool.find_open(entry, &dirs, step)?,
+            found => found,
+        };
+        used.map_or(Ok(()), |used| {
+            Err(Error::Precondition(format!(
+                "volume {id} is in use, although it is not published: {used}; stop that, or add --force \
+                 if it does not write"
+            )))
+        })
+    }
+
+    /// The process that uses the directory at a place, or the reason why it cannot be found.
+    fn find_user(
+        &self,
+        place: &mount::Place,
+        dirs: &mut OpenDirs,
+        step: &dyn Fn(),
+    ) -> std::result::Result<Option<String>, String> {
+        let processes = &*self.settings.processes;
+        // Process 1 of a container sees only the processes of the container.
+        if std::fs::read_link(processes.join("self")).is_ok_and(|own| own == *"1") {
+            return Err(format!(
+                "{} has the processes of a container only",
+                processes.display()
+            ));
+        }
+        match find_user(processes, (place, None), dirs, step) {
+            Ok(user) => Ok(user.map(|user| user.to_string())),
+            Err(fault) => Err(fault.to_string()),
+        }
     }
 
     /// The result of a search of all pools, during which no volume has left a pool for another.
@@ -354,6 +448,15 @@ impl Volumes {
             _ => Ok(()),
         }
     }
+}
+
+/// The error of a volume of which an entry changed during its move.
+fn changed(id: VolumeId, entry: &Path) -> Error {
+    let data = Path::new("data").join(entry);
+    Error::Precondition(format!(
+        "volume {id} was not moved, because {} in it changed meanwhile; stop the processes that use it",
+        data.display()
+    ))
 }
 
 /// Whether a pool has a name, in which its set may be missing.

@@ -295,18 +295,20 @@ impl OfClass {
         error
     }
 
+    /// The capacity of the pools that fit. `largest` is the largest volume in a pool with that free space.
     pub(super) fn capacity(
         &self,
         exclusive: bool,
         fits: impl FnMut(&&Arc<Pool>) -> bool,
+        largest: impl Fn(Bytes) -> Bytes,
     ) -> Result<Capacity> {
         let mut capacity = Capacity::default();
         for pool in self.pools.iter().filter(fits) {
-            let most = match (self.is_set, exclusive) {
+            let most = largest(match (self.is_set, exclusive) {
                 (true, _) => pool.inspected_space(exclusive),
                 (false, true) => Bytes::ZERO,
                 (false, false) => pool.available()?,
-            };
+            });
             let sum = capacity.available.0.saturating_add(most.0);
             capacity.available = Bytes(sum).min(Bytes::MAX);
             capacity.largest = capacity.largest.max(most);

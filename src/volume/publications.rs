@@ -3,20 +3,21 @@
 //! A volume is known by the hash in its id, which the name of its directory contains in every pool.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::image::loops::{self, Stranger};
-use crate::mount::{Found, MountEntry, Target};
+use crate::image::loops::{self, Loop, Stranger};
+use crate::mount::{Found, MountEntry, Target, Tidied};
 use crate::os::FileId;
 use crate::pool::{AccessMode, Disk, Entry, Index, Pool, VolumeRecord};
 use crate::sync::lock;
 use crate::types::{NameHash, ObjectId, VolumeId};
 
-use super::Volumes;
 use super::publish::refuse_published;
+use super::{Volumes, mount_table};
 
 /// The access mode at one target; `None` for a target that was read from the mount table.
 pub(crate) type Use = Option<AccessMode>;
@@ -25,10 +26,19 @@ pub(crate) type Use = Option<AccessMode>;
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
     targets: Mutex<BTreeMap<PathBuf, (NameHash, Use)>>,
-    /// The images of block volumes, because an unpublish must not ask their disk.
-    devices: Mutex<BTreeMap<NameHash, FileId>>,
+    /// The devices of published block volumes. While the driver has a device open, it keeps its file and its
+    /// number, also if the pod detaches it.
+    devices: Mutex<BTreeMap<loops::Number, Held>>,
     /// The devices with files of others that were reported.
     strangers: Mutex<BTreeSet<Stranger>>,
+}
+
+/// An open device.
+#[derive(Debug)]
+struct Held {
+    /// `None`: the pod detached it while no driver ran, so that its volume is unknown.
+    volume: Option<NameHash>,
+    device: Loop,
 }
 
 impl Publications {
@@ -40,14 +50,48 @@ impl Publications {
         targets.insert(target.to_owned(), (volume, usage));
     }
 
-    /// Adds the image of a block volume.
-    pub(crate) fn add_device(&self, volume: NameHash, image: FileId) {
-        lock(&self.devices).insert(volume, image);
+    /// Keeps a device open until it is detached.
+    pub(crate) fn hold(&self, volume: Option<NameHash>, device: Loop) {
+        let mut devices = lock(&self.devices);
+        let number = device.device;
+        devices.entry(number).or_insert(Held { volume, device });
     }
 
-    /// The image of a volume, if that was published as a device.
-    pub(crate) fn device(&self, volume: NameHash) -> Option<FileId> {
-        lock(&self.devices).get(&volume).copied()
+    fn holds(&self, number: loops::Number) -> bool {
+        lock(&self.devices).contains_key(&number)
+    }
+
+    /// Whether a volume is published as a device.
+    pub(crate) fn has_devices(&self, volume: NameHash) -> bool {
+        let devices = lock(&self.devices);
+        devices.values().any(|held| held.volume == Some(volume))
+    }
+
+    /// Detaches the devices of a volume but for those that are shown.
+    fn detach(&self, volume: NameHash, shown: &BTreeSet<loops::Number>) -> Result<()> {
+        self.detach_if(|number, held| held.volume == Some(volume) && !shown.contains(&number))
+    }
+
+    /// Detaches a device that was at a target, if it is no volume's.
+    pub(crate) fn detach_occupied(&self, number: loops::Number) -> Result<()> {
+        self.detach_if(|held_number, held| held_number == number && held.volume.is_none())
+    }
+
+    /// Detaches devices. The lock is free meanwhile, because the ioctl and the last close, which writes back,
+    /// may wait for the disk.
+    fn detach_if(&self, is_unused: impl Fn(loops::Number, &Held) -> bool) -> Result<()> {
+        let mut devices = lock(&self.devices);
+        let unused = devices.extract_if(.., |number, held| is_unused(*number, held));
+        let unused: Vec<_> = unused.collect();
+        drop(devices);
+        let mut outcome = Ok(());
+        for (number, held) in unused {
+            if let Err(errno) = held.device.detach() {
+                outcome = Err(PathFault::at("detach", &held.device.path)(errno).into());
+                lock(&self.devices).insert(number, held);
+            }
+        }
+        outcome
     }
 
     /// Takes the present devices with files of others, and returns those that were not reported yet.
@@ -93,7 +137,17 @@ impl Volumes {
         if entry.record.image.is_none() {
             return Ok(());
         }
-        match self.mounter.loops_of(pool.data_id(entry)?)?.first() {
+        let volume = entry.record.id.hash();
+        if self.publications.has_devices(volume) {
+            // Its last unpublish may have run while the pool was opened, before the device was known.
+            let _devices = self.in_flight.lock_devices(volume)?;
+            let table = mount_table(self.mounter.as_ref())?;
+            let nodes = table.entries.iter().map(|mount| &mount.root);
+            let shown = nodes.filter_map(|root| loops::of_node(root)).collect();
+            self.publications.detach(volume, &shown)?;
+        }
+        let file = pool.open_place(entry)?;
+        match self.mounter.loops_of(file.as_fd())?.first() {
             None => Ok(()),
             Some(device) => Err(Error::Precondition(format!(
                 "the image of volume {} is in use by {}; unmount and detach it first",
@@ -130,11 +184,7 @@ impl Volumes {
         if !images.is_empty() {
             for (device, file) in self.mounter.loops()? {
                 if let Some(id) = images.get(&file) {
-                    devices.insert(device, *id);
-                    let entry = index.get::<VolumeRecord>(*id);
-                    if entry.is_some_and(|entry| entry.record.is_device()) {
-                        self.publications.add_device(id.hash(), file);
-                    }
+                    devices.insert(device, (*id, file));
                 }
             }
         }
@@ -143,20 +193,22 @@ impl Volumes {
                 // A bind mount of a directory in it is no publication.
                 let is_whole = mount.device.0 == loops::MAJOR && mount.root == Path::new("/");
                 let device = Some(mount.device).filter(|_| is_whole);
-                let device = device.or_else(|| self.device_at(&mount))?;
-                shown.insert(device);
-                devices.get(&device).map(VolumeId::hash)
+                let node = loops::of_node(&mount.root);
+                // Also at a target that another mount hides.
+                shown.extend(device.or(node));
+                let device = device.or_else(|| self.device_at(&mount, node?))?;
+                devices.get(&device).map(|(id, _)| id.hash())
             };
             if let Some(volume) = disk.volume_of(&mount).or_else(image) {
                 self.publications.add(volume, &mount.mount_point, None);
             }
         }
-        for (device, id) in devices {
-            if !shown.contains(&device) && self.publications.device(id.hash()).is_some() {
-                // The server before ended between an unmount and this.
-                if let Err(error) = self.detach_unused(id.hash(), None) {
-                    tracing::warn!(%id, %error, "left a device attached");
-                }
+        for (device, (id, file)) in devices {
+            let entry = index.get::<VolumeRecord>(id);
+            if entry.is_some_and(|entry| entry.record.is_device())
+                && let Err(error) = self.adopt(id, device, file, shown.contains(&device))
+            {
+                tracing::warn!(%id, %error, "left a device as it was");
             }
         }
         if !images.is_empty() {
@@ -165,15 +217,34 @@ impl Volumes {
         Ok(())
     }
 
-    /// Detaches the devices of a block volume that no target shows, the one at `leaving` included. A pod
-    /// may have detached them already, and their numbers may be another volume's since.
-    pub(super) fn detach_unused(&self, volume: NameHash, leaving: Option<&Path>) -> Result<()> {
-        let Some(image) = self.publications.device(volume) else {
+    /// Takes over a device of a block volume from the server before. That may have ended between an unmount
+    /// and a detachment.
+    fn adopt(
+        &self,
+        id: VolumeId,
+        device: loops::Number,
+        file: FileId,
+        is_shown: bool,
+    ) -> Result<()> {
+        if self.publications.holds(device) {
             return Ok(());
-        };
+        }
+        match self.mounter.loop_at(device, file)? {
+            Some(device) if is_shown => self.publications.hold(Some(id.hash()), device),
+            Some(device) => {
+                let failed = PathFault::at("detach", &device.path);
+                device.detach().map_err(failed)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Detaches the devices of a block volume that no target but the one at `leaving` shows.
+    pub(super) fn detach_unused(&self, volume: NameHash, leaving: &Path) -> Result<()> {
         let mut shown = BTreeSet::new();
         for (path, _) in self.publications.of(volume) {
-            if leaving == Some(&path) {
+            if leaving == path {
                 continue;
             }
             if let Some(other) = Target::open_known(&path)?
@@ -182,19 +253,19 @@ impl Volumes {
                 shown.insert(other.rdev);
             }
         }
-        for device in self.mounter.loops_of(image)? {
-            if !shown.contains(&device.device) {
-                let failed = PathFault::at("detach", &device.path);
-                device.detach().map_err(failed)?;
-            }
-        }
-        Ok(())
+        self.publications.detach(volume, &shown)
     }
 
     /// Removes the devices that nobody uses any more, and reports those with files of others.
     pub(super) fn tidy_devices(&self) {
         match self.mounter.tidy_loops() {
-            Ok(strangers) => {
+            Ok(Tidied {
+                occupied,
+                strangers,
+            }) => {
+                for device in occupied {
+                    self.publications.hold(None, device);
+                }
                 for Stranger { path, file } in self.publications.new_strangers(strangers) {
                     let (device, file) = (path.display(), file.display());
                     tracing::warn!(%device, %file, "somebody attached a file to a device of the driver");
@@ -204,15 +275,11 @@ impl Volumes {
         }
     }
 
-    /// The number of the loop device whose node a mount shows, if it shows one.
-    fn device_at(&self, mount: &MountEntry) -> Option<loops::Number> {
-        let name = mount.root.file_name()?.to_str()?;
-        if !name.starts_with("loop") {
-            return None;
-        }
+    /// The number of a loop device, if a mount shows its node.
+    fn device_at(&self, mount: &MountEntry, node: loops::Number) -> Option<loops::Number> {
         let target = Target::open_known(&mount.mount_point).ok()??;
         match self.mounter.inspect(&target) {
-            Ok(Found::Mount(found)) => Some(found.rdev),
+            Ok(Found::Mount(found)) if found.rdev == node => Some(node),
             _ => None,
         }
     }

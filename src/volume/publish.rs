@@ -16,7 +16,6 @@ use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
 use crate::types::{Bytes, ObjectId, VolumeId};
 
-use super::in_flight::KeyLock;
 use super::{
     AccessMode, PublishRequest, Stats, Usage, Volumes, images, parse_id, publications, shorten,
 };
@@ -56,7 +55,9 @@ impl Volumes {
         let read_only = options.flags.contains(StatVfsMountFlags::RDONLY);
         let source = mountable(&entry, data.as_fd(), read_only);
         options.flags |= source.flags();
-        let _devices = self.lock_devices(id, source, &target)?;
+        let is_device = source.shown() == Shown::Device;
+        let devices = is_device.then(|| self.in_flight.lock_devices(id.hash()));
+        let _devices = devices.transpose()?;
         let found = self.inspect(&target, &entry, source)?;
         let published = self.published(&entry)?;
         let prepared = match found {
@@ -80,26 +81,10 @@ impl Volumes {
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
         if let Some(prepared) = prepared? {
-            self.mount_at(&target, source.shown(), &prepared)?;
+            self.mount_at(id, &target, source.shown(), prepared)?;
         }
         self.publications.add(id.hash(), target.path(), Some(mode));
         Ok(())
-    }
-
-    /// Locks the devices of a block volume, and remembers its image for the calls that must not ask a disk.
-    fn lock_devices(
-        &self,
-        id: VolumeId,
-        source: Mountable<'_>,
-        target: &Target,
-    ) -> Result<Option<KeyLock<'_>>> {
-        let Mountable::Device { file, .. } = source else {
-            return Ok(None);
-        };
-        let lock = self.in_flight.lock_devices(id.hash())?;
-        let image = os::status(file).map_err(|errno| target.error("inspect", errno))?;
-        self.publications.add_device(id.hash(), image.id);
-        Ok(Some(lock))
     }
 
     /// Inspects the target of a publication. A device may be mounted on an empty file, which a reboot
@@ -124,6 +109,7 @@ impl Volumes {
                     return Ok(found);
                 }
                 self.mounter.unmount(target)?;
+                self.publications.detach_occupied(mounted.rdev)?;
                 Ok(Found::Nothing)
             }
             found => Ok(found),
@@ -171,7 +157,13 @@ impl Volumes {
     }
 
     /// Creates the target if needed, and mounts. A failure removes a directory that it created.
-    fn mount_at(&self, target: &Target, shown: Shown, prepared: &Prepared) -> Result<()> {
+    fn mount_at(
+        &self,
+        id: VolumeId,
+        target: &Target,
+        shown: Shown,
+        prepared: Prepared,
+    ) -> Result<()> {
         // Tests do not observe steps in the kubelet's directory.
         let os = Os::default();
         if let Found::Mount(_) = self.mounter.inspect(target)? {
@@ -202,7 +194,7 @@ impl Volumes {
             }
             Err(errno) => return Err(target.error("make", errno).into()),
         };
-        let mounted = self.mounter.attach(prepared, target);
+        let mounted = self.mounter.attach(&prepared, target);
         if mounted.is_err() && made {
             let removed = if is_device {
                 os.unlink(&target.parent, &target.leaf)
@@ -211,7 +203,11 @@ impl Volumes {
             };
             removed.map_err(|errno| target.error("mount, and then cannot remove", errno))?;
         }
-        Ok(mounted?)
+        mounted?;
+        if let Some(device) = prepared.device {
+            self.publications.hold(Some(id.hash()), device);
+        }
+        Ok(())
     }
 
     /// Unmounts every mount at a target and removes the target. It needs neither the volume's record
@@ -226,24 +222,33 @@ impl Volumes {
         let asked = VolumeId::parse(id).map(|id| id.hash());
         let anothers = owner.is_some_and(|owner| asked != Some(owner));
         let found = self.mounter.inspect(&target);
-        let shows_device = matches!(&found, Ok(Found::Mount(mounted)) if shows_device(mounted));
+        let mounted = match &found {
+            Ok(Found::Mount(mounted)) => Some(*mounted),
+            _ => None,
+        };
         // The known owner may be out of date, so the mount is checked.
         if anothers && matches!(found?, Found::Mount(_)) {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
-        let devices = owner.filter(|owner| self.publications.device(*owner).is_some());
-        let has_devices = devices.is_some();
+        let devices = owner.or(asked);
+        let devices = devices.filter(|volume| self.publications.has_devices(*volume));
         // A publication elsewhere may be about to use the device.
         let _devices = devices
-            .map(|owner| self.in_flight.lock_devices(owner))
+            .map(|volume| self.in_flight.lock_devices(volume))
             .transpose()?;
         self.mounter.unmount(&target)?;
+        if let Some(volume) = devices {
+            self.detach_unused(volume, target.path())?;
+        }
         if let Some(owner) = owner {
-            self.detach_unused(owner, Some(target.path()))?;
             self.publications.remove(owner, target.path());
         }
-        if shows_device || has_devices {
+        if let Some(mounted) = mounted {
+            self.publications.detach_occupied(mounted.rdev)?;
+        }
+        let has_devices = devices.is_some() || mounted.as_ref().is_some_and(shows_device);
+        if has_devices {
             self.tidy_devices();
         }
         remove_leaf(&target)
@@ -364,8 +369,13 @@ fn mountable<'a>(entry: &Entry, file: BorrowedFd<'a>, read_only: bool) -> Mounta
     let Some(image) = entry.record.image else {
         return Mountable::Directory(file);
     };
+    let allocation = image.allocation;
     let Some(format) = image.content.format() else {
-        return Mountable::Device { file, read_only };
+        return Mountable::Device {
+            file,
+            allocation,
+            read_only,
+        };
     };
     let Parameters { mode, uid, gid, .. } = entry.record.parameters;
     let root = Owner {
@@ -376,6 +386,7 @@ fn mountable<'a>(entry: &Entry, file: BorrowedFd<'a>, read_only: bool) -> Mounta
     Mountable::Image {
         file,
         format,
+        allocation,
         root: image.unused.then_some(root),
     }
 }

@@ -1,5 +1,6 @@
 //! Snapshots of volumes, and the sources of copies.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -127,16 +128,17 @@ impl Volumes {
             return Ok(lock);
         }
         if volume.record.is_device() {
-            for device in self.mounter.loops_of(pool.data_id(volume)?)? {
+            for device in self.mounter.loops_of(pool.open_place(volume)?.as_fd())? {
                 let failed = PathFault::at("write the changes of pods in", &device.path);
                 device.sync().map_err(failed)?;
             }
             return Ok(None);
         }
-        let image = pool.data_id(volume)?;
-        if self.mounter.loops_of(image)?.is_empty() {
+        let file = pool.open_place(volume)?;
+        if self.mounter.loops_of(file.as_fd())?.is_empty() {
             return Ok(None);
         }
+        let image = pool.data_id(volume)?;
         for (path, _) in self.published(volume)? {
             let Some(target) = Target::open_known(&path)? else {
                 continue;

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use support::disk::ENFORCING;
 use support::disk_node::{DiskNode, MIB, OURS, Served, append};
 use support::kernel;
-use support::require;
+use support::{random, require};
 
 /// The number of cases unless `PROPTEST_CASES` is set.
 const CASES: u32 = 5;
@@ -106,16 +106,12 @@ async fn play(node: &DiskNode, sequence: &[Work]) {
 #[test]
 fn limits_are_those_of_the_volumes_after_any_sequence() {
     require!(project_quota);
-    let default = Config::default();
-    let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |_| default.cases);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for disk in ENFORCING {
         let config = Config {
-            cases,
             // A shrink iteration takes seconds in the guest, and half a minute if it waits in vain.
             max_shrink_iters: 8,
-            failure_persistence: None,
-            ..Config::default()
+            ..random::config(CASES)
         };
         TestRunner::new(config)
             .run(&prop::collection::vec(work(), 1..16), |sequence| {

@@ -4,6 +4,7 @@
 mod arrival;
 mod exchange;
 mod failing;
+mod forged;
 mod full;
 mod hammer;
 mod hanging;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestError, TestRunner};
+use proptest::test_runner::{TestError, TestRunner};
 use prost::Message;
 use rootcellar::csi;
 use rootcellar::mount::MountTable;
@@ -19,6 +19,7 @@ use tonic::{Code, Status};
 
 use support::messages::{assert_well_formed, snapshot};
 use support::picture::{Picture, picture};
+use support::random::config;
 use support::require;
 use support::server::{Clients, Server};
 use support::{Node, names};
@@ -28,16 +29,6 @@ const SECRET: &str = "correct-horse-battery";
 
 /// The number of messages for each call, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 48;
-
-fn config(cases: u32) -> Config {
-    let default = Config::default();
-    let given = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
-    Config {
-        cases: given.unwrap_or(cases),
-        failure_persistence: None,
-        ..default
-    }
-}
 
 /// A volume or snapshot whose id is known.
 #[derive(Debug, Clone)]

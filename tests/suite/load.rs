@@ -44,9 +44,6 @@ const GRAIN: u64 = 16 << 20;
 /// The environment variable with the duration of each test here in seconds, for long runs.
 const SOAK: &str = "ROOTCELLAR_SOAK";
 
-/// The environment variable with the seed of all randomness here.
-const SEED: &str = "ROOTCELLAR_SEED";
-
 /// The interval of the progress reports of a long run.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
@@ -55,15 +52,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 pub struct Random(u64);
 
 impl Random {
-    /// Seeded from [`SEED`], else at random. The seed is printed, so that a run can be repeated.
-    fn seeded(test: &str) -> Self {
-        let given = std::env::var(SEED).ok();
-        let seed = given.map_or_else(
-            || uuid::Uuid::new_v4().as_u64_pair().0,
-            |text| text.parse().expect(SEED),
-        );
-        eprintln!("{test}: {SEED}={seed}");
-        Self(seed)
+    fn seeded() -> Self {
+        Self(support::random::seed())
     }
 
     fn next(&mut self) -> u64 {
@@ -215,7 +205,7 @@ impl LoadFixture {
     /// and with the content that was written.
     async fn assert_exact(&self, server: &Server, callers: &mut [Caller]) {
         let mut there = there(callers);
-        let (listed, _) = server.clients().await.list(0, "").await.unwrap();
+        let listed = server.clients().await.list_all().await;
         assert!(there.keys().eq(&listed), "{there:#?}\n{listed:#?}");
         let mut found = BTreeSet::new();
         for disk in &self.disks {
@@ -338,7 +328,7 @@ async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
 /// Runs the load while the server is ended repeatedly. In the end exactly the acknowledged volumes
 /// exist, and nothing is left after they are deleted.
 async fn disturb(test: &'static str, signal: Signal, at_least: usize) {
-    let mut random = Random::seeded(test);
+    let mut random = Random::seeded();
     let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
     let mut server = fixture.serve().await;
     let before = fixture.capacities(&server).await;
@@ -437,7 +427,7 @@ const GROWTH: u64 = 256;
 async fn a_server_keeps_nothing_of_a_load_that_is_past() {
     require!(loop_devices);
     let test = "rounds";
-    let mut random = Random::seeded(test);
+    let mut random = Random::seeded();
     let (fixture, tally) = (LoadFixture::new(), Arc::new(Tally::default()));
     let server = fixture.serve().await;
     let before = fixture.capacities(&server).await;

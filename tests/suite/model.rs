@@ -204,7 +204,19 @@ impl World {
         let capabilities = std::slice::from_ref(capability);
         let got = self.driver().capacity(class, capabilities).unwrap().largest;
         match Model::place(class, capabilities) {
-            Some(pool) => self.check_capacity(&pool, got),
+            Some(pool) => {
+                let (free, least) = (
+                    self.model.free_space(&pool),
+                    Model::least_size(class, capabilities),
+                );
+                match got {
+                    Bytes::ZERO => assert!(free.saturating_sub(TOLERANCE) < least.max(1)),
+                    got => {
+                        assert!(got.0 >= least);
+                        self.check_capacity(&pool, got);
+                    }
+                }
+            }
             None => assert_eq!(got, Bytes::ZERO),
         }
     }
@@ -398,17 +410,15 @@ pub fn play<O: Debug>(
     sequences: &impl Strategy<Value = Vec<O>>,
     case: impl Fn(&[O]),
 ) {
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 4096,
-        // In milliseconds.
-        max_shrink_time: 60_000,
-        ..Config::default()
-    };
     let played = AtomicUsize::new(0);
     while played.load(Ordering::Relaxed) < steps {
-        let outcome = TestRunner::new(config.clone()).run(sequences, |sequence| {
+        let config = Config {
+            max_shrink_iters: 4096,
+            // In milliseconds.
+            max_shrink_time: 60_000,
+            ..support::random::config(cases)
+        };
+        let outcome = TestRunner::new(config).run(sequences, |sequence| {
             case(&sequence);
             played.fetch_add(sequence.len(), Ordering::Relaxed);
             Ok(())

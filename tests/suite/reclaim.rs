@@ -3,6 +3,7 @@
 
 mod discard;
 mod fixture;
+mod placeholders;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +18,7 @@ use support::require;
 
 use rustix::fs::{FileType, IFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 
 use rootcellar::os::Step;
 use rootcellar::types::Bytes;
@@ -266,7 +267,7 @@ fn mounts_inside_a_volume_are_not_entered() {
         std::fs::read_to_string(point.join("mounted")).unwrap(),
         "untouched"
     );
-    rustix::mount::unmount(&point, UnmountFlags::empty()).unwrap();
+    support::unmount(&point);
     fixture.is_clean();
 }
 
@@ -302,7 +303,7 @@ fn mounts_elsewhere_keep_nothing_from_being_reclaimed() {
     assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "still open");
     namespace.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(namespace.wait().unwrap().success());
-    rustix::mount::unmount(&elsewhere, UnmountFlags::empty()).unwrap();
+    support::unmount(&elsewhere);
 }
 
 /// Entries that a driver left in the trash when it ended, partly reclaimed or not at all, are

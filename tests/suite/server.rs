@@ -1,6 +1,7 @@
 //! The process: its socket, its locks, its configuration, its start and its stop.
 
 mod command_line;
+mod connections;
 mod endpoint;
 mod inspecting;
 mod lifetime;

@@ -91,7 +91,7 @@ fn members_are_the_mounts_below_the_directory() {
     };
     let driver = node.volumes_with(settings, &Fakes::default());
     assert_eq!(names_of(&driver), ["set/disk1", "set/disk2"]);
-    rustix::mount::unmount(node.member("disk4"), rustix::mount::UnmountFlags::empty()).unwrap();
+    support::unmount(node.member("disk4"));
     assert_eq!(support::names(&node.member("disk3")), [""; 0]);
     assert_eq!(support::names(&part), [""; 0]);
 }
@@ -109,11 +109,15 @@ fn a_volume_goes_to_the_member_with_the_most_free_space() {
     let empty = capacity(&driver);
     assert!(sum - empty.available.0 < MIB, "{empty:?}");
     assert!(reservable(64) - empty.largest.0 < MIB, "{empty:?}");
-    let placed: Vec<String> = (0..4)
-        .map(|n| place(&driver, &format!("v{n}"), 24 * MIB))
-        .collect();
-    // 64, 32, 64; 40, 32, 64; 40, 32, 40: both have one volume, and the first is taken.
-    assert_eq!(placed, ["a", "c", "a", "c"]);
+    for pair in 0..2 {
+        let mut placed: Vec<String> = (0..2)
+            .map(|n| place(&driver, &format!("v{pair}{n}"), 24 * MIB))
+            .collect();
+        // 64, 32, 64; 40, 32, 64; 40, 32, 40. Of a and c either may be first: a process that another test
+        // has just begun keeps the blocks of a removed file until its exec.
+        placed.sort_unstable();
+        assert_eq!(placed, ["a", "c"]);
+    }
     assert_eq!(place(&driver, "w0", 0), "b");
     assert_eq!(
         place(&driver, "w1", 0),

@@ -182,8 +182,9 @@ fn visible(steps: &[Step]) -> usize {
     steps.iter().position(|step| *step == Step::Rename).unwrap()
 }
 
-/// Whether the pool is unavailable after a failed step, and the answer to the caller.
-fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) {
+/// Whether the pool is unavailable after a failed step, and the answer to the caller. A publication does not
+/// fail because its disk is full.
+fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Result<(), Code>) {
     // After a failed sync with any error, nobody knows the contents of the disk.
     let sync = matches!(steps[at], Step::Fsync | Step::Syncfs);
     let unavailable = sync || matches!(errno, Errno::IO | Errno::ROFS);
@@ -191,10 +192,12 @@ fn verdict(call: Call, steps: &[Step], at: usize, errno: Errno) -> (bool, Code) 
     let code = match (unavailable, home) {
         (true, true) => Code::Unavailable,
         (false, _) if errno == Errno::NOMEM => Code::Unavailable,
+        // A later publication writes the record.
+        (false, _) if call == Call::PublishImage => return (false, Ok(())),
         (false, _) if call.expands() => Code::OutOfRange,
         _ => Code::ResourceExhausted,
     };
-    (unavailable, code)
+    (unavailable, Err(code))
 }
 
 /// A broken disk, two ways of being full, a disk that became read-only, and a shortage outside the
@@ -229,9 +232,9 @@ fn with_every_failure(check: impl Fn(Call, &[Step], usize, Errno)) {
 fn a_call_survives_the_failure_of_every_step() {
     with_every_failure(|call, steps, at, errno| {
         let fixture = call.prepare(Arc::new(NoQuotas));
-        let (unavailable, code) = verdict(call, steps, at, errno);
+        let (unavailable, outcome) = verdict(call, steps, at, errno);
         fixture.script.start(Some(Trouble::Once(at, errno)));
-        assert_eq!(call.make(&fixture), Err(code));
+        assert_eq!(call.make(&fixture), outcome);
         fixture.script.end();
         assert_eq!(fixture.is_unavailable(), unavailable);
         assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
@@ -239,7 +242,7 @@ fn a_call_survives_the_failure_of_every_step() {
         if unavailable {
             assert_eq!(
                 call.make(&fixture),
-                Err(code),
+                outcome,
                 "as long as the pool is unavailable"
             );
             assert_eq!(
@@ -278,8 +281,8 @@ fn a_call_may_end_before_any_step() {
                 eprintln!("{call:?}: halted before step {at}, {step:?}; {again:?}");
                 let mut fixture = call.prepare(Arc::new(NoQuotas));
                 fixture.script.start(Some(Trouble::Halt(at)));
-                let (_, code) = verdict(call, &steps, at, Errno::IO);
-                assert_eq!(call.make(&fixture), Err(code));
+                let (_, outcome) = verdict(call, &steps, at, Errno::IO);
+                assert_eq!(call.make(&fixture), outcome);
                 match again {
                     Again::Reopened => {
                         fixture.script.end();

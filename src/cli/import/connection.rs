@@ -82,6 +82,7 @@ impl ImportServer for Connection {
             pool_id: pool_id(&place.pool_id)?,
             state: imported.or(waiting).unwrap_or(ImportState::New),
             renames: place.renames,
+            taken: place.taken_paths.into_iter().map(Into::into).collect(),
         })
     }
 
@@ -168,6 +169,7 @@ impl ImportServer for Connection {
             name: given(exported.name),
             origin: given(exported.origin),
             renames: exported.renames,
+            exported_to: given(exported.exported_to).map(Into::into),
         })
     }
 

@@ -3,9 +3,10 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::*;
+use crate::image::Allocation;
 use crate::pool::{
-    AccessMode, CopyStatus, FORMAT, ImportMethod, ImportOrigin, KubernetesFields, Method,
-    ReclaimPolicy, SnapshotRecord, Unavailable, VolumeRecord,
+    AccessMode, CopyStatus, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin,
+    KubernetesFields, Method, ReclaimPolicy, SnapshotRecord, Unavailable, VolumeRecord,
 };
 use crate::quota::Charge;
 use crate::types::{ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, VolumeId};
@@ -186,11 +187,11 @@ fn the_volumes_are_a_table_with_unfinished_and_quarantined_ones_below() {
     let lines: Vec<&str> = text.lines().collect();
     let gone = format!("snapshot {}", snapshot_id("gone"));
     let expected = [
-        "NAME   CLAIM        POOL  SIZE    USED   CREATED               COPY OF".to_owned(),
-        "pvc-1  shop/orders  fast  64 MiB  1 MiB  2026-10-12T14:00:00Z  -".to_owned(),
-        "pvc-2  shop/orders  fast  64 MiB  2 MiB  2026-10-12T14:00:00Z  snapshot snapshot-1"
+        "NAME   CLAIM        POOL  KIND       SIZE    USED   CREATED               COPY OF".to_owned(),
+        "pvc-1  shop/orders  fast  directory  64 MiB  1 MiB  2026-10-12T14:00:00Z  -".to_owned(),
+        "pvc-2  shop/orders  fast  directory  64 MiB  2 MiB  2026-10-12T14:00:00Z  snapshot snapshot-1"
             .to_owned(),
-        format!("pvc-3  -            fast  -       -      2026-10-12T14:00:00Z  {gone}"),
+        format!("pvc-3  -            fast  directory  -       -      2026-10-12T14:00:00Z  {gone}"),
         format!(
             "pool fast: being made: volume {}, of volume pvc-1, by reflink, since \
              2026-10-12T14:00:00Z: 4123 files and directories, 3 MiB at 2026-10-12T14:00:07Z",
@@ -201,6 +202,31 @@ fn the_volumes_are_a_table_with_unfinished_and_quarantined_ones_below() {
     let mut rows = lines[1..4].to_vec();
     rows.sort_unstable();
     assert_eq!([&lines[..1], &rows, &lines[4..]].concat(), expected);
+}
+
+/// Proves: T11.
+#[test]
+fn the_list_has_the_kind_of_each_volume() {
+    let cases = [
+        (None, "directory"),
+        (Some(ImageContent::Ext4), "ext4 image"),
+        (Some(ImageContent::Xfs), "xfs image"),
+        (Some(ImageContent::Block), "block device"),
+    ];
+    let column = VolumeRecord::HEADS.iter().position(|head| *head == "KIND");
+    for (content, kind) in cases {
+        let image = content.map(|content| Image {
+            content,
+            allocation: Allocation::Thick,
+            unused: false,
+        });
+        let record = VolumeRecord {
+            image,
+            ..volume("pvc-1", None)
+        };
+        let row = VolumeRecord::row(&pools()[0], &held(record, None));
+        assert_eq!(row[column.unwrap()], kind);
+    }
 }
 
 /// Proves: T11.

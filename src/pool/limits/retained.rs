@@ -127,6 +127,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(support::random::config(256))]
+
         /// Proves: G2.
         #[test]
         fn the_sums_are_those_of_the_largest_claims(

@@ -39,6 +39,22 @@ pub(crate) fn write_new(
     name: &str,
     record: &impl Serialize,
 ) -> Result<(), Fault> {
+    let json = encode(record)?;
+    let file = os.create(&dir, name).context("make a record")?;
+    os.write_all(&file, &json).context("write a record")?;
+    os.fsync(&file).context_sync("fsync a record")
+}
+
+/// Writes a record over the content of a file, which nobody reads before it is renamed.
+pub(crate) fn overwrite(os: &Os, file: impl AsFd, record: &impl Serialize) -> Result<(), Fault> {
+    let json = encode(record)?;
+    os.write_all(&file, &json).context("write a record")?;
+    os.truncate(&file, json.len() as u64)
+        .context("cut off a record")?;
+    os.fsync(&file).context_sync("fsync a record")
+}
+
+fn encode(record: &impl Serialize) -> Result<Vec<u8>, Fault> {
     let mut json = serde_json::to_vec_pretty(record)
         .map_err(|_| Fault::new("encode a record", Errno::INVAL))?;
     json.push(b'\n');
@@ -46,9 +62,7 @@ pub(crate) fn write_new(
     if json.len() > MAX_RECORD_BYTES {
         return Err(Fault::new("write so long a record", Errno::INVAL));
     }
-    let file = os.create(&dir, name).context("make a record")?;
-    os.write_all(&file, &json).context("write a record")?;
-    os.fsync(&file).context_sync("fsync a record")
+    Ok(json)
 }
 
 /// The reason why a record cannot be used.

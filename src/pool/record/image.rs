@@ -12,7 +12,8 @@ use crate::image::{Allocation, Format};
 pub struct Image {
     pub content: ImageContent,
     pub allocation: Allocation,
-    /// Whether its filesystem was never mounted. The first mount sets owner and mode of the root.
+    /// Whether no mount of its filesystem was recorded. The first one sets owner and mode of the root, and
+    /// marks that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unused: bool,
 }

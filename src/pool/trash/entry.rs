@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::fault::{Fault, InContext};
 use crate::os;
 use crate::pool::index::Resource;
+use crate::pool::layout;
 use crate::pool::record::{self, Record, RetainedCharge, SnapshotRecord, Unreadable, VolumeRecord};
 use crate::types::VolumeId;
 
@@ -47,8 +48,14 @@ impl TrashEntry {
     }
 }
 
+/// The names of the entries, without the placeholders.
+pub(super) fn names(trash: &OwnedFd) -> Result<Vec<OsString>, Fault> {
+    let mut names = os::entry_names(trash.as_fd()).context("list the trash")?;
+    names.retain(|name| !layout::is_placeholder(name));
+    Ok(names)
+}
+
 pub(crate) fn entries(trash: &OwnedFd) -> Result<Vec<(OsString, TrashEntry)>, Fault> {
-    let names = os::entry_names(trash.as_fd()).context("list the trash")?;
     let entry = |name: OsString| {
         let entry = match os::open_dir(trash, &name) {
             Ok(dir) => TrashEntry::read(&dir)?,
@@ -59,5 +66,5 @@ pub(crate) fn entries(trash: &OwnedFd) -> Result<Vec<(OsString, TrashEntry)>, Fa
         };
         Ok((name, entry))
     };
-    names.into_iter().map(entry).collect()
+    names(trash)?.into_iter().map(entry).collect()
 }

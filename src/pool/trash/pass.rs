@@ -23,7 +23,7 @@ use crate::tree::{self, Watch};
 use crate::types::VolumeId;
 
 use super::LAST_RETRY;
-use super::entry::TrashEntry;
+use super::entry::{self, TrashEntry};
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// How often long work is reported.
@@ -99,8 +99,7 @@ impl Leftovers {
             self.all_referenced = None;
         }
         if news || self.resisting.values().any(Retry::is_due) {
-            let listed = os::entry_names(disk.homes.trash.as_fd()).context("list the trash")?;
-            names.extend(listed);
+            names.extend(entry::names(&disk.homes.trash)?);
             self.resisting.retain(|name, _| names.contains(name));
             self.interrupted.retain(|name, _| names.contains(name));
             self.emptied.retain(|name, _| names.contains(name));

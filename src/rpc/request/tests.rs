@@ -342,13 +342,15 @@ fn paths_are_passed_on_as_they_are() {
 }
 
 #[test]
-fn a_negative_max_entries_is_refused() {
+fn a_page_is_bounded_and_a_negative_size_is_refused() {
     let cases = [
         (i32::MIN, None),
         (-1, None),
-        (0, Some(0)),
+        (0, Some(256)),
         (1, Some(1)),
-        (i32::MAX, Some(2_147_483_647)),
+        (256, Some(256)),
+        (257, Some(256)),
+        (i32::MAX, Some(256)),
     ];
     for (number, expected) in cases {
         assert_eq!(max_entries(number).ok(), expected, "{number}");
@@ -356,6 +358,8 @@ fn a_negative_max_entries_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(support::random::config(256))]
+
     #[test]
     fn every_refused_request_is_an_invalid_argument_or_out_of_range(
         name in any::<String>(),

@@ -117,6 +117,7 @@ table! {
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Error::BadToken(_), Error::BadToken(text())              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     Error::Loading, Error::Loading                           => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    Error::Lists(_), Error::Lists(32)                        => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Refused { .. }), existing(PoolError::Refused { path: path(), reason: Unavailable::Locked })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     pool_error!(PoolError::NotAdopted { .. }), existing(PoolError::NotAdopted { path: path(), reason: Unavailable::Locked })

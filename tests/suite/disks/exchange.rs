@@ -28,7 +28,8 @@ fn read_disk(image: &Path, aside: &Path) -> Picture {
     picture
 }
 
-const SWAPPED: &str = "and held pool";
+/// The page shows no id.
+const SWAPPED: &str = "its path holds pool <id>, and held pool <id> before";
 
 /// A disk that an operator mounted at the wrong mount point.
 struct Wrong {

@@ -109,7 +109,7 @@ async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
         );
         acknowledged.extend(there);
     }
-    let (listed, _) = rig.clients.list(0, "").await.unwrap();
+    let listed = rig.clients.list_all().await;
     assert_eq!(BTreeSet::from_iter(listed), acknowledged);
     rig.assert_beneath();
 }

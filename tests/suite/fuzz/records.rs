@@ -13,9 +13,10 @@ use rootcellar::pool::Error as PoolError;
 use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 
-use super::{config, wire};
+use super::wire;
 use support::memory::MemoryNode;
 use support::picture::picture;
+use support::random::config;
 use support::{Fakes, Running, create, names};
 use support::{assert_pool_error, require};
 

@@ -1,13 +1,14 @@
 //! Names, ids and tokens with arbitrary bytes.
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 use rootcellar::types::{ObjectId, VolumeId};
 use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::{Scene, assert_one_of};
 use support::messages::{create, create_with, publish, read_write_once, refused};
+use support::random;
 
 /// Any name that the specification allows, up to 128 bytes of any Unicode, creates a volume. The
 /// directory of the volume has a plain name, and the given name is stored unchanged.
@@ -160,12 +161,7 @@ async fn claim_labels_are_only_for_reading() {
 fn check<S: Strategy>(cases: u32, strategy: &S, property: &impl AsyncFn(&mut Scene, S::Value)) {
     let runtime = Runtime::new().unwrap();
     let scene = std::cell::RefCell::new(runtime.block_on(Scene::new()));
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config).run(strategy, |value| {
+    let outcome = TestRunner::new(random::config(cases)).run(strategy, |value| {
         runtime.block_on(property(&mut scene.borrow_mut(), value));
         Ok(())
     });

@@ -6,7 +6,7 @@ use std::process::Command;
 use support::require;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 use rootcellar::csi;
 use tokio::runtime::Runtime;
 use tonic::Code;
@@ -16,7 +16,7 @@ use support::loops::run;
 use support::messages::{create, publish, refused};
 use support::server::Server;
 use support::skip;
-use support::{Node, fuse};
+use support::{Node, fuse, random};
 
 fn publish_at(id: &str, target_path: String) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
@@ -307,12 +307,7 @@ fn any_target_is_mounted_below_the_kubelet_or_refused() {
     let kubelet = scene.node.path("kubelet");
     let strategy = path(&scene.node.path("").components().collect::<PathBuf>());
     let scene = std::cell::RefCell::new(scene);
-    let config = Config {
-        cases: 300,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config).run(&strategy, |target| {
+    let outcome = TestRunner::new(random::config(300)).run(&strategy, |target| {
         let case = format!("{target:?}");
         let mut scene = scene.borrow_mut();
         let allowed = [INVALID, EXISTS, Code::Unavailable];

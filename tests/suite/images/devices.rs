@@ -4,10 +4,16 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rootcellar::mount::Mounter;
+use rootcellar::image::loops::Loop;
+use rootcellar::mount::{Error as MountError, MountOptions, Mountable, Mounter, Prepared, Target};
+use rootcellar::os::FileId;
 use rootcellar::sys;
+use rootcellar::volume::{Seams, Volumes};
+use rustix::fs::StatVfsMountFlags;
+use support::Running;
 
 use super::*;
 
@@ -112,7 +118,6 @@ fn a_device_grows_and_is_copied_and_never_mounted() {
 
 /// The blocks that the writer of a device numbers, in turn.
 const NUMBERED: u64 = 256;
-const BLOCK: u64 = 4096;
 
 /// Writes 0, 1, 2 and so on, each durably into the next block, until `ended`.
 fn write_numbers(target: &Path, ended: &AtomicBool) {
@@ -216,28 +221,125 @@ fn a_device_that_is_mounted_nowhere_is_detached() {
     require!(loop_devices);
     let mut rig = Rig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 64 * MIB);
-    let unmount = |target: &Path| {
-        rustix::mount::unmount(target, rustix::mount::UnmountFlags::empty()).unwrap();
-    };
     let target = rig.publish_device(&volume, "pod");
-    unmount(&target);
+    support::unmount(&target);
     rig.unpublish(&volume, &target);
     rig.has_no_loop("pvc");
     let target = rig.publish_device(&volume, "pod");
-    unmount(&target);
+    support::unmount(&target);
     rig.start();
     rig.has_no_loop("pvc");
+    rig.delete(&volume);
+}
+
+/// A device whose target another mount hides stays attached when the driver is started again.
+///
+/// Proves: B1, U5.
+#[test]
+fn a_device_at_a_hidden_target_is_not_detached() {
+    require!(mount_namespace);
+    require!(loop_devices);
+    let mut rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 16 * MIB);
+    let target = rig.publish_device(&volume, "pod");
+    let above = target.parent().unwrap();
+    rustix::mount::mount_bind(rig.node.path("kubelet"), above).unwrap();
+    rig.start();
+    let loops = rig.loops("pvc");
+    let deleted = rig.driver().delete(&volume.id.to_string());
+    support::unmount(above);
+    assert_eq!(loops, 1);
+    let refused = deleted.unwrap_err();
+    assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);
+    rig.unpublish(&volume, &target);
+    rig.delete(&volume);
+}
+
+/// The kernel's mounts, which unpublish a target while the driver takes over its device.
+struct Overtaking(Mutex<Option<Box<dyn Fn() + Send>>>);
+
+impl std::fmt::Debug for Overtaking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Overtaking")
+    }
+}
+
+impl Mounter for Overtaking {
+    fn prepare(
+        &self,
+        source: Mountable<'_>,
+        target: &Target,
+        options: MountOptions,
+    ) -> Result<Prepared, MountError> {
+        KernelMounter.prepare(source, target, options)
+    }
+
+    fn attach(&self, prepared: &Prepared, target: &Target) -> Result<(), MountError> {
+        KernelMounter.attach(prepared, target)
+    }
+
+    fn flags(&self, target: &Target) -> Result<StatVfsMountFlags, MountError> {
+        KernelMounter.flags(target)
+    }
+
+    fn unmount(&self, target: &Target) -> Result<(), MountError> {
+        KernelMounter.unmount(target)
+    }
+
+    fn loop_at(&self, device: loops::Number, image: FileId) -> Result<Option<Loop>, MountError> {
+        let unpublish = self.0.lock().unwrap().take();
+        if let Some(unpublish) = unpublish {
+            unpublish();
+        }
+        KernelMounter.loop_at(device, image)
+    }
+}
+
+/// The last unpublish of a device may end while the pool is opened. The volume is deleted nevertheless.
+///
+/// Proves: B1.
+#[test]
+fn a_device_that_is_unpublished_while_its_pool_opens_is_detached() {
+    require!(loop_devices);
+    let mut rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 16 * MIB);
+    let target = rig.publish_device(&volume, "pod");
+    rig.running = None;
+    let mounter = Arc::new(Overtaking(Mutex::default()));
+    let seams = Seams {
+        mounter: Arc::clone(&mounter) as _,
+        ..Seams::default()
+    };
+    let settings = rig.node.settings(&[rig.node.own_pool_option()]);
+    let opening = Arc::new(Volumes::with_seams(settings, seams).unwrap());
+    let (id, weak) = (volume.id.to_string(), Arc::downgrade(&opening));
+    *mounter.0.lock().unwrap() = Some(Box::new(move || {
+        weak.upgrade().unwrap().unpublish(&id, &target).unwrap();
+    }));
+    rig.running = Some(Running(opening));
+    rig.driver().0.load().unwrap();
+    assert!(mounter.0.lock().unwrap().is_none(), "it was unpublished");
     rig.delete(&volume);
 }
 
 /// The path in sysfs of the only device that shows the image of a volume.
 fn device_of(rig: &Rig, volume: &str) -> PathBuf {
     let file = File::open(rig.file(volume)).unwrap();
-    let found = loops::of(os::status(&file).unwrap().id).unwrap();
+    let found = loops::of(&file).unwrap();
     let [device] = &found[..] else {
         panic!("{found:?}")
     };
     Path::new("/sys/block").join(device.path.file_name().unwrap())
+}
+
+/// The number of the device at a target, as sysfs shows it.
+fn number_in_sysfs(target: &Path) -> String {
+    let number = fs::metadata(target).unwrap().rdev();
+    format!(
+        "{}:{}",
+        rustix::fs::major(number),
+        rustix::fs::minor(number)
+    )
 }
 
 /// Waits until a device is removed. A device that another test has open for a moment is removed later, and
@@ -324,9 +426,12 @@ fn unused_devices_are_removed_and_those_of_others_are_not() {
         }
     };
     let before = sys::loop_status(device.as_fd()).unwrap();
-    let target = rig.publish_device(&volume, "pod");
-    rig.unpublish(&volume, &target);
-    fs::symlink_metadata(unused).unwrap_err();
+    eventually("an unpublish removes the unused device", || {
+        let target = rig.publish_device(&volume, "pod");
+        rig.unpublish(&volume, &target);
+        // Another test may have had it open meanwhile.
+        fs::symlink_metadata(&unused).is_err()
+    });
     assert_eq!(sys::loop_status(device.as_fd()).unwrap(), before);
     let strangers = loops::strangers().unwrap();
     let own = strangers.iter().find(|stranger| stranger.path == strange);
@@ -336,8 +441,44 @@ fn unused_devices_are_removed_and_those_of_others_are_not() {
     is_removed(&Path::new("/sys/block").join(strange.file_name().unwrap()));
 }
 
-/// A pod without any capability can detach its device and bind a file of its own to it. The driver then
-/// detaches nothing of others, and the volume can be published again and deleted.
+/// A process that outlives its pod and has the node of its device does not see the next volumes.
+///
+/// Proves: B3.
+#[test]
+fn a_number_is_not_used_again_at_once() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("ext4"));
+    let (hostile, victim) = (
+        rig.device("hostile", 16 * MIB),
+        rig.device("victim", 16 * MIB),
+    );
+    let target = rig.publish_device(&hostile, "hostile");
+    let device = device_of(&rig, "hostile");
+    let number = fs::metadata(&target).unwrap().rdev();
+    rig.unpublish(&hostile, &target);
+    is_removed(&device);
+    for _ in 0..4 {
+        let next = rig.publish_device(&victim, "next");
+        assert_ne!(fs::metadata(&next).unwrap().rdev(), number);
+        rig.unpublish(&victim, &next);
+    }
+}
+
+/// Runs a program as a pod without any capability.
+fn as_pod(arguments: &[&str], node: &Path) {
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--bounding-set=-all",
+    ]);
+    let output = command.args(arguments).arg(node).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// A pod without any capability can discard and detach its device, which keeps its file and its number until
+/// the unpublish. The volume can then be published again and deleted.
 ///
 /// Proves: B3.
 #[test]
@@ -349,60 +490,78 @@ fn a_pod_with_a_device_harms_only_itself() {
         rig.device("victim", 64 * MIB),
     );
     let target = rig.publish_device(&hostile, "hostile");
-    // A container has a node of its own, which its user may open.
-    let node = rig.node.path("node");
+    let node = rig.node_of_pod(&target);
     let number = fs::metadata(&target).unwrap().rdev();
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &node,
-        rustix::fs::FileType::BlockDevice,
-        rustix::fs::Mode::from_raw_mode(0o666),
-        number,
-    )
-    .unwrap();
-    fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
-    fs::set_permissions(rig.node.path("."), fs::Permissions::from_mode(0o755)).unwrap();
-    let as_pod = |arguments: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.args([
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "--bounding-set=-all",
-        ]);
-        let output = command.args(arguments).arg(&node).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-    };
-    as_pod(&["blkdiscard", "--force"]);
-    as_pod(&["losetup", "--detach"]);
-    rig.has_no_loop("hostile");
-    // An unpublish removes unused devices, but not one whose node a pod has.
+    as_pod(&["losetup", "--detach"], &node);
     for _ in 0..2 {
         let next = rig.publish_device(&victim, "next");
         assert_ne!(fs::metadata(&next).unwrap().rdev(), number);
         rig.unpublish(&victim, &next);
     }
-
-    // The number becomes the neighbour's, unless another test has it already.
-    let (device, image) = (open(&node), open(&rig.file("victim")));
-    let taken = sys::attach_loop(device.as_fd(), image.as_fd(), 0);
-    let before = sys::loop_status(device.as_fd());
+    let image = open(&rig.file("victim"));
+    let taken = sys::attach_loop(open(&node).as_fd(), image.as_fd(), 0);
+    assert_eq!(
+        taken,
+        Err(Errno::BUSY),
+        "another program may get the number"
+    );
     rig.unpublish(&hostile, &target);
-    if taken.is_ok() {
-        let now = sys::loop_status(device.as_fd());
-        assert_eq!(now.unwrap(), before.unwrap(), "it is another's device now");
-        sys::detach_loop(device.as_fd()).unwrap();
-    }
-    drop(device);
+    rig.has_no_loop("hostile");
 
     let target = rig.publish_device(&hostile, "hostile");
-    let file = fs::metadata(rig.file("hostile")).unwrap();
-    assert!(
-        file.blocks() * 512 >= 64 * MIB,
-        "the discarded blocks are back"
-    );
     rig.unpublish(&hostile, &target);
     for volume in [&hostile, &victim] {
         rig.delete(volume);
     }
+}
+
+/// A new driver has the devices open again. A pod that detached its device while no driver ran has an empty
+/// one then, so that no other program gets the number, until the unpublish.
+///
+/// Proves: B3.
+#[test]
+fn a_detached_device_keeps_its_number_after_a_restart() {
+    require!(loop_devices);
+    let mut rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 16 * MIB);
+    let targets = [false, true].map(|read_only| {
+        let pod = format!("pod-{read_only}");
+        rig.try_publishing(&volume, &pod, read_only).unwrap()
+    });
+    let file = File::create_new(rig.node.path("own")).unwrap();
+    file.set_len(16 * MIB).unwrap();
+    let is_taken = |target: &Path| {
+        // A driver in another mount namespace may have removed the number.
+        File::open(target).is_err_and(|error| error.raw_os_error() == Some(6))
+            || sys::attach_loop(File::open(target).unwrap().as_fd(), file.as_fd(), 0)
+                == Err(Errno::BUSY)
+    };
+    let image = fs::metadata(rig.file("pvc")).unwrap().ino();
+    rig.start();
+    for target in &targets {
+        let device = File::open(target).unwrap();
+        sys::detach_loop(device.as_fd()).unwrap();
+        drop(device);
+        let status = sys::loop_status(File::open(target).unwrap().as_fd());
+        assert_eq!(status.unwrap().inode, image);
+        assert!(is_taken(target));
+    }
+    rig.start();
+    rig.has_no_loop("pvc");
+    for target in &targets {
+        assert!(is_taken(target), "another program may get the number");
+        assert_eq!(
+            File::open(target).map_or(0, |mut it| it.seek(SeekFrom::End(0)).unwrap()),
+            0
+        );
+    }
+    // The kubelet repeats a call after it was started again.
+    let again = rig.try_publishing(&volume, "pod-false", false).unwrap();
+    assert_eq!(open(&again).seek(SeekFrom::End(0)).unwrap(), 16 * MIB);
+    for target in &targets {
+        let device = Path::new("/sys/dev/block").join(number_in_sysfs(target));
+        rig.unpublish(&volume, target);
+        is_removed(&device);
+    }
+    rig.delete(&volume);
 }

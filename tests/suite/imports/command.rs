@@ -56,19 +56,18 @@ async fn the_commands_take_a_directory_there_and_back() {
     assert_eq!(record["origin"]["path"], path);
     assert_eq!(record["kubernetes"]["class"], "old");
     let id = record["id"].as_str().unwrap().to_owned();
-    let target = node.target("pod");
+    let (target, export) = (node.target("pod"), || run(&["export", &id]));
     clients.publish(publish(&id, &target)).await.unwrap();
-    let refused = run(&["export", &id]);
+    let refused = export();
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(text.contains(target.to_str().unwrap()), "{text}");
     clients.unpublish(&id, &target).await.unwrap();
-    is_done(
-        &run(&["export", &id, "--dry-run"]),
-        "can become the directory",
-    );
+    let dry_run = run(&["export", &id, "--dry-run"]);
+    is_done(&dry_run, "can become the directory");
     let said = format!("volume {id} is the directory {path} now");
-    is_done(&run(&["export", &id]), &said);
+    is_done(&export(), &said);
+    is_done(&export(), "was exported before");
     assert_same(&tree, &old);
     let other = node.place("one").join("other");
     is_done(&import(&[]), &format!("{path} is volume {id} now"));

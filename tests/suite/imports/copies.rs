@@ -280,7 +280,7 @@ fn a_missing_mount_is_not_imported() {
     let at = mounted(&host);
     let request = import_of(&host.os, at.clone(), "pvc", SIZE);
     request.run(&mut Lost(&host.driver)).unwrap_err();
-    rustix::mount::unmount(&at, UnmountFlags::empty()).unwrap();
+    support::unmount(&at);
     let refused = host.import_from(at).unwrap_err();
     assert!(refused.1.contains("mount it again"), "{refused:?}");
 }
@@ -291,28 +291,31 @@ fn a_missing_mount_is_not_imported() {
 #[test]
 fn a_directory_that_changes_is_refused() {
     require!(mount_namespace);
-    let host = Host::new();
-    let at = elsewhere(&host);
-    let mut request = import_of(&host.os, at.clone(), "pvc", SIZE);
-    request.users = Users::Ignore;
-    let changing = Os::observed(Arc::new(Changes(at.parent().unwrap().to_owned())));
-    request.os = changing;
-    let refused = result(import(&host.driver, &request)).unwrap_err();
-    assert!(
-        refused.1.contains("changed while it was copied"),
-        "{refused:?}"
-    );
-    assert_tree(&at, "written");
-    assert_eq!(host.incoming(), [""; 0]);
+    // The last step has the same coarse time as the search for changes.
+    for step in [Step::CopyRange, Step::Syncfs] {
+        let host = Host::new();
+        let at = elsewhere(&host);
+        let mut request = import_of(&host.os, at.clone(), "pvc", SIZE);
+        request.users = Users::Ignore;
+        let changing = Changes(at.parent().unwrap().to_owned(), step);
+        request.os = Os::observed(Arc::new(changing));
+        let refused = result(import(&host.driver, &request)).unwrap_err();
+        assert!(
+            refused.1.contains("changed while it was copied"),
+            "{refused:?}"
+        );
+        assert_tree(&at, "written");
+        assert_eq!(host.incoming(), [""; 0]);
+    }
 }
 
-/// Writes into the directory beside its path whenever a file is copied.
+/// Writes into the directory beside its path after each of these steps.
 #[derive(Debug)]
-struct Changes(PathBuf);
+struct Changes(PathBuf, Step);
 
 impl Observer for Changes {
     fn after(&self, step: Step, _: &OsStr) {
-        if step == Step::CopyRange {
+        if step == self.1 {
             let names = names(&self.0).into_iter();
             for aside in names.filter(|name| name.starts_with(".rootcellar-")) {
                 fs::write(self.0.join(aside).join("file"), "written").unwrap();

@@ -120,6 +120,11 @@ impl Model {
         (POOLS.contains(&pool) && suits).then(|| pool.to_owned())
     }
 
+    /// The least size of a volume of a class.
+    pub fn least_size(class: &Class, capabilities: &[Capability]) -> u64 {
+        image(class, capabilities).map_or(0, least_size)
+    }
+
     pub fn create(&mut self, request: &CreateRequest) -> Result<(), Code> {
         let CreateRequest {
             required,

@@ -262,7 +262,7 @@ async fn capacity_is_of_this_node_and_of_what_it_can_do() {
         ("another node", at("other"), 0),
         ("a mount", with(&[], read_write_once()), all),
         ("another filesystem", with(&[], with_fs_type("xfs")), 0),
-        ("block", with(&[], block), all),
+        ("block", with(&[], block), all - all % 4096),
         ("many nodes", with(&[], many()), all),
         (
             "many nodes, shared",

@@ -108,8 +108,8 @@ async fn the_lists_show_the_contents_of_pools_and_change_nothing() {
     let row = |name: &str| *rows.iter().find(|row| row.starts_with(name)).unwrap();
     let words: Vec<&str> = row("pvc-1").split_whitespace().collect();
     assert_eq!(
-        words[..5],
-        ["pvc-1", "shop/orders", "default", "3", "MiB"],
+        words[..6],
+        ["pvc-1", "shop/orders", "default", "directory", "3", "MiB"],
         "{volumes}"
     );
     assert!(row("pvc-2").ends_with(" snapshot snapshot-1"), "{volumes}");

@@ -58,9 +58,7 @@ fn a_copy_goes_to_another_member_if_its_sources_is_full() {
     driver.delete(&source.id.to_string()).unwrap();
     assert_eq!(std::fs::read(file(&node, &far)).unwrap(), CONTENT);
     driver.delete(&far.id.to_string()).unwrap();
-    for member in ["a", "b"] {
-        node.wait_for_trash_of(member);
-    }
+    driver.wait_for_trash();
     driver.check_pools();
 
     let request = SnapshotRequest {

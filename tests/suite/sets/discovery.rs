@@ -1,5 +1,7 @@
 //! Members that are mounted, unmounted, missing at the start, and retired.
 
+use std::process::Command;
+
 use rootcellar::os::Os;
 use rootcellar::pool::{Memory, retire};
 use rootcellar::types::ObjectId;
@@ -9,7 +11,7 @@ use super::{
     create, names_of, place, why,
 };
 use support::disk::Disk;
-use support::loops::Frozen;
+use support::loops::{Frozen, PodDevice, run};
 use support::{Fakes, Node, require};
 
 /// A disk that is mounted later becomes a member, and an unmounted one makes its volumes unavailable and
@@ -44,9 +46,35 @@ fn members_come_and_go() {
     assert_eq!(place(&driver, "w", MIB), "a");
 
     node.mount("b");
-    driver.check_pools();
+    driver.find_members();
     assert_eq!(driver.create(&create("v", 8 * MIB)).unwrap(), volume);
     assert_eq!(driver.discover().unwrap().len(), 0, "nothing has changed");
+}
+
+/// A disk that is a pod's block volume becomes no member, and gets no pool.
+///
+/// Proves: P13, PS1.
+#[test]
+fn a_pods_device_becomes_no_member() {
+    require!(loop_devices);
+    let node = MemorySet::new(&[("a", 32 * MIB)]);
+    let driver = node.volumes();
+    let (image, at) = (node.path("image"), node.member("b"));
+    Disk::new("ext4").format(&image, &at);
+    std::fs::create_dir(&at).unwrap();
+    let device = PodDevice::new(&image);
+    run(Command::new("mount").arg(device.path()).arg(&at));
+    assert_eq!(driver.discover().unwrap().len(), 1);
+    driver.check_pools();
+    let reason = why(&driver, "b");
+    assert!(
+        matches!(reason, Some(Unavailable::OnVolume { .. })),
+        "{reason:?}"
+    );
+    assert_eq!(support::names(&at), ["lost+found"]);
+    assert_eq!(place(&driver, "v", 8 * MIB), "a");
+    drop(driver);
+    run(Command::new("umount").arg(&at));
 }
 
 /// A set waits for a member that was not read since the start, because a volume whose creation was not
@@ -71,7 +99,7 @@ fn a_name_that_may_be_on_an_unread_member_is_not_made_again_at_once() {
         "{message}"
     );
     node.mount("b");
-    waiting.check_pools();
+    waiting.find_members();
     assert_eq!(waiting.create(&create("v", 8 * MIB)).unwrap(), volume);
     drop(waiting);
 
@@ -118,10 +146,8 @@ fn a_disk_may_be_mounted_at_another_name() {
     node.unmount("b");
     node.mount_at("b", "c");
     for _ in 0..2 {
-        driver.discover().unwrap();
-        driver.check_pools();
+        driver.find_members();
     }
-    driver.discover().unwrap();
     assert_eq!(names_of(&driver), ["set/a", "set/c"]);
     let found = driver.create(&create("v", 8 * MIB)).unwrap();
     assert_eq!((found.id, found.pool.as_str()), (volume.id, "set/c"));

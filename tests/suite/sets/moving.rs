@@ -1,14 +1,17 @@
 //! Moves of volumes between the members of a set.
 
+mod full;
 mod interrupted;
+mod writers;
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rootcellar::filesystem::Filesystem;
+use rootcellar::mount::Users;
 use rootcellar::os::Os;
 use rootcellar::pool::{Memory, retire};
 use rootcellar::quota::{self, Enforcement, Quota, Quotas};
@@ -68,7 +71,9 @@ fn name(pool: &str) -> PoolName {
 
 /// Moves the volume, and asserts that it was in another member before.
 fn moves(driver: &Running, volume: &Volume, to: &str, from: &str) {
-    let moved = driver.move_to(&volume.id.to_string(), to).unwrap();
+    let moved = driver
+        .move_to(&volume.id.to_string(), to, Users::Check)
+        .unwrap();
     let (pool, from) = (name(&format!("set/{to}")), name(&format!("set/{from}")));
     assert_eq!(moved, (pool, Moved::From(from)));
 }
@@ -104,12 +109,6 @@ fn memory(node: &MemorySet) -> Memory {
     Memory::open(Os::default(), &node.path("state")).unwrap()
 }
 
-/// Finds members that were mounted or unmounted, as the server does.
-fn find_members(driver: &Running) {
-    driver.discover().unwrap();
-    driver.check_pools();
-}
-
 fn code_of(error: &rootcellar::error::Error) -> Code {
     error.code(Operation::Volume)
 }
@@ -128,7 +127,7 @@ fn a_volume_moves_to_another_member_and_back() {
     for (from, to) in [("a", "b"), ("b", "c"), ("c", "b"), ("b", "a")] {
         moves(&driver, &volume, to, from);
         assert_in(&node, &driver, &volume, to);
-        let again = driver.move_to(&volume.id.to_string(), &format!("set/{to}"));
+        let again = driver.move_to(&volume.id.to_string(), &format!("set/{to}"), Users::Check);
         assert_eq!(again.unwrap().1, Moved::Before);
         node.wait_for_trash_of(from);
         assert_eq!(volumes_in(&node, from), 0, "{from}");
@@ -197,7 +196,7 @@ fn a_published_moved_volume_is_known_after_a_restart() {
     driver.publish(&publish(&id, &target)).unwrap();
     drop(driver);
     let driver = node.volumes_with(node.settings(), &fakes);
-    let refused = driver.move_to(&id, "a").unwrap_err();
+    let refused = driver.move_to(&id, "a", Users::Check).unwrap_err();
     assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
     assert!(refused.to_string().contains(target.to_str().unwrap()));
     driver.unpublish(&id, &target).unwrap();
@@ -225,11 +224,11 @@ fn a_move_is_refused() {
     let exclusive = driver.create(&exclusive).unwrap();
     assert_eq!(exclusive.pool.member(), Some("whole"));
     node.unmount("gone");
-    find_members(&driver);
+    driver.find_members();
     let cordoned = [pool_id(&driver, "b")];
     memory(&node).set_cordoned(&cordoned, true).unwrap();
     let refused = |id: &str, to: &str, code: Code, says: &str| {
-        let refused = driver.move_to(id, to).unwrap_err();
+        let refused = driver.move_to(id, to, Users::Check).unwrap_err();
         assert_eq!(code_of(&refused), code, "{refused}");
         assert!(refused.to_string().contains(says), "{refused}");
     };
@@ -268,7 +267,7 @@ fn only_a_volume_without_pods_is_moved() {
     let id = volume.id.to_string();
     let target = node.target("pod");
     driver.publish(&publish(&id, &target)).unwrap();
-    let refused = driver.move_to(&id, "b").unwrap_err();
+    let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
     assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
     let target_shown = target.to_str().unwrap();
     assert!(refused.to_string().contains(target_shown), "{refused}");
@@ -322,7 +321,7 @@ fn a_moved_volume_on_a_missing_disk_keeps_its_id() {
     for refused in [
         driver.delete(&id).map(drop),
         driver.get(&id).map(drop),
-        driver.move_to(&id, "a").map(drop),
+        driver.move_to(&id, "a", Users::Check).map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(
@@ -336,7 +335,7 @@ fn a_moved_volume_on_a_missing_disk_keeps_its_id() {
     assert_code(&refused, Operation::CreateVolume, Code::ResourceExhausted);
     assert_eq!(super::capacity(&driver).available, Bytes::ZERO);
     node.mount("b");
-    find_members(&driver);
+    driver.find_members();
     assert_in(&node, &driver, &volume, "b");
 }
 
@@ -406,7 +405,7 @@ fn a_move_loses_no_limit() {
         let id = volume.id.to_string();
         let limits = || quota.limits().into_values().collect::<Vec<_>>();
         if enforced == "a" {
-            let refused = driver.move_to(&id, "b").unwrap_err();
+            let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
             assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
             assert!(
                 refused.to_string().contains("set/b enforces none"),
@@ -454,11 +453,13 @@ fn a_volume_that_is_being_moved_is_never_missed() {
         }
         for _ in 0..10 {
             for to in ["b", "a"] {
-                eventually("the volume is moved", || match driver.move_to(&id, to) {
-                    Ok(_) => true,
-                    Err(error) => {
-                        assert_eq!(code_of(&error), Code::Aborted, "{error}");
-                        false
+                eventually("the volume is moved", || {
+                    match driver.move_to(&id, to, Users::Check) {
+                        Ok(_) => true,
+                        Err(error) => {
+                            assert_eq!(code_of(&error), Code::Aborted, "{error}");
+                            false
+                        }
                     }
                 });
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -14,7 +15,7 @@ use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 use support::disk::Disk;
 use support::loops::LoopMount;
 use support::require;
-use support::{Fakes, Node, Running, create, directory_of, publish};
+use support::{Fakes, Node, Running, create, directory_of, publish, random};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 24 * MIB;
@@ -54,6 +55,8 @@ fn work(other_grows: bool) -> impl Strategy<Value = Work> {
 
 /// The free space of the disk and the use of each volume.
 struct Usage {
+    /// The free bytes, and those in all chunks for metadata, which a btrfs takes from the free ones and
+    /// returns at any time.
     free: u64,
     used: BTreeMap<VolumeId, u64>,
 }
@@ -64,6 +67,8 @@ struct Rig {
     node: Node,
     disk: LoopMount,
     accounts: bool,
+    /// The bytes of all chunks for metadata at first.
+    metadata: u64,
     volumes: Vec<Volume>,
 }
 
@@ -81,8 +86,10 @@ impl Rig {
             node,
             disk,
             accounts,
+            metadata: 0,
             volumes: Vec::new(),
         };
+        rig.metadata = rig.metadata();
         rig.start();
         rig
     }
@@ -130,7 +137,7 @@ impl Rig {
             }
             Work::Empty(which) => {
                 if let Some(at) = chosen(which) {
-                    let _ = fs::remove_file(self.data(&self.volumes[at]).join("file"));
+                    remove(&self.data(&self.volumes[at]).join("file"));
                 }
             }
             Work::Delete(which) => {
@@ -190,20 +197,34 @@ impl Rig {
             (volume.id, file.map_or(0, |file| file.blocks() * 512))
         };
         Usage {
-            free: space.f_bavail * space.f_frsize,
+            free: space.f_bavail * space.f_frsize + self.metadata(),
             used: self.volumes.iter().map(used).collect(),
         }
     }
 
+    /// The bytes of all chunks for metadata; 0 on other filesystems than btrfs.
+    fn metadata(&self) -> u64 {
+        let mut btrfs = Command::new("btrfs");
+        btrfs.args(["filesystem", "df", "--raw"]);
+        let output = btrfs.arg(self.disk.path()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let bytes = |line: &str| -> Option<u64> {
+            let (profile, rest) = line.strip_prefix("Metadata, ")?.split_once(": total=")?;
+            let copies = if profile == "DUP" { 2 } else { 1 };
+            Some(copies * rest.split(',').next()?.parse::<u64>().ok()?)
+        };
+        text.lines().filter_map(bytes).sum()
+    }
+
     /// When the bytes were reserved, the pool could store all of them, and the reserve was still
     /// free. A volume's use beyond its size is not reserved. Deleted volumes may have been
-    /// reclaimed meanwhile, and a btrfs may take a large chunk for metadata after that.
+    /// reclaimed meanwhile.
     fn assert_stored(&self, before: &Usage) {
         let needs = |volume: &Volume| {
             let used = before.used.get(&volume.id).copied().unwrap_or_default();
             volume.size.0.saturating_sub(used)
         };
-        let needs = RESERVE + self.volumes.iter().map(needs).sum::<u64>();
+        let needs = RESERVE + self.metadata + self.volumes.iter().map(needs).sum::<u64>();
         let free = before.free.max(self.usage().free);
         assert!(needs <= free + ROUNDING, "{needs} are needed, {free} free");
     }
@@ -217,14 +238,23 @@ fn write(path: &Path, size: u64) {
     let _ = file.sync_all();
 }
 
+/// Removes a file, if it is there, and its blocks. A process that another test begins has the file open
+/// for a moment, and a removed file has its blocks as long as it is open.
+fn remove(path: &Path) {
+    if File::options()
+        .write(true)
+        .truncate(true)
+        .open(path)
+        .is_ok()
+    {
+        fs::remove_file(path).unwrap();
+    }
+}
+
 fn keeps_reservations(filesystem: &'static str, accounts: bool, other_grows: bool) {
-    let default = Config::default();
-    let given = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
     let config = Config {
-        cases: given.unwrap_or(8),
-        failure_persistence: None,
         max_shrink_iters: 64,
-        ..default
+        ..random::config(8)
     };
     let works = prop::collection::vec(work(other_grows), 40);
     let outcome = TestRunner::new(config).run(&works, |works| {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rootcellar::mount::Users;
+
 use super::fixture::{Script, Trouble};
 use super::*;
 use support::memory::MemorySet;
@@ -51,7 +53,7 @@ impl Moving {
     }
 
     fn moves(&self) -> bool {
-        let moved = self.driver().move_to(&self.id, "b");
+        let moved = self.driver().move_to(&self.id, "b", Users::Ignore);
         moved.inspect_err(|error| eprintln!("{error}")).is_ok()
     }
 

@@ -5,7 +5,8 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use rootcellar::error::{Error, Result};
-use rootcellar::import::{ExportTo, Import, ImportServer, Imported, Users};
+use rootcellar::import::{ExportTo, Import, ImportServer, Imported};
+use rootcellar::mount::Users;
 use rootcellar::os::Os;
 use rootcellar::pool::{AccessMode, KubernetesFields, Sharing};
 use rootcellar::types::{Bytes, ClaimLabel, VolumeId, VolumeName};

@@ -31,6 +31,7 @@ pub mod picture;
 pub mod pod;
 pub mod poweroff;
 pub mod quota;
+pub mod random;
 pub mod server;
 pub mod tree;
 pub mod unavailable;
@@ -44,7 +45,7 @@ use std::time::{Duration, Instant};
 use rootcellar::image::loops as loop_devices;
 use rootcellar::mount::{MountEntry, MountOptions, MountTable, Mounter};
 use rootcellar::os::{self, FileId, Os};
-use rootcellar::pool::{AccessMode, PoolOptions};
+use rootcellar::pool::{AccessMode, Pool, PoolOptions, Unavailable};
 use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::types::{Bytes, VolumeName};
 use rootcellar::volume::{
@@ -188,6 +189,7 @@ impl Node {
             node: NODE.parse().unwrap(),
             topology: format!("topology.rootcellar.dev/node={NODE}"),
             kubelet_dir: self.path("kubelet"),
+            processes: "/proc".into(),
             state_dir: self.path("state"),
             pools: pools.iter().map(parse).collect(),
             sets: Vec::new(),
@@ -291,11 +293,15 @@ fn images_on(mounts: &[MountEntry]) -> BTreeSet<FileId> {
     volumes.flatten().filter_map(identity).collect()
 }
 
-/// The names in a directory, sorted.
+/// How the names of placeholders in the trash begin.
+pub const PLACEHOLDER: &str = "placeholder-";
+
+/// The names in a directory, sorted, without the placeholders in a trash.
 pub fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)
         .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with(PLACEHOLDER))
         .collect();
     names.sort();
     names
@@ -351,6 +357,24 @@ impl Running {
             self.check_pool(pool);
         }
     }
+
+    /// Finds members that were mounted or unmounted, as the server does. A process that another test has
+    /// just begun has the lock of an unmounted disk open until its exec.
+    pub fn find_members(&self) {
+        eventually("no pool is locked", || {
+            self.discover().unwrap();
+            self.check_pools();
+            let is_locked = |pool: &Arc<Pool>| pool.why_unavailable() == Some(Unavailable::Locked);
+            !self.pools().iter().any(is_locked)
+        });
+    }
+
+    /// Waits until all pools have reclaimed their trash. They count an entry for a moment after its
+    /// directory was removed.
+    pub fn wait_for_trash(&self) {
+        let is_empty = || self.pools().iter().all(|pool| pool.status().trash == 0);
+        eventually("nothing in the trash is counted", is_empty);
+    }
 }
 
 impl std::ops::Deref for Running {
@@ -375,6 +399,17 @@ pub fn eventually(what: impl Display, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "never came true: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Unmounts a directory or a file. A process that another test has just begun may have it open until its
+/// exec.
+pub fn unmount(at: impl AsRef<Path>) {
+    let at = at.as_ref();
+    let unmount = || rustix::mount::unmount(at, rustix::mount::UnmountFlags::empty());
+    eventually("nothing has the mount open", || match unmount() {
+        Err(rustix::io::Errno::BUSY) => false,
+        outcome => outcome.map(|()| true).unwrap(),
+    });
 }
 
 /// Waits until the trash of a pool is empty.

@@ -1,9 +1,14 @@
 //! The tests' own loop-mounted filesystems. They end with the mount namespace of the test process,
 //! so an aborted test leaves no mount behind.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use rootcellar::sys;
+use rustix::io::Errno;
 
 /// A filesystem in an image file, mounted at a directory until it is unmounted.
 #[derive(Debug)]
@@ -103,6 +108,56 @@ impl Drop for LoopMount {
     fn drop(&mut self) {
         // Some tests leave it unmounted, and the end of the namespace removes a mount that remains.
         let _ = Command::new("umount").arg("-l").arg(&self.at).output();
+    }
+}
+
+/// A file on a loop device with a number of the driver's, as a pod's block volume is.
+#[derive(Debug)]
+pub struct PodDevice {
+    path: PathBuf,
+    number: u32,
+    control: File,
+    /// It is detached when nobody has it open.
+    device: Option<File>,
+}
+
+impl PodDevice {
+    pub fn new(image: &Path) -> Self {
+        let file = File::options().read(true).write(true).open(image).unwrap();
+        let control = File::open("/dev/loop-control").unwrap();
+        // The driver takes the first numbers.
+        for number in (2048..4096).rev() {
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            match sys::add_loop(control.as_fd(), number) {
+                Err(Errno::EXIST) => continue,
+                added => added.unwrap(),
+            }
+            // A driver may remove a device that has no file yet.
+            let device = File::options().read(true).write(true).open(&path);
+            let Ok(device) = device else { continue };
+            if sys::attach_loop(device.as_fd(), file.as_fd(), sys::AUTOCLEAR).is_ok() {
+                let device = Some(device);
+                return Self {
+                    path,
+                    number,
+                    control,
+                    device,
+                };
+            }
+        }
+        panic!("no number is free");
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for PodDevice {
+    fn drop(&mut self) {
+        self.device = None;
+        // While it is mounted, which the end of the namespace ends.
+        let _ = sys::remove_loop(self.control.as_fd(), self.number);
     }
 }
 

@@ -131,7 +131,7 @@ impl MemorySet {
 
     /// Unmounts the disk of a member, which keeps its content.
     pub fn unmount(&self, name: &str) {
-        rustix::mount::unmount(self.member(name), UnmountFlags::empty()).unwrap();
+        crate::unmount(self.member(name));
     }
 
     /// Waits until the trash of a member is empty.

@@ -235,6 +235,17 @@ impl Clients {
         Ok((ids.collect(), answer.next_token))
     }
 
+    /// `ListVolumes`: the ids of all pages.
+    pub async fn list_all(&mut self) -> Vec<String> {
+        let (mut all, mut token) = self.list(0, "").await.unwrap();
+        while !token.is_empty() {
+            let (ids, next) = self.list(0, &token).await.unwrap();
+            all.extend(ids);
+            token = next;
+        }
+        all
+    }
+
     /// `CreateSnapshot`.
     pub async fn snapshot(&mut self, request: csi::CreateSnapshotRequest) -> Answer<csi::Snapshot> {
         let answer = self.controller.create_snapshot(request).await?;

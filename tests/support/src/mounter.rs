@@ -1,6 +1,7 @@
 //! Mounts that exist only in memory, for tests that do not need the kernel's.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +9,10 @@ use rustix::fs::{FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use rootcellar::image::Format;
-use rootcellar::image::loops::{Loop, MAJOR, Number, Stranger};
+use rootcellar::image::loops::{Loop, MAJOR, Number};
 use rootcellar::mount::{
     Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown,
-    Target,
+    Target, Tidied,
 };
 use rootcellar::os::{self, FileId, Status};
 
@@ -23,8 +24,8 @@ pub struct FakeMounter {
     images: Mutex<BTreeMap<FileId, (Number, Shown)>>,
 }
 
-/// The number of the first loop device, which the kernel gives to nobody.
-const FIRST: u32 = 1 << 19;
+/// The number of the first loop device. It is one of the driver's, as the name of its node shows.
+const FIRST: u32 = 3000;
 
 #[derive(Debug, Clone)]
 struct FakeMount {
@@ -141,15 +142,15 @@ impl Mounter for FakeMounter {
         Ok(of_images.collect())
     }
 
-    fn loops_of(&self, _image: FileId) -> Result<Vec<Loop>> {
+    fn loops_of(&self, _image: BorrowedFd<'_>) -> Result<Vec<Loop>> {
         Ok(Vec::new())
     }
 
-    fn tidy_loops(&self) -> std::io::Result<Vec<Stranger>> {
-        Ok(Vec::new())
+    fn tidy_loops(&self) -> std::io::Result<Tidied> {
+        Ok(Tidied::default())
     }
 
-    fn grow(&self, _target: &Target, _image: Status, _format: Option<Format>) -> Result<()> {
+    fn grow(&self, _: &Target, _image: BorrowedFd<'_>, _format: Option<Format>) -> Result<()> {
         Ok(())
     }
 

@@ -40,6 +40,7 @@ reasons! {
     Unavailable::Twin { .. }, Unavailable::Twin { id: id(), with: pool() };
     Unavailable::Memory(_), Unavailable::Memory(text());
     Unavailable::RefusedFilesystem { .. }, Unavailable::RefusedFilesystem { filesystem: text() };
+    Unavailable::OnVolume { .. }, Unavailable::OnVolume { device: text() };
     Unavailable::NotEmpty { .. }, Unavailable::NotEmpty { found: text() };
     Unavailable::IsPool { .. }, Unavailable::IsPool { id: id(), node: node() };
     Unavailable::Silent { .. }, Unavailable::Silent { seconds: 5 };
@@ -192,4 +193,26 @@ fn the_troubleshooting_page_quotes_messages_as_they_are() {
         "no messages of the driver (a block of kubernetes is for those of others): {unknown:#?}\n\
          reasons without an entry: {missing:#?}"
     );
+}
+
+/// Any pod can read `/readyz`, and an id helps to forge a disk.
+///
+/// Proves: SV9.
+#[test]
+fn the_reasons_on_the_page_have_no_ids() {
+    let has_id = |text: &str| {
+        let mut words = text.split(|char: char| !char.is_ascii_hexdigit() && char != '-');
+        words.any(|word| uuid::Uuid::parse_str(word).is_ok())
+    };
+    let mut hidden = 0;
+    for reason in reasons() {
+        let shown = reason.without_ids();
+        assert!(!has_id(&shown), "{shown}");
+        hidden += usize::from(has_id(&reason.to_string()));
+    }
+    assert_eq!(hidden, 6, "reasons with ids");
+    let id = id();
+    let damaged = Unavailable::MarkerDamaged(format!("in {id}/x: {id}"));
+    let shown = "its marker .rootcellar/pool.json cannot be trusted: in <id>/x: <id>";
+    assert_eq!(damaged.without_ids(), shown);
 }

@@ -1,7 +1,5 @@
 //! The copies that an interrupted move leaves.
 
-use std::path::Path;
-
 use rootcellar::check::{
     About, Level, PoolContents, Surroundings, check, contents, hide_old_copies,
 };
@@ -32,8 +30,8 @@ fn interrupted(state: &str) -> (MemorySet, Volume) {
     copy(&directory, &to);
     set_move(&node, "b", "incoming", a);
     if state == "outgoing" {
-        set_move(&node, "a", state, b);
         std::fs::write(file(&node, "a"), "old").unwrap();
+        set_move(&node, "a", state, b);
     } else {
         std::fs::write(file(&node, "b"), "old").unwrap();
     }
@@ -64,6 +62,26 @@ fn a_start_finishes_or_undoes_an_interrupted_move() {
     }
 }
 
+/// A start undoes a committed move if the former volume has changed since its copy was made.
+///
+/// Proves: MV5, MV8.
+#[test]
+fn a_start_loses_no_later_write() {
+    require!(mount_namespace);
+    let (node, volume) = interrupted("outgoing");
+    std::fs::write(file(&node, "b"), "copied").unwrap();
+    let record = std::fs::metadata(record_path(&node, "a")).unwrap();
+    eventually("the write is later than the record", || {
+        std::fs::write(file(&node, "a"), "content").unwrap();
+        let written = std::fs::metadata(file(&node, "a")).unwrap();
+        written.modified().unwrap() > record.modified().unwrap()
+    });
+    let driver = node.volumes();
+    assert_in(&node, &driver, &volume, "a");
+    assert_eq!(volumes_in(&node, "b"), 0);
+    moves(&driver, &volume, "b", "a");
+}
+
 /// A copy that may be out of date is never served while the other disk is missing, and stays. When the
 /// disk returns, the move ends as if it had been there.
 ///
@@ -83,7 +101,7 @@ fn an_interrupted_move_waits_for_the_missing_disk() {
             driver.publish(&publish(&id, &target)),
             driver.create(&create("v", SIZE)).map(drop),
             driver.create_snapshot(&snapshot("s", &id)).map(drop),
-            driver.move_to(&id, present).map(drop),
+            driver.move_to(&id, present, Users::Check).map(drop),
         ] {
             let refused = refused.unwrap_err();
             assert_eq!(
@@ -95,7 +113,7 @@ fn an_interrupted_move_waits_for_the_missing_disk() {
         driver.check_pools();
         assert_eq!(volumes_in(&node, present), 1, "it is not dropped");
         node.mount(missing);
-        find_members(&driver);
+        driver.find_members();
         assert_in(
             &node,
             &driver,
@@ -131,7 +149,7 @@ fn a_person_decides_about_a_copy_whose_other_disk_is_lost() {
                 assert_eq!(volumes_in(&node, present), 0);
                 continue;
             }
-            let moved = driver.move_to(&id, present).unwrap();
+            let moved = driver.move_to(&id, present, Users::Check).unwrap();
             assert_eq!(moved, (name(&format!("set/{present}")), Moved::Recovered));
             assert_eq!(driver.get(&id).unwrap().pool.member(), Some(present));
             assert_eq!(std::fs::read(file(&node, present)).unwrap(), b"old");
@@ -153,7 +171,7 @@ fn a_deleted_volume_does_not_come_back_with_a_copy() {
     let driver = impatient(&node);
     driver.delete(&id).unwrap();
     node.mount("b");
-    find_members(&driver);
+    driver.find_members();
     let refused = driver.get(&id).unwrap_err();
     assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
     let way_out = format!("`rootcellar volume delete {id}`");
@@ -243,7 +261,7 @@ fn two_volumes_of_one_id_are_refused() {
         driver.get(&id).map(drop),
         driver.delete(&id),
         driver.publish(&publish(&id, &target)),
-        driver.move_to(&id, "a").map(drop),
+        driver.move_to(&id, "a", Users::Check).map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");

@@ -60,10 +60,15 @@ const ELSEWHERE: &str = "state/old";
 
 /// Makes a directory with the attributes and the content of a volume, durably.
 fn with_old(scene: &mut Scene, old: &str) {
-    with_kept(scene);
-    let old = scene.node.path(old);
-    let parent = os::open_path(old.parent().unwrap());
+    let path = scene.node.path(old);
+    let parent = os::open_path(path.parent().unwrap());
     let parent = os::open_dir(parent.unwrap(), ".").unwrap();
+    if old == ELSEWHERE {
+        // No import takes a directory in the state directory.
+        scene.os().mkdir(&parent, scene::OWN_STATE, 0o700).unwrap();
+        scene.os().syncfs(&parent).unwrap();
+    }
+    with_kept(scene);
     let os = scene.os();
     os.mkdir(&parent, "old", 0o700).unwrap();
     let old = os::open_dir(&parent, "old").unwrap();

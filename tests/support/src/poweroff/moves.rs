@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rootcellar::error::{Code, Operation as Call};
+use rootcellar::mount::Users;
 use rootcellar::os::Step;
 
 use super::control::Kill;
@@ -69,12 +70,16 @@ fn killed_moving(scene: &mut Scene, kill: Kill) {
 impl Scene {
     /// As [`Scene::relocate`]; returns whether it is there.
     pub fn moves(&self, volume: &str) -> bool {
-        self.driver().move_to(&self.id_of(volume), "b").is_ok()
+        self.driver()
+            .move_to(&self.id_of(volume), "b", Users::Ignore)
+            .is_ok()
     }
 
     /// Moves a volume to the second member, or finds it there.
     pub fn relocate(&self, volume: &str) {
-        let moved = self.driver().move_to(&self.id_of(volume), "b");
+        let moved = self
+            .driver()
+            .move_to(&self.id_of(volume), "b", Users::Ignore);
         assert!(moved.is_ok(), "{volume} is not moved: {moved:?}");
     }
 

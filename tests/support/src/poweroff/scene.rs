@@ -40,6 +40,9 @@ const COPIES: CopyPolicy = CopyPolicy {
     max_stall: None,
 };
 
+/// The state directory on the disk for it, if other directories are there too.
+pub(super) const OWN_STATE: &str = "driver";
+
 /// The pools of a scene, each on a disk.
 #[derive(Debug, Clone, Copy)]
 pub enum Pools {
@@ -49,7 +52,7 @@ pub enum Pools {
 }
 
 impl Pools {
-    /// The mount points of the disks; the last one is the state directory.
+    /// The mount points of the disks; the last one has the state directory.
     pub fn places(self) -> &'static [&'static str] {
         match self {
             Self::One => &["disk", "state"],
@@ -132,13 +135,18 @@ impl Scene {
             let path = self.node.path(path);
             format!("{name}={},init,any-filesystem,reserve=0", path.display())
         };
-        match self.pools {
+        let mut settings = match self.pools {
             Pools::One => self.node.settings(&[option("default", "disk/pool")]),
             Pools::Set => Settings {
                 sets: vec![option("set", "set").parse().unwrap()],
                 ..self.node.settings(&[])
             },
+        };
+        let own = settings.state_dir.join(OWN_STATE);
+        if own.is_dir() {
+            settings.state_dir = own;
         }
+        settings
     }
 
     /// The interface to the disks.
@@ -495,7 +503,7 @@ fn assert_pool_complete(pool: &Path) {
         let names = names(&dir);
         assert!(names.iter().all(|name| known.contains(&name.as_str())));
     };
-    let files = "incoming lock pool.json pool.json.tmp staging trash";
+    let files = "exported incoming lock pool.json pool.json.tmp spare staging trash";
     own(meta, &files.split(' ').collect::<Vec<_>>());
     own(
         pool.into(),

@@ -1,0 +1,75 @@
+//! Directories that are in use by the driver or the kubelet. An import that took one, a part of one or a
+//! directory above would take the data of others.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+use crate::fault::PathFault;
+use crate::mount::{MountTable, Place};
+use crate::os::{self, FileId};
+
+use super::refuse;
+
+/// The position of a directory, which several paths may show.
+struct Position {
+    /// In its filesystem, which other mounts may show elsewhere.
+    place: Place,
+    id: FileId,
+    /// The directories above, across mounts.
+    above: Vec<FileId>,
+}
+
+impl Position {
+    fn find(table: &MountTable, path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        let place = table.place_at(&path)?;
+        let id = |path: &Path| Ok(os::status(os::open_path(path)?)?.id);
+        Ok(Self {
+            place,
+            id: id(&path)?,
+            above: path
+                .ancestors()
+                .skip(1)
+                .map(id)
+                .collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Whether it is the other directory or in it.
+    fn is_in(&self, other: &Self) -> bool {
+        self.id == other.id
+            || self.above.contains(&other.id)
+            || self.place.mount.device == other.place.mount.device
+                && self.place.path.starts_with(&other.place.path)
+    }
+}
+
+/// Refuses a directory that contains one of the others, is one of them or is in one.
+pub(super) fn check_apart(directory: &Path, others: &[PathBuf]) -> Result<()> {
+    let fault = || PathFault::at::<io::Error>("find", directory);
+    let table = MountTable::read().map_err(fault())?;
+    let own = Position::find(&table, directory).map_err(fault())?;
+    let shown = directory.display();
+    for other in others {
+        let its = match Position::find(&table, other) {
+            Ok(its) => Some(its),
+            // The disk may be missing, or the host has no such directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(PathFault::at("find", other)(error).into()),
+        };
+        let its_is_in = its.as_ref().is_some_and(|its| its.is_in(&own));
+        let relation = if its_is_in || other.starts_with(directory) {
+            "contains"
+        } else if its.is_some_and(|its| own.is_in(&its)) {
+            "is in"
+        } else {
+            continue;
+        };
+        return refuse(format!(
+            "{shown} {relation} {}, where the driver or the kubelet has its data",
+            other.display()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! Writers that outlive the publication of a volume, as those of a pod that is deleted by force.
+
+use std::ffi::OsStr;
+use std::process::{Child, Command};
+
+use rootcellar::mount::KernelMounter;
+use rootcellar::os::{Observer, Step};
+
+use support::loops::run;
+
+use super::*;
+
+/// A process in a mount namespace of its own, where the mounts of now stay.
+struct Left(Child);
+
+impl Left {
+    /// Starts a shell that prepares, says so in a file, and waits.
+    fn start(node: &MemorySet, prepare: &str) -> Self {
+        let ready = node.path("ready");
+        let script = format!("{prepare} && touch {} && exec sleep 1000", ready.display());
+        let child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-ec", &script])
+            .spawn()
+            .unwrap();
+        let left = Self(child);
+        eventually("the process is ready", || ready.is_file());
+        std::fs::remove_file(ready).unwrap();
+        left
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A volume is not moved while a process uses it, with an open file or with a mount that is left in its
+/// namespace, unless a person answers for that.
+///
+/// Proves: MV3.
+#[test]
+fn a_volume_that_a_process_uses_is_not_moved() {
+    require!(mount_namespace);
+    let node = two_members();
+    let fakes = Fakes {
+        mounter: Arc::new(KernelMounter),
+        ..Fakes::default()
+    };
+    let driver = node.volumes_with(node.settings(), &fakes);
+    let volume = make(&node, &driver);
+    let id = volume.id.to_string();
+    let target = node.target("pod");
+    let data = file(&node, "a");
+    // A container has a mount of its own.
+    let own = node.path("own");
+    std::fs::create_dir(&own).unwrap();
+    let bind = format!("mount --bind {} {}", target.display(), own.display());
+    let uses = [
+        (format!("exec 9>>{}", data.display()), "data/file open"),
+        (
+            format!("{bind} && exec 9>>{}/file", own.display()),
+            "has it mounted at",
+        ),
+        (bind.clone(), "has it mounted at"),
+    ];
+    for (prepare, says) in uses {
+        driver.publish(&publish(&id, &target)).unwrap();
+        let unpublish = || driver.unpublish(&id, &target).unwrap();
+        let left = if says.starts_with("data") {
+            unpublish();
+            Left::start(&node, &prepare)
+        } else {
+            let left = Left::start(&node, &prepare);
+            unpublish();
+            left
+        };
+        let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+        assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+        let process = format!("process {} ", left.0.id());
+        for part in [says, &process] {
+            assert!(refused.to_string().contains(part), "{prepare}: {refused}");
+        }
+        drop(left);
+        assert_in(&node, &driver, &volume, "a");
+    }
+    let _left = Left::start(&node, &format!("exec 9<{}", data.display()));
+    driver.move_to(&id, "b", Users::Ignore).unwrap();
+    assert_in(&node, &driver, &volume, "b");
+}
+
+/// A volume is not moved while somebody uses it whom no path shows: a process in a mount that was detached,
+/// or the loop device of a file.
+///
+/// Proves: MV3.
+#[test]
+fn a_volume_with_a_hidden_user_is_not_moved() {
+    require!(mount_namespace);
+    require!(loop_devices);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let file = file(&node, "a");
+    let own = node.path("own");
+    std::fs::create_dir(&own).unwrap();
+    let data = file.parent().unwrap().display();
+    let bind = format!("mount --bind {data} {}", own.display());
+    let detach = format!("umount --lazy {}", own.display());
+    let attach = format!(
+        "losetup --find --show {} >{}",
+        file.display(),
+        node.path("device").display()
+    );
+    let uses = [
+        (
+            format!("{bind} && exec 9>>{}/file && {detach}", own.display()),
+            "data/file is open for writing",
+        ),
+        (
+            format!("{bind} && cd {} && {detach}", own.display()),
+            "has data open",
+        ),
+        (attach, "data/file is open for writing"),
+    ];
+    for (prepare, says) in uses {
+        let left = Left::start(&node, &prepare);
+        let id = volume.id.to_string();
+        let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+        assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+        assert!(refused.to_string().contains(says), "{prepare}: {refused}");
+        drop(left);
+        assert_in(&node, &driver, &volume, "a");
+    }
+    let device = std::fs::read_to_string(node.path("device")).unwrap();
+    run(Command::new("losetup").args(["--detach", device.trim()]));
+}
+
+/// The server says if it cannot see the processes of the host.
+///
+/// Proves: MV3.
+#[test]
+fn a_server_that_sees_no_processes_moves_nothing() {
+    require!(mount_namespace);
+    let node = two_members();
+    let volume = make(&node, &node.volumes());
+    let alone = node.path("alone");
+    std::fs::create_dir(&alone).unwrap();
+    std::os::unix::fs::symlink("1", alone.join("self")).unwrap();
+    for processes in [alone, node.path("absent")] {
+        let settings = Settings {
+            processes,
+            ..node.settings()
+        };
+        let driver = node.volumes_with(settings, &Fakes::default());
+        let id = volume.id.to_string();
+        let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+        assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+        assert!(refused.to_string().contains("--proc"), "{refused}");
+        assert_in(&node, &driver, &volume, "a");
+    }
+}
+
+/// A name, and a change of the volume through its file.
+type Change = (&'static str, fn(&Path));
+
+/// Changes the volume once, at a step.
+#[derive(Debug)]
+struct Changes {
+    at: At,
+    change: fn(&Path),
+    file: PathBuf,
+    done: AtomicBool,
+}
+
+/// A step with the start of the name of its entry.
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Before(Step, &'static str),
+    After(Step, &'static str),
+}
+
+impl Changes {
+    fn change(&self) {
+        if !self.done.swap(true, Ordering::Relaxed) {
+            (self.change)(&self.file);
+        }
+    }
+}
+
+impl Observer for Changes {
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), rustix::io::Errno> {
+        if matches!(self.at, At::Before(at, named) if at == step && name == named) {
+            self.change();
+        }
+        Ok(())
+    }
+
+    fn after(&self, step: Step, name: &OsStr) {
+        if matches!(self.at, At::After(at, named) if at == step && name == named) {
+            self.change();
+        }
+    }
+}
+
+/// A write that the copy of a move misses, in the volume as in its image, is not lost: the move is
+/// refused, or undone if the write came after its commit.
+///
+/// Proves: MV8.
+#[test]
+fn a_write_during_a_move_is_not_lost() {
+    require!(mount_namespace);
+    let changes: [Change; 4] = [
+        ("written", |file| std::fs::write(file, "later").unwrap()),
+        ("made", |file| {
+            std::fs::write(file.with_file_name("new"), "").unwrap();
+        }),
+        ("removed", |file| std::fs::remove_file(file).unwrap()),
+        ("renamed", |file| {
+            std::fs::rename(file, file.with_file_name("new")).unwrap();
+        }),
+    ];
+    // The one rename to this name while a volume moves is its commit, and the copy is a file in "a".
+    for at in [
+        At::After(Step::CopyRange, ""),
+        At::Before(Step::Rename, "volume.json"),
+        At::After(Step::Rename, "volume.json"),
+    ] {
+        for (name, change) in changes {
+            let node = two_members();
+            let volume = make(&node, &node.volumes());
+            let changes = Arc::new(Changes {
+                at,
+                change,
+                file: file(&node, "a"),
+                done: AtomicBool::new(false),
+            });
+            let fakes = Fakes {
+                os: Os::observed(changes.clone()),
+                ..Fakes::default()
+            };
+            let driver = node.volumes_with(node.settings(), &fakes);
+            let id = volume.id.to_string();
+            let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
+            assert!(changes.done.load(Ordering::Relaxed), "{at:?}");
+            assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
+            let says = "changed meanwhile; stop";
+            assert!(
+                refused.to_string().contains(says),
+                "{at:?}: {name}: {refused}"
+            );
+            assert_eq!(driver.get(&id).unwrap(), volume, "{at:?}: {name}");
+            assert!(record(&node, "a").get("moved").is_none());
+            assert_eq!(volumes_in(&node, "b"), 0, "{at:?}: {name}");
+            let found = std::fs::read(file(&node, "a")).ok();
+            let expected = match name {
+                "written" => Some(b"later".as_slice()),
+                "made" => Some(b"content".as_slice()),
+                _ => None,
+            };
+            assert_eq!(found.as_deref(), expected, "{at:?}: {name}");
+            // It is moved when it rests.
+            driver.move_to(&id, "b", Users::Check).unwrap();
+            assert_eq!(std::fs::read(file(&node, "b")).ok(), found);
+        }
+    }
+}
