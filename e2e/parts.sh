@@ -56,18 +56,22 @@ fi
 image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
     file=$1
     shift
-    "$PARTS/bin/image" "$PARTS/images/$file.tar" "$@"
+    # The nodes of another run may read the archive of before.
+    "$PARTS/bin/image" "$PARTS/new.tar" "$@"
+    mv "$PARTS/new.tar" "$PARTS/images/$file.tar"
 }
 sig=registry.k8s.io/sig-storage tests=registry.k8s.io/e2e-test-images busybox=/bin/busybox=/bin/busybox
 image pause registry.k8s.io/pause:3.10 /bin/sleep,2147483647 $busybox
-# Busybox also stands in for the images of Kubernetes' suites that are used for their shell alone. The suites of each
-# version have tags of their own.
-for name in busybox:1.37.0-1 nginx:1.14-4 nginx:1.15-4 glibc-dns-testing:2.0.0 jessie-dnsutils:1.7; do
-    shells=${shells:-busybox:1.37},$tests/$name
-done
-image busybox "$shells" - $busybox
-image agnhost "$tests/agnhost:2.63.0,$tests/agnhost:2.59,$tests/agnhost:2.56" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
-image provisioner $sig/csi-provisioner:v6.3.0 /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"
+# Prints a comma and the name of each of these images of the suites, with its tag in this version of Kubernetes.
+suites() { # EXPRESSION
+    sed -En "s#.*configs\[($1)\] *= Config\{list.PromoterE2eRegistry, \"([^\"]+)\", \"([^\"]+)\"\}#,$tests/\2:\3#p" \
+        "$(go -C "$from" list -m -f '{{.Dir}}' $k8s)/test/utils/image/manifest.go" | tr -d '\n'
+}
+# Busybox also stands in for the images of Kubernetes' suites that are used for their shell alone.
+image busybox "busybox:1.37,busybox:latest$(suites 'BusyBox|Nginx|NginxNew|GlibcDnsTesting|JessieDnsutils')" - $busybox
+agnhost=$(suites 'Agnhost|AgnhostPrev')
+image agnhost "${agnhost#,}" /agnhost "$PARTS/bin/agnhost=/agnhost" $busybox
+image provisioner "$sig/csi-provisioner:v6.4.0,$sig/csi-provisioner:v6.3.0" /csi-provisioner "$PARTS/bin/csi-provisioner=/csi-provisioner"
 image snapshotter $sig/csi-snapshotter:v8.7.0 /csi-snapshotter "$PARTS/bin/csi-snapshotter=/csi-snapshotter"
 image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
     "$PARTS/bin/snapshot-controller=/snapshot-controller"
@@ -76,15 +80,10 @@ image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/re
 if [ "${1:-}" = databases ]; then
     ./debian.sh "$PARTS/debian-root"
     image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox
-else
-    rm -f "$PARTS/images/debian.tar"
 fi
 if [ "${1:-}" = migration ]; then
     local_path=github.com/rancher/local-path-provisioner
     build local-path-provisioner -C local-path build -ldflags '-s -w' -o "$PARTS/bin/" $local_path
     image local-path rancher/local-path-provisioner:v0.0.30 - "$PARTS/bin/local-path-provisioner=/bin/local-path-provisioner"
-    image busybox "$shells,busybox:latest" - $busybox
     cp --no-preserve=mode "$(go -C local-path list -m -f '{{.Dir}}' $local_path)/deploy/local-path-storage.yaml" "$PARTS/local-path.yaml"
-else
-    rm -f "$PARTS/images/local-path.tar"
 fi

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Tests the manifests and the image on a real Kubernetes with two nodes, which exists for this run only.
 #
-# Usage: run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
+# Usage: run.sh parts                                    builds the images and programs of scenarios and conformance
+#        run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
 #        run.sh release [argument of the test binary...]     builds, publishes and installs a release
-#        run.sh upgrade [argument of the test binary...]     upgrades from the version in the file previous, and rolls back
+#        run.sh upgrade [argument of the test binary...]     upgrades from the previous version, and rolls back
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
 #        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
@@ -13,6 +14,8 @@
 # Env:   CARGO_TARGET_DIR  absolute
 #        K8S               the minor version of Kubernetes, such as 1.35; scenarios and conformance without arguments then
 #                          write their result into docs/compatibility.md; default: the version of go.mod
+#        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in the file previous
+#        SUITES, SPEC      of conformance: a part of it, see conformance/run.sh
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
 #        ROUNDS, RESULTS   of startup: how often both kinds of pods start, default: 5; the directory of the table,
@@ -27,9 +30,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-scenarios | conformance | release | upgrade | startup | databases | migration) shift ;;
+parts | scenarios | conformance | release | upgrade | startup | databases | migration) shift ;;
 *)
-    echo "usage: run.sh scenarios|conformance|release|upgrade|startup|databases|migration [argument...]" >&2
+    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration [argument...]" >&2
     exit 64
     ;;
 esac
@@ -37,22 +40,29 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target" PARTS="$target/e2e${K8S:+-$K8S}" E2E="$PWD/e2e"
 export RUN="$PARTS/$what"
 e2e/check.sh
-PREVIOUS=$target/previous/$(grep -v '^#' e2e/previous)
+commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/previous)}
+PREVIOUS=$target/previous/$(git rev-parse --quiet --verify "$commit^{commit}" || echo "$commit")
 export PREVIOUS
 [ "$what" != upgrade ] || e2e/previous.sh check
 mkdir -p "$PARTS/images"
+exec 7>"$RUN.lock"
+flock -n 7 || { echo "e2e: another run is at work in $RUN; wait for it or end it" >&2 && exit 1; }
+# Another run may build the same parts, or use them in its cluster.
 exec 9>"$PARTS/lock"
-flock -n 9 || { echo "e2e: another run is at work in $PARTS; wait for it or end it" >&2 && exit 1; }
+flock -n 9 || { echo "e2e: waits for another run that builds in $PARTS" && flock 9; }
 
 # shellcheck disable=SC2317 # step calls it
 contained() { # COMMAND [argument...]
-    setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$@" 9>&-
+    setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$@" 7>&- 9>&-
 }
 step() { # NAME COMMAND [argument...]
     name=$1 start=$(date +%s)
     shift
+    times >"$RUN.before"
     "$@"
-    printf '  %-14s %s\n' "$name" "$(minutes "$start")" | tee -a "${STEPS:-/dev/null}"
+    times >"$RUN.after"
+    printf '  %-14s %s %s\n' "$name" "$(minutes "$start")" "$(cpu_minutes "$RUN.after" "$RUN.before")" |
+        tee -a "${STEPS:-/dev/null}"
 }
 arch=$(dpkg --print-architecture)
 if [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
@@ -60,25 +70,37 @@ if [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; 
 else
     step image contained hack/image.sh
 fi
+if [ "$what" = parts ]; then
+    step parts contained e2e/parts.sh conformance
+    exit
+fi
 step parts contained e2e/parts.sh "$what"
 step manifests contained hack/manifests.sh check
-cp "$target/image/rootcellar-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/images/rootcellar.tar"
-if [ "$what" = upgrade ]; then
+cp "$target/image/rootcellar-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
+mv "$PARTS/new.tar" "$PARTS/images/rootcellar.tar"
+IMAGES="pause busybox agnhost rootcellar provisioner snapshotter snapshot-controller resizer registrar"
+case $what in
+upgrade)
     step previous contained e2e/previous.sh
-else
-    rm -f "$PARTS/images/previous.tar"
-fi
+    IMAGES="$IMAGES previous"
+    ;;
+databases) IMAGES="$IMAGES debian" ;;
+migration) IMAGES="$IMAGES local-path" ;;
+# The nodes have no image of the release.
+release) IMAGES="pause busybox agnhost" ;;
+esac
+export IMAGES
 export PATH="$target/tools:$PATH" NODE_SETUP="$E2E/disks.sh"
 
 log=$PARTS/$what.log status=0 clusters=0
 rm -f "$log.pipe"
 mkfifo "$log.pipe"
-tee "$log" <"$log.pipe" 9>&- &
+tee "$log" <"$log.pipe" 7>&- 9>&- &
 exec 3>"$log.pipe"
 # shellcheck disable=SC2317 # step calls it
 cluster() { # COMMAND [argument...]
     clusters=$((clusters + 1))
-    setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 9>&- || status=$?
+    setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 7>&- || status=$?
 }
 if [ "$what" != conformance ]; then
     step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
@@ -89,10 +111,10 @@ if [ "$what" = release ]; then
     # The cluster has no Internet.
     step crates contained cargo fetch --locked
 fi
+exec 9>&-
 case $what in
 conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
-# The nodes have no image of the release.
-release) IMAGES="pause busybox agnhost" step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
+release) step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
 upgrade) step upgrade cluster scenarios -test.timeout 60m -test.run TestUpgrade "$@" ;;
 migration)
     export NODE_SETUP="$E2E/migration/disks.sh"
@@ -123,7 +145,7 @@ fi
 result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
 case $what in
 scenarios | conformance)
-    [ -z "${K8S:-}" ] || [ $# -gt 0 ] ||
+    [ -z "${K8S:-}" ] || [ $# -gt 0 ] || [ -n "${SUITES:-}${SPEC:-}" ] ||
         e2e/record.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //')" "$what" "$result"
     ;;
 esac

@@ -14,7 +14,7 @@ rm -rf "$rendered"
 
 helm() { # COMMAND [argument...]   with the values of $values
     # Built from its module, helm assumes an old Kubernetes. This is the version of the tests.
-    "$target/tools/helm" "$@" --kube-version 1.36.3 --namespace rootcellar-system --values "$values" --set namespace.create=true
+    "$target/tools/helm" "$@" --kube-version 1.37.2 --namespace rootcellar-system --values "$values" --set namespace.create=true
 }
 render() { # FILE HOW-TO-APPLY [argument of helm template...]
     file=$rendered/$preset/$1

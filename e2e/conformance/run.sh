@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the chart on the present cluster and runs Kubernetes' own storage suites, with driver.yaml as the driver's
 # description. Those of snapshots and clones run again on an XFS and on a btrfs, and a part of all on a pool set and with
-# images. Compares the skipped specs with skips.md.
+# images. Compares the skipped specs, and the number of those that pass, with skips.md.
 #
 # Usage: run.sh [argument of ginkgo...]
 # Needs: jq.
 # Env:   as cluster.sh sets them
 #        SUITES  the descriptions to run, as in "set image"; default: all
+#        SPEC    an expression for the names of the specs to run; default: those of each description
 # Last line: N passed, N failed, N skipped.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,11 +19,11 @@ specs='.[0].SpecReports[] | select(.LeafNodeType == "It")
 # A spec outside the focus does not count as skipped.
 asked=' | select(.State != "skipped" or .Failure.Message != null)'
 
-suites() { # DRIVER SPECS [argument of ginkgo...]
-    driver=$1 specs=$2 log=$out-$1
-    shift 2
+suites() { # DRIVER SPECS FOCUS [argument of ginkgo...]
+    driver=$1 specs=$2 focus=${SPEC:-$3} log=$out-$1
+    shift 3
     case " ${SUITES:-$driver} " in *" $driver "*) ;; *) return ;; esac
-    ginkgo --procs=12 --no-color --timeout=40m --output-dir="$RUN/log" --json-report="conformance-$driver.json" "$@" \
+    ginkgo --procs=12 --no-color --timeout=40m --output-dir="$RUN/log" --json-report="conformance-$driver.json" --focus="$focus" "$@" \
         "$PARTS/bin/e2e.test" -- --provider=skeleton --kubeconfig="$KUBECONFIG" --repo-root="$here" \
         --storage.testdriver="$here/$driver.yaml" >"$log.log" 2>&1 || status=1
     if ! jq -e '.[0].SpecReports' "$log.json" >/dev/null 2>&1; then
@@ -31,13 +32,17 @@ suites() { # DRIVER SPECS [argument of ginkgo...]
     fi
     jq -r "$specs"' | select(.State == "passed") | "passed  \(.RunTime / 1e9 | round) s  \(.name)"' "$log.json" | sort -k 4
     jq -r "$specs"' | select(.State | IN("passed", "skipped") | not)
-        | "\(.State)  \(.name)\n\(.Failure.Message | split("\n")[:6] | join("\n"))"' "$log.json"
-    sed -n "/^## $driver.yaml\$/,/^## /s/^| \([0-9]*\) | \([^|]*\) | [^|]* |\$/\1 \2/p" "$here/skips.md" | sort >"$log.expected"
-    jq -r "$specs"' | select(.State == "skipped") | .Failure.Message // "not asked for" | split("\n")[0]' "$log.json" |
+        | "\(.State)  \(.name)\n\(.Failure.Message | split("\n")[:6] | join("\n"))",
+            "its events are in \($log).log; to run it alone: SUITES=\($driver) SPEC=\u0027\(.name | gsub("[^A-Za-z0-9 ]"; "."))\u0027 e2e/run.sh conformance"' \
+        --arg driver "$driver" --arg log "$log" "$log.json"
+    sed -n "/^## $driver.yaml\$/,/^## /{s/^| \([0-9]*\) | \([^|]*\) | [^|]* |\$/\1 \2/p; s/^\([0-9]*\) specs pass\.\$/\1 passed/p}" \
+        "$here/skips.md" | sort >"$log.expected"
+    jq -r "$specs"' | select(.State | IN("passed", "skipped"))
+        | if .State == "passed" then "passed" else .Failure.Message // "not asked for" | split("\n")[0] end' "$log.json" |
         sort | uniq -c | sed 's/^ *//' | sort >"$log.skipped"
     # Older suites have fewer specs, and skips.md is about those of go.mod.
-    if [ ! -d "$here/../kubernetes/${K8S:-none}" ] && ! diff -u "$log.expected" "$log.skipped"; then
-        echo "$driver.yaml: skips.md (-) and what was skipped (+) differ"
+    if [ ! -d "$here/../kubernetes/${K8S:-none}" ] && [ -z "${SPEC:-}" ] && ! diff -u "$log.expected" "$log.skipped"; then
+        echo "$driver.yaml: skips.md (-) and the skipped and passed specs (+) differ"
         status=1
     fi
     jq -r "[$specs"' | .State] | "\(map(select(. == "passed")) | length) \(map(select(IN("passed", "skipped") | not)) | length) "
@@ -51,14 +56,16 @@ echo "conformance: about fifteen minutes; its logs are $out-*.log"
 never='\[Disruptive\]|any volume data source|should fail in binding dynamic provisioned PV to PVC'
 # These restore on the node of any pod. The runs below place all pods on one node.
 unsteered='\] snapshottable|snapshot data source|restoring snapshot'
-suites driver "$specs" --focus='External.Storage' --skip="$never|$unsteered" "$@"
+suites driver "$specs" 'External.Storage' --skip="$never|$unsteered" "$@"
 echo "claims, snapshots and clones on a pool set:"
-suites set "$specs$asked" --skip="$never" "$@" \
-    --focus='External.Storage.*Dynamic (PV \(default fs\)\] (provisioning|volumes)|Snapshot \((delete|retain) policy\)\] snapshottable) '
+suites set "$specs$asked" \
+    'External.Storage.*Dynamic (PV \(default fs\)\] (provisioning|volumes)|Snapshot \((delete|retain) policy\)\] snapshottable) ' \
+    --skip="$never" "$@"
 echo "claims, growth, snapshots and clones of images and block volumes:"
 # Fewer at once, because an image that grows has 2 GiB, and its disk 8 GiB.
-suites image "$specs$asked" --procs=3 --skip="$never" "$@" \
-    --focus='External.Storage.*Dynamic (PV \((default fs|block volmode)\)(\(allowExpansion\))?\] (provisioning|volumes|volumeMode|volume-expand)|Snapshot \(delete policy\)\] snapshottable) '
+suites image "$specs$asked" \
+    'External.Storage.*Dynamic (PV \((default fs|block volmode)\)(\(allowExpansion\))?\] (provisioning|volumes|volumeMode|volume-expand)|Snapshot \(delete policy\)\] snapshottable) ' \
+    --procs=3 --skip="$never" "$@"
 # The suites write VolumeSnapshotContents themselves. This stands in for a person who assigns those to a node.
 while sleep 1; do
     kubectl label volumesnapshotcontents --selector '!snapshot.storage.kubernetes.io/managed-by' \
@@ -67,7 +74,7 @@ done >"$out.labels" 2>&1 &
 person=$!
 for filesystem in xfs btrfs; do
     echo "snapshots and clones on $filesystem:"
-    suites $filesystem "$specs$asked" --focus="External.Storage.*($unsteered|pvc data source|its clone|restored snapshot)" --skip="$never" "$@"
+    suites $filesystem "$specs$asked" "External.Storage.*($unsteered|pvc data source|its clone|restored snapshot)" --skip="$never" "$@"
 done
 kill "$person"
 awk '{ passed += $1; failed += $2; skipped += $3 }

@@ -35,13 +35,18 @@ func (s *scenario) beats(name, class string, n node) *beating {
 	s.worker(name, class, at(n), runs(beat), func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyNever })
 	uid := string(s.running(name).UID)
 	// The cgroup of a pod's process has the pod's uid in its name.
-	pid := findProcess("/bin/sh -c i=0", func(directory string) bool {
-		groups, _ := os.ReadFile(directory + "/cgroup")
-		return strings.Contains(string(groups), uid)
+	var pid int
+	// A container is running before its process has the command line.
+	s.eventually("pod "+name+" has its process", patience, func() string {
+		pid = findProcess("/bin/sh -c i=0", func(directory string) bool {
+			groups, _ := os.ReadFile(directory + "/cgroup")
+			return strings.Contains(string(groups), uid)
+		})
+		if pid == 0 {
+			return "no process"
+		}
+		return ""
 	})
-	if pid == 0 {
-		s.Fatalf("no process of pod %s", name)
-	}
 	b := &beating{scenario: s, pod: name, home: n, file: fmt.Sprintf("/proc/%d/root/data/beats", pid)}
 	b.life = b.identity()
 	// The process may exist before its first beat.

@@ -20,6 +20,11 @@ var capacities = []entry{
 	{"a pool that one node has pulls its pods there", poolOfOneNode},
 }
 
+// scored fill the pool of other scenarios.
+var scored = []entry{
+	{"a claim goes to the node where it leaves more space, from Kubernetes 1.37 on", goesWhereSpaceIsLeft},
+}
+
 // counting is locked by the scenario that uses the pool `fast`, because some scenarios measure its free space.
 var counting sync.Mutex
 
@@ -49,8 +54,14 @@ func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, in
 // left waits until the scheduler sees exactly this many free bytes for a class on a node.
 func (s *scenario) left(n node, class string, want int64) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("class %s has %d bytes on %s", class, want, n.name), patience, func() string {
-		if got, known := s.capacity(n, class); !known || got != want {
+	s.between(n, class, want, want)
+}
+
+// between waits until the scheduler sees a number of free bytes between these for a class on a node.
+func (s *scenario) between(n node, class string, least, most int64) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("class %s has %d to %d bytes on %s", class, least, most, n.name), patience, func() string {
+		if got, known := s.capacity(n, class); !known || got < least || got > most {
 			return fmt.Sprint(got, known)
 		}
 		return ""
@@ -193,6 +204,29 @@ func goesWhereItFits(s *scenario) {
 	s.pod("nowhere", with("larger", "/data"))
 	s.unscheduled("nowhere", "0/2 nodes are available", "2 node(s) did not have enough free storage")
 	s.event("PersistentVolumeClaim", "larger", "waiting for pod nowhere to be scheduled")
+}
+
+// goesWhereSpaceIsLeft relies on disks of equal size. Their pods differ in nothing else that the scheduler counts.
+//
+// Proves: K10.
+func goesWhereSpaceIsLeft(s *scenario) {
+	version, err := client.Discovery().ServerVersion()
+	s.must(err)
+	if minor, err := strconv.Atoi(version.Minor); err != nil || minor < 37 {
+		s.Skip("Kubernetes " + version.GitVersion + " does not count the space that is left; 1.37 does")
+	}
+	class := s.class(map[string]string{"pool": "reflink"})
+	for _, full := range nodes() {
+		free := s.freeSpace(full, class)
+		most, rest := "most-of-"+full.name, "rest-of-"+full.name
+		s.claim(most, class, strconv.FormatInt(free/4*3, 10))
+		s.pod(most, with(most, "/data"), at(full))
+		s.running(most)
+		s.between(full, class, 0, free/3)
+		s.goesTo(full.other(), rest, class, strconv.FormatInt(free/5, 10))
+		s.deleteWithClaims(most, rest)
+		s.between(full, class, free/4*3, free*2)
+	}
 }
 
 // Proves: K10.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -105,7 +106,11 @@ func (s *scenario) grown(claim, size string, n node) {
 		found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
 		s.must(err)
 		status := found.Status
-		if status.Capacity.Storage().String() != size || len(status.Conditions) > 0 || len(status.AllocatedResourceStatuses) > 0 {
+		// Kubernetes 1.37 says here since when no pod uses the claim.
+		isResize := func(condition corev1.PersistentVolumeClaimCondition) bool {
+			return condition.Type != corev1.PersistentVolumeClaimUnused
+		}
+		if status.Capacity.Storage().String() != size || slices.ContainsFunc(status.Conditions, isResize) || len(status.AllocatedResourceStatuses) > 0 {
 			return fmt.Sprintf("%+v", status)
 		}
 		return ""

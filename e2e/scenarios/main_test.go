@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ var first = []entry{
 var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members, images)
 
 // alone restart, unmount and fill resources that others use.
-var alone = slices.Concat(disks, memberDisks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
+var alone = slices.Concat(scored, disks, memberDisks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
 	t.Cleanup(count)
@@ -143,8 +144,10 @@ func (s *scenario) dump() {
 	show("kubectl", "get", "volumesnapshots,volumesnapshotcontents", "-A", "-o", "yaml")
 	show("kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=snapshot-controller", "--prefix", "--tail", "60")
 	show("kubectl", "-n", system, "get", "pods", "-o", "wide")
-	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--container", "driver", "--prefix", "--previous", "--tail", "30")
-	show("kubectl", "-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--tail", "60")
+	logs := []string{"-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--prefix"}
+	show("kubectl", append(logs, "--container", "driver", "--previous", "--tail", "30")...)
+	show("kubectl", append(logs, "--all-containers", "--tail", "20")...)
+	text.WriteString(s.ownLines(ctx, append(logs, "--all-containers", "--tail", "-1")))
 	for _, n := range nodes() {
 		show("find", n.path(poolPath("")), "-maxdepth", "5")
 	}
@@ -152,5 +155,41 @@ func (s *scenario) dump() {
 	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
 		s.Log(err)
 	}
-	s.Logf("what was there, also in %s:\n%s", file, text.String())
+	s.Logf("what was there, also in %s:\n%s\nTo run it alone: %s", file, text.String(), s.repeat())
+}
+
+// ownLines returns the last lines of these logs that name an object of the scenario.
+func (s *scenario) ownLines(ctx context.Context, logs []string) string {
+	all, err := command(ctx, "kubectl", logs...)
+	if err != nil {
+		return err.Error()
+	}
+	ids, err := command(ctx, "kubectl", "-n", s.namespace, "get", "pods,pvc,volumesnapshots", "-o", "jsonpath={.items[*].metadata.uid}")
+	if err != nil {
+		return err.Error()
+	}
+	names := append(strings.Fields(ids), s.namespace)
+	var own []string
+	for line := range strings.Lines(all) {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(line, name) }) {
+			own = append(own, line)
+		}
+	}
+	own = own[max(0, len(own)-200):]
+	return fmt.Sprintf("# the lines about %s\n%s\n", strings.Join(names, ", "), strings.Join(own, ""))
+}
+
+// repeat returns the command that runs this scenario alone.
+func (s *scenario) repeat() string {
+	goals := map[string]string{"TestKubernetes": "scenarios", "TestUpgrade": "upgrade", "TestRelease": "release",
+		"TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration"}
+	parts := strings.Split(s.Name(), "/")
+	goal, found := goals[parts[0]]
+	if !found {
+		return "make e2e"
+	}
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	return fmt.Sprintf("e2e/run.sh %s -test.run '%s'", goal, strings.Join(parts, "/"))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -255,6 +256,9 @@ func (s *scenario) trashEmpty(n node, pool string) {
 		if err != nil {
 			return err.Error()
 		}
+		entries = slices.DeleteFunc(entries, func(entry os.DirEntry) bool {
+			return strings.HasPrefix(entry.Name(), "placeholder-")
+		})
 		if len(entries) > 0 {
 			return fmt.Sprint(len(entries), " entries")
 		}

@@ -37,7 +37,7 @@ func release(t *testing.T, name string, arguments ...string) ([]byte, error) {
 	if binary == "" {
 		t.Fatal("HELM is not set: run hack/check-manifests.sh, which builds it")
 	}
-	arguments = append([]string{"template", name, chart, "--kube-version=1.36.3"}, arguments...)
+	arguments = append([]string{"template", name, chart, "--kube-version=1.37.2"}, arguments...)
 	command := exec.Command(binary, arguments...)
 	var complaint bytes.Buffer
 	command.Stderr = &complaint
@@ -331,7 +331,7 @@ func TestDirectoriesBeside(t *testing.T) {
 func TestHTTPAddress(t *testing.T) {
 	for _, address := range []string{"0.0.0.0", "127.0.0.1", "10.255.249.199", "[::]", "[::1]", "[fd00:1::A]", "[::ffff:10.0.0.1]"} {
 		_, container := driver(t, objects(t, values(t, "httpAddress: \""+address+"\"")))
-		same(t, container.Args[4], "--http="+address+":9808")
+		same(t, container.Args[5], "--http="+address+":9808")
 	}
 }
 

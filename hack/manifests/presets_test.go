@@ -92,7 +92,7 @@ func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 		}
 		same(t, images, []string{
 			"registry.example/rootcellar:0.1.0",
-			"registry.k8s.io/sig-storage/csi-provisioner:v6.3.0",
+			"registry.k8s.io/sig-storage/csi-provisioner:v6.4.0",
 			"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0",
 		})
 	})
@@ -119,6 +119,7 @@ func TestMounts(t *testing.T) {
 			"plugin":       kubelet + "/plugins/csi.rootcellar.dev DirectoryOrCreate",
 			"registration": kubelet + "/plugins_registry DirectoryOrCreate",
 			"kubelet":      kubelet + " Directory",
+			"processes":    "/proc Directory",
 			"state":        "/var/lib/rootcellar/state DirectoryOrCreate",
 			"pools":        pools + " DirectoryOrCreate",
 			"token":        "projected",
@@ -139,6 +140,7 @@ func TestMounts(t *testing.T) {
 			"driver state /var/lib/rootcellar/state None",
 			"driver pools " + pools + " HostToContainer",
 			"driver kubelet " + kubelet + " Bidirectional",
+			"driver processes /host/proc None",
 			"csi-provisioner plugin /csi None",
 			"csi-provisioner token /var/run/secrets/kubernetes.io/serviceaccount None",
 			"node-driver-registrar plugin /csi None",
@@ -146,7 +148,7 @@ func TestMounts(t *testing.T) {
 		})
 		same(t, container.Args, []string{
 			"serve", "--endpoint=unix:///csi/csi.sock", "--state-dir=/var/lib/rootcellar/state",
-			"--kubelet-dir=" + kubelet, "--http=0.0.0.0:9808", "--log-format=text",
+			"--kubelet-dir=" + kubelet, "--proc=/host/proc", "--http=0.0.0.0:9808", "--log-format=text",
 		})
 		same(t, pod.Containers[2].Args, []string{
 			"--csi-address=/csi/csi.sock",
@@ -241,7 +243,7 @@ func TestRules(t *testing.T) {
 		same(t, rules, map[string][]rbacv1.PolicyRule{
 			"rootcellar-provisioner": {
 				rule("", "persistentvolumes", "get", "list", "watch", "create", "patch", "delete"),
-				rule("", "persistentvolumeclaims", "list", "watch", "update"),
+				rule("", "persistentvolumeclaims", "get", "list", "watch", "update"),
 				rule("storage.k8s.io", "storageclasses", "list", "watch"),
 				rule("", "events", "create", "patch"),
 			},
