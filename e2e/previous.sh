@@ -1,18 +1,19 @@
 #!/bin/sh
-# Builds the previous version from the sources of the commit in the file `previous`: the static binary and an image
-# archive. The chart and the values stay in the sources.
+# Builds the previous version from the sources of its commit: the static binary and an image archive, with mke2fs and
+# mkfs.xfs if that version's image has them. The chart and the values stay in the sources.
 #
 # Usage: previous.sh [check]   check only reports whether the clone has the commit
-# Needs: the needs of hack/musl.sh, git, and bin/image of parts.sh.
+# Needs: the needs of hack/musl.sh and hack/mkfs.sh, git, and bin/image of parts.sh.
 # Env:   CARGO_TARGET_DIR  absolute
 #        PARTS             as parts.sh built it; the archive is images/previous.tar
 #        PREVIOUS          the directory for the sources. Its last part is the commit: cargo compares times, and every
-#                          file has the time of its commit, so each commit needs a path of its own
+#                          file has the time of its commit, so each commit needs a build directory of its own
 set -eu
 cd "$(dirname "$0")/.."
-commit=${PREVIOUS##*/} target=$CARGO_TARGET_DIR/previous-target
+commit=${PREVIOUS##*/}
+target=$CARGO_TARGET_DIR/previous-target/$commit
 if ! git cat-file -e "$commit^{commit}"; then
-    echo "e2e: this clone lacks the previous version, commit $commit of e2e/previous; if it is shallow, run git fetch --unshallow" >&2
+    echo "e2e: this clone lacks the previous version, commit $commit; if it is shallow, run git fetch --unshallow" >&2
     exit 1
 fi
 [ "${1:-}" != check ] || exit 0
@@ -22,6 +23,11 @@ git archive --output="$PREVIOUS.tar" "$commit"
 tar -xf "$PREVIOUS.tar" -C "$PREVIOUS"
 mkdir -p "$target"
 ln -sfn "$CARGO_TARGET_DIR/tools" "$target/tools"
-CARGO_TARGET_DIR=$target "$PREVIOUS/hack/musl.sh"
-"$PARTS/bin/image" "$PARTS/images/previous.tar" localhost/rootcellar:previous /rootcellar \
-    "$target/$(uname -m)-unknown-linux-musl/release/rootcellar=/rootcellar"
+export CARGO_TARGET_DIR="$target"
+"$PREVIOUS/hack/musl.sh"
+set -- "$target/$(uname -m)-unknown-linux-musl/release/rootcellar=/rootcellar"
+if [ -e "$PREVIOUS/hack/mkfs.sh" ]; then
+    "$PREVIOUS/hack/mkfs.sh"
+    set -- "$@" "$target/mkfs/$(dpkg --print-architecture)=/"
+fi
+"$PARTS/bin/image" "$PARTS/images/previous.tar" localhost/rootcellar:previous /rootcellar "$@"

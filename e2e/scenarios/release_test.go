@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,7 @@ func (s *scenario) obey(section, dir string) {
 
 func releaseReadme(s *scenario) {
 	s.obey("Verify", dist)
+	s.programs()
 	s.obey("Install", dist)
 	images := s.administrator(dist, `{ cat install/*/rootcellar.yaml; helm get manifest rootcellar --namespace `+system+`
 kubectl --namespace kube-system get deployment snapshot-controller --output yaml; } | grep '^ *\(- \)\?image: ' | sort -u`)
@@ -68,6 +70,27 @@ kubectl --namespace kube-system get deployment snapshot-controller --output yaml
 	s.visits()
 	s.obey("Remove", dist)
 	s.uninstalled()
+}
+
+// programs checks that the checksums and the bill of materials have both programs, and runs those of this architecture.
+func (s *scenario) programs() {
+	s.Helper()
+	sums, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
+	s.must(err)
+	targets := s.administrator(dist, "jq --raw-output '.metadata.component.components[].name' rootcellar-0.1.0.cdx.json")
+	for _, program := range []string{"rootcellar", "rootcellar-migrate"} {
+		for _, arch := range []string{"amd64", "arm64"} {
+			if file := program + "-0.1.0-linux-" + arch; !strings.Contains(string(sums), "  "+file+"\n") {
+				s.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
+			}
+		}
+		if !slices.Contains(strings.Fields(targets), program) {
+			s.Errorf("the bill of materials lacks %s; it has\n%s", program, targets)
+		}
+		if out := s.administrator(dist, "./"+program+"-0.1.0-linux-"+runtime.GOARCH+" --version"); out != program+" 0.1.0\n" {
+			s.Errorf("%s --version says %q", program, out)
+		}
+	}
 }
 
 // visits waits until the pod of the examples has written into its volume.

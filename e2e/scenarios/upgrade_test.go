@@ -120,10 +120,10 @@ func upgraded(s *scenario) {
 // previousImage has the name that previous.sh gives it.
 const previousImage = "localhost/rootcellar:previous"
 
-// backAndForth has each version make volumes and snapshots, and the other one serve them. A cordon, which the previous
-// version does not know, survives it.
+// backAndForth has each version make volumes and snapshots, and the other one serve them. Images, moved volumes and a
+// cordon, which the previous version may not know, survive it.
 //
-// Proves: K20, PC2.
+// Proves: K20, MV6, PC2.
 func backAndForth(s *scenario) {
 	repository, tag, _ := strings.Cut(previousImage, ":")
 	previous := filepath.Join(os.Getenv("PREVIOUS"), "e2e/install.sh")
@@ -131,14 +131,27 @@ func backAndForth(s *scenario) {
 	s.must(err)
 	s.driverReady()
 	s.runsPrevious(true)
-	sites := s.sites()
+	// An image of the driver without these programs serves no images.
+	_, err = os.Stat(filepath.Join(os.Getenv("PREVIOUS"), "hack/mkfs.sh"))
+	hasImages := err == nil
+	_, err = s.inDriver(node1, "volume", "move", "--help")
+	hasMoves := err == nil
+	sites := s.sites(hasImages)
 	older := s.collect("older", sites)
 	s.listed()
 
 	claims := s.version("upgrade", false, filepath.Join(root, "e2e/install.sh"), "--wait=false")
+	s.listed()
 	older.goesOn()
 	older.serve("newer")
 	newer := s.collect("newer", sites)
+	kinds := []novelty{
+		s.novel("image", s.class(map[string]string{"kind": "image"}), hasImages),
+		s.novel("moved", s.class(map[string]string{"pool": "set"}), hasMoves).moved(),
+	}
+	// Without moves, the previous version unmounts no moved volume, so that a deleted pod of one would stay.
+	dropped := s.novel("dropped", s.class(map[string]string{"pool": "set"}), hasMoves).moved()
+	s.deletePod(dropped.name)
 	s.listed()
 	_, err = s.inDriver(node1, "pool", "cordon", "set/disk1")
 	s.must(err)
@@ -146,12 +159,33 @@ func backAndForth(s *scenario) {
 	claims += s.version("rollback", true, "helm", "rollback", "rootcellar", "--namespace", system)
 	older.goesOn()
 	newer.goesOn()
+	var unknown []string
+	for _, kind := range kinds {
+		if kind.rolledBack(); !kind.known {
+			unknown = append(unknown, kind.id)
+		}
+	}
+	if !hasMoves {
+		unknown = append(unknown, dropped.id)
+	}
+	s.listed(unknown...)
 	older.mountAgain()
 	newer.serve("older")
-	s.listed()
+	dropped.remove()
+	s.listed(unknown...)
 
 	claims += s.version("return", false, filepath.Join(root, "e2e/install.sh"), "--wait=false")
 	s.note = fmt.Sprintf(": %d claims meanwhile", claims)
+	if !hasMoves {
+		// The previous version answered that it is deleted.
+		_, err = s.inDriver(node1, "volume", "delete", dropped.id)
+		s.must(err)
+	}
+	s.listed()
+	for _, kind := range kinds {
+		kind.restarts()
+		kind.serves()
+	}
 	for _, c := range []*collection{older, newer} {
 		c.goesOn()
 		c.mountAgain()
@@ -166,8 +200,97 @@ func backAndForth(s *scenario) {
 	s.must(err)
 	older.removeAll()
 	newer.removeAll()
-	s.nothingLeft()
+	s.deleteWithClaims("image", "moved")
+	s.detached()
 	s.listed()
+}
+
+// novelty is a pod on node1 with a volume of a kind that the previous version may not know.
+type novelty struct {
+	*scenario
+	name, volume, id string
+	known            bool
+}
+
+func (s *scenario) novel(name, class string, known bool) novelty {
+	s.Helper()
+	s.worker(name, class, at(node1))
+	s.running(name)
+	s.says(name, "echo kept > /data/file && sync /data/file && cat /data/file", "kept")
+	volume := s.volume(name)
+	return novelty{s, name, volume.Name, volume.Spec.CSI.VolumeHandle, known}
+}
+
+// moved moves the volume to another member of its set.
+func (v novelty) moved() novelty {
+	v.Helper()
+	v.deletePod(v.name)
+	members := slices.DeleteFunc(membersOn(node1), func(member string) bool {
+		return len(v.directories(node1, member, v.volume)) > 0
+	})
+	_, err := v.inDriver(node1, "volume", "move", v.id, "--to", members[len(members)-1])
+	v.must(err)
+	v.directory(node1, members[len(members)-1], v.volume)
+	v.pod(v.name, with(v.name, "/data"), at(node1))
+	v.serves()
+	return v
+}
+
+// restarts deletes the pod and creates it again.
+func (v novelty) restarts() {
+	v.Helper()
+	v.deletePod(v.name)
+	v.pod(v.name, with(v.name, "/data"), at(node1))
+}
+
+// rolledBack checks that the previous version serves the volume, or quarantines it, leaves its pod alone, and starts no
+// other one.
+func (v novelty) rolledBack() {
+	v.Helper()
+	v.says(v.name, "cat /data/file", "kept")
+	if v.known {
+		v.restarts()
+		v.serves()
+		return
+	}
+	// The list fails because of the quarantined volume.
+	list, _ := v.inDriver(node1, "volume", "list")
+	if !slices.ContainsFunc(strings.Split(list, "\n"), func(line string) bool {
+		return strings.Contains(line, "quarantined") && strings.Contains(line, v.volume)
+	}) {
+		v.Fatalf("%s is not quarantined:\n%s", v.volume, list)
+	}
+	code := "code = FailedPrecondition"
+	if v.name != "image" {
+		// The pool in its id does not have it.
+		code = "code = NotFound"
+	}
+	waiting := v.name + "-waiting"
+	v.pod(waiting, with(v.name, "/data"), at(node1))
+	v.event("Pod", waiting, v.volume, code)
+	v.deletePod(waiting)
+}
+
+// serves waits for the pod, which reads its data.
+func (v novelty) serves() {
+	v.Helper()
+	v.running(v.name)
+	v.says(v.name, "cat /data/file", "kept")
+}
+
+// remove deletes the volume, which has no pod. A previous version without moves answers that it is deleted, because its id names another
+// pool, and leaves the data alone.
+func (v novelty) remove() {
+	v.Helper()
+	v.deleteClaim(v.name)
+	v.volumeGone(v.volume)
+	var left int
+	for _, member := range membersOn(node1) {
+		left += len(v.directories(node1, member, v.volume))
+	}
+	if (left > 0) == v.known {
+		v.Fatalf("%s has %d directories", v.volume, left)
+	}
 }
 
 // pools writes a values file with the pools of today's disks, which the previous values may call otherwise.
@@ -197,8 +320,6 @@ func (s *scenario) version(load string, previous bool, name string, arguments ..
 	for _, worker := range kept {
 		s.dismiss(worker)
 	}
-	// An object that this version cannot read is in no list.
-	s.listed()
 	return made
 }
 
@@ -220,18 +341,24 @@ type site struct {
 	home                   node
 }
 
-// sites returns a site for each filesystem and each method of copying. One has the chart's own class.
-func (s *scenario) sites() []site {
+// sites returns a site for each filesystem and each method of copying, and perhaps one for images. One has the chart's
+// own class.
+func (s *scenario) sites(images bool) []site {
 	s.Helper()
 	grows := true
 	growing := func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows }
-	return []site{
+	sites := []site{
 		{"ext4", s.class(map[string]string{"copy": "allowed"}, growing), "rootcellar-copies", node1},
 		{"xfs", "rootcellar", "rootcellar", node2},
 		{"btrfs", s.class(map[string]string{"pool": "fast"}, growing), "rootcellar", node2},
 		{"quota", s.quotaClass("required"), "rootcellar", node2},
 		{"reflink", s.class(map[string]string{"pool": "reflink"}, growing), "rootcellar", node1},
 	}
+	if images {
+		class := s.class(map[string]string{"pool": "reflink", "kind": "image"}, growing)
+		sites = append(sites, site{"image", class, "rootcellar", node2})
+	}
+	return sites
 }
 
 // collection is a set of objects at every site: a pod that writes, snapshots of its volume, and copies of it with pods
@@ -414,8 +541,9 @@ func (s *scenario) serving(n node) *grpc.ClientConn {
 	return connection
 }
 
-// listed waits until the drivers list exactly the volumes and snapshots of Kubernetes' objects, each once.
-func (s *scenario) listed() {
+// listed waits until the drivers list exactly the volumes and snapshots of Kubernetes' objects, each once. A driver that
+// cannot read an object does not list it: these volumes must be in no list.
+func (s *scenario) listed(unknown ...string) {
 	s.Helper()
 	var drivers []csi.ControllerClient
 	for _, n := range nodes() {
@@ -426,7 +554,9 @@ func (s *scenario) listed() {
 		volumes, err := client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
 		s.must(err)
 		for _, volume := range volumes.Items {
-			named = append(named, volume.Spec.CSI.VolumeHandle)
+			if id := volume.Spec.CSI.VolumeHandle; !slices.Contains(unknown, id) {
+				named = append(named, id)
+			}
 		}
 		handles := s.kubectl("get", "volumesnapshotcontents", "--output", "jsonpath={.items[*].status.snapshotHandle}")
 		named = append(named, strings.Fields(handles)...)
