@@ -71,7 +71,7 @@ bundle: ## add an archive to dist/ that installs the driver with snapshots witho
 manifests: ## render the chart into deploy/install, which kubectl applies
 	@hack/manifests.sh write
 
-e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only; K8S=1.34, 1.35 or 1.36
+e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only; K8S=1.34, 1.35, 1.36 or 1.37
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh scenarios

@@ -17,6 +17,7 @@ cd "$(dirname "$0")/.."
 goal=${1:-all}
 case $goal in
 lint | check) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-0} ;;
+guests) [ $# -eq 2 ] ;; # of this script alone, beside its other tests
 all) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-1} ;;
 *)
     echo "usage: test.sh [lint|check|all]" >&2
@@ -25,34 +26,53 @@ all) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-1} ;;
 esac
 target=${CARGO_TARGET_DIR:-$PWD/target}
 musl=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
-export CARGO_TERM_COLOR=never REPORTS="$target/$goal" ROOTCELLAR="$musl" ROOTCELLAR_REQUIRE_ALL
-rm -rf "$REPORTS"
+[ "$goal" = guests ] || set -- "$goal" "$target/$goal"
+export CARGO_TERM_COLOR=never REPORTS="$2" ROOTCELLAR="$musl" ROOTCELLAR_REQUIRE_ALL
+[ "$goal" = guests ] || rm -rf "$REPORTS"
 mkdir -p "$REPORTS"
 passed=0 failed=0 skipped=0 verdict=0
 
-step() { # NAME COMMAND [argument...]
-    name=$1 log=$REPORTS/$1.log status=0 start=$(date +%s)
+# Runs a step, and keeps its output and its result for report.
+work() ( # NAME COMMAND [argument...]
+    name=$1 status=0 start=$(date +%s)
     shift
-    printf '%-14s ' "$name"
-    "$@" >"$log" 2>&1 </dev/null || status=$?
+    "$@" >"$REPORTS/$name.log" 2>&1 </dev/null || status=$?
+    times >"$REPORTS/$name.times"
+    echo "$status $(minutes "$start") $(cpu_minutes "$REPORTS/$name.times")" >"$REPORTS/$name.result"
+)
+report() { # NAME
+    name=$1 log=$REPORTS/$1.log
+    read -r status took <"$REPORTS/$name.result" || { status=1 took="never ended" && echo "$took" >>"$log"; }
     counts=$(awk -v status="$status" -f hack/count.awk "$log")
     read -r p f s <<-EOF
 	$counts
 	EOF
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    result=$(printf '%4d passed %3d failed %3d skipped  %s' "$p" "$f" "$s" "$(minutes "$start")")
-    echo "$result"
+    result=$(printf '%4d passed %3d failed %3d skipped  %s' "$p" "$f" "$s" "$took")
+    printf '%-14s %s\n' "$name" "$result"
     printf '  %-14s %s\n' "$name" "$result" >>"${STEPS:-/dev/null}"
     # The report of CI repeats the failed tests at its end, because its log may be cut.
     awk -f hack/failures.awk "$log" | sed 's/^/    | /' | tee -a "${STEPS:-/dev/null}"
     [ "$status" -eq 0 ] || tail -n 20 "$log" | sed 's/^/    | /'
     [ "$f" -eq 0 ] || verdict=1
 }
+step() { # NAME COMMAND [argument...]
+    work "$@"
+    report "$1"
+}
 finish() {
     echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
     exit "$verdict"
 }
 
+# The guest has one processor, and shares the other one with tests that wait for disks. Its kernel has project quota.
+if [ "$goal" = guests ]; then
+    work quota env UML_TIMEOUT=2400 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
+        cargo test --locked --test quota -- --show-output
+    work poweroff hack/uml-poweroff.sh
+    exit
+fi
 step format cargo fmt --all --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
@@ -75,17 +95,20 @@ if [ "$goal" = check ]; then
         --skip disks:: --skip durable:: --skip fuzz:: --skip hostile:: --skip load:: --skip model:: --skip poweroff:: --skip steps::
     finish
 fi
+# A group of its own, which ends with this script in any way.
+setsid setpriv --pdeathsig TERM hack/test.sh guests "$REPORTS" &
+guests=$!
+trap 'kill -TERM -- "-$guests" 2>/dev/null || :' EXIT
+trap 'exit 1' HUP INT TERM
 step tests "$@" -- --show-output
 # csi-sanity/suite.sh compares its skips with a list. No earlier test may be skipped.
 if [ "$skipped" -gt 0 ] && [ "$ROOTCELLAR_REQUIRE_ALL" = 1 ]; then
     echo "    | skipped, though everything is required to run: see $log"
     verdict=1
 fi
-# In a guest, where project quota can enforce sizes.
-step quota env UML_TIMEOUT=2400 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=hack/uml.sh \
-    cargo test --locked --test quota -- --show-output
-step poweroff hack/uml-poweroff.sh
+wait "$guests" || : # report names a step without a result
+report quota
+report poweroff
 step musl hack/musl.sh
 step demo cargo run --locked --example demo -- "$ROOTCELLAR"
 for fs in ext4 ext4-image ext4-block xfs set btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
