@@ -91,6 +91,14 @@ impl Taken {
     }
 }
 
+impl Drop for Host {
+    /// Unlocks the pool at once. A child process of another thread has the descriptor until its exec, and
+    /// would keep the lock.
+    fn drop(&mut self) {
+        let _ = lock(&self.meta, FlockOperation::Unlock);
+    }
+}
+
 impl Host {
     /// Opens the pool with an id at a path, and waits until no other import or export works in it.
     pub fn open(os: Os, pool: &Path, id: PoolId) -> Result<Self> {
