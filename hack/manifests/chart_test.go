@@ -445,6 +445,24 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// The README names the version of each sidecar that the chart installs.
+func TestSidecarsOfTheREADME(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(chart, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n## Sidecars\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	found := objects(t, "--set", "snapshots.enabled=true")
+	pod, _ := driver(t, found)
+	for _, container := range slices.Concat(pod.Containers, resizer(t, found).Containers) {
+		_, version, _ := strings.Cut(container.Image, ":")
+		if container.Name != "driver" && !strings.Contains(table, version) {
+			t.Errorf("%s is not in the table of sidecars", container.Image)
+		}
+	}
+}
+
 // A class has the settings of its entry. Without any it waits for a pod.
 func TestStorageClasses(t *testing.T) {
 	classes := all[*storagev1.StorageClass](objects(t, values(t, `
