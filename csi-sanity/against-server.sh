@@ -23,8 +23,12 @@ esac
 # On an empty btrfs the driver itself switches simple quota on; this one holds other data.
 [ "$fs" != btrfs ] || { mkdir "$pool/lost+found" && : >"$pool/lost+found/other"; }
 mounts() { grep -F " $work/" /proc/self/mountinfo || :; }
-# Those of images, whose files the driver opens by a private mount.
-images() { losetup --list --noheadings --output BACK-FILE | grep disk.img || :; }
+# The loop devices of the pools' images, by the disk: the driver opens an image by a private mount, so its path is no use.
+images() {
+    for one in $(pools); do
+        ! disk=$(mountpoint --fs-devno "$one") || losetup --list --noheadings --output BACK-MAJ:MIN,BACK-FILE | grep "^ *$disk .*disk.img" || :
+    done
+}
 mounts >"$work/mounts"
 
 "$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node "$option" "default=$pool,init" \
