@@ -102,6 +102,10 @@ cluster() { # COMMAND [argument...]
     clusters=$((clusters + 1))
     setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 7>&- || status=$?
 }
+# shellcheck disable=SC2317 # step calls it
+wait_for() { # PID
+    wait "$1" || status=$?
+}
 if [ "$what" != conformance ]; then
     step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./scenarios
@@ -123,12 +127,22 @@ migration)
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
 scenarios)
-    step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes' "$@"
-    # The distributions themselves are not tested, only their paths of kubelet's directory.
-    for preset in k0s microk8s; do
-        export PRESET="$preset" RUN="$PARTS/$preset"
-        KUBELET_DIR=$(sed -n 's/^kubeletDir: //p' "deploy/presets/$preset.yaml") step "$preset" cluster scenarios -test.run TestPreset
-    done
+    if [ $# -gt 0 ]; then
+        step scenarios cluster scenarios -test.timeout 40m "$@"
+    else
+        # Two clusters side by side, because their pods wait most of the time.
+        clusters=1
+        RUN="$PARTS/disruption" setpriv --pdeathsig KILL e2e/cluster.sh scenarios -test.timeout 40m -test.run TestDisruption \
+            >&3 2>&1 3>&- 7>&- &
+        disruption=$!
+        step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes'
+        # The distributions themselves are not tested, only their paths of kubelet's directory.
+        for preset in k0s microk8s; do
+            export PRESET="$preset" RUN="$PARTS/$preset"
+            KUBELET_DIR=$(sed -n 's/^kubeletDir: //p' "deploy/presets/$preset.yaml") step "$preset" cluster scenarios -test.run TestPreset
+        done
+        step disruption wait_for "$disruption"
+    fi
     ;;
 esac
 exec 3>&-

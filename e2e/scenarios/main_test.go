@@ -48,6 +48,12 @@ func TestKubernetes(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestDisruption has a cluster of its own, so that it can run at the same time.
+func TestDisruption(t *testing.T) {
+	t.Cleanup(count)
+	(&scenario{T: t, namespace: metav1.NamespaceDefault}).install()
 	for _, entry := range alone {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
@@ -181,7 +187,7 @@ func (s *scenario) ownLines(ctx context.Context, logs []string) string {
 
 // repeat returns the command that runs this scenario alone.
 func (s *scenario) repeat() string {
-	goals := map[string]string{"TestKubernetes": "scenarios", "TestUpgrade": "upgrade", "TestRelease": "release",
+	goals := map[string]string{"TestKubernetes": "scenarios", "TestDisruption": "scenarios", "TestUpgrade": "upgrade", "TestRelease": "release",
 		"TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration"}
 	parts := strings.Split(s.Name(), "/")
 	goal, found := goals[parts[0]]
