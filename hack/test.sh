@@ -76,7 +76,7 @@ fi
 step format cargo fmt --all --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
-step shell shellcheck .ci/run .github/*.sh hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh deploy/examples/*/*.sh e2e/*.sh e2e/*/*.sh
+step shell shellcheck .ci/* .github/*.sh hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh deploy/examples/*/*.sh e2e/*.sh e2e/*/*.sh
 step workflows "$target/tools/actionlint" -no-color
 step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
