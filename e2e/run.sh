@@ -130,12 +130,12 @@ scenarios)
     if [ $# -gt 0 ]; then
         step scenarios cluster scenarios -test.timeout 40m "$@"
     else
-        # Two clusters side by side, because their pods wait most of the time.
+        # Two clusters side by side, and scenarios side by side in the first, because pods wait most of the time.
         clusters=1
         RUN="$PARTS/disruption" setpriv --pdeathsig KILL e2e/cluster.sh scenarios -test.timeout 40m -test.run TestDisruption \
             >&3 2>&1 3>&- 7>&- &
         disruption=$!
-        step scenarios cluster scenarios -test.timeout 40m -test.run 'TestPromises|TestKubernetes'
+        step scenarios cluster scenarios -test.timeout 40m -test.parallel 4 -test.run 'TestPromises|TestKubernetes'
         # The distributions themselves are not tested, only their paths of kubelet's directory.
         for preset in k0s microk8s; do
             export PRESET="$preset" RUN="$PARTS/$preset"

@@ -31,8 +31,11 @@ var first = []entry{
 // apart affect nothing but their own namespace, and run at the same time.
 var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members, images)
 
-// alone restart, unmount and fill resources that others use.
-var alone = slices.Concat(scored, disks, memberDisks, operations, resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
+// alone unmount and replace disks that others use.
+var alone = slices.Concat(scored, disks, memberDisks, operations)
+
+// disruptive restart and fill what others use.
+var disruptive = slices.Concat(resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
 	t.Cleanup(count)
@@ -48,13 +51,16 @@ func TestKubernetes(t *testing.T) {
 			})
 		}
 	})
+	for _, entry := range alone {
+		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
+	}
 }
 
 // TestDisruption has a cluster of its own, so that it can run at the same time.
 func TestDisruption(t *testing.T) {
 	t.Cleanup(count)
 	(&scenario{T: t, namespace: metav1.NamespaceDefault}).install()
-	for _, entry := range alone {
+	for _, entry := range disruptive {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
 }
@@ -66,7 +72,7 @@ func TestPromises(t *testing.T) {
 		t.Fatal(err)
 	}
 	var played, promised []string
-	for _, entry := range slices.Concat(first, apart, alone, versions, databases, migrations) {
+	for _, entry := range slices.Concat(first, apart, alone, disruptive, versions, databases, migrations) {
 		played = append(played, entry.title)
 	}
 	for line := range strings.Lines(string(text)) {
