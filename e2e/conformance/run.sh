@@ -12,6 +12,9 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$RUN/log/conformance status=0
+# Each process of the suites leaves a directory there.
+export TMPDIR="$RUN/tmp"
+mkdir -p "$TMPDIR"
 "$here/../install.sh" >"$out.install" || { cat "$out.install" && exit 1; }
 
 specs='.[0].SpecReports[] | select(.LeafNodeType == "It")
