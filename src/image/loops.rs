@@ -122,13 +122,11 @@ fn may_show(errno: Errno, file: &Path, image: &Path) -> bool {
     is_shortage(errno) || !is_missing(errno) && has_same_end(file, image)
 }
 
-/// The number of each of the driver's devices with an image, and the identity of the image. A device that
-/// does not answer is left out, because its file is on another filesystem.
+/// The number of each device with an image, and the identity of the image. A device that does not answer is
+/// left out, because its file is on another filesystem. Earlier versions took any free number.
 pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
-    let mut own = images()?;
-    own.retain(|(name, _)| own_number(name).is_some());
     let mut found = Vec::new();
-    for (_, _, answer) in ask_all(own, |device: Loop, file| (device.device, file)) {
+    for (_, _, answer) in ask_all(images()?, |device: Loop, file| (device.device, file)) {
         match answer {
             Ok(shown) => found.push(shown),
             Err(errno) if is_shortage(errno) => return Err(errno),
@@ -546,16 +544,19 @@ pub(super) fn device_below(name: &str) -> Result<Option<Number>, Errno> {
     }
 }
 
-/// The number of the driver's device whose node has this path.
+/// The number of the loop device whose node has this path.
 pub(crate) fn of_node(path: &Path) -> Option<Number> {
-    let number = own_number(path.file_name()?.to_str()?)?;
+    let number = number_in(path.file_name()?.to_str()?)?;
     Some((MAJOR, number))
 }
 
 /// The number in the name of a loop device, if it is one of the driver's.
 pub(super) fn own_number(name: &str) -> Option<u32> {
-    let number = name.strip_prefix("loop")?.parse().ok();
-    number.filter(|number| NUMBERS.contains(number))
+    number_in(name).filter(|number| NUMBERS.contains(number))
+}
+
+fn number_in(name: &str) -> Option<u32> {
+    name.strip_prefix("loop")?.parse().ok()
 }
 
 /// The name of a block device, by its number. ENOENT: there is none.

@@ -212,6 +212,36 @@ fn a_new_driver_knows_the_devices() {
     assert!(refused.to_string().contains("a directory"), "{refused}");
 }
 
+/// Images that an earlier version published, whose devices have any free numbers, are published still.
+///
+/// Proves: B1, I2, K20.
+#[test]
+fn the_devices_of_an_earlier_version_are_known() {
+    require!(loop_devices);
+    let mut rig = Rig::new(Disk::new("ext4"));
+    let (image, device) = (rig.image("image", 16 * MIB), rig.device("device", 16 * MIB));
+    let (mounted, node) = (rig.node.target("mounted"), rig.node.target("node"));
+    let run = |command: &mut Command| support::loops::run(command);
+    fs::create_dir(&mounted).unwrap();
+    run(Command::new("mount")
+        .args(["-o", "loop"])
+        .args([rig.file("image"), mounted.clone()]));
+    run(Command::new("losetup")
+        .arg("--find")
+        .arg(rig.file("device")));
+    File::create(&node).unwrap();
+    let attached = device_of(&rig, "device");
+    let attached = Path::new("/dev").join(attached.file_name().unwrap());
+    rustix::mount::mount_bind(attached, &node).unwrap();
+    rig.start();
+    for (volume, target) in [(image, mounted), (device, node)] {
+        let refused = rig.driver().delete(&volume.id.to_string()).unwrap_err();
+        assert!(refused.to_string().contains("is published at"), "{refused}");
+        rig.unpublish(&volume, &target);
+        rig.delete(&volume);
+    }
+}
+
 /// A device whose node was unmounted before it was detached, as by a driver that was killed in between, is
 /// detached by the repeated call, or by the next driver.
 ///
