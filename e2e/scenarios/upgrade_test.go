@@ -339,7 +339,7 @@ func (s *scenario) runsPrevious(want bool) {
 type site struct {
 	name, class, snapshots string
 	home                   node
-	// grows tells whether volumes grow, and copies are larger than their sources.
+	// grows reports whether volumes grow, and copies are larger than their sources.
 	grows bool
 }
 
