@@ -30,16 +30,20 @@ musl=$target/$(uname -m)-unknown-linux-musl/release/rootcellar
 export CARGO_TERM_COLOR=never REPORTS="$2" ROOTCELLAR="$musl" ROOTCELLAR_REQUIRE_ALL
 [ "$goal" = guests ] || rm -rf "$REPORTS"
 mkdir -p "$REPORTS"
-passed=0 failed=0 skipped=0 verdict=0
+passed=0 failed=0 skipped=0 verdict=0 worker='' running='' guests=''
 
-# Runs a step, and keeps its output and its result for report.
-work() ( # NAME COMMAND [argument...]
+# Runs a step as a group of its own, and keeps its output and its result for report. At a signal, the shell ends it and
+# exits.
+work() { # NAME COMMAND [argument...]
     name=$1 status=0 start=$(date +%s)
     shift
-    "$@" >"$REPORTS/$name.log" 2>&1 </dev/null || status=$?
+    times >"$REPORTS/$name.before"
+    setsid setpriv --pdeathsig TERM "$@" >"$REPORTS/$name.log" 2>&1 </dev/null &
+    trap 'kill -s TERM -- "-$!" 2>/dev/null || :; wait; exit 1' HUP INT TERM
+    wait "$!" || status=$?
     times >"$REPORTS/$name.times"
-    echo "$status $(minutes "$start") $(cpu_minutes "$REPORTS/$name.times")" >"$REPORTS/$name.result"
-)
+    echo "$status $(minutes "$start") $(cpu_minutes "$REPORTS/$name.times" "$REPORTS/$name.before")" >"$REPORTS/$name.result"
+}
 report() { # NAME
     name=$1 log=$REPORTS/$1.log
     read -r status took <"$REPORTS/$name.result" || { status=1 took="never ended" && echo "$took" >>"$log"; }
@@ -56,9 +60,22 @@ report() { # NAME
     [ "$status" -eq 0 ] || tail -n 20 "$log" | sed 's/^/    | /'
     [ "$f" -eq 0 ] || verdict=1
 }
+# In the background, because a shell handles a signal only between commands.
 step() { # NAME COMMAND [argument...]
-    work "$@"
+    running=$1
+    work "$@" &
+    worker=$!
+    wait "$worker" || : # report names a step without a result
+    worker='' running=''
     report "$1"
+}
+# shellcheck disable=SC2317 # the trap calls it
+leave() {
+    trap '' HUP INT TERM
+    [ -z "$worker" ] || kill -s TERM "$worker" 2>/dev/null || :
+    [ -z "$guests" ] || kill -s TERM -- "-$guests" 2>/dev/null || :
+    wait
+    [ -z "$running" ] || { echo "$running was ended by a signal; its last lines:" && tail -n 20 "$REPORTS/$running.log" | sed 's/^/    | /'; }
 }
 finish() {
     echo "$passed passed, $failed failed, $skipped skipped" | tee "${SUMMARY:-$REPORTS/summary}"
@@ -73,6 +90,8 @@ if [ "$goal" = guests ]; then
     work poweroff hack/uml-poweroff.sh
     exit
 fi
+trap leave EXIT
+trap 'exit 1' HUP INT TERM
 step format cargo fmt --all --check -- --color never
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
@@ -98,15 +117,14 @@ fi
 # A group of its own, which ends with this script in any way.
 setsid setpriv --pdeathsig TERM hack/test.sh guests "$REPORTS" &
 guests=$!
-trap 'kill -TERM -- "-$guests" 2>/dev/null || :' EXIT
-trap 'exit 1' HUP INT TERM
 step tests "$@" -- --show-output
 # csi-sanity/suite.sh compares its skips with a list. No earlier test may be skipped.
 if [ "$skipped" -gt 0 ] && [ "$ROOTCELLAR_REQUIRE_ALL" = 1 ]; then
     echo "    | skipped, though everything is required to run: see $log"
     verdict=1
 fi
-wait "$guests" || : # report names a step without a result
+wait "$guests" || :
+guests=''
 report quota
 report poweroff
 step musl hack/musl.sh
