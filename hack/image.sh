@@ -52,13 +52,17 @@ formats() { # ARCHIVE LAYER   runs both programs in a root of these files alone,
 }
 
 [ $# -gt 0 ] || set -- amd64 arm64
+mkdir -p "$target/image"
+# Clusters of several versions of Kubernetes may build it at the same time.
+exec 8>"$target/image.lock"
+flock -n 8 || { echo "image: waits for another run that builds it" && flock 8; }
 hack/mkfs.sh "$@"
 hack/musl.sh "$@"
-mkdir -p "$target/image"
 for arch in "$@"; do
     musl=x86_64-unknown-linux-musl
     [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
-    archive=$target/image/rootcellar-$version-$arch.tar
+    # It is renamed at the end, because another run may copy the archive of before.
+    archive=$target/image/new.tar
     rm -f "$archive"
     # Every runtime loads a docker-archive. Unlike oci-archive it contains no time, and the history must contain none
     # either.
@@ -89,7 +93,8 @@ $(cd "$target/mkfs/$arch" && tar -c --owner 0 --group 0 -- * | list)"
         formats "$archive" "$layer"
         runs="which run"
     fi
-    echo "$archive: $name, linux/$arch, $size bytes, with mke2fs and mkfs.xfs, $runs"
+    mv "$archive" "$target/image/rootcellar-$version-$arch.tar"
+    echo "$target/image/rootcellar-$version-$arch.tar: $name, linux/$arch, $size bytes, with mke2fs and mkfs.xfs, $runs"
 done
 [ $# -gt 1 ] || exit 0
 layout=$target/image/oci
