@@ -6,6 +6,9 @@ set -eu
 cd "$(dirname "$0")/.."
 page=docs/compatibility.md rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
+# Another run may write its row at the same time. The lock is on this script, which exists already.
+exec 9<e2e/record.sh
+flock 9
 commit=$(git rev-parse --short HEAD)
 # Other rows in the page change no test.
 git diff --quiet HEAD -- . ":(exclude)$page" || commit=$commit-dirty
