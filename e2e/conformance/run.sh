@@ -22,6 +22,37 @@ specs='.[0].SpecReports[] | select(.LeafNodeType == "It")
 # A spec outside the focus does not count as skipped.
 asked=' | select(.State != "skipped" or .Failure.Message != null)'
 
+# Prints the failed specs, each with the events of its namespaces, and with the lines about it in the logs of the driver and
+# the sidecars, which end with the cluster.
+failures() { # DRIVER SPECS LOG
+    log=$3
+    jq "[$2"' | select(.State | IN("passed", "skipped") | not)]' "$log.json" >"$log.failures"
+    failed=$(jq length "$log.failures")
+    [ "$failed" -gt 0 ] || return 0
+    {
+        kubectl --namespace default get events --sort-by=.lastTimestamp || :
+        for previous in true false; do
+            kubectl --namespace rootcellar-system logs --selector app.kubernetes.io/name=rootcellar --all-containers \
+                --prefix --ignore-errors --tail=-1 --previous=$previous || :
+        done
+    } >"$log.components" 2>&1
+    for i in $(seq 0 $((failed - 1))); do
+        jq -r ".[$i]"' | "\(.State)  \(.name)", (.Failure.Message // "" | split("\n")[:6][])' "$log.failures"
+        jq -r ".[$i]"' | .CapturedGinkgoWriterOutput // "", .CapturedStdOutErr // "", (.SpecEvents[]?.Message // "")' \
+            "$log.failures" >"$log.spec"
+        echo "  its last events:"
+        grep ' - event for ' "$log.spec" | tail -n 40 | cut -c 1-400 | sed 's/^/    | /'
+        # The names of its namespaces, volumes and snapshot contents.
+        sed -nE 's/.*(Collecting events from|Destroying) namespace "([^"]+)".*/\2/p' "$log.spec" >"$log.names"
+        grep -oE '(pvc|snapcontent)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}' "$log.spec" >>"$log.names" || :
+        sort -u -o "$log.names" "$log.names"
+        echo "  the last lines of the driver, the sidecars and the events of volumes about $(xargs <"$log.names"):"
+        grep -F -f "$log.names" "$log.components" | tail -n 60 | cut -c 1-400 | sed 's/^/    | /'
+        jq -r ".[$i]"' | "all of it is in \($log).log and \($log).components; to run it alone: \(env.K8S // "" | if . == "" then . else "K8S=\(.) " end)SUITES=\($driver) SPEC=\u0027\(.name
+            | gsub("[^A-Za-z0-9 ]"; "."))\u0027 e2e/run.sh conformance"' --arg driver "$1" --arg log "$log" "$log.failures"
+    done
+}
+
 suites() { # DRIVER SPECS FOCUS [argument of ginkgo...]
     driver=$1 specs=$2 focus=${SPEC:-$3} log=$out-$1
     shift 3
@@ -34,10 +65,7 @@ suites() { # DRIVER SPECS FOCUS [argument of ginkgo...]
         exit 1
     fi
     jq -r "$specs"' | select(.State == "passed") | "passed  \(.RunTime / 1e9 | round) s  \(.name)"' "$log.json" | sort -k 4
-    jq -r "$specs"' | select(.State | IN("passed", "skipped") | not)
-        | "\(.State)  \(.name)\n\(.Failure.Message | split("\n")[:6] | join("\n"))",
-            "its events are in \($log).log; to run it alone: SUITES=\($driver) SPEC=\u0027\(.name | gsub("[^A-Za-z0-9 ]"; "."))\u0027 e2e/run.sh conformance"' \
-        --arg driver "$driver" --arg log "$log" "$log.json"
+    failures "$driver" "$specs" "$log"
     sed -n "/^## $driver.yaml\$/,/^## /{s/^| \([0-9]*\) | \([^|]*\) | [^|]* |\$/\1 \2/p; s/^\([0-9]*\) specs pass\.\$/\1 passed/p}" \
         "$here/skips.md" | sort >"$log.expected"
     jq -r "$specs"' | select(.State | IN("passed", "skipped"))
