@@ -3,6 +3,7 @@ package scenarios
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -149,17 +150,27 @@ func (s *scenario) dump() {
 			fmt.Fprintln(&text, err)
 		}
 	}
+	names := s.ownNames(ctx)
 	show("kubectl", "-n", s.namespace, "get", "pods,pvc", "-o", "wide")
 	show("kubectl", "-n", s.namespace, "get", "events", "--sort-by=.lastTimestamp")
+	// Events of objects without a namespace are in this one.
+	events, err := command(ctx, "kubectl", "-n", metav1.NamespaceDefault, "get", "events", "--sort-by=.lastTimestamp")
+	fmt.Fprintf(&text, "# the events of its volumes and contents\n%s\n", strings.Join(linesWith(events, names), ""))
+	if err != nil {
+		fmt.Fprintf(&text, "%.200s\n", err)
+	}
 	show("kubectl", "get", "pv,csinodes,storageclasses", "-o", "wide")
 	show("kubectl", "get", "csistoragecapacities", "-A")
 	show("kubectl", "get", "volumesnapshots,volumesnapshotcontents", "-A", "-o", "yaml")
-	show("kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=snapshot-controller", "--prefix", "--tail", "60")
+	controller := []string{"-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=snapshot-controller", "--prefix", "--ignore-errors"}
+	show("kubectl", append(controller, "--tail", "60")...)
 	show("kubectl", "-n", system, "get", "pods", "-o", "wide")
-	logs := []string{"-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--prefix"}
-	show("kubectl", append(logs, "--container", "driver", "--previous", "--tail", "30")...)
-	show("kubectl", append(logs, "--all-containers", "--tail", "20")...)
-	text.WriteString(s.ownLines(ctx, append(logs, "--all-containers", "--tail", "-1")))
+	logs := []string{"-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--ignore-errors"}
+	show("kubectl", append(logs, "--previous", "--tail", "30")...)
+	show("kubectl", append(logs, "--tail", "20")...)
+	for _, logs := range [][]string{append(logs, "--previous"), logs, controller} {
+		text.WriteString(ownLines(ctx, append(logs, "--tail", "-1"), names))
+	}
 	for _, n := range nodes() {
 		show("find", n.path(poolPath("")), "-maxdepth", "5")
 	}
@@ -170,38 +181,82 @@ func (s *scenario) dump() {
 	s.Logf("what was there, also in %s:\n%s\nTo run it alone: %s", file, text.String(), s.repeat())
 }
 
-// ownLines returns the last lines of these logs that name an object of the scenario.
-func (s *scenario) ownLines(ctx context.Context, logs []string) string {
-	all, err := command(ctx, "kubectl", logs...)
-	if err != nil {
-		return err.Error()
-	}
-	ids, err := command(ctx, "kubectl", "-n", s.namespace, "get", "pods,pvc,volumesnapshots", "-o", "jsonpath={.items[*].metadata.uid}")
-	if err != nil {
-		return err.Error()
-	}
-	names := append(strings.Fields(ids), s.namespace)
-	var own []string
-	for line := range strings.Lines(all) {
-		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(line, name) }) {
-			own = append(own, line)
+// ownNames returns the namespace of the scenario, and the uids and names of its objects. The events have the uids of
+// deleted objects.
+func (s *scenario) ownNames(ctx context.Context) []string {
+	names := []string{s.namespace}
+	for kind, path := range map[string]string{
+		"pods":                   "{.items[*].metadata.uid}",
+		"pvc":                    "{.items[*].metadata.uid}",
+		"volumesnapshots":        "{.items[*].metadata.uid}",
+		"events":                 "{.items[*].involvedObject.uid}",
+		"pv":                     fmt.Sprintf("{.items[?(@.spec.claimRef.namespace==%q)].metadata.name}", s.namespace),
+		"volumesnapshotcontents": fmt.Sprintf("{.items[?(@.spec.volumeSnapshotRef.namespace==%q)].metadata.name}", s.namespace),
+	} {
+		// A cluster without snapshots has not all of these kinds.
+		if found, err := command(ctx, "kubectl", "-n", s.namespace, "get", kind, "-o", "jsonpath="+path); err == nil {
+			names = append(names, strings.Fields(found)...)
 		}
 	}
-	own = own[max(0, len(own)-200):]
-	return fmt.Sprintf("# the lines about %s\n%s\n", strings.Join(names, ", "), strings.Join(own, ""))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ownLines returns the last lines of each container in these logs that contain one of the names.
+func ownLines(ctx context.Context, logs, names []string) string {
+	// After an error, all is shown that came before it.
+	all, err := command(ctx, "kubectl", logs...)
+	containers := map[string][]string{}
+	for _, line := range linesWith(all, names) {
+		prefix, _, _ := strings.Cut(line, " ")
+		containers[prefix] = append(containers[prefix], line)
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "# the lines about the scenario of: kubectl %s\n", strings.Join(logs, " "))
+	for _, prefix := range slices.Sorted(maps.Keys(containers)) {
+		lines := containers[prefix]
+		text.WriteString(strings.Join(lines[max(0, len(lines)-60):], ""))
+	}
+	if err != nil {
+		fmt.Fprintf(&text, "%.200s\n", err)
+	}
+	return text.String()
+}
+
+// linesWith returns the lines of a text that contain one of the names.
+func linesWith(text string, names []string) []string {
+	var found []string
+	for line := range strings.Lines(text + "\n") {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(line, name) }) {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // repeat returns the command that runs this scenario alone.
 func (s *scenario) repeat() string {
-	goals := map[string]string{"TestKubernetes": "scenarios", "TestDisruption": "scenarios", "TestUpgrade": "upgrade", "TestRelease": "release",
-		"TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration"}
+	goals := map[string]string{"TestKubernetes": "scenarios", "TestDisruption": "scenarios", "TestPreset": "scenarios", "TestUpgrade": "upgrade",
+		"TestRelease": "release", "TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration"}
 	parts := strings.Split(s.Name(), "/")
 	goal, found := goals[parts[0]]
 	if !found {
 		return "make e2e"
 	}
-	for i, part := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	variables := []string{"K8S", "PREVIOUS_COMMIT"}
+	if parts[0] == "TestPreset" {
+		// cluster.sh always sets the directory.
+		variables = append(variables, "PRESET", "KUBELET_DIR")
 	}
-	return fmt.Sprintf("e2e/run.sh %s -test.run '%s'", goal, strings.Join(parts, "/"))
+	var line strings.Builder
+	for _, variable := range variables {
+		if value := os.Getenv(variable); value != "" {
+			line.WriteString(variable + "=" + value + " ")
+		}
+	}
+	for i, part := range parts {
+		parts[i] = "^" + strings.ReplaceAll(regexp.QuoteMeta(part), "'", ".") + "$"
+	}
+	fmt.Fprintf(&line, "e2e/run.sh %s -test.run '%s'", goal, strings.Join(parts, "/"))
+	return line.String()
 }
