@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -445,22 +447,82 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// The README names the version of each sidecar that the chart installs.
-func TestSidecarsOfTheREADME(t *testing.T) {
+// sidecars returns the rows of the table of sidecars in the README.
+func sidecars(t *testing.T) [][]string {
+	t.Helper()
 	page, err := os.ReadFile(filepath.Join(chart, "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "\n## Sidecars\n")
-	table, _, _ = strings.Cut(table, "\n## ")
+	_, section, _ := strings.Cut(string(page), "\n## Sidecars\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var rows [][]string
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| -") {
+			rows = append(rows, strings.Split(strings.Trim(line, "| \n"), " | "))
+		}
+	}
+	if len(rows) < 2 {
+		t.Fatal("the README has no table of sidecars")
+	}
+	return rows
+}
+
+// For each Kubernetes, the README names the versions of the sidecars that the chart installs. csi-resizer may be off.
+func TestSidecarsOfTheREADME(t *testing.T) {
+	rows := sidecars(t)
 	found := objects(t, "--set", "snapshots.enabled=true")
 	pod, _ := driver(t, found)
 	for _, container := range slices.Concat(pod.Containers, resizer(t, found).Containers) {
+		if container.Name == "driver" {
+			continue
+		}
 		_, version, _ := strings.Cut(container.Image, ":")
-		if container.Name != "driver" && !strings.Contains(table, version) {
-			t.Errorf("%s is not in the table of sidecars", container.Image)
+		column := slices.IndexFunc(rows[0], func(names string) bool { return slices.Contains(strings.Split(names, ", "), container.Name) })
+		if column < 0 {
+			t.Errorf("%s is not in the table of sidecars", container.Name)
+			continue
+		}
+		for _, row := range rows[1:] {
+			cell, _, _ := strings.Cut(row[column], ",")
+			off := container.Name == "csi-resizer" && cell == "none: `resizer.enabled: false`"
+			if cell != version && !off {
+				t.Errorf("%s of Kubernetes %s is %s, not %s", container.Name, row[0], cell, version)
+			}
 		}
 	}
+}
+
+// The rows follow each other, down to the first Kubernetes that the chart accepts.
+func TestKubernetesOfTheSidecars(t *testing.T) {
+	minors := func(text string) []int {
+		var found []int
+		for _, minor := range regexp.MustCompile(`\b1\.(\d+)`).FindAllStringSubmatch(text, -1) {
+			number, err := strconv.Atoi(minor[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, number)
+		}
+		if len(found) == 0 {
+			t.Fatalf("no version of Kubernetes in %q", text)
+		}
+		return found
+	}
+	var first int
+	for i, row := range sidecars(t)[1:] {
+		found := minors(row[0])
+		if i > 0 {
+			same(t, slices.Max(found), first-1)
+		}
+		first = slices.Min(found)
+	}
+	about, err := os.ReadFile(filepath.Join(chart, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, accepted, _ := strings.Cut(string(about), "\nkubeVersion: ")
+	same(t, first, minors(accepted)[0])
 }
 
 // A class has the settings of its entry. Without any it waits for a pod.
