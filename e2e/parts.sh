@@ -76,7 +76,7 @@ image snapshotter $sig/csi-snapshotter:v8.7.0 /csi-snapshotter "$PARTS/bin/csi-s
 image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
     "$PARTS/bin/snapshot-controller=/snapshot-controller"
 image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-resizer"
-image registrar $sig/csi-node-driver-registrar:v2.17.0 /registrar "$PARTS/bin/registrar=/registrar"
+image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-registrar:v2.17.0" /registrar "$PARTS/bin/registrar=/registrar"
 if [ "${1:-}" = databases ]; then
     ./debian.sh "$PARTS/debian-root"
     image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox

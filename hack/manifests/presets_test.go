@@ -93,7 +93,7 @@ func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 		same(t, images, []string{
 			"registry.example/rootcellar:0.1.0",
 			"registry.k8s.io/sig-storage/csi-provisioner:v6.4.0",
-			"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0",
+			"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.18.0",
 		})
 	})
 }
