@@ -198,16 +198,20 @@ impl<'a> Original<'a> {
         (size, total): (Bytes, Option<Bytes>),
         goes_on: GoesOn<'_>,
     ) -> Result<()> {
-        let began = Since::now();
         let path = self.path();
         let watch = Watch::new(&path, total, size, goes_on);
         let hint = "free space in the pool, or import it with a larger --size";
         let fault = |errno: Errno| self.at.fault("read")(errno);
-        let top = self.open()?;
+        let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
+        let began = Since::now(&top).map_err(fault)?;
+        // After that, because a page that a process has mapped and written changes no time again before
+        // it is written back.
+        os.syncfs(&top).map_err(self.at.fault("sync the disk of"))?;
         let before = os::status(&top).map_err(fault)?.changed_at;
         watch.copy(os, &top, target, hint)?;
         os.syncfs(target)
             .map_err(self.at.fault("sync the copy of"))?;
+        // Another machine's clock may be behind, as the server's of NFS.
         if os::status(&top).map_err(fault)?.changed_at != before {
             return refuse(format!(
                 "{} changed while it was copied; stop the processes that use it",

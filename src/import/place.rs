@@ -340,11 +340,23 @@ impl Host {
         let noted = self.open_own(layout::EXPORTED).and_then(|exported| {
             os.unlink_any(&exported, &name)?;
             let file = os.create(&exported, &name)?;
-            os.write_all(&file, path.as_os_str().as_bytes())?;
-            os.fsync(&file)?;
+            let written = os
+                .write_all(&file, path.as_os_str().as_bytes())
+                .and_then(|()| os.fsync(&file));
+            if written.is_err() {
+                os.unlink_any(&exported, &name)?;
+            }
+            written?;
             os.fsync(&exported)
         });
-        noted.map_err(|errno| self.fault(Fault::new("note an export in", errno)))
+        let noted = noted.map_err(|errno| Fault::new("note an export in", errno));
+        match noted {
+            Err(fault) if fault.is_full() => {
+                tracing::warn!(%id, "the disk is full, so a repeated export does not find this one");
+                Ok(())
+            }
+            noted => noted.map_err(|fault| self.fault(fault)),
+        }
     }
 
     /// Forgets the export of a volume that is imported again.

@@ -82,16 +82,30 @@ impl User {
     }
 }
 
+/// Why the processes that use a directory cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersUnknown {
+    /// A mount of proc(5) has the processes of the driver's container only.
+    #[error("{} has the processes of a container only", .0.display())]
+    Container(PathBuf),
+    #[error(transparent)]
+    Fault(#[from] PathFault),
+}
+
 /// A process that uses the directory at a place, if there is one, of those in a mount of proc(5). `path`
-/// is that of the directory on the host; a mount at it is no use. `visited` is called for every process.
+/// is that of the directory on the host; every process sees a mount at it, so that is no sign of use.
+/// `visited` is called for every process.
 pub fn find_user(
     processes: &Path,
     (place, path): (&Place, Option<&Path>),
     dirs: &mut OpenDirs,
     visited: &dyn Fn(),
-) -> Result<Option<User>, PathFault> {
+) -> Result<Option<User>, UsersUnknown> {
     let fault = PathFault::at::<io::Error>("list the processes in", processes);
     let own = fs::read_link(processes.join("self")).unwrap_or_default();
+    if own == *"1" || is_first(processes) {
+        return Err(UsersUnknown::Container(processes.to_owned()));
+    }
     for entry in fs::read_dir(processes).map_err(&fault)? {
         let name = entry.map_err(&fault)?.file_name();
         if !name.as_encoded_bytes().iter().all(u8::is_ascii_digit) {
@@ -102,7 +116,7 @@ pub fn find_user(
         let mut opened = OpenDirs::default();
         match use_by(&process, (place, path), &mut opened) {
             Err(error) if !has_ended(&error) => {
-                return Err(PathFault::at("examine", &process)(error));
+                return Err(PathFault::at("examine", &process)(error).into());
             }
             Ok(Some(used)) => return Ok(Some(User::new(&process, used))),
             // This process has the pools open.
@@ -111,6 +125,15 @@ pub fn find_user(
         }
     }
     Ok(None)
+}
+
+/// Whether the first process runs this program, as the server does in its container.
+fn is_first(processes: &Path) -> bool {
+    let program = |of: &str| os::status_behind(&processes.join(of).join("exe"));
+    match (program("1"), program("self")) {
+        (Ok(first), Ok(own)) => first.id == own.id,
+        _ => false,
+    }
 }
 
 /// Whether a process or a thread could not be examined because it has ended.
@@ -181,8 +204,7 @@ fn use_by_thread(
     }))
 }
 
-/// A mount of the directory at a place. A directory that is a mount is seen by every process, which is no
-/// use.
+/// A mount of the directory at a place, other than the directory itself.
 fn find_mount<'t>(
     table: &'t MountTable,
     place: &Place,

@@ -27,6 +27,7 @@ pub(super) struct Amendment<D: Deref<Target = Disk>> {
     disk: D,
     dir: OwnedFd,
     file: File,
+    is_committed: bool,
 }
 
 #[derive(Debug)]
@@ -34,7 +35,6 @@ enum File {
     /// With this name in staging, so that the next start clears it after a crash.
     Staged(String),
     Spare,
-    Gone,
 }
 
 impl Disk {
@@ -109,6 +109,7 @@ impl<D: Deref<Target = Disk>> Amendment<D> {
             disk,
             dir,
             file: File::Staged(name),
+            is_committed: false,
         };
         match written {
             Err(fault) if fault.is_full() => amendment.use_spare(record, fault)?,
@@ -120,47 +121,42 @@ impl<D: Deref<Target = Disk>> Amendment<D> {
     /// Writes the new version over the spare file, or returns the fault because of which that is needed.
     fn use_spare(&mut self, record: &VolumeRecord, full: Fault) -> Result<(), Fault> {
         self.discard();
-        self.file = File::Gone;
         // Taken before it is opened: another call may exchange it, and the opened file is a record then.
         if !self.disk.take_spare() {
             return Err(full);
         }
         self.file = File::Spare;
-        let Ok(file) = os::open_writable(&self.disk.meta, layout::SPARE) else {
+        // A move that is undone finds the record of before in the spare file, and a full btrfs could not
+        // write it again. The time of a record that begins a move is that of the move.
+        let spare = (&self.disk.meta, layout::SPARE);
+        if record.is_served() && record::has_content(spare, record)? {
+            return Ok(());
+        }
+        let Ok(file) = os::open_writable(spare.0, spare.1) else {
             return Err(full);
         };
         record::overwrite(&self.disk.context.os, &file, record)
     }
 
-    /// The place of the new version: a directory, and a name in it.
-    fn place(&self) -> Option<(&OwnedFd, &str)> {
-        match &self.file {
-            File::Staged(name) => Some((&self.disk.staging, name)),
-            File::Spare => Some((&self.disk.meta, layout::SPARE)),
-            File::Gone => None,
-        }
-    }
-
     /// Makes the new version the record, durably.
     pub(super) fn commit(mut self) -> Result<(), Fault> {
         let (os, record) = (&self.disk.context.os, (&self.dir, VolumeRecord::FILE));
-        let Some(place) = self.place() else {
-            return Ok(());
-        };
-        let renamed = match self.file {
-            File::Spare => os.exchange(place, record),
-            _ => os.replace(place, record),
+        let renamed = match &self.file {
+            File::Staged(name) => os.replace((&self.disk.staging, name), record),
+            File::Spare => os.exchange((&self.disk.meta, layout::SPARE), record),
         };
         renamed.context("rename a record")?;
-        if let File::Spare = self.file {
-            return self.disk.sync_dirs([&self.dir, &self.disk.meta]);
+        self.is_committed = true;
+        match self.file {
+            File::Staged(_) => self.disk.sync_dirs([&self.dir]),
+            File::Spare => self.disk.sync_dirs([&self.dir, &self.disk.meta]),
         }
-        self.file = File::Gone;
-        self.disk.sync_dirs([&self.dir])
     }
 
+    /// Removes a new version from staging, unless it became the record.
     fn discard(&self) {
         if let File::Staged(name) = &self.file
+            && !self.is_committed
             && let Err(errno) = self.disk.context.os.unlink_any(&self.disk.staging, name)
         {
             tracing::warn!(%errno, "left in staging");

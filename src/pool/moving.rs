@@ -106,7 +106,8 @@ impl Pool {
         let amendment = Amendment::prepare(disk, &entry.directory, &record);
         let amendment = amendment.map_err(|fault| self.classify(fault))?;
         // After the record was written, whose time says later when the move began.
-        let since = Since::now();
+        let since = Since::now(&data).context(LOOK);
+        let since = since.map_err(|fault| self.classify_data(entry, fault))?;
         // After that, because a page that a process has mapped and written changes no time again before
         // it is written back.
         let synced = self.context.os.syncfs(&data).context_sync("sync the disk");

@@ -17,7 +17,9 @@ use crate::types::{Bytes, ClaimLabel, ObjectId, PoolId, SnapshotId, VolumeId, Vo
 
 use super::layout;
 
-pub(crate) use file::{Unreadable, open, overwrite, read, read_open, write, write_new};
+pub(crate) use file::{
+    Unreadable, has_content, open, overwrite, read, read_open, write, write_new,
+};
 pub use image::{Image, ImageContent};
 pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields, ReclaimPolicy};
 pub use moved::{Move, MoveState};

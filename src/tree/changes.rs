@@ -12,24 +12,28 @@ use crate::os::{self, Status};
 
 use super::weigh::{LinkCount, weigh};
 
-/// The longest wait for the ticks of ctimes, which come every ten milliseconds or sooner.
-const MOST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait for the ticks of ctimes, which come every ten milliseconds or sooner, or each second.
+const MOST_WAIT: Duration = Duration::from_secs(2);
 
 /// A time after which no change may be missed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since(Duration);
 
 impl Since {
-    /// This moment. It waits until the ticks of ctimes have passed it, for some milliseconds.
-    pub(crate) fn now() -> Self {
+    /// This moment, for a tree. It waits until the ticks of ctimes have passed it: some milliseconds, or up to
+    /// a second where ctimes have no parts of a second.
+    pub(crate) fn now(top: &OwnedFd) -> Result<Self, Errno> {
         // Exact, because ctimes may be finer than the ticks: no earlier change has a later time.
-        let now = clock(ClockId::Realtime);
+        let mut now = clock(ClockId::Realtime);
+        if is_whole(os::status(top)?.changed_at) {
+            now = latest(Duration::from_secs(now.as_secs()));
+        }
         let waits = Instant::now();
         // No end if somebody sets the time back.
         while clock(ClockId::RealtimeCoarse) <= now && waits.elapsed() < MOST_WAIT {
             std::thread::sleep(Duration::from_millis(1));
         }
-        Self(now)
+        Ok(Self(now))
     }
 
     /// After the time of a file on the same machine.
@@ -43,7 +47,7 @@ impl Since {
         // A time in the future is that of a wrong time of the machine, or of another machine. This is
         // the exact time, because ctimes may be finer than the ticks.
         let is_new = |status: &Status| {
-            status.changed_at > self.0 && status.changed_at <= clock(ClockId::Realtime)
+            latest(status.changed_at) > self.0 && status.changed_at <= clock(ClockId::Realtime)
         };
         if is_new(&os::status(&top)?) {
             return Ok(Some(PathBuf::new()));
@@ -61,6 +65,20 @@ impl Since {
             Some(path) => Ok(Some(path)),
             None => walked?.unseen.map_or(Ok(None), Err),
         }
+    }
+}
+
+/// Whether a ctime has no part of a second, as all of a filesystem with small inodes.
+fn is_whole(time: Duration) -> bool {
+    time.subsec_nanos() == 0
+}
+
+/// The last moment that a ctime may mean.
+fn latest(time: Duration) -> Duration {
+    if is_whole(time) {
+        time + Duration::from_nanos(999_999_999)
+    } else {
+        time
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::mount::{self, OpenDirs, Users, find_user};
+use crate::mount::{OpenDirs, Users, find_user};
 use crate::pool::{
     self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
 };
@@ -283,7 +283,8 @@ impl Volumes {
         }
         let id = entry.record.id;
         let (mut dirs, place) = (OpenDirs::default(), pool.place_of(entry)?);
-        let found = self.find_user(&place, &mut dirs, step);
+        let processes = &*self.settings.processes;
+        let found = find_user(processes, (&place, None), &mut dirs, step);
         let found = found.map_err(|problem| {
             Error::Precondition(format!(
                 "cannot find out who uses volume {id}: {problem}; start the server with the host's \
@@ -292,7 +293,7 @@ impl Volumes {
         })?;
         let used = match found {
             None => pool.find_open(entry, &dirs, step)?,
-            found => found,
+            Some(user) => Some(user.to_string()),
         };
         used.map_or(Ok(()), |used| {
             Err(Error::Precondition(format!(
@@ -300,27 +301,6 @@ impl Volumes {
                  if it does not write"
             )))
         })
-    }
-
-    /// The process that uses the directory at a place, or the reason why it cannot be found.
-    fn find_user(
-        &self,
-        place: &mount::Place,
-        dirs: &mut OpenDirs,
-        step: &dyn Fn(),
-    ) -> std::result::Result<Option<String>, String> {
-        let processes = &*self.settings.processes;
-        // Process 1 of a container sees only the processes of the container.
-        if std::fs::read_link(processes.join("self")).is_ok_and(|own| own == *"1") {
-            return Err(format!(
-                "{} has the processes of a container only",
-                processes.display()
-            ));
-        }
-        match find_user(processes, (place, None), dirs, step) {
-            Ok(user) => Ok(user.map(|user| user.to_string())),
-            Err(fault) => Err(fault.to_string()),
-        }
     }
 
     /// The result of a search of all pools, during which no volume has left a pool for another.

@@ -4,18 +4,21 @@ mod apart;
 mod command;
 mod copies;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::fs::IFlags;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use rootcellar::error::{Code, Operation, Result as Answer};
 use rootcellar::import::{ExportTo, Imported};
 use rootcellar::mount::Users;
-use rootcellar::os::Os;
+use rootcellar::os::{Observer, Os, Step};
 use rootcellar::pool::ImportMethod;
 use rootcellar::types::{Bytes, VolumeId};
 
@@ -149,6 +152,34 @@ fn a_repeated_export_is_told_from_a_mistake() {
     assert_eq!(host.import_from(new), Ok(id));
     host.driver.delete(&id.to_string()).unwrap();
     assert_eq!(export(None).unwrap_err().0, Code::NotFound);
+}
+
+/// A disk without space for the note of an export.
+#[derive(Debug)]
+struct Full(VolumeId);
+
+impl Observer for Full {
+    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+        if step == Step::Create && *name == *self.0.to_string() {
+            return Err(Errno::NOSPC);
+        }
+        Ok(())
+    }
+}
+
+/// A volume leaves a full disk, and a repeated export then finds no volume.
+///
+/// Proves: IM1.
+#[test]
+fn a_volume_is_exported_from_a_full_disk() {
+    let mut host = Host::new();
+    let id = host.import().unwrap();
+    host.os = Os::observed(Arc::new(Full(id)));
+    let export = || result(export_back(&host.driver, &host.os, id));
+    export().unwrap();
+    assert_tree(&host.old(), "content");
+    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(export().unwrap_err().0, Code::NotFound);
 }
 
 /// A dry run changes nothing and finds the same obstacles.

@@ -54,6 +54,16 @@ pub(crate) fn overwrite(os: &Os, file: impl AsFd, record: &impl Serialize) -> Re
     os.fsync(&file).context_sync("fsync a record")
 }
 
+/// Whether a file has exactly this record as its content. One that cannot be read has not.
+pub(crate) fn has_content(
+    (dir, name): (impl AsFd, &str),
+    record: &impl Serialize,
+) -> Result<bool, Fault> {
+    let json = encode(record)?;
+    let found = os::open_file(dir, name).and_then(|file| os::read_all(&file, MAX_RECORD_BYTES));
+    Ok(found.is_ok_and(|found| found == json))
+}
+
 fn encode(record: &impl Serialize) -> Result<Vec<u8>, Fault> {
     let mut json = serde_json::to_vec_pretty(record)
         .map_err(|_| Fault::new("encode a record", Errno::INVAL))?;

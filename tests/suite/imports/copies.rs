@@ -1,10 +1,6 @@
 //! Imports and exports of directories that cannot be renamed into a pool, and are copied.
 
-use std::ffi::OsStr;
-use std::sync::Arc;
-
 use rootcellar::import::ImportServer;
-use rootcellar::os::{Observer, Step};
 use rootcellar::pool::ImportMethod;
 use rootcellar::quota::Enforcement;
 use rootcellar::types::VolumeName;

@@ -20,9 +20,11 @@ use rootcellar::volume::{ExpandRequest, Moved, Settings, SourceId, Volume};
 use serde_json::Value;
 
 use super::{Bytes, Code, Duration, MIB, MemorySet, Operation, Running, assert_code, create};
+use support::disk::Disk;
+use support::loops::LoopMount;
 use support::mounter::FakeMounter;
 use support::quota::{FakeQuota, NoQuotas};
-use support::{Fakes, directory_of, eventually, names, publish, require, snapshot};
+use support::{Fakes, Node, directory_of, eventually, names, publish, require, snapshot};
 
 const SIZE: u64 = 8 * MIB;
 
@@ -37,6 +39,53 @@ fn make(node: &MemorySet, driver: &Running) -> Volume {
     assert_eq!(volume.pool.as_str(), "set/a");
     std::fs::write(file(node, "a"), "content").unwrap();
     volume
+}
+
+/// A node with a set on two disks, of which member a has the most free space.
+struct TwoDisks {
+    node: Node,
+    _disks: [LoopMount; 2],
+}
+
+impl TwoDisks {
+    fn new(disk: &Disk) -> Self {
+        let node = Node::new();
+        let disks = [("a", 400), ("b", 320)].map(|(name, mib)| {
+            let at = node.path("disks").join(name);
+            disk.sized(mib << 20).make(&node.path(name), &at)
+        });
+        Self {
+            node,
+            _disks: disks,
+        }
+    }
+
+    fn driver(&self, fakes: &Fakes) -> Running {
+        let set = self.node.path("disks");
+        let option = format!("set={},init,reserve=0", set.display());
+        let settings = Settings {
+            sets: vec![option.parse().unwrap()],
+            ..self.node.settings(&[])
+        };
+        self.node.volumes_with(settings, fakes)
+    }
+
+    fn member(&self, name: &str) -> PathBuf {
+        self.node.path("disks").join(name)
+    }
+
+    /// Makes the volume "v" with a file in it, in member a.
+    fn make(&self, driver: &Running) -> Volume {
+        let volume = driver.create(&create("v", SIZE)).unwrap();
+        assert_eq!(volume.pool.as_str(), "set/a");
+        std::fs::write(self.file("a"), "content").unwrap();
+        volume
+    }
+
+    /// The file in the volume "v" of a member.
+    fn file(&self, member: &str) -> PathBuf {
+        directory_of(&self.member(member).join("volumes"), "v").join("data/file")
+    }
 }
 
 /// The file in the volume "v" of a member.

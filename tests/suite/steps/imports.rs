@@ -130,7 +130,9 @@ fn interrupt(
             }
             assert_complete(&fixture, place);
             check_between(&fixture, &quota);
-            assert!(act(&fixture), "the repetition after step {at}");
+            // A full disk takes no note of an export, which a repetition would find.
+            let unnoted = done && matches!(trouble(at), Trouble::Once(_, Errno::NOSPC));
+            assert!(act(&fixture) || unnoted, "the repetition after step {at}");
             assert_complete(&fixture, place);
             check(&fixture, &quota);
             let incoming = fixture.node.pool("default").join(".rootcellar/incoming");

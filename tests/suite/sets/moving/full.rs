@@ -1,12 +1,13 @@
 //! Moves off a member whose disk is full.
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use support::Node;
 use support::disk::Disk;
-use support::loops::{LoopMount, run};
+use support::loops::run;
 
+use super::writers::{COMMITTED, Changes};
 use super::*;
 
 /// The small files that fill a disk. On btrfs each takes long when the disk is almost full.
@@ -35,9 +36,10 @@ fn fill_inodes(dir: &Path) {
     assert!(made.count() > 1000);
 }
 
-/// A volume leaves a disk without a free block or inode, and returns to it later.
+/// A volume leaves a disk without a free block or inode, also after a move that was undone, and returns to it
+/// later.
 ///
-/// Proves: MV9.
+/// Proves: MV8, MV9.
 #[test]
 fn a_volume_leaves_a_full_disk() {
     require!(loop_devices);
@@ -51,40 +53,40 @@ fn a_volume_leaves_a_full_disk() {
         (few_in_xfs, fill_inodes),
     ];
     for (disk, fill) in cases {
-        let node = Node::new();
-        let [_a, _b]: [LoopMount; 2] = ["a", "b"].map(|name| {
-            let size = if name == "a" { 400 << 20 } else { 320 << 20 };
-            let at = node.path("disks").join(name);
-            disk.sized(size).make(&node.path(name), &at)
-        });
-        let option = format!("set={},init,reserve=0", node.path("disks").display());
-        let settings = Settings {
-            sets: vec![option.parse().unwrap()],
-            ..node.settings(&[])
-        };
-        let driver = node.volumes_with(settings, &Fakes::default());
-        let volume = driver.create(&create("v", SIZE)).unwrap();
-        assert_eq!(volume.pool.as_str(), "set/a", "{}", disk.name);
-        let data = |member: &str| {
-            let home = node.path("disks").join(member).join("volumes");
-            directory_of(&home, "v").join("data")
-        };
-        std::fs::write(data("a").join("file"), "content").unwrap();
-        let other = node.path("disks/a/other");
+        let on = TwoDisks::new(&disk);
+        let driver = on.driver(&Fakes::default());
+        let volume = on.make(&driver);
+        let other = on.member("a").join("other");
         std::fs::create_dir(&other).unwrap();
         fill(&other);
+        drop(driver);
+
         let id = volume.id.to_string();
+        let changes = Arc::new(Changes::new(COMMITTED, on.file("a"), |file| {
+            let readable = std::fs::Permissions::from_mode(0o444);
+            std::fs::set_permissions(file, readable).unwrap();
+        }));
+        let driver = on.driver(&changes.fakes());
+        let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
+        changes.assert_done();
+        assert!(
+            refused.to_string().contains("changed meanwhile"),
+            "{}: {refused}",
+            disk.name
+        );
+        assert_eq!(driver.get(&id).unwrap(), volume, "{}", disk.name);
+
         let moved = driver.move_to(&id, "b", Users::Check);
         let moved = moved.unwrap_or_else(|refused| panic!("{}: {refused}", disk.name));
         assert_eq!(moved.1, Moved::From(name("set/a")), "{}", disk.name);
-        let content = std::fs::read(data("b").join("file")).unwrap();
+        let content = std::fs::read(on.file("b")).unwrap();
         assert_eq!(content, b"content", "{}", disk.name);
         run(Command::new("rm").arg("-r").arg(&other));
         eventually("the volume returns", || {
             driver.check_pools();
             driver.move_to(&id, "a", Users::Check).is_ok()
         });
-        let content = std::fs::read(data("a").join("file")).unwrap();
+        let content = std::fs::read(on.file("a")).unwrap();
         assert_eq!(content, b"content", "{}", disk.name);
     }
 }

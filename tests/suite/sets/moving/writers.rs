@@ -1,7 +1,10 @@
 //! Writers that outlive the publication of a volume, as those of a pod that is deleted by force.
 
 use std::ffi::OsStr;
-use std::process::{Child, Command};
+use std::fmt;
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 use rootcellar::mount::KernelMounter;
 use rootcellar::os::{Observer, Step};
@@ -144,10 +147,19 @@ fn a_server_that_sees_no_processes_moves_nothing() {
     require!(mount_namespace);
     let node = two_members();
     let volume = make(&node, &node.volumes());
+    let link = |to: &str, from: PathBuf| std::os::unix::fs::symlink(to, from).unwrap();
     let alone = node.path("alone");
     std::fs::create_dir(&alone).unwrap();
-    std::os::unix::fs::symlink("1", alone.join("self")).unwrap();
-    for processes in [alone, node.path("absent")] {
+    link("1", alone.join("self"));
+    // As a command in the server's container sees it.
+    let beside = node.path("beside");
+    for process in ["1", "7"] {
+        let process = beside.join(process);
+        std::fs::create_dir_all(&process).unwrap();
+        link("/proc/self/exe", process.join("exe"));
+    }
+    link("7", beside.join("self"));
+    for processes in [alone, beside, node.path("absent")] {
         let settings = Settings {
             processes,
             ..node.settings()
@@ -165,26 +177,61 @@ fn a_server_that_sees_no_processes_moves_nothing() {
 type Change = (&'static str, fn(&Path));
 
 /// Changes the volume once, at a step.
-#[derive(Debug)]
-struct Changes {
+pub(super) struct Changes {
     at: At,
-    change: fn(&Path),
     file: PathBuf,
+    change: Box<dyn Fn(&Path) + Send + Sync>,
     done: AtomicBool,
 }
 
 /// A step with the start of the name of its entry.
 #[derive(Debug, Clone, Copy)]
-enum At {
+pub(super) enum At {
     Before(Step, &'static str),
     After(Step, &'static str),
 }
 
+/// The copy in another filesystem, of a file.
+const COPIED: At = At::After(Step::CopyRange, "");
+
+/// The commit of a move, which is the one rename to this name while a volume moves.
+pub(super) const COMMITTED: At = At::After(Step::Rename, "volume.json");
+
 impl Changes {
+    pub(super) fn new(
+        at: At,
+        file: PathBuf,
+        change: impl Fn(&Path) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            at,
+            file,
+            change: Box::new(change),
+            done: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn fakes(self: &Arc<Self>) -> Fakes {
+        Fakes {
+            os: Os::observed(self.clone()),
+            ..Fakes::default()
+        }
+    }
+
+    pub(super) fn assert_done(&self) {
+        assert!(self.done.load(Ordering::Relaxed), "{:?}", self.at);
+    }
+
     fn change(&self) {
         if !self.done.swap(true, Ordering::Relaxed) {
             (self.change)(&self.file);
         }
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.at.fmt(f)
     }
 }
 
@@ -220,29 +267,15 @@ fn a_write_during_a_move_is_not_lost() {
             std::fs::rename(file, file.with_file_name("new")).unwrap();
         }),
     ];
-    // The one rename to this name while a volume moves is its commit, and the copy is a file in "a".
-    for at in [
-        At::After(Step::CopyRange, ""),
-        At::Before(Step::Rename, "volume.json"),
-        At::After(Step::Rename, "volume.json"),
-    ] {
+    for at in [COPIED, At::Before(Step::Rename, "volume.json"), COMMITTED] {
         for (name, change) in changes {
             let node = two_members();
             let volume = make(&node, &node.volumes());
-            let changes = Arc::new(Changes {
-                at,
-                change,
-                file: file(&node, "a"),
-                done: AtomicBool::new(false),
-            });
-            let fakes = Fakes {
-                os: Os::observed(changes.clone()),
-                ..Fakes::default()
-            };
-            let driver = node.volumes_with(node.settings(), &fakes);
+            let changes = Arc::new(Changes::new(at, file(&node, "a"), change));
+            let driver = node.volumes_with(node.settings(), &changes.fakes());
             let id = volume.id.to_string();
             let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
-            assert!(changes.done.load(Ordering::Relaxed), "{at:?}");
+            changes.assert_done();
             assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
             let says = "changed meanwhile; stop";
             assert!(
@@ -264,4 +297,85 @@ fn a_write_during_a_move_is_not_lost() {
             assert_eq!(std::fs::read(file(&node, "b")).ok(), found);
         }
     }
+}
+
+/// A write during a move is not lost either on a disk whose times have no parts of a second.
+///
+/// Proves: MV8.
+#[test]
+fn a_write_in_the_second_of_a_move_is_not_lost() {
+    require!(loop_devices);
+    let on = TwoDisks::new(&Disk::new("ext4").made_with(&["-I", "128"]));
+    let volume = on.make(&on.driver(&Fakes::default()));
+    let changes = Arc::new(Changes::new(COPIED, on.file("a"), |file| {
+        std::fs::write(file, "later").unwrap();
+    }));
+    assert_not_moved(&on.driver(&changes.fakes()), &volume, &changes);
+}
+
+/// A process with a mapped file, which writes into it at each command.
+struct Mapped(Child);
+
+impl Mapped {
+    fn new(file: &Path) -> Self {
+        let child = Command::new("xfs_io")
+            .arg(file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    fn say(&mut self, commands: &str) {
+        let input = self.0.stdin.as_mut().unwrap();
+        writeln!(input, "{commands}").unwrap();
+        input.flush().unwrap();
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A write through a mapping during a move is not lost, although a page that was written before changes no
+/// time again.
+///
+/// Proves: MV8.
+#[test]
+fn a_write_through_a_mapping_is_not_lost() {
+    require!(loop_devices);
+    let on = TwoDisks::new(&Disk::new("ext4"));
+    let volume = on.make(&on.driver(&Fakes::default()));
+    let file = on.file("a");
+    let has = |file: &Path, content: &str| std::fs::read(file).unwrap() == content.as_bytes();
+    let mapped = Arc::new(Mutex::new(Mapped::new(&file)));
+    let writer = Arc::clone(&mapped);
+    let changes = Arc::new(Changes::new(COPIED, file.clone(), move |file| {
+        writer.lock().unwrap().say("mwrite -S 0x62 0 7");
+        eventually("the file is written again", || has(file, "bbbbbbb"));
+    }));
+    let driver = on.driver(&changes.fakes());
+    // After the opening, which syncs.
+    mapped
+        .lock()
+        .unwrap()
+        .say("mmap -rw 0 7\nmwrite -S 0x61 0 7");
+    eventually("the file is written", || has(&file, "aaaaaaa"));
+    assert_not_moved(&driver, &volume, &changes);
+    assert!(has(&file, "bbbbbbb"));
+}
+
+/// Asserts that a volume is not moved because of a change.
+fn assert_not_moved(driver: &Running, volume: &Volume, changes: &Changes) {
+    let id = volume.id.to_string();
+    let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
+    changes.assert_done();
+    assert!(
+        refused.to_string().contains("changed meanwhile"),
+        "{refused}"
+    );
+    assert_eq!(driver.get(&id).unwrap(), *volume);
 }
