@@ -4,6 +4,7 @@
 //! unmounting the original; each check opens the path again.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -61,7 +62,12 @@ pub(crate) struct Disk {
     total: Mutex<(u64, u64)>,
     /// Whether the trash has its placeholders, or needs none.
     pub(super) has_placeholders: AtomicBool,
+    /// The entries of staging that belong to no call, and their places in the trash.
+    left: Mutex<Vec<Left>>,
 }
+
+/// The name of an entry in staging, and its place in the trash.
+type Left = (OsString, String);
 
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -106,6 +112,7 @@ impl Disk {
             shares_blocks: OnceLock::new(),
             total: Mutex::default(),
             has_placeholders: AtomicBool::default(),
+            left: Mutex::default(),
         };
         // First, because the recovery moves drafts to the trash.
         disk.make_placeholders()?;
@@ -187,19 +194,48 @@ impl Disk {
     /// have died, or its fsync may have failed, between a rename and the reply; a repeated request
     /// finds the visible object and succeeds.
     fn recover(&self) -> Result<(), Fault> {
-        let left = os::entry_names(self.staging.as_fd()).context("list staging")?;
-        for name in &left {
-            let place = Uuid::new_v4().simple().to_string();
-            self.context
-                .os
-                .rename((&self.staging, name), (&self.homes.trash, place))
-                .context("move staging to the trash")?;
+        for name in os::entry_names(self.staging.as_fd()).context("list staging")? {
+            self.leave(name, Uuid::new_v4().simple().to_string());
         }
-        if !left.is_empty() {
-            tracing::info!(entries = left.len(), "cleared staging");
+        let entries = self.clear_staging()?;
+        if entries > 0 {
+            tracing::info!(entries, "cleared staging");
         }
         self.clear_incoming()?;
         self.sync()
+    }
+
+    /// Has an entry of staging moved to a place in the trash by [`Disk::clear_staging`].
+    pub(super) fn leave(&self, name: OsString, place: String) {
+        lock(&self.left).push((name, place));
+    }
+
+    /// Moves the entries that were left in staging to the trash; returns their number. A full disk, which
+    /// may take no name in the trash, keeps the others until the reclaimer has freed space.
+    pub(super) fn clear_staging(&self) -> Result<usize, Fault> {
+        let mut moved = 0;
+        loop {
+            // No call waits for the lock while the disk works: drafts may be left meanwhile.
+            let Some((name, place)) = lock(&self.left).pop() else {
+                return Ok(moved);
+            };
+            let to = (&self.homes.trash, &place);
+            let renamed = self.context.os.rename((&self.staging, &name), to);
+            if let Err(fault) = renamed.context("move staging to the trash") {
+                self.leave(name, place);
+                return if fault.is_full() {
+                    Ok(moved)
+                } else {
+                    Err(fault)
+                };
+            }
+            moved += 1;
+        }
+    }
+
+    /// The entries that were left in staging.
+    pub(super) fn left(&self) -> Vec<Left> {
+        lock(&self.left).clone()
     }
 
     /// Writes a file durably and removes it. A disk that fails all writes can still be read, and a sync

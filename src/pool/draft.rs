@@ -246,13 +246,15 @@ impl<'a> Draft<'a> {
         // Counted before it is moved, because the reclaimer may remove it at once.
         let state = &self.pool.state;
         state.add_to_trash(name.to_owned(), TrashEntry::default());
-        match self.disk.drop_staged(&self.staged) {
-            Ok(()) => self.pool.trash.notify(),
-            Err(fault) => {
+        if let Err(fault) = self.disk.drop_staged(&self.staged) {
+            self.left(fault);
+            if !fault.is_full() {
                 state.remove_from_trash(name);
-                self.left(fault);
+                return;
             }
+            self.disk.leave(name.to_owned(), self.staged.name.clone());
         }
+        self.pool.trash.notify();
     }
 
     fn left(&self, fault: Fault) {

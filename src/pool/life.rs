@@ -1,6 +1,7 @@
 //! Opening a pool when its disk is present, and closing it when the disk fails or changes.
 
 use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::sync::lock;
@@ -9,6 +10,7 @@ use crate::types::{Bytes, ObjectId};
 use super::disk::Disk;
 use super::enforcement::Unenforced;
 use super::index::Index;
+use super::trash::TrashEntry;
 use super::{Learn, Pool, Unavailable};
 
 impl Pool {
@@ -30,6 +32,9 @@ impl Pool {
             disk.try_writing()?;
         }
         let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
+        for (name, place) in disk.left() {
+            index.add_to_trash(place.into(), TrashEntry::find(&disk.staging, &name)?);
+        }
         let other = disk.marker()?.other_bytes;
         let origins = index.moved().map(|entry| entry.record.id.pool());
         self.context.memory.add_moved_from(&origins.collect())?;
@@ -63,6 +68,7 @@ impl Pool {
             );
         }
         self.warn_if_unenforced(&disk);
+        self.warn_if_full(&disk);
         self.state.open(disk, index, other);
         if let Ok(disk) = self.disk() {
             self.measure_member(&disk);
@@ -82,6 +88,21 @@ impl Pool {
                 %pool, path = %path.display(), %errno,
                 "pool enforces no sizes, and the reason cannot be found"
             ),
+        }
+    }
+
+    /// Reports that a full disk has delayed work of the reclaimer, which tries it again silently.
+    fn warn_if_full(&self, disk: &Disk) {
+        let (pool, path) = (&self.options.name, self.options.path.display());
+        if !disk.has_placeholders.load(Ordering::Relaxed) {
+            tracing::warn!(
+                %pool, %path,
+                "the disk is full and has no placeholders for deletes: it may refuse some until it has space"
+            );
+        }
+        let entries = disk.left().len();
+        if entries > 0 {
+            tracing::warn!(%pool, %path, entries, "the disk is full: entries stay in staging for now");
         }
     }
 

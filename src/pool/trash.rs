@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::fault::Fault;
 use crate::sync::lock;
 
 use super::Pool;
@@ -23,8 +24,8 @@ use pass::Leftovers;
 const LAST_RETRY: Duration = Duration::from_mins(5);
 /// How often an empty and idle pool measures the use by others, because nothing reports a change.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
-/// How often the placeholders are tried again on a full disk, because nothing reports free blocks.
-const PLACEHOLDERS_AGAIN: Duration = Duration::from_secs(10);
+/// How often work that a full disk has delayed is tried again, because nothing reports free blocks.
+const FULL_AGAIN: Duration = Duration::from_secs(10);
 /// How long reclaimers may take to stop.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(2);
@@ -133,15 +134,24 @@ fn run(pool: &Pool) {
                 }
                 let next = left.next();
                 wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
-                match disk.make_placeholders() {
-                    Ok(true) => {}
-                    Ok(false) => wait = wait.min(PLACEHOLDERS_AGAIN),
+                match catch_up(&disk) {
+                    Ok((false, again)) => wait = again.map_or(wait, |again| wait.min(again)),
+                    Ok((true, _)) => (news, wait) = (true, Duration::ZERO),
                     Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
             }
             news |= discard.wait(wait);
         }
     });
+}
+
+/// Does the work that a full disk has delayed. Returns whether entries came to the trash, and the time
+/// until the next attempt, if work is left.
+fn catch_up(disk: &Disk) -> Result<(bool, Option<Duration>), Fault> {
+    let has_placeholders = disk.make_placeholders()?;
+    let moved = disk.clear_staging()?;
+    let is_done = has_placeholders && disk.left().is_empty();
+    Ok((moved > 0, (!is_done).then_some(FULL_AGAIN)))
 }
 
 /// Measures the quarantined trees of a disk beside the reclaimer, if there are any.

@@ -3,8 +3,11 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+
+use rustix::io::Errno;
 
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::os::Step;
@@ -242,4 +245,34 @@ fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
     let silences = slow.silences.lock().unwrap();
     assert_eq!(*silences, [None; 3]);
     eventually("the pool is well", || pool.silence().is_none());
+}
+
+/// A failed copy that a full disk keeps in staging counts as trash, and is reclaimed without a restart.
+///
+/// Proves: R3.
+#[test]
+fn a_failed_copy_that_a_full_disk_keeps_is_reclaimed() {
+    require!(loop_devices);
+    let full = Arc::new(AtomicBool::default());
+    let is_full = full.clone();
+    let fakes = Fakes::planned(move |step, _| match step {
+        Step::CopyRange | Step::Rename if is_full.load(Ordering::Relaxed) => Err(Errno::NOSPC),
+        _ => Ok(()),
+    });
+    let rig = Rig::with(Kind::Ext4, fakes);
+    let source = rig.make("source", SIZE);
+    fs::write(rig.volume_data("source").join("file"), "content").unwrap();
+    full.store(true, Ordering::Relaxed);
+    let refused = rig.clone_of("clone", SIZE, &source).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::CreateVolume),
+        Code::ResourceExhausted
+    );
+    let staging = || rig.node.names(".rootcellar/staging");
+    assert_eq!((staging().len(), rig.status().trash), (1, 1));
+    full.store(false, Ordering::Relaxed);
+    eventually("it is reclaimed", || rig.status().trash == 0);
+    assert_eq!((staging(), rig.trash()), (vec![], 0));
+    assert_eq!(rig.status().unavailable, None);
+    rig.clone_of("clone", SIZE, &source).unwrap();
 }

@@ -1,6 +1,6 @@
 //! The entries of a pool's trash: deleted volumes and snapshots, and discarded copies.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::fault::{Fault, InContext};
@@ -33,6 +33,17 @@ impl TrashEntry {
         }
     }
 
+    /// Reads an entry of the trash, or of staging before it is moved there.
+    pub(crate) fn find(parent: &OwnedFd, name: &OsStr) -> Result<Self, Fault> {
+        match os::open_dir(parent, name) {
+            Ok(dir) => Self::read(&dir),
+            Err(errno) => match Unreadable::new("open a trash entry", errno, String::new) {
+                Unreadable::Fault(fault) => Err(fault),
+                Unreadable::Damaged(_) => Ok(Self::default()),
+            },
+        }
+    }
+
     /// Reads the record in a directory of the trash. A discarded copy has none.
     pub(super) fn read(dir: &OwnedFd) -> Result<Self, Fault> {
         match record::read::<VolumeRecord>(dir, VolumeRecord::FILE) {
@@ -57,13 +68,7 @@ pub(super) fn names(trash: &OwnedFd) -> Result<Vec<OsString>, Fault> {
 
 pub(crate) fn entries(trash: &OwnedFd) -> Result<Vec<(OsString, TrashEntry)>, Fault> {
     let entry = |name: OsString| {
-        let entry = match os::open_dir(trash, &name) {
-            Ok(dir) => TrashEntry::read(&dir)?,
-            Err(errno) => match Unreadable::new("open a trash entry", errno, String::new) {
-                Unreadable::Fault(fault) => return Err(fault),
-                Unreadable::Damaged(_) => TrashEntry::default(),
-            },
-        };
+        let entry = TrashEntry::find(trash, &name)?;
         Ok((name, entry))
     };
     names(trash)?.into_iter().map(entry).collect()

@@ -9,20 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use rootcellar::os::Step;
 use rootcellar::volume::Volume;
 use support::disk::{Disk, FILESYSTEMS};
 use support::driver_node::DriverNode;
-use support::{Fakes, PLACEHOLDER, eventually, require};
+use support::{Fakes, PLACEHOLDER, eventually, names, require};
 
 /// Fakes whose reclaimer removes nothing for now.
 fn hindered(resists: &Arc<AtomicBool>) -> Fakes {
     let resists = Arc::clone(resists);
-    Fakes::planned(move |_, _| {
+    Fakes::planned(move |step, _| {
         let thread = std::thread::current();
         let reclaims = thread
             .name()
             .is_some_and(|name| name.starts_with("reclaim-"));
-        if reclaims && resists.load(Ordering::Relaxed) {
+        let removes = matches!(step, Step::Unlink | Step::Rmdir);
+        if removes && reclaims && resists.load(Ordering::Relaxed) {
             return Err(Errno::BUSY);
         }
         Ok(())
@@ -99,6 +101,42 @@ fn volumes_are_deleted_from_a_full_xfs_beside_entries_that_resist() {
     node.wait_for_trash();
     let trash = fs::metadata(trash(&node)).unwrap();
     assert!(trash.blocks() > 0, "the trash is in its inode");
+}
+
+/// An XFS without a free block opens although its trash takes no further name. Entries that an earlier driver left
+/// in staging follow the others into the trash, and count as trash until then.
+///
+/// Proves: DK5, R3.
+#[test]
+fn a_full_xfs_opens_while_its_trash_takes_no_name() {
+    const LEFT: usize = 4;
+    require!(loop_devices);
+    let resists = Arc::new(AtomicBool::new(true));
+    let mut node = DriverNode::with(Disk::new("xfs"), hindered(&resists));
+    let make = |number| node.make(&format!("pvc-{number:036}"), 0);
+    let volumes: Vec<Volume> = (0..40).map(make).collect();
+    let staging = node.disk.path().join(".rootcellar/staging");
+    for number in 0..LEFT {
+        // As left by a driver that was killed while it made a copy.
+        fs::create_dir_all(staging.join(format!("left-{number}/data"))).unwrap();
+    }
+    fill(&node.disk.path().join("other"));
+    let deleted = volumes.iter().take_while(|volume| {
+        let deleted = node.driver().delete(&volume.id.to_string());
+        deleted.is_ok()
+    });
+    let deleted = deleted.count();
+    assert!(deleted < volumes.len(), "the trash takes every name");
+    node.start();
+    let status = node.status();
+    assert_eq!(status.unavailable, None);
+    assert_eq!(status.trash, deleted + LEFT);
+    assert!(!names(&staging).is_empty(), "the trash took every draft");
+    resists.store(false, Ordering::Relaxed);
+    eventually("all is reclaimed", || node.status().trash == 0);
+    assert_eq!(names(&staging), [""; 0]);
+    assert_eq!(node.trash(), 0);
+    assert_eq!(node.status().unavailable, None);
 }
 
 /// An older driver removes the placeholders. They are made again when a pool is opened, and if its disk is

@@ -201,8 +201,8 @@ fn stage_to_clear() -> StepFixture {
     fixture
 }
 
-/// If any step of a start fails, the pool is unavailable and refuses volumes. The next health check
-/// finishes the start.
+/// If any step of a start fails, the pool is unavailable and refuses volumes, and the next health check
+/// finishes the start. If the disk is only full, the pool is available, and the reclaimer clears staging.
 ///
 /// Proves: D5.
 #[test]
@@ -219,6 +219,14 @@ fn a_start_survives_the_failure_of_every_step() {
             fixture.script.start(Some(Trouble::Once(at, errno)));
             fixture.start();
             fixture.script.end();
+            if *step == Step::Rename && matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+                assert!(!fixture.is_unavailable());
+                eventually("staging is cleared", || {
+                    fixture.names(".rootcellar/staging").is_empty()
+                });
+                fixture.assert_ends_with(&["kept"]);
+                continue;
+            }
             assert!(fixture.is_unavailable());
             let refused = fixture.driver().create(&create("pvc", SIZE)).unwrap_err();
             let code = refused.code(Operation::CreateVolume);
