@@ -24,6 +24,8 @@ use crate::sync::lock;
 use crate::types::PoolName;
 use crate::volume::Volumes;
 
+pub(crate) use connections::listen;
+
 /// The time that a pool has to report its status; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
 

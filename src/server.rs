@@ -97,7 +97,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
     let served = runtime.block_on(async {
         let stop = stop_signal()?;
         let http = match config.http {
-            Some(address) => Some(bind_http(address).await?),
+            Some(address) => Some(bind_http(address)?),
             None => None,
         };
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
@@ -281,9 +281,8 @@ fn runtime(pools: usize) -> Result<Runtime> {
         .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))
 }
 
-async fn bind_http(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
+fn bind_http(address: SocketAddr) -> Result<TcpListener> {
+    http::listen(address)
         .map_err(|error| Error::invalid("--http", format!("cannot listen on {address}: {error}")))
 }
 

@@ -1,7 +1,8 @@
 //! The connections to the pages. Every pod may open some, so they are few, short, and shared fairly.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -9,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::ACCEPT_PAUSE;
@@ -19,6 +20,16 @@ const MOST: usize = 64;
 
 /// The most bytes of a request's header.
 const HEADER_BYTES: usize = 8 << 10;
+
+/// The bytes of the kernel's buffers of a connection, for each direction. The kernel doubles them for its own
+/// bookkeeping, and would else let them grow to megabytes.
+const BUFFER_BYTES: u32 = 32 << 10;
+
+/// The connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// The most bytes that are read after an answer, such as the body of a request, which no page needs.
+const DRAINED_BYTES: u64 = 64 << 10;
 
 /// The time of a connection, from its acceptance until the peer has closed it. A page waits for a disk
 /// for half of it.
@@ -35,6 +46,19 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Listens on an address. Connections have the buffers of the listener.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.set_recv_buffer_size(BUFFER_BYTES)?;
+    socket.set_send_buffer_size(BUFFER_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves forever. A new connection never waits for another.
@@ -86,7 +110,8 @@ async fn answer(mut stream: TcpStream, service: TowerToHyperService<Router>) {
         // An error is the peer's, which has got its answer if there is one.
         let _ = connection.await;
         let _ = stream.shutdown().await;
-        while let Ok(1..) = stream.read(&mut [0; 512]).await {}
+        let mut rest = stream.take(DRAINED_BYTES);
+        while let Ok(1..) = rest.read(&mut [0; 512]).await {}
     };
     // An error says that the time is over.
     let _ = tokio::time::timeout(LIFE, serving).await;
@@ -95,6 +120,19 @@ async fn answer(mut stream: TcpStream, service: TowerToHyperService<Router>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Proves: SV8.
+    #[tokio::test]
+    async fn the_kernel_buffers_little_of_a_connection() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let accepted = TcpSocket::from_std_stream(accepted.unwrap().0.into_std().unwrap());
+        // The kernel reports the doubled number.
+        let bytes = 2 * BUFFER_BYTES;
+        assert_eq!(accepted.recv_buffer_size().unwrap(), bytes);
+        assert_eq!(accepted.send_buffer_size().unwrap(), bytes);
+    }
 
     #[test]
     fn the_peer_with_the_most_connections_loses_its_oldest() {

@@ -45,7 +45,7 @@ impl Running {
             },
         };
         let (_endpoint, listener) = Endpoint::bind(&socket_in(dir.path())).await.unwrap();
-        let http = bind_http("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let http = bind_http("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = http.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap() };

@@ -53,10 +53,11 @@ impl Pages {
         std::fs::read_dir(files).unwrap().count()
     }
 
-    /// Another host of the loopback network connects, with a small buffer for what it receives.
+    /// Another host of the loopback network connects, with small buffers.
     async fn connect(&self, host: u8) -> Option<TcpStream> {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(2048).unwrap();
+        socket.set_send_buffer_size(2048).unwrap();
         socket
             .bind(SocketAddr::from(([127, 0, 0, host], 0)))
             .unwrap();
@@ -141,6 +142,35 @@ async fn no_peer_keeps_a_connection() {
     }
     assert_eq!(page(pages.address, "/healthz").unwrap().0, 200);
     drop((unread, answered));
+}
+
+/// A peer that sends without end after its request, as a body of a known length or in chunks, gets the answer, and
+/// the server takes little more of it.
+///
+/// Proves: SV8.
+#[tokio::test]
+async fn a_body_without_end_ends_the_connection() {
+    /// More than the server reads, and than the buffers between the two have space for.
+    const MUCH: usize = 1 << 20;
+    let pages = Pages::start().await;
+    let part = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+    for body in [
+        "Content-Length: 1000000000000",
+        "Transfer-Encoding: chunked",
+    ] {
+        let mut stream = pages.connect(2).await.unwrap();
+        stream.set_nonblocking(false).unwrap();
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{body}\r\n\r\n{part}");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer[9..], b"200", "{body}");
+        let mut sent = 0;
+        while sent < MUCH && stream.write_all(part.as_bytes()).is_ok() {
+            sent += part.len();
+        }
+        assert!(sent < MUCH, "{body}");
+    }
 }
 
 /// A request with a large header is refused, so that none takes much memory.
