@@ -319,8 +319,8 @@ impl Pool {
         }
     }
 
-    /// Measures the space of a member's disk after a new directory, whose record takes some. The charges are
-    /// the same, and reading them takes time for each volume.
+    /// Measures the space of a member's disk after a new directory, whose record takes some. The charges stay
+    /// those of the last measurement, because reading them takes time for each volume; a grant reads them.
     pub(super) fn measure_space_of_member(&self, disk: &Disk) {
         if self.name().member().is_some()
             && let Ok(space) = disk.space()
