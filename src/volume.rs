@@ -377,8 +377,7 @@ impl Volumes {
         Ok(Volume::new(&pool, &entry))
     }
 
-    /// At most `max_entries` volumes (0: all) after the one with the id `token` (empty: from the
-    /// first).
+    /// At most `max_entries` volumes after the one with the id `token` (empty: from the first).
     pub fn list(&self, max_entries: usize, token: &str) -> Result<Page<Volume>> {
         self.page(max_entries, token, |_: &VolumeRecord| true, Volume::new)
     }

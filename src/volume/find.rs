@@ -138,7 +138,7 @@ impl Volumes {
         id.map(|id| self.entry(id)).transpose()
     }
 
-    /// At most `max_entries` objects (0: all) that match, after the one with the id `token` (empty:
+    /// At most `max_entries` objects that match, after the one with the id `token` (empty:
     /// from the first). A token is the last id of the page before, so that an object which is created
     /// or deleted in between does not shift the next page.
     pub(super) fn page<R: Resource, T>(
@@ -152,16 +152,13 @@ impl Volumes {
             "" => None,
             _ => Some(R::Id::parse(token).ok_or_else(|| Error::BadToken(token.to_owned()))?),
         };
-        let wanted = match max_entries {
-            0 => usize::MAX,
-            wanted => wanted,
-        };
         let pools = self.pools();
         let mut found = self.between_moves(|| {
             let mut found = Vec::new();
             for pool in pools.iter() {
-                // One more than wanted, to find out whether there is another page.
-                let entries = pool.state.after(after, wanted.saturating_add(1), &matches);
+                // One more, to find out whether there is another page.
+                let count = max_entries.saturating_add(1);
+                let entries = pool.state.after(after, count, &matches);
                 found.extend(entries.into_iter().map(|entry| (pool, entry)));
             }
             found
@@ -169,8 +166,8 @@ impl Volumes {
         // An unfinished move leaves two copies.
         found.sort_by_key(|(_, entry)| (entry.record.id(), !entry.record.is_served()));
         found.dedup_by_key(|(_, entry)| entry.record.id());
-        let more = found.len() > wanted;
-        found.truncate(wanted);
+        let more = found.len() > max_entries;
+        found.truncate(max_entries);
         let last = found.last().filter(|_| more);
         let next_token = last.map_or(String::new(), |(_, entry)| entry.record.id().to_string());
         let objects = found.iter().map(|(pool, entry)| object(pool, entry));

@@ -172,8 +172,8 @@ impl Volumes {
         Ok(Snapshot::new(&entry.record))
     }
 
-    /// At most `max_entries` snapshots (0: all) that match, after the one with the id `token` (empty:
-    /// from the first).
+    /// At most `max_entries` snapshots that match, after the one with the id `token` (empty: from the
+    /// first).
     pub fn list_snapshots(
         &self,
         filter: &SnapshotFilter,

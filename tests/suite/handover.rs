@@ -91,7 +91,7 @@ fn a_pool_of_another_node_is_served_once_it_is_adopted() {
     }
     volumes.check_pools();
     assert_eq!(unavailable(&volumes), None);
-    let listed = volumes.list(0, "").unwrap().objects;
+    let listed = volumes.list(usize::MAX, "").unwrap().objects;
     assert_eq!(listed, std::slice::from_ref(&volume));
     assert_eq!(volumes.create(&create("pvc", SIZE)).unwrap(), volume);
     drop(volumes);
@@ -117,7 +117,7 @@ fn a_pool_in_anothers_place_is_served_once_it_is_adopted() {
     ));
     adopt(&node).unwrap();
     volumes.check_pools();
-    assert_eq!(volumes.list(0, "").unwrap().objects, [theirs]);
+    assert_eq!(volumes.list(usize::MAX, "").unwrap().objects, [theirs]);
     let lost = volumes.delete(&ours.id.to_string()).unwrap_err();
     assert_eq!(lost.code(Operation::Delete), Code::FailedPrecondition);
     rename(&node, "pool", "theirs");
@@ -299,7 +299,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
     assert_eq!(away.code(Operation::Delete), Code::Unavailable, "{away}");
     assert_eq!(retire(&node, volume.id.pool()).unwrap(), [node.pool()]);
     volumes.check_pools();
-    assert_eq!(volumes.list(0, "").unwrap().objects, []);
+    assert_eq!(volumes.list(usize::MAX, "").unwrap().objects, []);
     volumes.delete(&id).unwrap();
     let unknown = volumes.get(&id).unwrap_err();
     assert_eq!(unknown.code(Operation::Volume), Code::NotFound, "{unknown}");
@@ -310,7 +310,7 @@ fn the_volumes_of_a_retired_pool_may_be_deleted() {
     drop(volumes);
     let volumes = node.volumes(&Fakes::default());
     volumes.delete(&id).unwrap();
-    assert_eq!(volumes.list(0, "").unwrap().objects, [anew]);
+    assert_eq!(volumes.list(usize::MAX, "").unwrap().objects, [anew]);
     assert_eq!(
         names(&node.path("away/volumes")).len(),
         1,
@@ -350,7 +350,7 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
     assert_eq!(node.names("volumes").len(), 1);
     assert_eq!(adopt(&node).unwrap().volumes, 1);
     volumes.check_pools();
-    assert_eq!(volumes.list(0, "").unwrap().objects, [volume]);
+    assert_eq!(volumes.list(usize::MAX, "").unwrap().objects, [volume]);
 }
 
 /// A pool at a path where this node saw it is not absent and is not retired, whether or not it is

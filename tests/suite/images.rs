@@ -116,7 +116,7 @@ impl Drop for Rig {
         if std::thread::panicking() {
             return;
         }
-        for volume in self.driver().list(0, "").unwrap().objects {
+        for volume in self.driver().list(usize::MAX, "").unwrap().objects {
             let pods = self.node.path("kubelet/pods");
             for pod in fs::read_dir(pods).into_iter().flatten() {
                 let (id, target) = (volume.id.to_string(), pod.unwrap().path().join("mount"));

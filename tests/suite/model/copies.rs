@@ -201,11 +201,11 @@ impl World {
     /// Asserts that exactly the expected volumes and snapshots exist, with the expected content.
     fn check(&self) {
         let driver = self.rig.driver();
-        let volumes = driver.list(0, "").unwrap().objects;
+        let volumes = driver.list(usize::MAX, "").unwrap().objects;
         let mut volumes: Vec<&str> = volumes.iter().map(|v| v.name.as_str()).collect();
         volumes.sort_unstable();
         assert!(volumes.iter().eq(self.model.volumes.keys()), "{volumes:?}");
-        let all = driver.list_snapshots(&SnapshotFilter::default(), 0, "");
+        let all = driver.list_snapshots(&SnapshotFilter::default(), usize::MAX, "");
         let all = all.unwrap().objects;
         let mut snapshots: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
         snapshots.sort_unstable();

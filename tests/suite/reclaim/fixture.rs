@@ -96,7 +96,7 @@ pub fn make(driver: &Running, pool: &Path, volume: &str) -> PathBuf {
 }
 
 pub fn delete(driver: &Running, volume: &str) {
-    let all = driver.list(0, "").unwrap().objects;
+    let all = driver.list(usize::MAX, "").unwrap().objects;
     let volume = all
         .into_iter()
         .find(|known| known.name.as_str() == volume)

@@ -137,7 +137,7 @@ fn assert_in(node: &MemorySet, driver: &Running, volume: &Volume, member: &str) 
     };
     assert_eq!(driver.get(&id).unwrap(), expected);
     assert_eq!(driver.create(&create("v", SIZE)).unwrap(), expected);
-    let listed = driver.list(0, "").unwrap().objects;
+    let listed = driver.list(usize::MAX, "").unwrap().objects;
     assert_eq!(listed, [expected]);
     let target = node.target("pod");
     driver.publish(&publish(&id, &target)).unwrap();
@@ -485,7 +485,7 @@ fn a_volume_that_is_being_moved_is_never_missed() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {
-                    let listed = driver.list(0, "").unwrap().objects;
+                    let listed = driver.list(usize::MAX, "").unwrap().objects;
                     assert_eq!(listed.len(), 1, "{listed:?}");
                     let found = [
                         driver.get(&id).map(|volume| volume.id),

@@ -142,7 +142,7 @@ fn lists_are_by_snapshot_and_by_source_and_in_pages() {
         rig.driver().list_snapshots(filter, count, token).unwrap()
     };
     let everything = SnapshotFilter::default();
-    assert_eq!(list(&everything, 0, "").objects, all);
+    assert_eq!(list(&everything, usize::MAX, "").objects, all);
     let (mut paged, mut token) = (Vec::new(), String::new());
     loop {
         let page = list(&everything, 2, &token);
@@ -157,15 +157,18 @@ fn lists_are_by_snapshot_and_by_source_and_in_pages() {
         source: Some(source.to_owned()),
         ..SnapshotFilter::default()
     };
-    assert_eq!(list(&of(&one.id.to_string()), 0, "").objects.len(), 3);
-    assert_eq!(list(&of("nobody"), 0, "").objects, []);
+    assert_eq!(
+        list(&of(&one.id.to_string()), usize::MAX, "").objects.len(),
+        3
+    );
+    assert_eq!(list(&of("nobody"), usize::MAX, "").objects, []);
     let mut both = of(&other.id.to_string());
     both.id = Some(all[0].id.to_string());
     let expected = usize::from(all[0].source == other.id);
-    assert_eq!(list(&both, 0, "").objects.len(), expected);
+    assert_eq!(list(&both, usize::MAX, "").objects.len(), expected);
     let error = rig
         .driver()
-        .list_snapshots(&everything, 0, "invalid-token")
+        .list_snapshots(&everything, usize::MAX, "invalid-token")
         .unwrap_err();
     assert_code(&error, Operation::Query, Code::Aborted);
 }

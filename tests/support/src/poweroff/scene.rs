@@ -271,7 +271,7 @@ impl Scene {
 
     /// Whether a volume is alone on its disk, where no other gets space.
     pub fn has_disk(&self, volume: &str) -> bool {
-        let all = self.driver().list(0, "").unwrap().objects;
+        let all = self.driver().list(usize::MAX, "").unwrap().objects;
         let of = |name: &str| all.iter().find(|volume| volume.name.as_str() == name);
         let disk = &of(volume).unwrap().pool;
         let pools = self.driver().pools();
@@ -340,7 +340,7 @@ impl Scene {
     /// Whether the pool holds exactly these snapshots.
     pub fn holds_snapshots(&self, snapshots: &[&str]) -> bool {
         let all = SnapshotFilter::default();
-        let found = self.driver().list_snapshots(&all, 0, "").unwrap();
+        let found = self.driver().list_snapshots(&all, usize::MAX, "").unwrap();
         let mut found: Vec<_> = found.objects.iter().map(|s| s.name.as_str()).collect();
         found.sort_unstable();
         found == snapshots
@@ -348,7 +348,7 @@ impl Scene {
 
     /// The id of a volume, or the id that it would have in the first pool.
     pub(super) fn id_of(&self, volume: &str) -> String {
-        let all = self.driver().list(0, "").unwrap().objects;
+        let all = self.driver().list(usize::MAX, "").unwrap().objects;
         let found = all.iter().find(|found| found.name.as_str() == volume);
         let id = found.map_or_else(
             || VolumeId::new(self.id.unwrap(), &name(volume)),
@@ -408,7 +408,7 @@ impl Scene {
     pub fn holds(&self, volumes: &[&str]) -> bool {
         let pools = self.driver().pools();
         let available = { pools.iter() }.all(|pool| pool.why_unavailable().is_none());
-        let found = self.driver().list(0, "").unwrap().objects;
+        let found = self.driver().list(usize::MAX, "").unwrap().objects;
         let mut found: Vec<_> = found.iter().map(|volume| volume.name.as_str()).collect();
         found.sort_unstable();
         let is_the_pool = self.id.is_none() || pools[0].id() == self.id;
@@ -433,7 +433,7 @@ impl Scene {
         if { pools.iter() }.any(|pool| pool.why_unavailable().is_some()) {
             return;
         }
-        for volume in self.driver().list(0, "").unwrap().objects {
+        for volume in self.driver().list(usize::MAX, "").unwrap().objects {
             let directory = self.directory(volume.name.as_str());
             assert_eq!(names(&directory), ["data", "volume.json"]);
             if let Some(image) = volume.image {
@@ -572,7 +572,7 @@ fn check(
     let is_before = !replied && (operation.before)(&scene);
     if !is_after && !is_before {
         let status = scene.status();
-        let volumes = scene.driver().list(0, "").unwrap().objects;
+        let volumes = scene.driver().list(usize::MAX, "").unwrap().objects;
         panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
     }
     // Limit and record may differ only before the reply.
