@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io::{Seek, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rootcellar::sys::{self, LoopStatus};
 use rustix::fs::OFlags;
 
 use super::*;
-use support::nobody::{as_nobody, ioctl, ioctl_with};
+use support::nobody::{as_nobody, ioctl, ioctl_with, write_mapped};
 
 const SIZE: u64 = 16 * MIB;
 
@@ -331,4 +331,40 @@ fn a_pod_that_changes_its_read_only_device_harms_only_itself() {
 #[test]
 fn a_pod_that_opens_a_read_only_device_for_writing_harms_only_itself() {
     play_all(Forced);
+}
+
+type Step = fn(&OwnedFd) -> Result<(), Errno>;
+
+/// A pod that can open a read-only device for writing changes no byte of the image, neither by write(2) nor by a
+/// mapping. Before Linux 6.5 it does by a mapping.
+///
+/// Proves: B1.
+#[test]
+fn a_read_only_device_is_not_written() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", SIZE);
+    let image = open(&rig.file("pvc"));
+    fill(&image, 1);
+    let target = rig.try_publishing(&volume, "reader", true).unwrap();
+    let node = rig.node_of_pod(&target);
+    let node = CString::new(node.as_os_str().as_bytes()).unwrap();
+    let writes: [(Errno, Step); 2] = [
+        (Errno::PERM, |device| {
+            rustix::io::pwrite(device, &[2; 4096], 0).map(drop)
+        }),
+        (Errno::INVAL, |device| write_mapped(device, 2)),
+    ];
+    for (errno, write) in writes {
+        let node = node.clone();
+        let refused = as_nobody(move || {
+            let empty = rustix::fs::Mode::empty();
+            write(&rustix::fs::open(&*node, OFlags::RDWR, empty)?)
+        });
+        assert_eq!(refused, Err(errno));
+        assert_eq!(content(&target, 4096), vec![1; 4096]);
+    }
+    rig.unpublish(&volume, &target);
+    rig.has_no_loop("pvc");
+    assert_eq!(content(&rig.file("pvc"), 1 << 20), vec![1; 1 << 20]);
 }

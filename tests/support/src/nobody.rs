@@ -76,6 +76,32 @@ pub fn ioctl_with(file: impl AsFd, request: u32, fields: &[(usize, u64)]) -> Res
     done(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), request.into(), &mut structure) })
 }
 
+/// Writes the first byte of a file through a shared mapping.
+pub fn write_mapped(file: impl AsFd, byte: u8) -> Result<(), Errno> {
+    const LENGTH: usize = 4096;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: the kernel chooses a free range of addresses, which nothing else uses, and which is mapped until
+    // the end of the block.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            LENGTH,
+            access,
+            libc::MAP_SHARED,
+            file,
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return done(-1);
+        }
+        at.cast::<u8>().write_volatile(byte);
+        let written = done(libc::msync(at, LENGTH, libc::MS_SYNC));
+        libc::munmap(at, LENGTH);
+        written
+    }
+}
+
 fn done(result: i32) -> Result<(), Errno> {
     if result >= 0 {
         return Ok(());
