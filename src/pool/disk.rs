@@ -29,7 +29,9 @@ use super::capacity::Space;
 use super::enforcement::Unenforced;
 use super::index::{Index, RecordDirs, open_own};
 use super::marker::Marker;
-use super::path::{find_marker, inspect_path, open_guarded, open_mounted, take_lock};
+use super::path::{
+    check_devices, find_marker, inspect_path, open_guarded, open_mounted, take_lock,
+};
 use super::record::{self, Method, Record};
 use super::{Context, PoolOptions, Unavailable, layout};
 
@@ -144,6 +146,7 @@ impl Disk {
         if filesystem::is_read_only(&at).context("ask whether the disk is read-only")? {
             return Err(Unavailable::ReadOnly);
         }
+        check_devices(&self.root, self.filesystem)?;
         let quota = find_quota(&self.context, self.filesystem, &self.root)?;
         if quota.enforcement() != self.quota.enforcement() {
             return Err(Unavailable::EnforcementChanged);

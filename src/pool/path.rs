@@ -106,6 +106,15 @@ pub(super) fn open_guarded(
     }
 }
 
+/// Refuses the disk of an open pool that has got such a device since, as a degraded btrfs or md may. A device that
+/// is missing or does not answer was examined before.
+pub(super) fn check_devices(root: &GuardedDir, filesystem: Filesystem) -> Result<(), Unavailable> {
+    let devices = filesystem.devices(root.as_fd()).unwrap_or_default();
+    let mut devices = devices.into_iter();
+    let own = devices.find_map(|device| below::own_device(vec![device]).ok().flatten());
+    own.map_or(Ok(()), |device| Err(Unavailable::OnVolume { device }))
+}
+
 /// Reads the marker and compares it with the memory; makes the pool if the options say so.
 pub(super) fn find_marker(
     options: &PoolOptions,

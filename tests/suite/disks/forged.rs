@@ -140,3 +140,36 @@ fn no_pool_is_made_on_a_pods_device() {
     refuses(&["pool", "init", "--node", NODE, at.to_str().unwrap()]);
     own.unmount();
 }
+
+/// A pool that is served becomes unavailable as soon as its filesystem has a pod's device too.
+///
+/// Proves: P13.
+#[tokio::test]
+async fn a_served_disk_that_gains_a_pods_device_is_refused() {
+    require!(loop_devices);
+    let (disks, mut rig, _) = Rig::serve_disks(&[]).await;
+    let at = FILESYSTEMS
+        .iter()
+        .position(|name| *name == "btrfs")
+        .unwrap();
+    let kept = rig.keep_in(&["btrfs"]).await.remove(0);
+    let added = rig.node.path("added");
+    std::fs::File::create(&added)
+        .unwrap()
+        .set_len(256 << 20)
+        .unwrap();
+    let device = PodDevice::new(&added);
+    let change = |action: &[&str]| {
+        run(Command::new("btrfs")
+            .arg("device")
+            .args(action)
+            .arg(device.path())
+            .arg(disks[at].path()));
+    };
+    change(&["add", "-f"]);
+    rig.wait(&[("btrfs", SAYS)]).await;
+    rig.assert_unavailable("btrfs", &kept).await;
+    change(&["remove"]);
+    rig.wait_all(&["btrfs"], "healthy").await;
+    kept.assert_kept(&mut rig.clients).await;
+}
