@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The devices that have not answered yet, and when each was asked. Only one thread asks a device, so that
 /// those that never answer do not use up the threads.
-static ASKED: Mutex<BTreeMap<Number, Instant>> = Mutex::new(BTreeMap::new());
+static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 static ANSWERED: Condvar = Condvar::new();
 
 /// The numbers of the driver's devices. The kernel gives lower ones to those who ask for any, and has no
@@ -79,19 +79,22 @@ pub fn at(device: Number, image: FileId) -> Result<Option<Loop>, PathFault> {
     if device.0 != MAJOR {
         return Ok(None);
     }
-    let asked = name_of(device).and_then(|name| match file_in_sysfs(&name)? {
-        Some(file) if is_image(&file) => {
+    let name = match name_of(device) {
+        Ok(name) => name,
+        Err(errno) if is_missing(errno) => return Ok(None),
+        Err(errno) => return Err(PathFault::at("list", Path::new(ALL))(errno)),
+    };
+    let asked = match file_in_sysfs(&name) {
+        Ok(Some(file)) if is_image(&file) => {
             ask(&name, move |device, file| (file == image).then_some(device))
         }
-        _ => Ok(None),
-    });
+        Ok(_) => Ok(None),
+        Err(errno) => Err(errno),
+    };
     match asked {
         Ok(found) => Ok(found),
         Err(errno) if is_missing(errno) => Ok(None),
-        Err(errno) => {
-            let path = Path::new(DEVICES).join(format!("loop{}", device.1));
-            Err(silent(&path, errno))
-        }
+        Err(errno) => Err(silent(&Path::new(DEVICES).join(name), errno)),
     }
 }
 
@@ -191,42 +194,43 @@ pub fn remove(name: &str) -> Result<(), Errno> {
     let Some(number) = own_number(name) else {
         return Ok(());
     };
-    let name = name.to_owned();
-    let removed = patiently((MAJOR, number), move || {
-        if file_in_sysfs(&name)?.as_deref().is_some_and(is_occupant) {
-            open(&name, OFlags::RDONLY)?.detach()?;
+    let own = name.to_owned();
+    let removed = patiently(name, move || {
+        if file_in_sysfs(&own)?.as_deref().is_some_and(is_occupant) {
+            open(&own, OFlags::RDONLY)?.detach()?;
         }
         sys::remove_loop(control()?.as_fd(), number)
     });
-    match removed {
-        // Somebody attached a file meanwhile, perhaps of a filesystem that does not answer.
-        Err(Errno::BUSY | Errno::TIMEDOUT) => Ok(()),
-        Err(errno) if is_missing(errno) => Ok(()),
-        removed => removed,
+    unless_taken(removed).map(drop)
+}
+
+/// The result of an action on a device; `None` if it is removed, or somebody attached a file meanwhile, perhaps
+/// of a filesystem that does not answer.
+fn unless_taken<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(Errno::BUSY | Errno::TIMEDOUT) => Ok(None),
+        Err(errno) if is_missing(errno) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
 /// Gives an empty file to a device of the driver that a pod has detached, so that no other program gets its
 /// number while the pod has its node. `None`: it has a file again.
 pub fn occupy(name: &str) -> Result<Option<Loop>, Errno> {
-    let Some(number) = own_number(name) else {
+    if own_number(name).is_none() {
         return Ok(None);
-    };
-    let name = name.to_owned();
-    let occupied = patiently((MAJOR, number), move || {
-        let device = open(&name, OFlags::RDWR)?;
-        if !file_in_sysfs(&name)?.as_deref().is_some_and(is_occupant) {
+    }
+    let own = name.to_owned();
+    let occupied = patiently(name, move || {
+        let device = open(&own, OFlags::RDWR)?;
+        if !file_in_sysfs(&own)?.as_deref().is_some_and(is_occupant) {
             let file = rustix::fs::memfd_create(OCCUPANT, MemfdFlags::CLOEXEC)?;
             sys::attach_loop(device.file.as_fd(), file.as_fd(), 0)?;
         }
         Ok(device)
     });
-    match occupied {
-        Ok(device) => Ok(Some(device)),
-        Err(Errno::BUSY | Errno::TIMEDOUT) => Ok(None),
-        Err(errno) if is_missing(errno) => Ok(None),
-        Err(errno) => Err(errno),
-    }
+    unless_taken(occupied)
 }
 
 /// A device of the driver that shows a file of somebody else: of a pod, or of a program that asked for any
@@ -340,7 +344,7 @@ fn ask<T: Send + 'static>(
     name: &str,
     see: impl FnOnce(Loop, FileId) -> T + Send + 'static,
 ) -> Result<T, Errno> {
-    patiently(number_of(name)?, identify(name.to_owned(), see))
+    patiently(name, identify(name.to_owned(), see))
 }
 
 /// Asks devices at once, so that no call waits for one after the other. Each has the path of its file.
@@ -350,12 +354,11 @@ fn ask_all<T: Send + 'static>(
 ) -> Vec<(String, PathBuf, Result<T, Errno>)> {
     let start = Instant::now();
     let begin_asking = |name: &str| {
-        let device = number_of(name)?;
         let asked = lock(&ASKED);
-        if asked.contains_key(&device) {
+        if asked.contains_key(name) {
             return Ok(None);
         }
-        begin(asked, device, identify(name.to_owned(), see)).map(Some)
+        begin(asked, name, identify(name.to_owned(), see)).map(Some)
     };
     let asked = devices.into_iter().map(|(name, file)| {
         let begun = begin_asking(&name);
@@ -391,11 +394,11 @@ fn identify<T>(
 
 /// Acts on a device as soon as no other call does. ETIMEDOUT: the device does not answer.
 fn patiently<T: Send + 'static>(
-    device: Number,
+    name: &str,
     act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
 ) -> Result<T, Errno> {
     let mut asked = lock(&ASKED);
-    while let Some(since) = asked.get(&device) {
+    while let Some(since) = asked.get(name) {
         let left = PATIENCE.saturating_sub(since.elapsed());
         if left.is_zero() {
             return Err(Errno::TIMEDOUT);
@@ -403,29 +406,30 @@ fn patiently<T: Send + 'static>(
         let woken = ANSWERED.wait_timeout(asked, left);
         (asked, _) = woken.unwrap_or_else(PoisonError::into_inner);
     }
-    receive(&begin(asked, device, act)?, PATIENCE)
+    receive(&begin(asked, name, act)?, PATIENCE)
 }
 
 /// Acts on a device in a thread of its own, because the kernel may wait for the filesystem of its file.
 /// EAGAIN: there is no thread.
 fn begin<T: Send + 'static>(
-    mut asked: MutexGuard<'_, BTreeMap<Number, Instant>>,
-    device: Number,
+    mut asked: MutexGuard<'_, BTreeMap<String, Instant>>,
+    name: &str,
     act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
 ) -> Result<Receiver<Result<T, Errno>>, Errno> {
-    asked.insert(device, Instant::now());
+    asked.insert(name.to_owned(), Instant::now());
     drop(asked);
     let (done, outcome) = mpsc::channel();
-    let name = format!("loop{}", device.1);
-    let started = thread::Builder::new().name(name).spawn(move || {
+    let named = thread::Builder::new().name(name.to_owned());
+    let asked = name.to_owned();
+    let started = named.spawn(move || {
         let answer = act();
-        lock(&ASKED).remove(&device);
+        lock(&ASKED).remove(&asked);
         ANSWERED.notify_all();
         // After the patience nobody receives it.
         let _ = done.send(answer);
     });
     if let Err(error) = started {
-        lock(&ASKED).remove(&device);
+        lock(&ASKED).remove(name);
         ANSWERED.notify_all();
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
     }
@@ -532,10 +536,9 @@ fn is_occupant(path: &Path) -> bool {
 
 /// The block device that a loop device shows; `None` if it shows a file or nothing.
 pub(super) fn device_below(name: &str) -> Result<Option<Number>, Errno> {
-    let device = number_of(name)?;
-    let name = name.to_owned();
-    let status = patiently(device, move || {
-        sys::loop_status(open(&name, OFlags::RDONLY)?.file.as_fd())
+    let own = name.to_owned();
+    let status = patiently(name, move || {
+        sys::loop_status(open(&own, OFlags::RDONLY)?.file.as_fd())
     });
     match status {
         Ok(status) => Ok(Some(status.number).filter(|number| *number != (0, 0))),
@@ -544,19 +547,17 @@ pub(super) fn device_below(name: &str) -> Result<Option<Number>, Errno> {
     }
 }
 
-/// The number of the loop device whose node has this path.
+/// The number of the loop device whose node has this path, if there is one. With `loop.max_part` it differs from
+/// the one in the name.
 pub(crate) fn of_node(path: &Path) -> Option<Number> {
-    let number = number_in(path.file_name()?.to_str()?)?;
-    Some((MAJOR, number))
+    let name = path.file_name()?.to_str()?;
+    name.starts_with("loop").then(|| number_of(name).ok())?
 }
 
 /// The number in the name of a loop device, if it is one of the driver's.
 pub(super) fn own_number(name: &str) -> Option<u32> {
-    number_in(name).filter(|number| NUMBERS.contains(number))
-}
-
-fn number_in(name: &str) -> Option<u32> {
-    name.strip_prefix("loop")?.parse().ok()
+    let number = name.strip_prefix("loop")?.parse().ok()?;
+    NUMBERS.contains(&number).then_some(number)
 }
 
 /// The name of a block device, by its number. ENOENT: there is none.
@@ -630,5 +631,13 @@ mod tests {
             assert!(!may_show(errno, other, image), "{errno}");
         }
         assert!(!may_show(Errno::NXIO, image, image));
+    }
+
+    /// A node has the number that the kernel gave to its device, which is not always the one in its name.
+    #[test]
+    fn the_node_of_a_removed_device_has_no_number() {
+        for path in ["/loop99999999", "/loop", "/loop-control", "/"] {
+            assert_eq!(of_node(Path::new(path)), None, "{path}");
+        }
     }
 }

@@ -24,7 +24,7 @@ pub struct FakeMounter {
     images: Mutex<BTreeMap<FileId, (Number, Shown)>>,
 }
 
-/// The number of the first loop device. It is one of the driver's, as the name of its node shows.
+/// The number of the first loop device.
 const FIRST: u32 = 3000;
 
 #[derive(Debug, Clone)]
@@ -81,14 +81,13 @@ impl Mounter for FakeMounter {
         let Prepared { mount, flags, .. } = prepared;
         let id = os::status(mount).map_err(fail)?.id;
         let shown_by = self.images.lock().unwrap().get(&id).copied();
-        let (device, root) = match shown_by {
-            Some((device, Shown::Device)) => ((0, 0), format!("/loop{}", device.1).into()),
-            Some((device, _)) => (device, "/".into()),
-            None => {
-                let table = MountTable::read().map_err(|_| fail(Errno::IO))?;
-                let place = table.place_of(mount).map_err(|_| fail(Errno::IO))?;
-                (place.mount.device, place.path)
-            }
+        // The kernel has no node of the device.
+        let (device, root) = if let Some((device, _)) = shown_by {
+            (device, "/".into())
+        } else {
+            let table = MountTable::read().map_err(|_| fail(Errno::IO))?;
+            let place = table.place_of(mount).map_err(|_| fail(Errno::IO))?;
+            (place.mount.device, place.path)
         };
         let mount = FakeMount {
             entry: MountEntry {
