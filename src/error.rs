@@ -170,6 +170,7 @@ impl From<mount::Error> for Error {
         match error {
             mount::Error::Invalid(invalid) => Self::Invalid(invalid),
             mount::Error::Io(fault) => Self::Io(fault),
+            error @ mount::Error::InUse { .. } => Self::Precondition(error.to_string()),
             mount::Error::Internal(problem) => Self::Internal(problem),
         }
     }

@@ -256,6 +256,13 @@ pub fn strangers() -> Result<Vec<Stranger>, Errno> {
 }
 
 impl Loop {
+    /// Whether it has a number of the driver, by which the host and the driver know that a pod decides its
+    /// content. Earlier versions took others.
+    pub fn is_own(&self) -> bool {
+        let name = self.path.file_name().and_then(OsStr::to_str);
+        name.and_then(own_number).is_some()
+    }
+
     /// Takes the present size of the file.
     pub fn resize(&self) -> Result<(), Errno> {
         sys::resize_loop(self.file.as_fd())

@@ -1,5 +1,7 @@
 //! The failures of mounts and their targets.
 
+use std::path::PathBuf;
+
 use crate::fault::PathFault;
 use crate::types::Invalid;
 
@@ -15,6 +17,9 @@ pub enum Error {
     /// A step on a mount or its directory failed.
     #[error(transparent)]
     Io(#[from] PathFault),
+    /// Somebody else attached the volume's image to a device, which could write to it too.
+    #[error("the image of the volume is in use by {}; unmount and detach it first", .device.display())]
+    InUse { device: PathBuf },
     /// The kernel made another mount than the driver asked for.
     #[error("internal error: {0}")]
     Internal(String),

@@ -215,13 +215,18 @@ fn prepare_device(
     })
 }
 
-/// The device that shows all of an image for writing; attached, if there is none. A new one is detached when
-/// nobody has it open. A thick image keeps its blocks.
+/// The device of the driver that shows all of an image for writing; attached, if there is none. A new one is
+/// detached when nobody has it open. A thick image keeps its blocks. Fails if another device shows the image for
+/// writing: the host would not know that a pod decides its content.
 fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Target) -> Result<Loop> {
     let failed = |errno| target.error(ATTACH, errno);
     let mut known = None;
     for device in loops::of(image)? {
-        if device.is_whole().map_err(failed)? {
+        if !device.is_own() && !device.is_read_only().map_err(failed)? {
+            let device = device.path;
+            return Err(Error::InUse { device });
+        }
+        if device.is_own() && device.is_whole().map_err(failed)? {
             known = Some(device);
         }
     }

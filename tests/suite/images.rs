@@ -5,6 +5,7 @@ mod capacity;
 mod devices;
 mod ioctls;
 mod kills;
+mod restarts;
 mod strangers;
 
 use std::fs::{self, File};
