@@ -138,6 +138,7 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
     };
     let mut reports: Vec<(Report, Traits)> = pools.iter().map(check).collect();
     sets::compare(&mut reports);
+    images::find_strangers(&mut reports);
     reports.into_iter().map(|(report, _)| report).collect()
 }
 
@@ -215,7 +216,7 @@ impl Examination<'_> {
         self.traits = Traits {
             disk: sets::disk_of(&place),
             volumes: opened.index.volumes().filter_map(sets::named).collect(),
-            remedy: None,
+            ..Traits::default()
         };
         self.mount(&place);
         self.enforcement(&opened, &place)?;
@@ -226,7 +227,7 @@ impl Examination<'_> {
         let owners = self.limits(&opened)?;
         self.sizes(&opened);
         self.usage(&opened, &place, &owners)?;
-        self.images(&opened)?;
+        self.images(&opened);
         self.imports(&opened)?;
         Ok(())
     }

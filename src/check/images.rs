@@ -1,25 +1,29 @@
 //! Compares images with their records, and with the loop devices that show them.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::fault::{Fault, InContext};
-use crate::image::loops;
+use crate::image::loops::{self, Stranger};
 use crate::image::{Allocation, Format};
 use crate::os::{self, Status};
-use crate::pool::{Entry, Image};
-use crate::types::Bytes;
+use crate::pool::{Entry, Image, layout};
+use crate::types::{Bytes, NameHash, ObjectId};
 
-use super::{About, Examination, Level, advice};
+use super::sets::Traits;
+use super::{About, Examination, Finding, Level, Report, advice};
 
 impl Examination<'_> {
     /// Checks the images of volumes. A pool without them has no finding.
-    pub(super) fn images(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+    pub(super) fn images(&mut self, opened: &OpenPool) {
         let volumes = opened.index.volumes();
         let volumes = volumes.filter_map(|entry| Some((entry, entry.record.image?)));
         let volumes: Vec<_> = volumes.collect();
         if volumes.is_empty() {
-            return Ok(());
+            return;
         }
         let before = self.report.findings.len();
         for (entry, image) in &volumes {
@@ -27,6 +31,7 @@ impl Examination<'_> {
             if let Ok(file) = os::open_entry(&opened.homes.volumes, entry.data_path())
                 && let Ok(status) = os::status(&file)
             {
+                self.traits.images.insert(status.id);
                 self.image(entry, *image, status);
                 self.devices(entry, file.as_fd(), status);
             }
@@ -45,10 +50,6 @@ impl Examination<'_> {
             let what = "every image is as recorded";
             self.find(Level::Ok, About::Images, what, None);
         }
-        if volumes.iter().any(|(entry, _)| entry.record.is_device()) {
-            self.strangers()?;
-        }
-        Ok(())
     }
 
     /// Compares the file of an image with its record.
@@ -92,15 +93,57 @@ impl Examination<'_> {
             self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
         }
     }
+}
 
-    /// Finds the devices of the driver that pods took.
-    fn strangers(&mut self) -> Result<(), Fault> {
-        for stranger in loops::strangers().context("list the loop devices")? {
-            let (device, file) = (stranger.path.display(), stranger.file.display());
-            let what = format!("{device} shows {file}, which a pod attached to it");
-            let remedy = format!("losetup --detach {device}; first delete the pod");
-            self.find(Level::Note, About::Images, what, remedy);
+/// Adds the devices of the driver with files of others to the first report, because they belong to no pool.
+pub(super) fn find_strangers(reports: &mut [(Report, Traits)]) {
+    let found = strangers(reports);
+    let Some((first, _)) = reports.first_mut() else {
+        return;
+    };
+    match found {
+        Ok(strangers) => first.findings.extend(strangers.iter().map(describe)),
+        Err(errno) => first.findings.push(Finding {
+            level: Level::Note,
+            about: About::Images,
+            volume: None,
+            what: format!("cannot list the loop devices: {errno}"),
+            remedy: None,
+        }),
+    }
+}
+
+fn strangers(reports: &[(Report, Traits)]) -> Result<Vec<Stranger>, Errno> {
+    let mut found = loops::strangers()?;
+    for (shown, file) in loops::own_images()? {
+        let has_image = |(_, traits): &(Report, Traits)| traits.images.contains(&file);
+        if !reports.iter().any(has_image) && !may_be_image(&shown.file, reports) {
+            found.push(shown);
         }
-        Ok(())
+    }
+    Ok(found)
+}
+
+/// Whether a file has the path of an image that no report can know, of another pool or another driver.
+fn may_be_image(file: &Path, reports: &[(Report, Traits)]) -> bool {
+    let data = loops::undeleted(file).parent();
+    let data = data.filter(|data| data.ends_with(layout::DATA));
+    let directory = data.and_then(Path::parent).and_then(Path::file_name);
+    let hash = directory.and_then(OsStr::to_str).and_then(layout::hash_of);
+    let is_of = |hash: NameHash, traits: &Traits| {
+        let mut volumes = traits.volumes.values();
+        volumes.any(|(id, _)| id.hash() == hash)
+    };
+    hash.is_some_and(|hash| !reports.iter().any(|(_, traits)| is_of(hash, traits)))
+}
+
+fn describe(Stranger { path, file }: &Stranger) -> Finding {
+    let (device, file) = (path.display(), file.display());
+    Finding {
+        level: Level::Note,
+        about: About::Images,
+        volume: None,
+        what: format!("{device} shows {file}, which a pod attached to it"),
+        remedy: Some(format!("losetup --detach {device}; first delete the pod")),
     }
 }

@@ -1,11 +1,12 @@
 //! The findings about the members of one pool set together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::image::below;
 use crate::mount::Place;
+use crate::os::FileId;
 use crate::pool::{Entry, Record};
 use crate::quota::Enforcement;
 use crate::types::{VolumeId, VolumeName};
@@ -22,6 +23,8 @@ pub(super) struct Traits {
     pub(super) disk: Option<String>,
     /// Its volumes, with their directories.
     pub(super) volumes: BTreeMap<VolumeName, (VolumeId, PathBuf)>,
+    /// The images of its volumes.
+    pub(super) images: BTreeSet<FileId>,
     /// The way to enforce sizes, where they are not enforced.
     pub(super) remedy: Option<String>,
 }

@@ -128,10 +128,28 @@ fn may_show(errno: Errno, file: &Path, image: &Path) -> bool {
 /// The number of each device with an image, and the identity of the image. A device that does not answer is
 /// left out, because its file is on another filesystem. Earlier versions took any free number.
 pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
+    let found = identified(images()?)?.into_iter();
+    Ok(found.map(|(_, number, file)| (number, file)).collect())
+}
+
+/// The devices of the driver whose file has the name of an image, and the identity of the file. A device that
+/// does not answer is left out.
+pub(crate) fn own_images() -> Result<Vec<(Stranger, FileId)>, Errno> {
+    let mut own = images()?;
+    own.retain(|(name, _)| own_number(name).is_some());
+    let found = identified(own)?.into_iter();
+    Ok(found.map(|(shown, _, file)| (shown, file)).collect())
+}
+
+/// Identifies the files of devices, each given by its path.
+fn identified(devices: Vec<(String, PathBuf)>) -> Result<Vec<(Stranger, Number, FileId)>, Errno> {
     let mut found = Vec::new();
-    for (_, _, answer) in ask_all(images()?, |device: Loop, file| (device.device, file)) {
+    for (name, file, answer) in ask_all(devices, |device: Loop, id| (device.device, id)) {
         match answer {
-            Ok(shown) => found.push(shown),
+            Ok((number, id)) => {
+                let path = Path::new(DEVICES).join(name);
+                found.push((Stranger { path, file }, number, id));
+            }
             Err(errno) if is_shortage(errno) => return Err(errno),
             Err(_) => {}
         }
@@ -513,7 +531,7 @@ fn file_in_sysfs(name: &str) -> Result<Option<PathBuf>, Errno> {
 }
 
 /// A path without the mark of a deleted file.
-fn undeleted(path: &Path) -> &Path {
+pub(crate) fn undeleted(path: &Path) -> &Path {
     let path = path.as_os_str().as_bytes();
     let path = path.strip_suffix(DELETED).unwrap_or(path);
     Path::new(OsStr::from_bytes(path))
