@@ -8,7 +8,6 @@ mod target;
 mod users;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -165,7 +164,7 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         })
     }
 
-    /// The number of each of the driver's loop devices with an image, and the identity of the image.
+    /// The number of each loop device with an image, and the identity of the image.
     fn loops(&self) -> std::io::Result<Vec<(loops::Number, FileId)>> {
         Ok(loops::all()?)
     }
@@ -175,17 +174,44 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         Ok(loops::of(image)?)
     }
 
+    /// Detaches the image of a loop device of the driver.
+    fn detach_loop(&self, device: loops::Number) -> Result<()> {
+        Ok(loops::detach(device)?)
+    }
+
+    /// The loop devices that mounts show, also at targets that other mounts hide.
+    fn shown_loops(&self) -> std::io::Result<BTreeSet<loops::Number>> {
+        let entries = self.table()?.entries;
+        let shown = entries.iter().filter_map(|mount| self.loop_shown_by(mount));
+        Ok(shown.collect())
+    }
+
+    /// The loop device that a mount shows: the one below its filesystem, or the one whose node is its root. Only for a
+    /// hidden mount the name of its root decides, because a pod may call a directory like a device.
+    fn loop_shown_by(&self, mount: &MountEntry) -> Option<loops::Number> {
+        if mount.device.0 == loops::MAJOR {
+            return Some(mount.device);
+        }
+        let node = loops::of_node(&mount.root)?;
+        let found = Target::open_known(&mount.mount_point).ok().flatten();
+        match found.map(|target| self.inspect(&target)) {
+            Some(Ok(Found::Mount(found))) if found.mount_id == mount.id => {
+                (found.rdev == node).then_some(node)
+            }
+            _ => Some(node),
+        }
+    }
+
     /// Removes the driver's loop devices that are not in use.
     fn tidy_loops(&self) -> std::io::Result<Tidied> {
         let unused = loops::unused()?;
         let mut occupied = Vec::new();
         if !unused.is_empty() {
-            let table = self.table()?;
-            let nodes = table.entries.iter().filter_map(|it| it.root.file_name());
-            let nodes: BTreeSet<_> = nodes.collect();
+            let shown = self.shown_loops()?;
             for name in &unused {
+                let number = loops::of_node(Path::new(name));
                 // A pod that detached its device has the node of the number.
-                if nodes.contains(OsStr::new(name)) {
+                if number.is_some_and(|number| shown.contains(&number)) {
                     occupied.extend(loops::occupy(name)?);
                 } else {
                     loops::remove(name)?;

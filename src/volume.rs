@@ -341,6 +341,7 @@ impl Volumes {
     }
 
     pub fn stop(&self) {
+        self.publications.keep_devices();
         let pools = self.pools();
         for pool in pools.iter() {
             pool.trash.end();

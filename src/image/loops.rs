@@ -126,7 +126,8 @@ fn may_show(errno: Errno, file: &Path, image: &Path) -> bool {
 }
 
 /// The number of each device with an image, and the identity of the image. A device that does not answer is
-/// left out, because its file is on another filesystem. Earlier versions took any free number.
+/// left out, also one of the driver under load: a publish or an unpublish of its target finds it. Earlier
+/// versions took any free number.
 pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
     let found = identified(images()?)?.into_iter();
     Ok(found.map(|(_, number, file)| (number, file)).collect())
@@ -222,6 +223,22 @@ pub fn remove(name: &str) -> Result<(), Errno> {
     unless_taken(removed).map(drop)
 }
 
+/// Detaches the image of a device of the driver. Other files and other devices stay.
+pub fn detach(device: Number) -> Result<(), PathFault> {
+    let failed = PathFault::at("detach", Path::new(ALL));
+    let detached = name_of(device).and_then(|name| {
+        if own_number(&name).is_none() {
+            return Ok(());
+        }
+        let own = name.clone();
+        patiently(&name, move || match file_in_sysfs(&own)? {
+            Some(file) if is_image(&file) => open(&own, OFlags::RDONLY)?.detach(),
+            _ => Ok(()),
+        })
+    });
+    unless_taken(detached).map(drop).map_err(failed)
+}
+
 /// The result of an action on a device; `None` if it is removed, or somebody attached a file meanwhile, perhaps
 /// of a filesystem that does not answer.
 fn unless_taken<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
@@ -231,6 +248,18 @@ fn unless_taken<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
         Err(errno) if is_missing(errno) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Keeps devices attached when nobody has them open any more, also those that a pod has detached. Returns the
+/// failures.
+pub(crate) fn keep_all(devices: Vec<PathBuf>) -> Vec<(PathBuf, Errno)> {
+    let named = devices.into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some((name, path))
+    });
+    let kept = ask_all(named.collect(), |device, _| device.keep()).into_iter();
+    kept.filter_map(|(_, path, kept)| Some((path, kept.flatten().err()?)))
+        .collect()
 }
 
 /// Gives an empty file to a device of the driver that a pod has detached, so that no other program gets its
@@ -297,9 +326,17 @@ impl Loop {
         Ok(())
     }
 
+    /// Lets the file keep its blocks, or warns.
+    pub fn keep_blocks(&self) {
+        if let Err(errno) = self.refuse_discards() {
+            let device = self.path.display();
+            tracing::warn!(%device, %errno, "a discard releases blocks of a thick image");
+        }
+    }
+
     /// Refuses discards, and all else that would release blocks of the file. The number refuses them until
     /// it is removed.
-    pub fn refuse_discards(&self) -> Result<(), Errno> {
+    fn refuse_discards(&self) -> Result<(), Errno> {
         if self.discard_limit()? == NO_DISCARDS {
             return Ok(());
         }

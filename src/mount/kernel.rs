@@ -241,11 +241,8 @@ fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Targe
         let path = device.path.display();
         tracing::warn!(device = %path, %errno, "no direct I/O: a full disk may lose writes");
     }
-    if allocation == Allocation::Thick
-        && let Err(errno) = device.refuse_discards()
-    {
-        let path = device.path.display();
-        tracing::warn!(device = %path, %errno, "a discard releases blocks of a thick image");
+    if allocation == Allocation::Thick {
+        device.keep_blocks();
     }
     Ok(device)
 }

@@ -9,15 +9,16 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
+use crate::image::Allocation;
 use crate::image::loops::{self, Loop, Stranger};
-use crate::mount::{Found, MountEntry, Target, Tidied};
+use crate::mount::{Found, Target, Tidied};
 use crate::os::FileId;
 use crate::pool::{AccessMode, Disk, Entry, Index, Pool, VolumeRecord};
 use crate::sync::lock;
-use crate::types::{NameHash, ObjectId, VolumeId};
+use crate::types::{NameHash, ObjectId};
 
+use super::Volumes;
 use super::publish::refuse_published;
-use super::{Volumes, mount_table};
 
 /// The access mode at one target; `None` for a target that was read from the mount table.
 pub(crate) type Use = Option<AccessMode>;
@@ -61,28 +62,33 @@ impl Publications {
         lock(&self.devices).contains_key(&number)
     }
 
-    /// Whether a volume is published as a device.
-    pub(crate) fn has_devices(&self, volume: NameHash) -> bool {
+    /// Whether a volume is published as a device; `None`: whether there is a device of no known volume.
+    pub(crate) fn has_devices(&self, volume: Option<NameHash>) -> bool {
         let devices = lock(&self.devices);
-        devices.values().any(|held| held.volume == Some(volume))
+        devices.values().any(|held| held.volume == volume)
     }
 
-    /// Detaches the devices of a volume but for those that are shown.
-    fn detach(&self, volume: NameHash, shown: &BTreeSet<loops::Number>) -> Result<()> {
-        self.detach_if(|number, held| held.volume == Some(volume) && !shown.contains(&number))
+    /// Keeps the devices of volumes attached when the driver ends. A pod may have detached one, which the kernel
+    /// does as soon as nobody has it open.
+    pub(crate) fn keep_devices(&self) {
+        let devices = lock(&self.devices);
+        let held = devices.values().filter(|held| held.volume.is_some());
+        let paths = held.map(|held| held.device.path.clone()).collect();
+        drop(devices);
+        for (device, errno) in loops::keep_all(paths) {
+            let device = device.display();
+            tracing::warn!(%device, %errno, "a device may be detached while no driver runs");
+        }
     }
 
-    /// Detaches a device that was at a target, if it is no volume's.
-    pub(crate) fn detach_occupied(&self, number: loops::Number) -> Result<()> {
-        self.detach_if(|held_number, held| held_number == number && held.volume.is_none())
-    }
-
-    /// Detaches devices. The lock is free meanwhile, because the ioctl and the last close, which writes back,
-    /// may wait for the disk.
-    fn detach_if(&self, is_unused: impl Fn(loops::Number, &Held) -> bool) -> Result<()> {
+    /// Detaches the devices of a volume, or those of no known one, but for those that are shown. The lock is free
+    /// meanwhile, because the ioctl and the last close, which writes back, may wait for the disk.
+    fn detach(&self, volume: Option<NameHash>, shown: &BTreeSet<loops::Number>) -> Result<()> {
         let mut devices = lock(&self.devices);
-        let unused = devices.extract_if(.., |number, held| is_unused(*number, held));
-        let unused: Vec<_> = unused.collect();
+        let is_unused = |number: &loops::Number, held: &mut Held| {
+            held.volume == volume && !shown.contains(number)
+        };
+        let unused: Vec<_> = devices.extract_if(.., is_unused).collect();
         drop(devices);
         let mut outcome = Ok(());
         for (number, held) in unused {
@@ -138,13 +144,10 @@ impl Volumes {
             return Ok(());
         }
         let volume = entry.record.id.hash();
-        if self.publications.has_devices(volume) {
+        if self.publications.has_devices(Some(volume)) {
             // Its last unpublish may have run while the pool was opened, before the device was known.
             let _devices = self.in_flight.lock_devices(volume)?;
-            let table = mount_table(self.mounter.as_ref())?;
-            let nodes = table.entries.iter().map(|mount| &mount.root);
-            let shown = nodes.filter_map(|root| loops::of_node(root)).collect();
-            self.publications.detach(volume, &shown)?;
+            self.detach_unused(Some(volume))?;
         }
         let file = pool.open_place(entry)?;
         match self.mounter.loops_of(file.as_fd())?.first() {
@@ -190,24 +193,23 @@ impl Volumes {
         }
         for mount in self.mounter.table()?.entries {
             let image = || {
-                // A bind mount of a directory in it is no publication.
-                let is_whole = mount.device.0 == loops::MAJOR && mount.root == Path::new("/");
-                let device = Some(mount.device).filter(|_| is_whole);
-                let node = loops::of_node(&mount.root);
-                // Also at a target that another mount hides.
-                shown.extend(device.or(node));
-                let device = device.or_else(|| self.device_at(&mount, node?))?;
-                devices.get(&device).map(|(id, _)| id.hash())
+                let device = self.mounter.loop_shown_by(&mount)?;
+                shown.insert(device);
+                // A bind mount of a directory in its filesystem is no publication.
+                let is_whole = mount.device.0 != loops::MAJOR || mount.root == Path::new("/");
+                let (id, _) = devices.get(&device).filter(|_| is_whole)?;
+                Some(id.hash())
             };
             if let Some(volume) = disk.volume_of(&mount).or_else(image) {
                 self.publications.add(volume, &mount.mount_point, None);
             }
         }
         for (device, (id, file)) in devices {
-            let entry = index.get::<VolumeRecord>(id);
-            if entry.is_some_and(|entry| entry.record.is_device())
-                && let Err(error) = self.adopt(id, device, file, shown.contains(&device))
-            {
+            let Some(entry) = index.get::<VolumeRecord>(id) else {
+                continue;
+            };
+            let is_shown = shown.contains(&device);
+            if let Err(error) = self.adopt(&entry.record, device, file, is_shown) {
                 tracing::warn!(%id, %error, "left a device as it was");
             }
         }
@@ -217,47 +219,70 @@ impl Volumes {
         Ok(())
     }
 
-    /// Takes over a device of a block volume from the server before. That may have ended between an unmount
-    /// and a detachment.
-    fn adopt(
+    /// Takes over a device of an image from the server before. That may have ended between an unmount and a
+    /// detachment, and may have been of a version that let pods discard. A device that no mount shows is somebody
+    /// else's if it has no number of the driver.
+    pub(super) fn adopt(
         &self,
-        id: VolumeId,
-        device: loops::Number,
+        record: &VolumeRecord,
+        number: loops::Number,
         file: FileId,
         is_shown: bool,
     ) -> Result<()> {
-        if self.publications.holds(device) {
+        if self.publications.holds(number) {
             return Ok(());
         }
-        match self.mounter.loop_at(device, file)? {
-            Some(device) if is_shown => self.publications.hold(Some(id.hash()), device),
-            Some(device) => {
-                let failed = PathFault::at("detach", &device.path);
-                device.detach().map_err(failed)?;
-            }
-            None => {}
+        let Some(device) = self.mounter.loop_at(number, file)? else {
+            return Ok(());
+        };
+        if !is_shown && !device.is_own() {
+            return Ok(());
         }
-        Ok(())
+        let path = device.path.clone();
+        let allocation = record.image.map(|image| image.allocation);
+        if allocation == Some(Allocation::Thick) {
+            device.keep_blocks();
+        }
+        // The kernel detaches that of a filesystem with its last mount.
+        let done = match (record.is_device(), is_shown) {
+            (false, _) => Ok(()),
+            (true, true) => {
+                let kept = device.keep();
+                self.publications.hold(Some(record.id.hash()), device);
+                kept
+            }
+            (true, false) => device.detach(),
+        };
+        Ok(done.map_err(PathFault::at("take over", &path))?)
     }
 
-    /// Detaches the devices of a block volume that no target but the one at `leaving` shows.
-    pub(super) fn detach_unused(&self, volume: NameHash, leaving: &Path) -> Result<()> {
-        let mut shown = BTreeSet::new();
-        for (path, _) in self.publications.of(volume) {
-            if leaving == path {
-                continue;
-            }
-            if let Some(other) = Target::open_known(&path)?
-                && let Found::Mount(other) = self.mounter.inspect(&other)?
-            {
-                shown.insert(other.rdev);
-            }
+    /// Detaches the devices of a block volume, or those of no known volume, that no mount shows.
+    pub(super) fn detach_unused(&self, volume: Option<NameHash>) -> Result<()> {
+        if !self.publications.has_devices(volume) {
+            return Ok(());
         }
-        self.publications.detach(volume, &shown)
+        self.publications.detach(volume, &self.shown_loops()?)
+    }
+
+    /// Detaches a device that was at a target and that no mount shows any more. The driver does not hold one that
+    /// did not answer when the pool was opened.
+    pub(super) fn detach_unheld(&self, number: loops::Number) -> Result<()> {
+        let is_loop = number.0 == loops::MAJOR;
+        if !is_loop || self.publications.holds(number) || self.shown_loops()?.contains(&number) {
+            return Ok(());
+        }
+        Ok(self.mounter.detach_loop(number)?)
+    }
+
+    fn shown_loops(&self) -> Result<BTreeSet<loops::Number>> {
+        let shown = self.mounter.shown_loops();
+        let failed = PathFault::at("read", Path::new("/proc/self/mountinfo"));
+        Ok(shown.map_err(failed)?)
     }
 
     /// Removes the devices that nobody uses any more, and reports those with files of others.
     pub(super) fn tidy_devices(&self) {
+        let released = self.detach_unused(None);
         match self.mounter.tidy_loops() {
             Ok(Tidied {
                 occupied,
@@ -273,14 +298,9 @@ impl Volumes {
             }
             Err(error) => tracing::warn!(%error, "left unused devices"),
         }
-    }
-
-    /// The number of a loop device, if a mount shows its node.
-    fn device_at(&self, mount: &MountEntry, node: loops::Number) -> Option<loops::Number> {
-        let target = Target::open_known(&mount.mount_point).ok()??;
-        match self.mounter.inspect(&target) {
-            Ok(Found::Mount(found)) if found.rdev == node => Some(node),
-            _ => None,
+        // Its target may have been unpublished meanwhile.
+        if let Err(error) = released.and_then(|()| self.detach_unused(None)) {
+            tracing::warn!(%error, "left unused devices");
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::fault::PathFault;
 use crate::filesystem::Filesystem;
 use crate::image::Owner;
 use crate::image::loops;
@@ -63,6 +64,7 @@ impl Volumes {
         let prepared = match found {
             Found::Mount(mounted) => self
                 .check_same_mount(&target, mounted, source, options, request)
+                .and_then(|()| self.hold_mounted(&entry, mounted, source))
                 .map(|()| None),
             Found::Other(kind) => return Err(occupied(&target, describe(kind))),
             Found::Directory(_) | Found::Nothing => {
@@ -109,7 +111,7 @@ impl Volumes {
                     return Ok(found);
                 }
                 self.mounter.unmount(target)?;
-                self.publications.detach_occupied(mounted.rdev)?;
+                self.tidy_devices();
                 Ok(Found::Nothing)
             }
             found => Ok(found),
@@ -154,6 +156,16 @@ impl Volumes {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Holds the device of a block volume that is mounted already, and that may not have answered when the pool
+    /// was opened.
+    fn hold_mounted(&self, entry: &Entry, mounted: Status, source: Mountable<'_>) -> Result<()> {
+        let Mountable::Device { file, .. } = source else {
+            return Ok(());
+        };
+        let content = os::status(file).map_err(PathFault::at("inspect", &entry.path()))?;
+        self.adopt(&entry.record, mounted.rdev, content.id, true)
     }
 
     /// Creates the target if needed, and mounts. A failure removes a directory that it created.
@@ -232,20 +244,20 @@ impl Volumes {
             return Err(Error::NotPublishedThere { id, path });
         }
         let devices = owner.or(asked);
-        let devices = devices.filter(|volume| self.publications.has_devices(*volume));
+        let devices = devices.filter(|volume| self.publications.has_devices(Some(*volume)));
         // A publication elsewhere may be about to use the device.
         let _devices = devices
             .map(|volume| self.in_flight.lock_devices(volume))
             .transpose()?;
         self.mounter.unmount(&target)?;
-        if let Some(volume) = devices {
-            self.detach_unused(volume, target.path())?;
+        if let Some(mounted) = mounted {
+            self.detach_unheld(mounted.rdev)?;
+        }
+        if devices.is_some() {
+            self.detach_unused(devices)?;
         }
         if let Some(owner) = owner {
             self.publications.remove(owner, target.path());
-        }
-        if let Some(mounted) = mounted {
-            self.publications.detach_occupied(mounted.rdev)?;
         }
         let has_devices = devices.is_some() || mounted.as_ref().is_some_and(shows_device);
         if has_devices {

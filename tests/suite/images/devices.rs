@@ -4,16 +4,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rootcellar::image::loops::Loop;
-use rootcellar::mount::{Error as MountError, MountOptions, Mountable, Mounter, Prepared, Target};
-use rootcellar::os::FileId;
+use rootcellar::mount::Mounter;
 use rootcellar::sys;
-use rootcellar::volume::{Seams, Volumes};
-use rustix::fs::StatVfsMountFlags;
-use support::Running;
 
 use super::*;
 
@@ -212,36 +206,6 @@ fn a_new_driver_knows_the_devices() {
     assert!(refused.to_string().contains("a directory"), "{refused}");
 }
 
-/// Images that an earlier version published, whose devices have any free numbers, are published still.
-///
-/// Proves: B1, I2, K20.
-#[test]
-fn the_devices_of_an_earlier_version_are_known() {
-    require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
-    let (image, device) = (rig.image("image", 16 * MIB), rig.device("device", 16 * MIB));
-    let (mounted, node) = (rig.node.target("mounted"), rig.node.target("node"));
-    let run = |command: &mut Command| support::loops::run(command);
-    fs::create_dir(&mounted).unwrap();
-    run(Command::new("mount")
-        .args(["-o", "loop"])
-        .args([rig.file("image"), mounted.clone()]));
-    run(Command::new("losetup")
-        .arg("--find")
-        .arg(rig.file("device")));
-    File::create(&node).unwrap();
-    let attached = device_of(&rig, "device");
-    let attached = Path::new("/dev").join(attached.file_name().unwrap());
-    rustix::mount::mount_bind(attached, &node).unwrap();
-    rig.start();
-    for (volume, target) in [(image, mounted), (device, node)] {
-        let refused = rig.driver().delete(&volume.id.to_string()).unwrap_err();
-        assert!(refused.to_string().contains("is published at"), "{refused}");
-        rig.unpublish(&volume, &target);
-        rig.delete(&volume);
-    }
-}
-
 /// A device whose node was unmounted before it was detached, as by a driver that was killed in between, is
 /// detached by the repeated call, or by the next driver.
 ///
@@ -285,75 +249,8 @@ fn a_device_at_a_hidden_target_is_not_detached() {
     rig.delete(&volume);
 }
 
-/// The kernel's mounts, which unpublish a target while the driver takes over its device.
-struct Overtaking(Mutex<Option<Box<dyn Fn() + Send>>>);
-
-impl std::fmt::Debug for Overtaking {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Overtaking")
-    }
-}
-
-impl Mounter for Overtaking {
-    fn prepare(
-        &self,
-        source: Mountable<'_>,
-        target: &Target,
-        options: MountOptions,
-    ) -> Result<Prepared, MountError> {
-        KernelMounter.prepare(source, target, options)
-    }
-
-    fn attach(&self, prepared: &Prepared, target: &Target) -> Result<(), MountError> {
-        KernelMounter.attach(prepared, target)
-    }
-
-    fn flags(&self, target: &Target) -> Result<StatVfsMountFlags, MountError> {
-        KernelMounter.flags(target)
-    }
-
-    fn unmount(&self, target: &Target) -> Result<(), MountError> {
-        KernelMounter.unmount(target)
-    }
-
-    fn loop_at(&self, device: loops::Number, image: FileId) -> Result<Option<Loop>, MountError> {
-        let unpublish = self.0.lock().unwrap().take();
-        if let Some(unpublish) = unpublish {
-            unpublish();
-        }
-        KernelMounter.loop_at(device, image)
-    }
-}
-
-/// The last unpublish of a device may end while the pool is opened. The volume is deleted nevertheless.
-///
-/// Proves: B1.
-#[test]
-fn a_device_that_is_unpublished_while_its_pool_opens_is_detached() {
-    require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
-    let volume = rig.device("pvc", 16 * MIB);
-    let target = rig.publish_device(&volume, "pod");
-    rig.running = None;
-    let mounter = Arc::new(Overtaking(Mutex::default()));
-    let seams = Seams {
-        mounter: Arc::clone(&mounter) as _,
-        ..Seams::default()
-    };
-    let settings = rig.node.settings(&[rig.node.own_pool_option()]);
-    let opening = Arc::new(Volumes::with_seams(settings, seams).unwrap());
-    let (id, weak) = (volume.id.to_string(), Arc::downgrade(&opening));
-    *mounter.0.lock().unwrap() = Some(Box::new(move || {
-        weak.upgrade().unwrap().unpublish(&id, &target).unwrap();
-    }));
-    rig.running = Some(Running(opening));
-    rig.driver().0.load().unwrap();
-    assert!(mounter.0.lock().unwrap().is_none(), "it was unpublished");
-    rig.delete(&volume);
-}
-
 /// The path in sysfs of the only device that shows the image of a volume.
-fn device_of(rig: &Rig, volume: &str) -> PathBuf {
+pub(super) fn device_of(rig: &Rig, volume: &str) -> PathBuf {
     let file = File::open(rig.file(volume)).unwrap();
     let found = loops::of(&file).unwrap();
     let [device] = &found[..] else {
@@ -363,7 +260,7 @@ fn device_of(rig: &Rig, volume: &str) -> PathBuf {
 }
 
 /// The number of the device at a target, as sysfs shows it.
-fn number_in_sysfs(target: &Path) -> String {
+pub(super) fn number_in_sysfs(target: &Path) -> String {
     let number = fs::metadata(target).unwrap().rdev();
     format!(
         "{}:{}",
@@ -374,7 +271,7 @@ fn number_in_sysfs(target: &Path) -> String {
 
 /// Waits until a device is removed. A device that another test has open for a moment is removed later, and
 /// its number may be another's by then.
-fn is_removed(device: &Path) {
+pub(super) fn is_removed(device: &Path) {
     eventually("the device is removed", || {
         KernelMounter.tidy_loops().unwrap();
         let is_bound = fs::symlink_metadata(device.join("loop")).is_ok();
@@ -548,55 +445,4 @@ fn a_pod_with_a_device_harms_only_itself() {
     for volume in [&hostile, &victim] {
         rig.delete(volume);
     }
-}
-
-/// A new driver has the devices open again. A pod that detached its device while no driver ran has an empty
-/// one then, so that no other program gets the number, until the unpublish.
-///
-/// Proves: B3.
-#[test]
-fn a_detached_device_keeps_its_number_after_a_restart() {
-    require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
-    let volume = rig.device("pvc", 16 * MIB);
-    let targets = [false, true].map(|read_only| {
-        let pod = format!("pod-{read_only}");
-        rig.try_publishing(&volume, &pod, read_only).unwrap()
-    });
-    let file = File::create_new(rig.node.path("own")).unwrap();
-    file.set_len(16 * MIB).unwrap();
-    let is_taken = |target: &Path| {
-        // A driver in another mount namespace may have removed the number.
-        File::open(target).is_err_and(|error| error.raw_os_error() == Some(6))
-            || sys::attach_loop(File::open(target).unwrap().as_fd(), file.as_fd(), 0)
-                == Err(Errno::BUSY)
-    };
-    let image = fs::metadata(rig.file("pvc")).unwrap().ino();
-    rig.start();
-    for target in &targets {
-        let device = File::open(target).unwrap();
-        sys::detach_loop(device.as_fd()).unwrap();
-        drop(device);
-        let status = sys::loop_status(File::open(target).unwrap().as_fd());
-        assert_eq!(status.unwrap().inode, image);
-        assert!(is_taken(target));
-    }
-    rig.start();
-    rig.has_no_loop("pvc");
-    for target in &targets {
-        assert!(is_taken(target), "another program may get the number");
-        assert_eq!(
-            File::open(target).map_or(0, |mut it| it.seek(SeekFrom::End(0)).unwrap()),
-            0
-        );
-    }
-    // The kubelet repeats a call after it was started again.
-    let again = rig.try_publishing(&volume, "pod-false", false).unwrap();
-    assert_eq!(open(&again).seek(SeekFrom::End(0)).unwrap(), 16 * MIB);
-    for target in &targets {
-        let device = Path::new("/sys/dev/block").join(number_in_sysfs(target));
-        rig.unpublish(&volume, target);
-        is_removed(&device);
-    }
-    rig.delete(&volume);
 }

@@ -145,6 +145,10 @@ impl Mounter for FakeMounter {
         Ok(Vec::new())
     }
 
+    fn detach_loop(&self, _: Number) -> Result<()> {
+        Ok(())
+    }
+
     fn tidy_loops(&self) -> std::io::Result<Tidied> {
         Ok(Tidied::default())
     }
