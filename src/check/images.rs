@@ -31,7 +31,7 @@ impl Examination<'_> {
             if let Ok(file) = os::open_entry(&opened.homes.volumes, entry.data_path())
                 && let Ok(status) = os::status(&file)
             {
-                self.traits.images.insert(status.id);
+                self.traits.images.insert(entry.record.id.hash(), status.id);
                 self.image(entry, *image, status);
                 self.devices(entry, file.as_fd(), status);
             }
@@ -116,25 +116,28 @@ pub(super) fn find_strangers(reports: &mut [(Report, Traits)]) {
 fn strangers(reports: &[(Report, Traits)]) -> Result<Vec<Stranger>, Errno> {
     let mut found = loops::strangers()?;
     for (shown, file) in loops::own_images()? {
-        let has_image = |(_, traits): &(Report, Traits)| traits.images.contains(&file);
-        if !reports.iter().any(has_image) && !may_be_image(&shown.file, reports) {
+        let mut images = reports
+            .iter()
+            .flat_map(|(_, traits)| traits.images.values());
+        if !images.any(|image| *image == file) && !may_be_image(&shown.file, reports) {
             found.push(shown);
         }
     }
     Ok(found)
 }
 
-/// Whether a file has the path of an image that no report can know, of another pool or another driver.
+/// Whether a file has the path of an image that no report knows, as of another pool, another driver, or a disk
+/// that cannot be read.
 fn may_be_image(file: &Path, reports: &[(Report, Traits)]) -> bool {
     let data = loops::undeleted(file).parent();
     let data = data.filter(|data| data.ends_with(layout::DATA));
     let directory = data.and_then(Path::parent).and_then(Path::file_name);
     let hash = directory.and_then(OsStr::to_str).and_then(layout::hash_of);
-    let is_of = |hash: NameHash, traits: &Traits| {
-        let mut volumes = traits.volumes.values();
-        volumes.any(|(id, _)| id.hash() == hash)
+    let knows = |hash: NameHash| {
+        let mut reports = reports.iter();
+        reports.any(|(_, traits)| traits.images.contains_key(&hash))
     };
-    hash.is_some_and(|hash| !reports.iter().any(|(_, traits)| is_of(hash, traits)))
+    hash.is_some_and(|hash| !knows(hash))
 }
 
 fn describe(Stranger { path, file }: &Stranger) -> Finding {

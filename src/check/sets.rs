@@ -1,6 +1,6 @@
 //! The findings about the members of one pool set together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::mount::Place;
 use crate::os::FileId;
 use crate::pool::{Entry, Record};
 use crate::quota::Enforcement;
-use crate::types::{VolumeId, VolumeName};
+use crate::types::{NameHash, VolumeId, VolumeName};
 
 use super::{About, Finding, Level, Report};
 
@@ -23,8 +23,8 @@ pub(super) struct Traits {
     pub(super) disk: Option<String>,
     /// Its volumes, with their directories.
     pub(super) volumes: BTreeMap<VolumeName, (VolumeId, PathBuf)>,
-    /// The images of its volumes.
-    pub(super) images: BTreeSet<FileId>,
+    /// The image of each volume that could be read.
+    pub(super) images: BTreeMap<NameHash, FileId>,
     /// The way to enforce sizes, where they are not enforced.
     pub(super) remedy: Option<String>,
 }

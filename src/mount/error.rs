@@ -18,7 +18,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] PathFault),
     /// Somebody else attached the volume's image to a device, which could write to it too.
-    #[error("the image of the volume is in use by {}; unmount and detach it first", .device.display())]
+    #[error("the image of the volume is in use by {}; detach it first", .device.display())]
     InUse { device: PathBuf },
     /// The kernel made another mount than the driver asked for.
     #[error("internal error: {0}")]

@@ -215,18 +215,29 @@ fn prepare_device(
     })
 }
 
+/// Whether a mount shows a loop device.
+fn shows(device: &Loop) -> Result<bool, Errno> {
+    let shown = KernelMounter.shown_loops();
+    let shown = shown.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    Ok(shown?.contains(&device.device))
+}
+
 /// The device of the driver that shows all of an image for writing; attached, if there is none. A new one is
-/// detached when nobody has it open. A thick image keeps its blocks. Fails if another device shows the image for
-/// writing: the host would not know that a pod decides its content.
+/// detached when nobody has it open. A thick image keeps its blocks. Fails if the host attached the image to
+/// another device: it would not know that a pod decides its content.
 fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Target) -> Result<Loop> {
     let failed = |errno| target.error(ATTACH, errno);
     let mut known = None;
     for device in loops::of(image)? {
-        if !device.is_own() && !device.is_read_only().map_err(failed)? {
+        if device.is_read_only().map_err(failed)? {
+            continue;
+        }
+        // Earlier versions took any number, and their pods still use the device.
+        if !device.is_own() && !shows(&device).map_err(failed)? {
             let device = device.path;
             return Err(Error::InUse { device });
         }
-        if device.is_own() && device.is_whole().map_err(failed)? {
+        if device.is_whole().map_err(failed)? {
             known = Some(device);
         }
     }

@@ -103,11 +103,12 @@ impl Pool {
         let data = disk.open_below(&entry.path().join(layout::DATA));
         let data = data.context(LOOK);
         let data = data.map_err(|fault| self.classify_data(entry, fault))?;
+        let looking = |errno| self.classify_data(entry, Fault::new(LOOK, errno));
+        // The time of the record says later when the move began: it is after all earlier changes.
+        Since::now(&data).map_err(looking)?;
         let amendment = Amendment::prepare(disk, &entry.directory, &record);
         let amendment = amendment.map_err(|fault| self.classify(fault))?;
-        // After the record was written, whose time says later when the move began.
-        let since = Since::now(&data).context(LOOK);
-        let since = since.map_err(|fault| self.classify_data(entry, fault))?;
+        let since = Since::now(&data).map_err(looking)?;
         // After that, because a page that a process has mapped and written changes no time again before
         // it is written back.
         let synced = self.context.os.syncfs(&data).context_sync("sync the disk");

@@ -243,8 +243,11 @@ impl Volumes {
             let (id, path) = (shorten(id), target.path().to_owned());
             return Err(Error::NotPublishedThere { id, path });
         }
+        // Also one that is not held, because it did not answer when the pool was opened.
+        let is_device = mounted.is_some_and(|mounted| mounted.rdev.0 == loops::MAJOR);
         let devices = owner.or(asked);
-        let devices = devices.filter(|volume| self.publications.has_devices(Some(*volume)));
+        let devices =
+            devices.filter(|volume| is_device || self.publications.has_devices(Some(*volume)));
         // A publication elsewhere may be about to use the device.
         let _devices = devices
             .map(|volume| self.in_flight.lock_devices(volume))

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use rustix::fs::Advice;
 use rustix::io::Errno;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -54,13 +55,17 @@ pub(crate) fn overwrite(os: &Os, file: impl AsFd, record: &impl Serialize) -> Re
     os.fsync(&file).context_sync("fsync a record")
 }
 
-/// Whether a file has exactly this record as its content. One that cannot be read has not.
+/// Whether a file has exactly this record as its content on the disk. One that cannot be read has not.
 pub(crate) fn has_content(
     (dir, name): (impl AsFd, &str),
     record: &impl Serialize,
 ) -> Result<bool, Fault> {
     let json = encode(record)?;
-    let found = os::open_file(dir, name).and_then(|file| os::read_all(&file, MAX_RECORD_BYTES));
+    let found = os::open_file(dir, name).and_then(|file| {
+        // A failed write leaves pages behind that the disk lacks.
+        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+        os::read_all(&file, MAX_RECORD_BYTES)
+    });
     Ok(found.is_ok_and(|found| found == json))
 }
 

@@ -420,11 +420,6 @@ fn a_pod_with_a_device_harms_only_itself() {
     let node = rig.node_of_pod(&target);
     let number = fs::metadata(&target).unwrap().rdev();
     as_pod(&["losetup", "--detach"], &node);
-    let free = Command::new("losetup").arg("--find").output().unwrap();
-    let free = String::from_utf8(free.stdout).unwrap();
-    let name = device_of(&rig, "hostile");
-    let name = name.file_name().unwrap().to_str().unwrap();
-    assert_ne!(free.trim(), format!("/dev/{name}"), "the host may take it");
     for _ in 0..2 {
         let next = rig.publish_device(&victim, "next");
         assert_ne!(fs::metadata(&next).unwrap().rdev(), number);

@@ -101,6 +101,15 @@ fn the_devices_of_an_earlier_version_are_known() {
     // The kubelet repeats a call after it was started again.
     rig.publish(&image, "mounted");
     rig.publish_device(&device, "node");
+    // A new pod starts before the old one ends.
+    rig.publish(&image, "second");
+    let second = rig.publish_device(&device, "second-node");
+    assert_eq!(
+        fs::metadata(&second).unwrap().rdev(),
+        fs::metadata(&node).unwrap().rdev()
+    );
+    rig.unpublish(&image, &rig.node.target("second"));
+    rig.unpublish(&device, &second);
     for volume in [&image, &device] {
         let refused = rig.driver().delete(&volume.id.to_string()).unwrap_err();
         assert!(refused.to_string().contains("is published at"), "{refused}");
