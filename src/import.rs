@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::mount::{MountTable, OpenDirs, Users, find_user};
+use crate::mount::{MountTable, OpenFiles, Users, find_user};
 use crate::os::{self, Os, Status};
 use crate::pool::layout;
 use crate::pool::marker::Marker;
@@ -228,18 +228,18 @@ pub fn check_unused(path: &Path, users: Users) -> Result<()> {
         return Ok(());
     }
     let place = table.place_at(path).map_err(fault())?;
-    let mut dirs = OpenDirs::default();
+    let mut files = OpenFiles::default();
     let found = find_user(
         Path::new(PROCESSES),
         (&place, Some(path)),
-        &mut dirs,
+        &mut files,
         &|| (),
     );
     let used = match found {
         Ok(Some(user)) => Some(user.to_string()),
         Ok(None) => {
             let top = os::open_node(path);
-            let found = top.and_then(|top| tree::find_open(top, path, &dirs, &|| ()));
+            let found = top.and_then(|top| tree::find_open(top, path, &files, &|| ()));
             found.map_err(PathFault::at("look for open files in", path))?
         }
         Err(fault) => {

@@ -25,7 +25,7 @@ pub use kernel::{GuardedDir, KernelMounter, open_guarded};
 pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, MountWatch, Place};
 pub use target::{Found, Target};
-pub use users::{OpenDirs, User, Users, UsersUnknown, find_user};
+pub use users::{OpenFiles, User, Users, UsersUnknown, find_user};
 
 /// The content of a volume that is mounted.
 #[derive(Debug, Clone, Copy)]

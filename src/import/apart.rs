@@ -1,5 +1,5 @@
 //! Directories that are in use by the driver or the kubelet. An import that took one, a part of one or a
-//! directory above would take the data of others.
+//! directory above would take the data of others, and an export into one would show its data to others.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,15 @@ impl Position {
         })
     }
 
+    /// As [`Position::find`]; `None`: the disk is missing, or the host has no such directory.
+    fn find_other(table: &MountTable, path: &Path) -> Result<Option<Self>> {
+        match Self::find(table, path) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(PathFault::at("find", path)(error).into()),
+        }
+    }
+
     /// Whether it is the other directory or in it.
     fn is_in(&self, other: &Self) -> bool {
         self.id == other.id
@@ -52,12 +61,7 @@ pub(super) fn check_apart(directory: &Path, others: &[PathBuf]) -> Result<()> {
     let own = Position::find(&table, directory).map_err(fault())?;
     let shown = directory.display();
     for other in others {
-        let its = match Position::find(&table, other) {
-            Ok(its) => Some(its),
-            // The disk may be missing, or the host has no such directory.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(PathFault::at("find", other)(error).into()),
-        };
+        let its = Position::find_other(&table, other)?;
         let its_is_in = its.as_ref().is_some_and(|its| its.is_in(&own));
         let relation = if its_is_in || other.starts_with(directory) {
             "contains"
@@ -70,6 +74,24 @@ pub(super) fn check_apart(directory: &Path, others: &[PathBuf]) -> Result<()> {
             "{shown} {relation} {}, where the driver or the kubelet has its data",
             other.display()
         ));
+    }
+    Ok(())
+}
+
+/// Refuses a path in one of the directories.
+pub(super) fn check_outside(path: &Path, directories: &[PathBuf]) -> Result<()> {
+    let parent = path.parent().unwrap_or(path);
+    let fault = || PathFault::at::<io::Error>("find", parent);
+    let table = MountTable::read().map_err(fault())?;
+    let own = Position::find(&table, parent).map_err(fault())?;
+    for other in directories {
+        if Position::find_other(&table, other)?.is_some_and(|its| own.is_in(&its)) {
+            return refuse(format!(
+                "{} is in {}, where the driver or the kubelet has its data; choose another path with --to",
+                path.display(),
+                other.display()
+            ));
+        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::os::Os;
 use crate::types::VolumeId;
 use crate::volume::Export;
 
+use super::apart::check_outside;
 use super::copy::Original;
 use super::{At, Host, HostPath, ImportServer, Taken, check_unused, refuse};
 
@@ -77,6 +78,7 @@ impl ExportTo {
             }
         }
         self.check_target(&at)?;
+        check_outside(&at.path, &place.taken)?;
         let is_copy = !place.renames || !host.renames(&at)?;
         if self.dry_run {
             return Ok(Exported::new(at.path, is_copy));

@@ -40,13 +40,13 @@ impl fmt::Display for User {
     }
 }
 
-/// The directories that other processes have open, to be found in a tree: the path of one is unknown if its
-/// mount was detached, or is in another namespace than its process.
+/// The files and directories that other processes have open, to be found in a tree: the path of one is unknown
+/// if its mount was detached, or is in another namespace than its process.
 #[derive(Debug, Default)]
-pub struct OpenDirs(HashMap<FileId, User>);
+pub struct OpenFiles(HashMap<FileId, User>);
 
-impl OpenDirs {
-    /// The process that has a directory open, which has this path in a tree.
+impl OpenFiles {
+    /// The process that has a file or directory open, which has this path in a tree.
     pub(crate) fn user(&self, id: FileId, path: &Path) -> Option<User> {
         self.0.get(&id).map(|user| User {
             used: format!("has {} open", path.display()),
@@ -56,8 +56,9 @@ impl OpenDirs {
 
     fn note(&mut self, links: &[PathBuf], process: &Path) {
         for link in links {
+            let is_seen = [FileType::Directory, FileType::RegularFile];
             if let Ok(status) = os::status_behind(link)
-                && status.file_type == FileType::Directory
+                && is_seen.contains(&status.file_type)
             {
                 self.0
                     .entry(status.id)
@@ -98,7 +99,7 @@ pub enum UsersUnknown {
 pub fn find_user(
     processes: &Path,
     (place, path): (&Place, Option<&Path>),
-    dirs: &mut OpenDirs,
+    files: &mut OpenFiles,
     visited: &dyn Fn(),
 ) -> Result<Option<User>, UsersUnknown> {
     let fault = PathFault::at::<io::Error>("list the processes in", processes);
@@ -113,7 +114,7 @@ pub fn find_user(
         }
         visited();
         let process = processes.join(&name);
-        let mut opened = OpenDirs::default();
+        let mut opened = OpenFiles::default();
         match use_by(&process, (place, path), &mut opened) {
             Err(error) if !has_ended(&error) => {
                 return Err(PathFault::at("examine", &process)(error).into());
@@ -121,7 +122,7 @@ pub fn find_user(
             Ok(Some(used)) => return Ok(Some(User::new(&process, used))),
             // This process has the pools open.
             _ if own == *name => {}
-            Ok(None) | Err(_) => dirs.0.extend(opened.0),
+            Ok(None) | Err(_) => files.0.extend(opened.0),
         }
     }
     Ok(None)
@@ -148,12 +149,12 @@ fn has_ended(error: &io::Error) -> bool {
 fn use_by(
     process: &Path,
     place: (&Place, Option<&Path>),
-    dirs: &mut OpenDirs,
+    files: &mut OpenFiles,
 ) -> io::Result<Option<String>> {
     let mut table = None;
     for thread in fs::read_dir(process.join("task"))? {
         let thread = thread?.path();
-        match use_by_thread((process, &thread), place, &mut table, dirs) {
+        match use_by_thread((process, &thread), place, &mut table, files) {
             Err(error) if has_ended(&error) => {}
             Ok(None) => {}
             found => return found,
@@ -170,17 +171,14 @@ fn use_by_thread(
     (process, thread): (&Path, &Path),
     (place, path): (&Place, Option<&Path>),
     known: &mut Option<Mounts>,
-    dirs: &mut OpenDirs,
+    files: &mut OpenFiles,
 ) -> io::Result<Option<String>> {
     let mut links = vec![thread.join("cwd"), thread.join("root")];
-    // Threads share their files, except after unshare(2); those that are open for writing are found in
-    // the tree.
+    // Threads may have files of their own, after unshare(2), but share their memory.
+    links.extend(list(process, thread.join("fd"))?);
+    files.note(&links, process);
     if known.is_none() {
-        links.extend(list(process, thread.join("fd"))?);
-        dirs.note(&links, process);
         links.extend(list(process, process.join("map_files"))?);
-    } else {
-        dirs.note(&links, process);
     }
     let namespace = match fs::read_link(thread.join("ns/mnt")) {
         // Its mounts are not hidden.

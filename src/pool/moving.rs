@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fault::{Fault, InContext};
-use crate::mount::{OpenDirs, Place};
+use crate::mount::{OpenFiles, Place};
 use crate::pool::error::Result;
 use crate::quota::Enforcement;
 use crate::sync::lock;
@@ -151,13 +151,13 @@ impl Pool {
     pub(crate) fn find_open(
         &self,
         entry: &Entry,
-        dirs: &OpenDirs,
+        files: &OpenFiles,
         step: &dyn Fn(),
     ) -> Result<Option<String>> {
         let data = self.disk()?.open_below(&entry.path().join(layout::DATA));
         let data = data.context(FIND_OPEN);
         let data = data.map_err(|fault| self.classify_data(entry, fault))?;
-        let found = tree::find_open(data, Path::new(layout::DATA), dirs, step);
+        let found = tree::find_open(data, Path::new(layout::DATA), files, step);
         found.map_err(|errno| self.classify(Fault::new(FIND_OPEN, errno)))
     }
 

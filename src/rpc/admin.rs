@@ -2,7 +2,7 @@
 
 mod copy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::admin;
@@ -61,7 +61,7 @@ service! {
                     pool_path: text(&place.pool)?,
                     pool_id: place.pool_id.to_string(),
                     renames: place.renames,
-                    taken_paths: place.taken.iter().map(|path| text(path)).collect::<Result<_>>()?,
+                    taken_paths: texts(&place.taken)?,
                     ..Default::default()
                 };
                 match place.state {
@@ -88,6 +88,7 @@ service! {
                     origin: exported.origin.unwrap_or_default(),
                     renames: exported.renames,
                     exported_to: exported.exported_to.as_deref().map_or(Ok(String::new()), text)?,
+                    taken_paths: texts(&exported.taken)?,
                 })
             };
 
@@ -106,6 +107,10 @@ service! {
             }
         }
     }
+}
+
+fn texts(paths: &[PathBuf]) -> Result<Vec<String>> {
+    paths.iter().map(|path| text(path)).collect()
 }
 
 /// The path of a pool in a message, which must be UTF-8.

@@ -7,36 +7,35 @@ use std::path::Path;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::mount::OpenDirs;
+use crate::mount::OpenFiles;
 use crate::{os, sys};
 
 use super::weigh::{LinkCount, Seen, weigh};
 
-/// A sentence about an entry of a tree that is in use, if there is one: a directory that a process has open,
-/// or a file that is open for writing. The paths in it begin with `name`. `visited` is called for every entry.
+/// A sentence about an entry of a tree that is in use, if there is one: one that a process has open, or a file
+/// that is open for writing. The paths in it begin with `name`. `visited` is called for every entry.
 pub(crate) fn find_open(
     top: OwnedFd,
     name: &Path,
-    dirs: &OpenDirs,
+    files: &OpenFiles,
     visited: &dyn Fn(),
 ) -> Result<Option<String>, Errno> {
     let top = os::open_source_dir(top, ".")?;
-    if let Some(user) = dirs.user(os::status(&top)?.id, name) {
+    if let Some(user) = files.user(os::status(&top)?.id, name) {
         return Ok(Some(user.to_string()));
     }
     let mut found = None;
     let walked = weigh(top, LinkCount::InParts, &mut |seen| {
         visited();
-        found = match seen.status.file_type {
-            FileType::Directory => {
-                let user = dirs.user(seen.status.id, &name.join(seen.path()));
-                user.map(|user| user.to_string())
-            }
-            FileType::RegularFile if is_open_for_writing(seen)? => Some(format!(
+        let is_file = seen.status.file_type == FileType::RegularFile;
+        let user = files.user(seen.status.id, &name.join(seen.path()));
+        found = match user {
+            Some(user) => Some(user.to_string()),
+            None if is_file && is_open_for_writing(seen)? => Some(format!(
                 "{} is open for writing, by a process or for a loop device or swap",
                 name.join(seen.path()).display()
             )),
-            _ => None,
+            None => None,
         };
         found.as_ref().map_or(Ok(()), |_| Err(Errno::CANCELED))
     });

@@ -66,10 +66,13 @@ pub struct Export {
     pub renames: bool,
     /// The path of the directory, if the export ended before.
     pub exported_to: Option<PathBuf>,
+    /// The directories of pools, sets, the driver and pods. The directory must be in none of them.
+    pub taken: Vec<PathBuf>,
 }
 
 impl Export {
     fn new(
+        taken: Vec<PathBuf>,
         pool: &Pool,
         record: &VolumeRecord,
         name: Option<String>,
@@ -83,6 +86,7 @@ impl Export {
             origin: origin.map(|origin| origin.path.clone()),
             renames,
             exported_to: None,
+            taken,
         })
     }
 }
@@ -246,7 +250,7 @@ impl Volumes {
         } else {
             Some(pool.export(&work, &entry)?)
         };
-        Export::new(&pool, &entry.record, name, renames)
+        Export::new(self.taken_paths(), &pool, &entry.record, name, renames)
     }
 
     /// Deletes the tree of a volume whose export has copied it to a path of the host. It may be repeated.
@@ -273,7 +277,8 @@ impl Volumes {
                 let (name, record) = (import.name().to_owned(), &import.record);
                 // The tree of an import has its id only as a volume.
                 let renames = record.quota_id.is_none() || record.enforcing;
-                return Export::new(pool, record, Some(name), renames).map(Some);
+                let taken = self.taken_paths();
+                return Export::new(taken, pool, record, Some(name), renames).map(Some);
             }
         }
         for pool in answering().filter(|pool| pool.id() == Some(id.pool())) {
@@ -285,6 +290,7 @@ impl Volumes {
                     origin: None,
                     renames: true,
                     exported_to: Some(path),
+                    taken: self.taken_paths(),
                 }));
             }
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::mount::{OpenDirs, Users, find_user};
+use crate::mount::{OpenFiles, Users, find_user};
 use crate::pool::{
     self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
 };
@@ -282,9 +282,9 @@ impl Volumes {
             return Ok(());
         }
         let id = entry.record.id;
-        let (mut dirs, place) = (OpenDirs::default(), pool.place_of(entry)?);
+        let (mut files, place) = (OpenFiles::default(), pool.place_of(entry)?);
         let processes = &*self.settings.processes;
-        let found = find_user(processes, (&place, None), &mut dirs, step);
+        let found = find_user(processes, (&place, None), &mut files, step);
         let found = found.map_err(|problem| {
             Error::Precondition(format!(
                 "cannot find out who uses volume {id}: {problem}; start the server with the host's \
@@ -292,7 +292,7 @@ impl Volumes {
             ))
         })?;
         let used = match found {
-            None => pool.find_open(entry, &dirs, step)?,
+            None => pool.find_open(entry, &files, step)?,
             Some(user) => Some(user.to_string()),
         };
         used.map_or(Ok(()), |used| {

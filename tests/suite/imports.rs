@@ -236,7 +236,7 @@ const OBSTACLES: [Obstacle; 11] = [
     (
         "a process that writes to a mount that was detached",
         |host| leave(host, "old", "exec 9>>own/file && umount --lazy own"),
-        "file is open for writing, by a process or",
+        "old/file open; stop it",
         end_process,
     ),
     (

@@ -170,6 +170,7 @@ impl ImportServer for Connection {
             origin: given(exported.origin),
             renames: exported.renames,
             exported_to: given(exported.exported_to).map(Into::into),
+            taken: exported.taken_paths.into_iter().map(Into::into).collect(),
         })
     }
 

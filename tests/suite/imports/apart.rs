@@ -130,6 +130,38 @@ fn the_data_of_the_driver_and_of_pods_is_not_imported() {
     }
 }
 
+/// A volume is not exported into such a directory, and stays a volume.
+///
+/// Proves: IM2.
+#[test]
+fn no_volume_is_exported_into_the_data_of_the_driver_or_of_pods() {
+    require!(mount_namespace);
+    let host = host();
+    let id = host.import().unwrap();
+    let shown = bind(&host, &host.node.pool("other").join("volumes"));
+    let below = [
+        host.node.pool("other"),
+        shown,
+        host.node.path("above/disks"),
+        host.node.path("state"),
+        host.node.path("kubelet/pods/pod"),
+    ];
+    for (dry_run, directory) in below.iter().flat_map(|dir| [(true, dir), (false, dir)]) {
+        let export = ExportTo {
+            os: host.os.clone(),
+            id,
+            to: Some(directory.join("new")),
+            users: Users::Check,
+            dry_run,
+        };
+        let (code, message) = result(export.run(&mut &*host.driver)).unwrap_err();
+        assert_eq!(code, Code::FailedPrecondition, "{message}");
+        assert!(message.contains("has its data; choose"), "{message}");
+        assert_eq!(host.incoming(), [""; 0]);
+    }
+    host.driver.get(&id.to_string()).unwrap();
+}
+
 /// A pool that this driver does not serve is not imported, nor a tree that contains one.
 ///
 /// Proves: IM2.
