@@ -87,7 +87,7 @@ mutant "init: syncfs after the rename" \
 mutant "record::write: rename before the content" \
     pool/record/file.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
 mutant "recover: staging is not cleared" \
-    pool/disk.rs 's/for name in &left \{/for name in left.iter().take(0) {/'
+    pool/disk.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
 mutant "recover: only when the pool is served" \
     pool/disk.rs 's/        disk\.recover\(\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
     pool/life.rs 's/(self\.serve\(disk, index, other\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover()?)/'

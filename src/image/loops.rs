@@ -6,18 +6,15 @@
 //!
 //! Each attached file gets a new device, because a pod may keep the node of its own.
 
-use std::collections::BTreeMap;
+mod patience;
+mod sysfs;
+
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -25,8 +22,16 @@ use uuid::Uuid;
 
 use crate::fault::PathFault;
 use crate::os::{self, FileId, Os};
-use crate::sync::lock;
 use crate::sys;
+
+use patience::{ask, ask_all, patiently};
+use sysfs::{
+    BLOCK_DEVICES, NUMBERS, devices, errno_of, file_in_sysfs, has_same_end, images, is_image,
+    is_occupant, name_of, number_of,
+};
+
+pub(super) use sysfs::own_number;
+pub(crate) use sysfs::{of_node, undeleted};
 
 /// The major and the minor number of a device.
 pub type Number = (u32, u32);
@@ -36,27 +41,9 @@ pub const MAJOR: u32 = 7;
 
 const DEVICES: &str = "/dev";
 const ALL: &str = "/dev/loop*";
-const BLOCK_DEVICES: &str = "/sys/block";
 
-/// The name of every image, and the end of the path of a deleted one.
-const NAME: &[u8] = b"/disk.img";
-const DELETED: &[u8] = b" (deleted)";
-
-/// The name of the empty file that takes the place of a detached one, and its path.
+/// The name of the empty file that takes the place of a detached one.
 const OCCUPANT: &str = "detached";
-const OCCUPANT_PATH: &str = "/memfd:detached (deleted)";
-
-/// The time in which a device has to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The devices that have not answered yet, and when each was asked. Only one thread asks a device, so that
-/// those that never answer do not use up the threads.
-static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
-static ANSWERED: Condvar = Condvar::new();
-
-/// The numbers of the driver's devices. The kernel gives lower ones to those who ask for any, and has no
-/// higher ones with `loop.max_part=255`.
-const NUMBERS: Range<u32> = 2048..4096;
 
 /// Counts the numbers that were tried, from a random one on.
 static TRIED: LazyLock<AtomicU32> = LazyLock::new(|| Uuid::new_v4().as_fields().0.into());
@@ -400,45 +387,6 @@ impl Loop {
     }
 }
 
-/// Opens a device, and returns the result of `see` for it and the identity of its file. ENXIO: it has none.
-/// ETIMEDOUT: no answer.
-fn ask<T: Send + 'static>(
-    name: &str,
-    see: impl FnOnce(Loop, FileId) -> T + Send + 'static,
-) -> Result<T, Errno> {
-    patiently(name, identify(name.to_owned(), see))
-}
-
-/// Asks devices at once, so that no call waits for one after the other. Each has the path of its file.
-fn ask_all<T: Send + 'static>(
-    devices: Vec<(String, PathBuf)>,
-    see: impl Fn(Loop, FileId) -> T + Copy + Send + 'static,
-) -> Vec<(String, PathBuf, Result<T, Errno>)> {
-    let start = Instant::now();
-    let begin_asking = |name: &str| {
-        let asked = lock(&ASKED);
-        if asked.contains_key(name) {
-            return Ok(None);
-        }
-        begin(asked, name, identify(name.to_owned(), see)).map(Some)
-    };
-    let asked = devices.into_iter().map(|(name, file)| {
-        let begun = begin_asking(&name);
-        (name, file, begun)
-    });
-    let asked: Vec<_> = asked.collect();
-    let answers = asked.into_iter().map(|(name, file, begun)| {
-        let answer = match begun {
-            Ok(Some(outcome)) => receive(&outcome, PATIENCE.saturating_sub(start.elapsed())),
-            // Another call waits for it.
-            Ok(None) => ask(&name, see),
-            Err(errno) => Err(errno),
-        };
-        (name, file, answer)
-    });
-    answers.collect()
-}
-
 fn identify<T>(
     name: String,
     see: impl FnOnce(Loop, FileId) -> T,
@@ -454,54 +402,12 @@ fn identify<T>(
     }
 }
 
-/// Acts on a device as soon as no other call does. ETIMEDOUT: the device does not answer.
-fn patiently<T: Send + 'static>(
-    name: &str,
-    act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
-) -> Result<T, Errno> {
-    let mut asked = lock(&ASKED);
-    while let Some(since) = asked.get(name) {
-        let left = PATIENCE.saturating_sub(since.elapsed());
-        if left.is_zero() {
-            return Err(Errno::TIMEDOUT);
-        }
-        let woken = ANSWERED.wait_timeout(asked, left);
-        (asked, _) = woken.unwrap_or_else(PoisonError::into_inner);
-    }
-    receive(&begin(asked, name, act)?, PATIENCE)
-}
-
-/// Acts on a device in a thread of its own, because the kernel may wait for the filesystem of its file.
-/// EAGAIN: there is no thread.
-fn begin<T: Send + 'static>(
-    mut asked: MutexGuard<'_, BTreeMap<String, Instant>>,
-    name: &str,
-    act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
-) -> Result<Receiver<Result<T, Errno>>, Errno> {
-    asked.insert(name.to_owned(), Instant::now());
-    drop(asked);
-    let (done, outcome) = mpsc::channel();
-    let named = thread::Builder::new().name(name.to_owned());
-    let asked = name.to_owned();
-    let started = named.spawn(move || {
-        let answer = act();
-        lock(&ASKED).remove(&asked);
-        ANSWERED.notify_all();
-        // After the patience nobody receives it.
-        let _ = done.send(answer);
-    });
-    if let Err(error) = started {
-        lock(&ASKED).remove(name);
-        ANSWERED.notify_all();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
-    }
-    Ok(outcome)
-}
-
-fn receive<T>(outcome: &Receiver<Result<T, Errno>>, patience: Duration) -> Result<T, Errno> {
-    outcome
-        .recv_timeout(patience)
-        .unwrap_or(Err(Errno::TIMEDOUT))
+/// Whether the driver lacks threads, descriptors or memory, so that the device was not asked.
+fn is_shortage(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM
+    )
 }
 
 /// The fault of a device whose file is unknown.
@@ -516,14 +422,6 @@ fn silent(device: &Path, errno: Errno) -> PathFault {
     }
 }
 
-/// Whether the driver lacks threads, descriptors or memory, so that the device was not asked.
-fn is_shortage(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM
-    )
-}
-
 /// Whether the kernel has no such device any more, or no file behind it.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NXIO | Errno::NODEV)
@@ -532,68 +430,6 @@ fn is_missing(errno: Errno) -> bool {
 fn control() -> Result<OwnedFd, Errno> {
     let kind = FileType::CharacterDevice;
     open_node("loop-control", kind, (10, 237), OFlags::RDWR)
-}
-
-/// The names of all loop devices, and the path of the file of each. The file itself is not asked, because
-/// it may be on a disk that does not answer.
-fn devices() -> Result<Vec<(String, Option<PathBuf>)>, Errno> {
-    let mut devices = Vec::new();
-    let listed = os::open_dir(os::open_path(Path::new(BLOCK_DEVICES))?, ".")?;
-    for name in os::entry_names(listed.as_fd())? {
-        let Some(name) = name.to_str().filter(|name| name.starts_with("loop")) else {
-            continue;
-        };
-        devices.push((name.to_owned(), file_in_sysfs(name)?));
-    }
-    Ok(devices)
-}
-
-/// The devices whose file has the name of an image, with its path.
-fn images() -> Result<Vec<(String, PathBuf)>, Errno> {
-    let devices = devices()?.into_iter();
-    let images = devices.filter_map(|(name, file)| Some((name, file.filter(|it| is_image(it))?)));
-    Ok(images.collect())
-}
-
-/// The path of the file of a device, as sysfs shows it. A device without a file has none.
-fn file_in_sysfs(name: &str) -> Result<Option<PathBuf>, Errno> {
-    let device = Path::new(BLOCK_DEVICES).join(name);
-    match std::fs::read(device.join("loop/backing_file")) {
-        Ok(path) => Ok(Some(OsStr::from_bytes(path.trim_ascii_end()).into())),
-        Err(error) => match errno_of(&error) {
-            errno if is_shortage(errno) => Err(errno),
-            _ => Ok(None),
-        },
-    }
-}
-
-/// A path without the mark of a deleted file.
-pub(crate) fn undeleted(path: &Path) -> &Path {
-    let path = path.as_os_str().as_bytes();
-    let path = path.strip_suffix(DELETED).unwrap_or(path);
-    Path::new(OsStr::from_bytes(path))
-}
-
-/// Whether a path, as sysfs shows it, has the name of an image.
-fn is_image(path: &Path) -> bool {
-    let path = undeleted(path);
-    path.as_os_str().as_bytes().ends_with(NAME)
-}
-
-/// Whether two paths end with the same directory of a volume, `data` and the name of the image. They begin
-/// in different mounts.
-fn has_same_end(one: &Path, other: &Path) -> bool {
-    let end = |path| {
-        Path::components(undeleted(path))
-            .rev()
-            .take(3)
-            .collect::<Vec<_>>()
-    };
-    end(one) == end(other)
-}
-
-fn is_occupant(path: &Path) -> bool {
-    path == Path::new(OCCUPANT_PATH)
 }
 
 /// The block device that a loop device shows; `None` if it shows a file or nothing.
@@ -607,41 +443,6 @@ pub(super) fn device_below(name: &str) -> Result<Option<Number>, Errno> {
         Err(Errno::NXIO) => Ok(None),
         Err(errno) => Err(errno),
     }
-}
-
-/// The number of the loop device whose node has this path, if there is one. With `loop.max_part` it differs from
-/// the one in the name.
-pub(crate) fn of_node(path: &Path) -> Option<Number> {
-    let name = path.file_name()?.to_str()?;
-    name.starts_with("loop").then(|| number_of(name).ok())?
-}
-
-/// The number in the name of a loop device, if it is one of the driver's.
-pub(super) fn own_number(name: &str) -> Option<u32> {
-    let number = name.strip_prefix("loop")?.parse().ok()?;
-    NUMBERS.contains(&number).then_some(number)
-}
-
-/// The name of a block device, by its number. ENOENT: there is none.
-fn name_of(device: Number) -> Result<String, Errno> {
-    let link = format!("/sys/dev/block/{}:{}", device.0, device.1);
-    let link = rustix::fs::readlink(link, Vec::new())?;
-    let name = link.to_bytes().rsplit(|byte| *byte == b'/').next();
-    let name = name.and_then(|name| std::str::from_utf8(name).ok());
-    Ok(name.ok_or(Errno::NODEV)?.to_owned())
-}
-
-/// The number of a block device, by its file in sysfs.
-fn number_of(name: &str) -> Result<Number, Errno> {
-    let path = Path::new(BLOCK_DEVICES).join(name).join("dev");
-    let text = std::fs::read_to_string(path).map_err(|error| errno_of(&error))?;
-    let number = text.trim_end().split_once(':');
-    let number = number.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    number.ok_or(Errno::INVAL)
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn open(name: &str, access: OFlags) -> Result<Loop, Errno> {

@@ -13,7 +13,7 @@ use support::loops::run;
 
 use super::*;
 
-/// A process in a mount namespace of its own, where the mounts of now stay.
+/// A process that ends with this, such as one in a mount namespace of its own, where the mounts of now stay.
 struct Left(Child);
 
 impl Left {
@@ -319,7 +319,7 @@ fn a_write_in_the_second_of_a_move_is_not_lost() {
 }
 
 /// A process with a mapped file, which writes into it at each command.
-struct Mapped(Child);
+struct Mapped(Left);
 
 impl Mapped {
     fn new(file: &Path) -> Self {
@@ -328,20 +328,13 @@ impl Mapped {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn();
-        Self(child.unwrap())
+        Self(Left(child.unwrap()))
     }
 
     fn say(&mut self, commands: &str) {
-        let input = self.0.stdin.as_mut().unwrap();
+        let input = self.0.0.stdin.as_mut().unwrap();
         writeln!(input, "{commands}").unwrap();
         input.flush().unwrap();
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
