@@ -307,6 +307,7 @@ impl Volumes {
     pub fn check_pool(&self, pool: &Pool) {
         pool.check(&|disk, index| self.learn_publications(disk, index));
         self.finish_moves(pool);
+        self.refill_images(pool);
     }
 
     /// Whether there are pool sets, whose members come and go with mounts.

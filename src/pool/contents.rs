@@ -214,6 +214,27 @@ impl Pool {
         Ok(file)
     }
 
+    /// Gives a thick image the blocks again that it lost since its publication, as by discards before Linux
+    /// 5.19. A full disk has none until a later call. The next publication reports an image that cannot be
+    /// read.
+    pub(crate) fn refill(&self, entry: &Entry) -> Result<()> {
+        let (disk, size) = (self.disk()?, entry.record.size_bytes);
+        let (volumes, path) = (&disk.homes.volumes, entry.data_path());
+        let status = os::status_at(volumes, &path);
+        if status.is_ok_and(|status| status.allocated < size.0)
+            && let Ok(file) = os::open_writable(volumes, &path)
+        {
+            match self.context.os.allocate(&file, size.0) {
+                Err(Errno::NOSPC | Errno::DQUOT) => {}
+                filled => {
+                    let filled = filled.context("allocate an image");
+                    filled.map_err(|fault| self.classify(fault))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn open_image_file(&self, disk: &Disk, entry: &Entry) -> Result<OwnedFd> {
         os::open_writable(&disk.homes.volumes, entry.data_path())
             .context(disk::INSPECT_DATA)

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::image::Allocation;
 use crate::quota::Enforcement;
 use crate::sync;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
@@ -193,6 +194,20 @@ impl PoolState {
     /// The volumes that were moved, or are being moved.
     pub(crate) fn moved(&self) -> Vec<Arc<Entry>> {
         self.lock().index.moved().cloned().collect()
+    }
+
+    /// The volumes that are images with all of their blocks.
+    pub(crate) fn thick_images(&self) -> Vec<Arc<Entry>> {
+        let is_thick = |entry: &&Arc<Entry>| {
+            let image = entry.record.image;
+            image.is_some_and(|image| image.allocation == Allocation::Thick)
+        };
+        self.lock()
+            .index
+            .volumes()
+            .filter(is_thick)
+            .cloned()
+            .collect()
     }
 
     /// Whether a volume has the whole disk.

@@ -274,6 +274,19 @@ impl Volumes {
         Ok(self.mounter.detach_loop(number)?)
     }
 
+    /// Gives published thick images the blocks again that they lost, where a device cannot refuse discards.
+    pub(super) fn refill_images(&self, pool: &Pool) {
+        for entry in pool.state.thick_images() {
+            let id = entry.record.id;
+            if pool.silence().is_some() || self.publications.of(id.hash()).is_empty() {
+                continue;
+            }
+            if let Err(error) = pool.refill(&entry) {
+                tracing::warn!(%id, %error, "a thick image lacks blocks");
+            }
+        }
+    }
+
     fn shown_loops(&self) -> Result<BTreeSet<loops::Number>> {
         let shown = self.mounter.shown_loops();
         let failed = PathFault::at("read", Path::new("/proc/self/mountinfo"));

@@ -273,6 +273,33 @@ fn a_thick_image_with_holes_is_published_on_a_full_disk() {
     }
 }
 
+/// A published thick image that loses blocks, as by discards on older kernels, gets them again, on a full disk
+/// as soon as there is space.
+///
+/// Proves: I1.
+#[test]
+fn a_published_thick_image_gets_lost_blocks_again() {
+    require!(loop_devices);
+    for disk in disks() {
+        let rig = Rig::sized(disk, 512 << 20);
+        let thick = rig.device("thick", SIZE);
+        let target = rig.publish_device(&thick, "pod");
+        let image = File::options().write(true).open(rig.file("thick")).unwrap();
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&image, flags, 0, SIZE / 2).unwrap();
+        rig.fill_disk();
+        rig.driver().check_pools();
+        assert!(rig.allocated("thick") < SIZE, "{}", disk.name);
+        rig.empty_disk();
+        eventually("the image is thick", || {
+            rig.driver().check_pools();
+            rig.allocated("thick") >= SIZE
+        });
+        assert_eq!(content(&target, 1 << 20), vec![0; 1 << 20]);
+        rig.unpublish(&thick, &target);
+    }
+}
+
 /// The first publication of a thick image on a full disk sets owner and mode of its root. No later one
 /// does, although the record cannot be written: not after a restart, and not that of a copy.
 ///
