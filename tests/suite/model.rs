@@ -169,6 +169,18 @@ impl World {
     fn restart(&mut self) {
         // The old server must release the lock before the new one can take it.
         self.running = None;
+        // A child process that another test has just begun has deleted images open until its exec. The new server
+        // would take their blocks for those of others.
+        for pool in POOLS
+            .iter()
+            .filter(|pool| self.model.free_space(pool) == RESERVABLE)
+        {
+            let disk = self.node.pool(pool);
+            eventually("the deleted images are closed", || {
+                let disk = rustix::fs::statvfs(&disk).unwrap();
+                (disk.f_blocks - disk.f_bfree) * disk.f_frsize < TOLERANCE
+            });
+        }
         self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
         for mounted in self.model.mounts.values_mut() {
             mounted.mode = None;
