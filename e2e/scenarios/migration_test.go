@@ -390,7 +390,7 @@ func importByHand(s *scenario) {
 		s.onceRefused(node1, text, "volume", "import", path, "--pool", "default", "--name", "other", "--size", size)
 	}
 	refused("which is more than the size", path, "1Mi")
-	refused("is in the pool at", newPool+"/.rootcellar/trash", "64Mi")
+	refused(", where the driver or the kubelet has its data", newPool+"/.rootcellar/trash", "64Mi")
 	m.take()
 	m.bind()
 	s.pod("worker", with("data", "/data"))
