@@ -38,17 +38,30 @@ func (s *scenario) onFast() {
 func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, int64) {
 	s.Helper()
 	s.onFast()
-	// The cleanup of the scenario before may still run.
-	s.eventually("nothing is reserved in the pool fast", patience, func() string {
-		if reserved := s.metric(node2, "rootcellar_pool_reserved_bytes", "fast"); reserved != 0 {
+	class := s.class(map[string]string{"pool": "fast"}, changes...)
+	return class, s.unreserved(node2, "fast", class)
+}
+
+// unreserved waits until nothing is reserved in a pool, because the cleanup of the scenario before may still run, and
+// until the scheduler sees the free space for the class; it returns that.
+func (s *scenario) unreserved(n node, pool, class string) int64 {
+	s.Helper()
+	s.eventually("nothing is reserved in the pool "+pool, patience, func() string {
+		if reserved := s.metric(n, "rootcellar_pool_reserved_bytes", pool); reserved != 0 {
 			return fmt.Sprint(reserved, " bytes are")
 		}
 		return ""
 	})
-	class := s.class(map[string]string{"pool": "fast"}, changes...)
-	left := s.metric(node2, "rootcellar_pool_available_bytes", "fast")
-	s.left(node2, class, left)
-	return class, left
+	// XFS frees blocks later.
+	var left int64
+	s.eventually(fmt.Sprintf("the scheduler sees the free space of %s on %s", pool, n.name), patience, func() string {
+		left = s.metric(n, "rootcellar_pool_available_bytes", pool)
+		if got, known := s.capacity(n, class); !known || got != left {
+			return fmt.Sprint(got, known, " instead of ", left)
+		}
+		return ""
+	})
+	return left
 }
 
 // left waits until the scheduler sees exactly this many free bytes for a class on a node.
@@ -217,7 +230,7 @@ func goesWhereSpaceIsLeft(s *scenario) {
 	}
 	class := s.class(map[string]string{"pool": "reflink"})
 	for _, full := range nodes() {
-		free := s.freeSpace(full, class)
+		free := s.unreserved(full, "reflink", class)
 		most, rest := "most-of-"+full.name, "rest-of-"+full.name
 		s.claim(most, class, strconv.FormatInt(free/4*3, 10))
 		s.pod(most, with(most, "/data"), at(full))
