@@ -18,9 +18,9 @@ pub enum Filesystem {
     Ext4,
     Xfs,
     Btrfs,
-    /// Another filesystem on a local disk, by its name.
-    Local(&'static str),
-    /// A filesystem that cannot hold a pool, by its name: network, memory, union, FUSE and the like.
+    F2fs,
+    /// A filesystem that does not hold a pool, by its name: network, memory, union, FUSE and the like, and
+    /// those of local disks that no test runs on.
     Unsuitable(&'static str),
     /// A filesystem that the driver does not know, by its magic number.
     Unknown(u64),
@@ -50,11 +50,11 @@ const KNOWN: &[(u64, Filesystem)] = &[
     (0xEF53, Filesystem::Ext4),
     (0x5846_5342, Filesystem::Xfs),
     (0x9123_683E, Filesystem::Btrfs),
-    (0xF2F5_2010, Filesystem::Local("f2fs")),
-    (0x2FC1_2FC1, Filesystem::Local("zfs")),
-    (0xCA45_1A4E, Filesystem::Local("bcachefs")),
-    (0x3153_464A, Filesystem::Local("jfs")),
-    (0x3434, Filesystem::Local("nilfs2")),
+    (0xF2F5_2010, Filesystem::F2fs),
+    (0x2FC1_2FC1, Filesystem::Unsuitable("zfs")),
+    (0xCA45_1A4E, Filesystem::Unsuitable("bcachefs")),
+    (0x3153_464A, Filesystem::Unsuitable("jfs")),
+    (0x3434, Filesystem::Unsuitable("nilfs2")),
     (0x0102_1994, Filesystem::Unsuitable("tmpfs")),
     (0x8584_58F6, Filesystem::Unsuitable("ramfs")),
     (0x794C_7630, Filesystem::Unsuitable("overlay")),
@@ -83,13 +83,17 @@ impl Filesystem {
         // The type's width and sign differ between architectures; the magic numbers are 32 bits.
         #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
         let magic = rustix::fs::fstatfs(directory)?.f_type as u64 & 0xFFFF_FFFF;
+        Ok(Self::with_magic(magic))
+    }
+
+    fn with_magic(magic: u64) -> Self {
         let known = KNOWN.iter().find(|(number, _)| *number == magic);
-        Ok(known.map_or(Self::Unknown(magic), |(_, filesystem)| *filesystem))
+        known.map_or(Self::Unknown(magic), |(_, filesystem)| *filesystem)
     }
 
     /// Whether it can hold a pool. An unknown filesystem cannot.
     pub(crate) fn is_suitable(self) -> bool {
-        matches!(self, Self::Ext4 | Self::Xfs | Self::Btrfs | Self::Local(_))
+        matches!(self, Self::Ext4 | Self::Xfs | Self::Btrfs | Self::F2fs)
     }
 
     /// The block devices of the filesystem of `root`, as entries of sysfs. A filesystem without a device
@@ -211,7 +215,8 @@ impl fmt::Display for Filesystem {
             Self::Ext4 => f.pad("ext4"),
             Self::Xfs => f.pad("xfs"),
             Self::Btrfs => f.pad("btrfs"),
-            Self::Local(name) | Self::Unsuitable(name) => f.pad(name),
+            Self::F2fs => f.pad("f2fs"),
+            Self::Unsuitable(name) => f.pad(name),
             Self::Unknown(magic) => write!(f, "a filesystem of unknown type {magic:#x}"),
         }
     }
@@ -226,6 +231,22 @@ pub(crate) fn is_read_only(directory: impl AsFd) -> Result<bool, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Proves: P14.
+    #[test]
+    fn filesystems_without_tests_are_refused() {
+        for (magic, name) in [
+            (0x2FC1_2FC1, "zfs"),
+            (0xCA45_1A4E, "bcachefs"),
+            (0x3153_464A, "jfs"),
+            (0x3434, "nilfs2"),
+            (0x7, "a filesystem of unknown type 0x7"),
+        ] {
+            let filesystem = Filesystem::with_magic(magic);
+            assert!(!filesystem.is_suitable(), "{filesystem}");
+            assert_eq!(filesystem.to_string(), name);
+        }
+    }
 
     #[test]
     fn an_old_xfs_is_trimmed_by_allocation_groups() {

@@ -61,10 +61,7 @@ pub enum Unavailable {
     /// The state directory does not say which pool the path held.
     #[error("the state directory does not show which pool its path held: {0}")]
     Memory(String),
-    #[error(
-        "it is on {filesystem}, which cannot hold a pool; use a local disk filesystem such as \
-         XFS, ext4 or btrfs"
-    )]
+    #[error("it is on {filesystem}, which cannot hold a pool; use XFS, ext4 or btrfs")]
     RefusedFilesystem { filesystem: String },
     #[error(
         "its disk is on {device}, a loop device of this driver, whose content a pod decides; unmount it, \
