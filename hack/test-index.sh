@@ -4,7 +4,7 @@
 # A test names its promises in the last line of its comment: `/// Proves: R4, R7.` in Rust, `// Proves: K2.` above a
 # scenario of e2e/scenarios, and `# Proves: D13.` in the header of a script in hack/.
 # Fails if a promise has no id or no test, if two promises have one id, if a test proves an unknown id, or if a test of
-# tests/suite, tests/quota or e2e/scenarios proves nothing.
+# tests/suite, tests/quota, tests/replay or e2e/scenarios proves nothing.
 #
 # Usage: test-index.sh [write|check]   check compares the present file with the result; default: write
 # Needs: nothing but a POSIX shell with awk, find and sort.
@@ -98,6 +98,7 @@ in_scripts() {
 {
     in_rust tests/suite
     in_rust tests/quota
+    in_rust tests/replay
     in_rust src | awk '!/^-\t/' # a unit test need not prove a promise
     in_scenarios
     in_scripts
@@ -138,7 +139,7 @@ awk -F '\t' -v promises="$promises" '
         print "`hack/test-index.sh` writes this page from the ids in [semantics.md](semantics.md) and the `Proves:` lines of the tests."
         print "Do not edit it.\n"
         print "A name with `tests::` is a unit test in `src`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs."
-        print "The other names are tests of `tests/suite` and `tests/quota`, by the names that `cargo test` shows."
+        print "The other names are tests of `tests/suite`, `tests/quota` and `tests/replay`, by the names that `cargo test` shows."
         section = ""
         for (i = 1; i <= last; i++) {
             if (tests[order[i]] == "") complain(order[i] " of " promises " has no test")

@@ -41,6 +41,8 @@ struct Pessimist {
     logged: bool,
     pools: Pools,
     follower: Arc<Follower>,
+    /// The recorded moments, until they are taken.
+    moments: Option<Moments<World>>,
 }
 
 impl Pessimist {
@@ -55,6 +57,7 @@ impl Pessimist {
             logged,
             pools,
             follower: Arc::new(Follower(Mutex::new((Model::new(logged), None)))),
+            moments: None,
         }
     }
 }
@@ -90,12 +93,16 @@ impl Disks for Pessimist {
         self.follower.0.lock().unwrap().1 = Some(BTreeSet::new());
     }
 
-    fn stop_watching(&mut self) -> Moments<World> {
+    fn stop_watching(&mut self) {
         let (model, seen) = &mut *self.follower.0.lock().unwrap();
-        Moments {
+        self.moments = Some(Moments {
             during: seen.take().unwrap().into_iter().collect(),
             replied: model.worlds(true).into_iter().collect(),
-        }
+        });
+    }
+
+    fn moments(&mut self) -> Moments<World> {
+        self.moments.take().unwrap()
     }
 
     fn unmount(&mut self) {

@@ -57,7 +57,7 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
 /// Proves: D1.
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
-    require!(loop_devices);
+    require!(simple_quota);
     lose_power(BTRFS_WITH_QUOTA);
 }
 

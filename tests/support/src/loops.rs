@@ -54,6 +54,15 @@ impl LoopMount {
             .arg(&self.at));
     }
 
+    /// Mounts a device that has the content of the image in its place, with options.
+    pub(crate) fn mount_device(&self, device: &Path, options: &[&str]) {
+        let mut mount = Command::new("mount");
+        if !options.is_empty() {
+            mount.args(["-o", &options.join(",")]);
+        }
+        run(mount.arg(device).arg(&self.at));
+    }
+
     /// Unmounts it as an operator would; fails if a file on it is open.
     pub fn unmount(&self) {
         run(Command::new("umount").arg(&self.at));

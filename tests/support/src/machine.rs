@@ -3,7 +3,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::OnceLock;
+
+use rootcellar::pool::enable_quota;
 
 use crate::Node;
 use crate::disk::{Disk, ENFORCING};
@@ -28,6 +31,32 @@ pub fn loop_devices() -> Option<String> {
     mount_namespace().or_else(|| {
         let exists = Path::new("/dev/loop-control").try_exists();
         (!exists.is_ok_and(|exists| exists)).then(|| "no loop devices".into())
+    })
+}
+
+/// A kernel with simple quota of btrfs.
+pub fn simple_quota() -> Option<String> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    let is_missing = || {
+        let node = Node::new();
+        let disk = node.make_disk(Disk::new("btrfs"));
+        let enabled = enable_quota(disk.path());
+        let missing = !matches!(enabled, Ok(true));
+        missing.then(|| "this kernel has no simple quota of btrfs; Linux 6.7 has".into())
+    };
+    let reason = || loop_devices().or_else(is_missing);
+    REASON.get_or_init(reason).clone()
+}
+
+/// The target of device-mapper that logs writes.
+pub fn log_writes() -> Option<String> {
+    mount_namespace().or_else(|| {
+        // The kernel loads it on use, but lists only what is loaded.
+        let _ = Command::new("modprobe").arg("dm-log-writes").output();
+        let targets = Command::new("dmsetup").arg("targets").output().ok();
+        let has = targets
+            .is_some_and(|targets| String::from_utf8_lossy(&targets.stdout).contains("log-writes"));
+        (!has).then(|| "no dm-log-writes; run in a guest of hack/guest/run.sh".into())
     })
 }
 

@@ -1,19 +1,21 @@
-//! The content of a disk's image file: read, compared, and written to another file.
+//! The content of a disk's image file: read, compared, changed, and written to another file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 const CHUNK: usize = 16 << 10;
 
-/// The content of a disk at one moment, without the chunks that are zero.
-#[derive(Debug, PartialEq)]
+/// The content of a disk at one moment, without the chunks that are zero. A copy shares the chunks.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Image {
     length: u64,
-    chunks: Vec<(u64, Vec<u8>)>,
+    chunks: BTreeMap<u64, Arc<[u8]>>,
 }
 
 impl Image {
@@ -21,7 +23,7 @@ impl Image {
     pub fn read(path: &Path) -> Self {
         let file = File::open(path).unwrap();
         let length = file.metadata().unwrap().len();
-        let mut chunks = Vec::new();
+        let mut chunks = BTreeMap::new();
         let mut at = 0;
         loop {
             match seek(&file, SeekFrom::Data(at)) {
@@ -31,14 +33,30 @@ impl Image {
             }
             let end = seek(&file, SeekFrom::Hole(at)).unwrap();
             while at < end {
-                let mut chunk = vec![0; CHUNK.min(usize::try_from(end - at).unwrap())];
-                file.read_exact_at(&mut chunk, at).unwrap();
-                let next = at + chunk.len() as u64;
+                let start = at - at % CHUNK as u64;
+                let mut chunk = vec![0; CHUNK.min(usize::try_from(length - start).unwrap())];
+                file.read_exact_at(&mut chunk, start).unwrap();
+                at = start + chunk.len() as u64;
                 if chunk != [0; CHUNK][..chunk.len()] {
-                    chunks.push((at, chunk));
+                    chunks.insert(start, chunk.into());
                 }
-                at = next;
             }
+        }
+    }
+
+    /// Changes the content, as a write to the disk does.
+    pub fn put(&mut self, mut at: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let start = at - at % CHUNK as u64;
+            let skip = usize::try_from(at - start).unwrap();
+            let length = CHUNK.min(usize::try_from(self.length - start).unwrap());
+            let count = bytes.len().min(length - skip);
+            let old = self.chunks.get(&start);
+            let mut chunk = old.map_or_else(|| vec![0; length], |old| old.to_vec());
+            chunk[skip..skip + count].copy_from_slice(&bytes[..count]);
+            self.chunks.insert(start, chunk.into());
+            at += count as u64;
+            bytes = &bytes[count..];
         }
     }
 

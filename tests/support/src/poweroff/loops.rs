@@ -9,6 +9,7 @@ use rootcellar::pool::enable_quota;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::image::Image;
+use super::limits;
 use super::operations::Operation;
 use super::scene::{Disks, Moments, Pools, Scene, play};
 use crate::disk::Disk;
@@ -16,7 +17,7 @@ use crate::loops::LoopMount;
 use crate::{Node, eventually};
 
 /// All disks at one moment.
-type Shot = Vec<Arc<Image>>;
+pub(super) type Shot = Vec<Arc<Image>>;
 
 /// While it is armed, copies the images after every step that changed them.
 #[derive(Debug)]
@@ -87,36 +88,47 @@ impl Kind {
             inspect: |_| {},
         }
     }
+
+    /// A disk with project quota, whose limits are inspected.
+    pub const fn limited(disk: Disk) -> Self {
+        Self {
+            filesystem: disk.filesystem,
+            make: disk.make,
+            mount: disk.mount,
+            simple_quota: false,
+            inspect: limits::are_as_recorded,
+        }
+    }
 }
 
-/// Filesystems in images, which are stored in memory.
-struct Loops {
-    kind: Kind,
-    pools: Pools,
-    disks: Vec<LoopMount>,
+/// Filesystems in images, which are stored in memory, one for each place of the pools.
+pub(super) struct Filesystems {
+    pub(super) kind: Kind,
+    pub(super) pools: Pools,
+    pub(super) disks: Vec<LoopMount>,
+    pub(super) images: Vec<PathBuf>,
     empty: Vec<Image>,
-    camera: Arc<Camera>,
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
 }
 
-impl Loops {
-    fn new(kind: Kind, commits: bool, pools: Pools) -> Self {
+impl Filesystems {
+    pub(super) fn new(kind: Kind, pools: Pools) -> Self {
         let node = Arc::new(Node::new());
         let images = node.path("images");
         std::fs::create_dir(&images).unwrap();
         mount_empty(&images);
-        let places = pools.places().iter();
-        let mounts: Vec<PathBuf> = places.map(|place| node.path(place)).collect();
-        let images: Vec<PathBuf> = (0..mounts.len())
+        let places = pools.places();
+        let images: Vec<PathBuf> = (0..places.len())
             .map(|n| images.join(n.to_string()))
             .collect();
-        let disk = |(image, at): (&PathBuf, &PathBuf)| {
-            std::fs::create_dir_all(at).unwrap();
+        let disk = |(image, place): (&PathBuf, &&str)| {
+            let at = node.path(place);
+            std::fs::create_dir_all(&at).unwrap();
             Disk::new(kind.filesystem)
                 .made_with(kind.make)
-                .format(image, at)
+                .format(image, &at)
         };
-        let disks: Vec<LoopMount> = images.iter().zip(&mounts).map(disk).collect();
+        let disks: Vec<LoopMount> = images.iter().zip(places).map(disk).collect();
         if kind.simple_quota {
             disks[0].mount(kind.mount);
             assert!(enable_quota(disks[0].path()).unwrap());
@@ -127,33 +139,71 @@ impl Loops {
             pools,
             empty: images.iter().map(|image| Image::read(image)).collect(),
             disks,
-            camera: Arc::new(Camera {
-                images,
-                mounts,
-                commits,
-                shots: Mutex::new(None),
-            }),
+            images,
             node,
         }
     }
 
-    fn insert(&self, disk: usize, image: &Image) {
-        let path = &self.camera.images[disk];
-        image.write(path);
-        self.disks[disk].mount_image(path, self.kind.mount);
+    /// Writes the image of a disk; mounts nothing.
+    pub(super) fn reset(&self, disk: usize) -> &Image {
+        self.empty[disk].write(&self.images[disk]);
+        &self.empty[disk]
+    }
+
+    /// Mounts the disks with these contents, without the first one if that is missing.
+    pub(super) fn mount(&self, shot: &Shot, first_is_missing: bool) {
+        for (disk, image) in shot.iter().enumerate() {
+            if disk == 0 && first_is_missing {
+                mount_empty(self.disks[disk].path());
+            } else {
+                image.write(&self.images[disk]);
+                self.mount_image(disk);
+            }
+        }
+    }
+
+    fn mount_image(&self, disk: usize) {
+        self.disks[disk].mount_image(&self.images[disk], self.kind.mount);
     }
 }
 
-impl Disks for Loops {
+/// Filesystems whose images are copied while they change.
+struct Copied {
+    filesystems: Filesystems,
+    camera: Arc<Camera>,
+    /// The recorded moments, until they are taken.
+    moments: Option<Moments<Shot>>,
+}
+
+impl Copied {
+    fn new(kind: Kind, commits: bool, pools: Pools) -> Self {
+        let filesystems = Filesystems::new(kind, pools);
+        let mounts = filesystems.disks.iter().map(|disk| disk.path().to_owned());
+        let camera = Camera {
+            images: filesystems.images.clone(),
+            mounts: mounts.collect(),
+            commits,
+            shots: Mutex::new(None),
+        };
+        Self {
+            filesystems,
+            camera: Arc::new(camera),
+            moments: None,
+        }
+    }
+}
+
+impl Disks for Copied {
     type Moment = Shot;
 
     fn pools(&self) -> Pools {
-        self.pools
+        self.filesystems.pools
     }
 
     fn format(&mut self) {
-        for (disk, image) in self.empty.iter().enumerate() {
-            self.insert(disk, image);
+        for disk in 0..self.filesystems.disks.len() {
+            self.filesystems.reset(disk);
+            self.filesystems.mount_image(disk);
         }
     }
 
@@ -165,29 +215,27 @@ impl Disks for Loops {
         *self.camera.shots.lock().unwrap() = Some(Vec::new());
     }
 
-    fn stop_watching(&mut self) -> Moments<Shot> {
-        let during = self.camera.shots.lock().unwrap().take().unwrap();
+    fn stop_watching(&mut self) {
         let mut replied = Vec::new();
+        let during = self.camera.shots.lock().unwrap().take().unwrap();
         self.camera.shoot(&mut replied);
-        Moments { during, replied }
+        self.moments = Some(Moments { during, replied });
+    }
+
+    fn moments(&mut self) -> Moments<Shot> {
+        self.moments.take().unwrap()
     }
 
     fn unmount(&mut self) {
-        unmount_all(&self.node, self.pools);
+        unmount_all(&self.filesystems.node, self.filesystems.pools);
     }
 
     fn inspect(&self, scene: &Scene) {
-        (self.kind.inspect)(scene);
+        (self.filesystems.kind.inspect)(scene);
     }
 
     fn mount(&mut self, shot: &Shot, first_is_missing: bool) {
-        for (disk, image) in shot.iter().enumerate() {
-            if disk == 0 && first_is_missing {
-                mount_empty(self.disks[disk].path());
-            } else {
-                self.insert(disk, image);
-            }
-        }
+        self.filesystems.mount(shot, first_is_missing);
     }
 }
 
@@ -216,9 +264,9 @@ pub fn lose_power<'a>(
     pools: Pools,
     operations: impl IntoIterator<Item = &'a Operation>,
 ) {
-    let mut loops = Loops::new(kind, commits, pools);
-    let node = Arc::clone(&loops.node);
+    let mut disks = Copied::new(kind, commits, pools);
+    let node = Arc::clone(&disks.filesystems.node);
     for operation in operations {
-        play(&mut loops, &node, operation);
+        play(&mut disks, &node, operation);
     }
 }

@@ -72,9 +72,10 @@ pub trait Disks {
     fn witness(&self) -> Arc<dyn Observer>;
     /// Starts to record the content that a power-off would leave at every moment.
     fn watch(&mut self);
-    /// Records the present moment and stops. Returns the possible contents during the recording and
-    /// at its end.
-    fn stop_watching(&mut self) -> Moments<Self::Moment>;
+    /// Records the present moment and stops.
+    fn stop_watching(&mut self);
+    /// The possible contents during the recording and at its end. The disks are unmounted.
+    fn moments(&mut self) -> Moments<Self::Moment>;
     /// Removes the disks.
     fn unmount(&mut self);
     /// Inspects the served state, in addition to the checks of every scene.
@@ -539,9 +540,10 @@ pub fn play(disks: &mut impl Disks, node: &Arc<Node>, operation: &Operation) {
     disks.watch();
     scene.control.set(|plan| plan.skips = operation.skips);
     (operation.act)(&mut scene);
-    let moments = disks.stop_watching();
+    disks.stop_watching();
     scene.stop();
     disks.unmount();
+    let moments = disks.moments();
     assert!(!moments.during.is_empty(), "nothing was seen");
     for (at, moment) in moments.during.iter().enumerate() {
         eprintln!("{}: moment {at} of it", operation.name);

@@ -1,0 +1,48 @@
+//! The limits of volumes and snapshots after a power-off, on disks with project quota.
+
+use std::fs;
+
+use super::scene::Scene;
+use crate::disk_node::{OURS, inodes_of};
+use crate::{eventually, kernel, names};
+
+/// Asserts that every volume is limited as its record says, and that quota ids other than those of
+/// the volumes and snapshots have neither limits nor charges.
+pub(super) fn are_as_recorded(scene: &Scene) {
+    if scene.is_unavailable("") {
+        return;
+    }
+    let disk = scene.node.path("disk");
+    let mut known = Vec::new();
+    for (home, file) in [("volumes", "volume.json"), ("snapshots", "snapshot.json")] {
+        let home = scene.pool().join(home);
+        for directory in names(&home) {
+            let directory = home.join(directory);
+            let record = fs::read(directory.join(file)).unwrap();
+            let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+            let (project, inherits) = kernel::project(&directory.join("data"));
+            assert_eq!(record["quota_id"], project, "{}", directory.display());
+            assert!(inherits, "{}", directory.display());
+            let quota = kernel::quota(&disk, project).unwrap();
+            // Nobody writes into a snapshot. Both filesystems give such small volumes the minimum
+            // number of inodes.
+            let (size, inodes) = if file == "snapshot.json" {
+                (0, 0)
+            } else {
+                let size = record["size_bytes"].as_u64().unwrap();
+                (size, inodes_of("xfs", size))
+            };
+            let limits = (quota.bytes, quota.inodes);
+            assert_eq!(limits, ([size; 2], [inodes; 2]), "{}", directory.display());
+            known.push(project);
+        }
+    }
+    known.sort_unstable();
+    eventually("nothing else is limited", || {
+        let quotas = kernel::quotas(&disk, OURS.start);
+        quotas
+            .iter()
+            .map(|quota| quota.id)
+            .eq(known.iter().copied())
+    });
+}
