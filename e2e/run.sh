@@ -160,7 +160,7 @@ result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\)
 case $what in
 scenarios | conformance)
     [ -z "${K8S:-}" ] || [ $# -gt 0 ] || [ -n "${SUITES:-}${SPEC:-}" ] ||
-        e2e/record.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //')" "$what" "$result"
+        hack/record.sh e2e/run.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //') | $what" "$result"
     ;;
 esac
 echo "$result" | tee "${SUMMARY:-$PARTS/$what.summary}"

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Writes the result of a run into a table of docs/compatibility.md.
+#
+# Usage: record.sh TABLE ROW RESULT   such as e2e/run.sh "v1.35.4 | scenarios" "72 passed, 0 failed, 0 skipped"
+#        TABLE  the name in the marks around the table
+#        ROW    the first two columns
+set -eu
+cd "$(dirname "$0")/.."
+page=docs/compatibility.md rows=$(mktemp)
+trap 'rm -f "$rows"' EXIT
+# Another run may write its row at the same time. The lock is on this script, which exists already.
+exec 9<hack/record.sh
+flock 9
+commit=$(git rev-parse --short HEAD)
+# Other rows in the page change no test.
+git diff --quiet HEAD -- . ":(exclude)$page" || commit=$commit-dirty
+table=$(sed -n "\\|^<!-- begin: $1 -->\$|,\\|^<!-- end: |p" "$page" | grep '^|')
+{
+    echo "$table" | head -n 2
+    {
+        echo "$table" | tail -n +3 | grep -vF "| $2 |" || true
+        echo "| $2 | $(date -u +%F) | $commit | $3 |"
+    } | LC_ALL=C sort --version-sort
+} >"$rows"
+hack/write-between.sh "$page" "$1" "$rows"
