@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration guest test-kernels test-power clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -106,6 +106,19 @@ e2e-migration: ## move workloads of local-path-provisioner and others to the dri
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh migration
+
+guest: ## build Debian guests with Linux 6.1, 6.12 and 7.3 for the next two, which reuse them
+	@hack/setup.sh guest
+	@hack/guest/build.sh 6.1 6.12 7.3
+
+test-kernels: setup ## run the demo, csi-sanity, the tests of quota, power-off and udev on these kernels, and write docs/compatibility.md
+	@hack/setup.sh guest
+	@hack/guest/kernels.sh $(KERNEL)
+
+test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times, then lose writes that were not flushed in every operation
+	@hack/setup.sh guest
+	@hack/guest/power-cuts.sh $(CUTS)
+	@hack/guest/replay.sh
 
 clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean

@@ -62,7 +62,7 @@ saying=$(curl -fsS "http://$http/metrics" | grep -cx "rootcellar_pool_enforces{.
 # Where files share no blocks, a class must allow that copies are written in full.
 set --
 case $fs in
-dir | ext4*)
+dir | ext4* | f2fs)
     echo 'copy: allowed' >"$work/snapshots.yaml"
     cat parameters.yaml "$work/snapshots.yaml" >"$work/volumes.yaml"
     set -- "--csi.testvolumeparameters=$work/volumes.yaml" "--csi.testsnapshotparameters=$work/snapshots.yaml"

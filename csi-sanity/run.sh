@@ -16,22 +16,7 @@ export REPORTS="${REPORTS:-$target/csi-sanity}"
 export CSI_SANITY="$REPORTS/csi-sanity"
 mkdir -p "$REPORTS"
 
-# One spec compares two messages with the internal notes of gRPC in the sent one; corrected, it compares their segments.
-suite=github.com/kubernetes-csi/csi-test/v5 copy=$REPORTS/csi-test
-module=$(go mod download -json "$suite" | jq -er '.Dir // error(.Error)')
-rm -rf "$copy"
-cp -r "$module" "$copy"
-chmod -R u+w "$copy"
-sed -i.orig 's/Expect(topo)\.To(Equal(ni\.GetAccessibleTopology()))/Expect(topo.Segments).To(Equal(ni.AccessibleTopology.Segments))/' \
-    "$copy/pkg/sanity/controller.go"
-if cmp -s "$copy/pkg/sanity/controller.go" "$copy/pkg/sanity/controller.go.orig"; then
-    echo "run.sh: this csi-test has no such comparison; drop the correction" >&2
-    exit 1
-fi
-cp go.mod "$REPORTS/suite.mod"
-cp go.sum "$REPORTS/suite.sum"
-go mod edit -replace="$suite=$copy" "$REPORTS/suite.mod"
-go build -trimpath -modfile="$REPORTS/suite.mod" -o "$CSI_SANITY" "$suite/cmd/csi-sanity"
+./build.sh
 case $fs in
 *-prjquota) exec ../hack/uml.sh -w "$REPORTS" ./on-disk.sh "$fs" ;;
 *) exec ./on-disk.sh "$fs" ;;

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs the missing parts: Debian packages, the Rust toolchain, and the tools of the purpose. Checks for Rust and Go.
 #
-# Usage: setup.sh [build|image|test|e2e|release]   the parts for this purpose, default: test; e2e and release include
-#                                                  build and image
+# Usage: setup.sh [build|image|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and release include
+#                                                        build and image, and guest adds packages to those of test
 # It removes no package. If another package conflicts, apt-get reports it and fails.
 #
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test, e2e and release, Go 1.26 or newer.
@@ -25,6 +25,10 @@ test)
     packages="$packages binutils btrfs-progs jq curl shellcheck git python3-pip g++"
     # For hack/uml.sh; Debian has it for this architecture alone.
     [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
+    ;;
+guest)
+    [ "$(uname -m)" = x86_64 ] || fail "the guests are for x86_64"
+    packages="$packages jq qemu-system-x86 qemu-utils mmdebstrap"
     ;;
 e2e)
     packages="$packages $image btrfs-progs iproute2 openssh-client openssl procps"
@@ -67,7 +71,7 @@ crate() { # NAME VERSION
     cargo install --quiet --locked --root "$tools/cargo" --version "$2" "$1"
 }
 [ "$purpose" = build ] || crate cargo-auditable 0.7.7
-case $purpose in build | image) exit ;; esac
+case $purpose in build | image | guest) exit ;; esac
 command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
 (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
 if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then

@@ -84,8 +84,8 @@ suites() { # DRIVER SPECS FOCUS [argument of ginkgo...]
 echo "conformance: about fifteen minutes; its logs are $out-*.log"
 # Not run: [Disruptive] restarts kubelets over SSH, and a volume data source needs the populator of another project.
 # One wants block volumes to be refused; image.yaml has those.
-# The clean-up of another deletes a snapshot in the moment that it changes the retain policy, which the snapshot-controller
-# may not have seen yet; then nobody deletes the content, and the suite waits for it in vain.
+# The clean-up of another changes the retain policy and at once deletes the snapshot. If the snapshot-controller has not
+# seen the change, nobody deletes the content, and the suite waits for it in vain.
 never='\[Disruptive\]|any volume data source|should fail in binding dynamic provisioned PV to PVC|retain policy\)\] snapshottable-stress'
 # These restore on the node of any pod. The runs below place all pods on one node.
 unsteered='\] snapshottable|snapshot data source|restoring snapshot'

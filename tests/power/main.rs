@@ -1,10 +1,14 @@
 //! Runs one operation on a pool on a disk of the machine and cuts the machine's power as soon as
-//! the reply has arrived; or inspects such a disk afterwards. hack/uml-poweroff.sh runs it.
+//! the reply has arrived; or inspects such a disk afterwards. hack/uml-poweroff.sh runs it. Or runs
+//! databases on such a disk until somebody else cuts the power, for hack/guest/power-cuts.sh.
 //!
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
+//!        power databases write|full|end FILESYSTEM DEVICE [NAME=NUMBER...]
 #![allow(unreachable_pub, missing_debug_implementations)]
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod databases;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -122,9 +126,13 @@ async fn check(operation: Operation, node: &DiskNode) {
 #[tokio::main]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [action, operation, filesystem, device] = &arguments[..] else {
-        panic!("usage: power act|check OPERATION FILESYSTEM DEVICE");
+    let [action, operation, filesystem, device, acknowledged @ ..] = &arguments[..] else {
+        panic!("usage: power act|check|databases OPERATION FILESYSTEM DEVICE [NAME=NUMBER...]");
     };
+    if action == "databases" {
+        databases::recover(filesystem, Path::new(device), operation, acknowledged).await;
+        return;
+    }
     let operation = Operation::parse(operation);
     let disk = { ENFORCING.into_iter() }.find(|disk| disk.filesystem == filesystem);
     let node = DiskNode::of_device(disk.unwrap(), Path::new(device));

@@ -12,8 +12,8 @@ fn replay(kind: Kind) {
     replay_logs(kind, Pools::One, operations);
 }
 
-/// Whichever writes ext4 had not flushed are lost: every acknowledged change survives complete, its limits are
-/// those of the records, and nothing else is left.
+/// A power failure loses any writes that ext4 had not flushed. Every acknowledged change survives complete, its
+/// limits are those of the records, and nothing else is left.
 ///
 /// Proves: D1.
 #[test]

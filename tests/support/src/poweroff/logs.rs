@@ -150,7 +150,7 @@ fn read_log(log: &File) -> Vec<Entry> {
     entries
 }
 
-/// What a disk held at the begin, and its log since.
+/// The content of a disk at the begin, and its log since.
 struct Recording {
     start: Image,
     entries: Vec<Entry>,
@@ -172,9 +172,9 @@ impl Recording {
         image
     }
 
-    /// The contents that the disk may have while a range of entries is written: at its begin and after
-    /// each flush or forced write in it, each also with a part of the writes that follow until the next
-    /// flush. The parts take turns, because each content takes seconds to inspect; an empty range has them all.
+    /// The contents that the disk may have while a range of entries is written: at its begin, and after
+    /// each flush or forced write in it. Each is also there with a part of the writes until the next flush.
+    /// The parts take turns, because each content takes seconds to inspect; an empty range has them all.
     fn contents(&self, range: Range<usize>) -> Vec<Image> {
         let ends =
             |entry: &Entry| matches!(entry, Entry::Flush | Entry::Write { forced: true, .. });

@@ -1,0 +1,55 @@
+#!/bin/sh
+# Builds the guests of run.sh from Debian's packages: a root filesystem with systemd and udev, the stock kernel, and the
+# programs that the tests run. A guest that these scripts made is kept.
+#
+# Usage: build.sh KERNEL...   6.1 (bookworm), 6.12 (trixie) or 7.3 (trixie-backports)
+# Needs: mmdebstrap, qemu-system-x86, qemu-utils, e2fsprogs; root; each guest takes about a minute and 1 GB.
+# Env:   CARGO_TARGET_DIR  absolute; the guests are in guests/KERNEL below it
+#        DEBIAN_MIRROR     a server with Debian's archives; default: http://deb.debian.org
+set -eu
+cd "$(dirname "$0")"
+guests=${CARGO_TARGET_DIR:-$PWD/../../target}/guests
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org}/debian
+packages=systemd,systemd-sysv,udev,dbus,kmod,linux-image-amd64,initramfs-tools,zstd,procps,util-linux,mount,fdisk,dmsetup
+packages=$packages,xfsprogs,e2fsprogs,btrfs-progs,f2fs-tools,lvm2,mdadm,jq,curl,postgresql,etcd-server
+
+made_by=$(cat ./build.sh essential.sh customize.sh inside.sh | sha256sum)
+
+build() { # KERNEL SUITE [SOURCE LINE]
+    kernel=$1 suite=$2
+    shift 2
+    dir=$guests/$kernel
+    ! echo "$made_by" | cmp -s - "$dir/made-by" || return 0
+    echo "guest: building $kernel from Debian $suite"
+    rm -rf --one-file-system "$dir"
+    mkdir -p "$dir"
+    # Package managers mount in the tree.
+    unshare --mount --propagation private mmdebstrap --quiet --mode=root --variant=minbase --include="$packages" \
+        --aptopt='Acquire::Languages "none"' --dpkgopt='path-exclude=/usr/share/doc/*' \
+        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+        --essential-hook="$PWD/essential.sh" --customize-hook="$PWD/customize.sh" \
+        "$suite" "$dir/tree" "deb $mirror $suite main" "$@" >"$dir/build.log" 2>&1 || {
+        tail -n 20 "$dir/build.log" >&2
+        echo "guest: building $kernel failed; the whole log is $dir/build.log" >&2
+        exit 1
+    }
+    cp "$dir"/tree/boot/vmlinuz-* "$dir/vmlinuz"
+    cp "$dir"/tree/boot/initrd.img-* "$dir/initrd"
+    truncate -s 3G "$dir/new.img"
+    mke2fs -q -F -t ext4 -d "$dir/tree" "$dir/new.img"
+    rm -rf --one-file-system "$dir/tree"
+    mv "$dir/new.img" "$dir/root.img"
+    echo "$made_by" >"$dir/made-by"
+}
+
+for kernel; do
+    case $kernel in
+    6.1) build 6.1 bookworm ;;
+    6.12) build 6.12 trixie ;;
+    7.3) build 7.3 trixie "deb $mirror trixie-backports main" ;;
+    *)
+        echo "guest: no guest has kernel $kernel, only 6.1, 6.12 and 7.3" >&2
+        exit 64
+        ;;
+    esac
+done

@@ -1,0 +1,93 @@
+#!/bin/sh
+# Runs a command as root of a Debian guest under qemu: a real kernel with systemd, udev, project quota, device-mapper.
+# The guest has the repository and the build directory by the same paths, read-only, and the environment and working
+# directory. TMPDIR is in the guest's memory. Other writes of the guest are lost with it.
+# Standard output: both outputs of the command. Exit code: the command's, 124 on a timeout, 125 if the guest ended
+# without one, as by a power cut.
+#
+# Usage: run.sh KERNEL [-w DIR]... [-d IMAGE]... [-p FILE] COMMAND [argument...]
+#        -w  a directory that the guest may write to, by the same path
+#        -d  a disk of the guest: FORMAT:FILE with raw or qcow2; the first is /dev/disk/by-id/virtio-disk1
+#        -p  a file for the pid of qemu: SIGKILL to it is a power cut
+# Needs: build.sh KERNEL; root.
+# Env:   CARGO_TARGET_DIR  absolute
+#        GUEST_MEMORY      of the guest, default 4G
+#        GUEST_TIMEOUT     seconds; default 3600
+set -eu
+here=$(cd "$(dirname "$0")" && pwd) repository=$(cd "$(dirname "$0")/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$repository/target} kernel=$1
+guest=$target/guests/$kernel
+shift
+[ -s "$guest/root.img" ] || { echo "guest: there is no guest $kernel; build it with hack/guest/build.sh $kernel" >&2 && exit 1; }
+work=$(mktemp -d) running=''
+# shellcheck disable=SC2317 # the trap calls it
+leave() {
+    trap '' HUP INT TERM
+    [ -z "$running" ] || kill -s TERM "$running" 2>/dev/null || :
+    wait
+    rm -rf "$work"
+}
+trap leave EXIT
+trap 'exit 1' HUP INT TERM
+
+number=0 qemu=''
+share() { # PATH OPTIONS MODE
+    number=$((number + 1))
+    echo "share$number $1 $2" >>"$work/shares"
+    qemu="$qemu -virtfs local,path=$1,mount_tag=share$number,security_model=none,multidevs=remap$3"
+}
+share "$repository" cache=loose ,readonly=on
+case $target in "$repository"/*) ;; *) share "$target" cache=loose ,readonly=on ;; esac
+disks=0 pidfile=$work/pid
+while getopts w:d:p: option; do
+    case $option in
+    w) share "$(realpath "$OPTARG")" cache=none '' ;;
+    d)
+        disks=$((disks + 1))
+        # A qcow2 that keeps its tables in memory until a flush loses what was not flushed.
+        tables=
+        [ "${OPTARG%%:*}" = raw ] || tables=,l2-cache-size=8M,cache-clean-interval=0
+        qemu="$qemu -drive if=none,id=disk$disks,cache=writeback,format=${OPTARG%%:*},file=$(realpath "${OPTARG#*:}")$tables"
+        qemu="$qemu -device virtio-blk-pci,drive=disk$disks,serial=disk$disks"
+        ;;
+    p) pidfile=$OPTARG ;;
+    *) exit 64 ;;
+    esac
+done
+shift $((OPTIND - 1))
+
+quoted() {
+    for word; do
+        printf "'"
+        printf %s "$word" | sed "s/'/'\\\\''/g"
+        printf "' "
+    done
+}
+{
+    export -p
+    echo "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp HOME=/root"
+    echo 'mount -t tmpfs -o size=90%,mode=1777 tmpfs /tmp'
+    echo "cd $(quoted "$PWD")"
+    echo "exec $(quoted "$@")"
+} >"$work/command"
+
+qemu-img create -q -f qcow2 -b "$guest/root.img" -F raw "$work/root.qcow2"
+accel=$("$here/accel.sh" "$guest")
+status=0
+# In the background, because a shell handles a signal only between commands.
+# shellcheck disable=SC2086 # one word per argument
+setpriv --pdeathsig TERM timeout --kill-after=10 "${GUEST_TIMEOUT:-3600}" setpriv --pdeathsig KILL \
+    qemu-system-x86_64 -machine q35,sata=off,smbus=off $accel -smp "$(nproc)" -m "${GUEST_MEMORY:-4G}" -nodefaults -display none -no-reboot \
+    -chardev file,id=output,path=/dev/stdout,append=on -device virtio-serial-pci -device virtserialport,chardev=output,name=output \
+    -serial "file:$work/console" -pidfile "$pidfile" -nic none -device virtio-rng-pci \
+    -kernel "$guest/vmlinuz" -initrd "$guest/initrd" \
+    -append 'console=ttyS0 root=/dev/vda rw panic=-1 mitigations=off quiet module_blacklist=kvm_amd,powernow_k8,iTCO_wdt,lpc_ich' \
+    -drive "if=none,id=root,cache=unsafe,file=$work/root.qcow2" -device virtio-blk-pci,drive=root,serial=root \
+    -virtfs "local,path=$work,mount_tag=work,security_model=none,multidevs=remap" $qemu </dev/null &
+running=$!
+wait "$running" || status=$?
+running=
+[ ! -s "$work/status" ] || exit "$(cat "$work/status")"
+cat "$work/console" >&2
+[ "$status" -ne 124 ] || exit 124
+exit 125
