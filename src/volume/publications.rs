@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
@@ -19,6 +21,9 @@ use crate::types::{NameHash, ObjectId};
 
 use super::Volumes;
 use super::publish::refuse_published;
+
+/// The time for udev, which opens a device when its last user has closed it, and so delays the detachment.
+const INSPECTION: Duration = Duration::from_secs(2);
 
 /// The access mode at one target; `None` for a target that was read from the mount table.
 pub(crate) type Use = Option<AccessMode>;
@@ -150,7 +155,14 @@ impl Volumes {
             self.detach_unused(Some(volume))?;
         }
         let file = pool.open_place(entry)?;
-        match self.mounter.loops_of(file.as_fd())?.first() {
+        let mut devices = self.mounter.loops_of(file.as_fd())?;
+        let begin = Instant::now();
+        while devices.iter().any(Loop::is_own) && begin.elapsed() < INSPECTION {
+            drop(devices);
+            thread::sleep(INSPECTION / 40);
+            devices = self.mounter.loops_of(file.as_fd())?;
+        }
+        match devices.first() {
             None => Ok(()),
             Some(device) => Err(Error::Precondition(format!(
                 "the image of volume {} is in use by {}; unmount and detach it first",

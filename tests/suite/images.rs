@@ -498,6 +498,27 @@ fn an_attached_image_is_not_deleted() {
     rig.delete(&volume);
 }
 
+/// udev still inspects the device of an image when kubelet has unpublished it and the volume is deleted.
+///
+/// Proves: I2.
+#[test]
+fn an_image_that_is_inspected_after_its_unmount_is_deleted() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("ext4"));
+    let volume = rig.image("pvc", 64 * MIB);
+    let file = File::open(rig.file("pvc")).unwrap();
+    let inspected = loops::attach(&file, false).unwrap();
+    let (deletes, begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            begun.recv().unwrap();
+            drop(inspected);
+        });
+        deletes.send(()).unwrap();
+        rig.delete(&volume);
+    });
+}
+
 type Change = fn(&mut CreateRequest);
 
 /// The changes of a request for an image that make it impossible, with the code and a part of the message.
