@@ -115,7 +115,7 @@ test-kernels: setup ## run the demo, csi-sanity, the tests of quota, power-off a
 	@hack/setup.sh guest
 	@hack/guest/kernels.sh $(KERNEL)
 
-test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times, then lose writes that were not flushed in every operation
+test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times, then lose parts of the unflushed writes of every operation
 	@hack/setup.sh guest
 	@hack/guest/power-cuts.sh $(CUTS)
 	@hack/guest/replay.sh

@@ -16,7 +16,7 @@ chmod -R u+w "$copy"
 sed -i.orig 's/Expect(topo)\.To(Equal(ni\.GetAccessibleTopology()))/Expect(topo.Segments).To(Equal(ni.AccessibleTopology.Segments))/' \
     "$copy/pkg/sanity/controller.go"
 if cmp -s "$copy/pkg/sanity/controller.go" "$copy/pkg/sanity/controller.go.orig"; then
-    echo "run.sh: this csi-test has no such comparison; drop the correction" >&2
+    echo "build.sh: this csi-test has no such comparison; drop the correction" >&2
     exit 1
 fi
 cp go.mod "$work/suite.mod"

@@ -24,6 +24,9 @@ programs=$(cargo test --locked --test suite --test quota --no-run --message-form
 SUITE=$(echo "$programs" | sed -n 's/^suite //p') QUOTA=$(echo "$programs" | sed -n 's/^quota //p')
 export SUITE QUOTA
 
+COMMIT=$(git rev-parse --short HEAD)
+[ -z "$(git status --porcelain)" ] || COMMIT=$COMMIT-dirty
+export COMMIT
 passed=0 failed=0 skipped=0
 for kernel in $kernels; do
     begin=$(date +%s) log=$REPORTS/$kernel.log
@@ -38,7 +41,7 @@ for kernel in $kernels; do
     echo "== Linux $kernel took $(minutes "$begin")"
     [ $# -eq 0 ] || continue
     version=$(sed -n 's/^Linux: //p' "$log")
-    sed -n 's/^\([a-z][a-z0-9-]*\): /\1 /p' "$log" | while read -r name result; do
+    sed -nE 's/^([a-z][a-z0-9-]*): ([0-9]+ passed, [0-9]+ failed, [0-9]+ skipped|refused .*)$/\1 \2/p' "$log" | while read -r name result; do
         hack/record.sh hack/guest/kernels.sh "$version | $name" "$result"
     done
 done

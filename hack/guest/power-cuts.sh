@@ -1,7 +1,8 @@
 #!/bin/sh
 # Cuts the power of a guest while PostgreSQL and etcd write to directories and images, again and again, and expects that
-# each next start recovers them with every acknowledged write. The disk loses writes that were not flushed. Each third of the
-# cuts is on XFS, ext4 and btrfs; every fifth cut is on a full disk.
+# each next start recovers them with every acknowledged write. The guest loses its memory. The disk loses unflushed writes
+# in new pieces of the image; replay.sh has all others. Each third of the cuts is on XFS, ext4 and btrfs; every fifth
+# cut is on a full disk.
 # Last line: N passed, N failed, N skipped.
 #
 # Usage: power-cuts.sh [CUTS [KERNEL]]   default: 30 cuts of 6.12
@@ -27,11 +28,12 @@ log=$work/log
 
 # Starts a guest on a disk of this filesystem, in the background.
 start() { # MODE FILESYSTEM
-    mode=$1 filesystem=$2
+    mode=$1 filesystem=$2 cut=no
+    : >"$log"
     touch "$work/$filesystem.acknowledged"
     # The table of a new cluster of a qcow2 stays in the memory of qemu until a flush, so a kill loses the cluster.
     rm -f "$work/disk.qcow2" "$work/pid"
-    qemu-img create -q -f qcow2 -b "$work/$filesystem.img" -F raw "$work/disk.qcow2"
+    qemu-img create -q -f qcow2 -o extended_l2=on,cluster_size=128k -b "$work/$filesystem.img" -F raw "$work/disk.qcow2"
     # shellcheck disable=SC2046 # one word per database
     setpriv --pdeathsig TERM hack/guest/run.sh "$kernel" -d "qcow2:$work/disk.qcow2" -p "$work/pid" \
         "$power" databases "$mode" "$filesystem" /dev/disk/by-id/virtio-disk1 $(cat "$work/$filesystem.acknowledged") \
@@ -47,8 +49,15 @@ finish() { # FILESYSTEM
         sort >"$work/new"
     mv "$work/new" "$work/$1.acknowledged"
 }
-judge() { # NAME: counts a start, which recovered if it was ready; only a full disk may refuse a write
-    if grep -qx ready "$log" && { [ "$mode" = full ] || ! grep '^refused' "$log"; }; then
+# Counts a start, which recovered if it was ready. It must have lost power, unless it was the end; only a full disk may
+# refuse writes, and must have been full.
+judge() { # NAME
+    case $mode in
+    write) expected() { [ "$cut" = yes ] && ! grep '^refused' "$log"; } ;;
+    full) expected() { [ "$cut" = yes ] && grep -q '^full' "$log"; } ;;
+    end) expected() { [ "$(grep -c '=[1-9]' "$work/$filesystem.acknowledged")" -eq 4 ]; } ;;
+    esac
+    if grep -qx ready "$log" && expected; then
         passed=$((passed + 1))
         echo "passed  $1: $(sed -n 's/^recovered \([^ ]*\) \([0-9]*\) .*/\1 \2/p' "$log" | paste -sd ',' | sed 's/,/, /g')"
     else
@@ -60,21 +69,23 @@ judge() { # NAME: counts a start, which recovered if it was ready; only a full d
 wrote() { grep -c '^acknowledged' "$log" || :; }
 
 for filesystem in xfs ext4 btrfs; do truncate -s 3G "$work/$filesystem.img"; done
-for cut in $(seq "$cuts"); do
-    case $((cut % 3)) in 0) filesystem=btrfs ;; 1) filesystem=xfs ;; *) filesystem=ext4 ;; esac
-    case $((cut % 5)) in 0) mode=full ;; *) mode='write' ;; esac
+for number in $(seq "$cuts"); do
+    case $((number % 3)) in 0) filesystem=btrfs ;; 1) filesystem=xfs ;; *) filesystem=ext4 ;; esac
+    case $((number % 5)) in 0) mode=full ;; *) mode='write' ;; esac
     start "$mode" "$filesystem"
     wanted=$(shuf -i 5-200 -n 1)
     # Until enough is written, on a full disk until it is full; or until the guest has ended.
     while kill -0 "$guest" 2>/dev/null; do
-        if [ "$(wrote)" -ge "$wanted" ] && { [ "$mode" = write ] || grep -q '^full' "$log"; }; then
-            kill -s KILL "$(cat "$work/pid")"
+        if { [ "$(wrote)" -ge "$wanted" ] || [ "$(grep -c '^refused' "$log")" -eq 4 ]; } &&
+            { [ "$mode" = write ] || grep -q '^full' "$log"; }; then
+            # It may have ended by itself, which is no cut.
+            ! kill -s KILL "$(cat "$work/pid")" || cut=yes
             break
         fi
         sleep 0.2
     done
     wait "$guest" || :
-    judge "cut $cut, $filesystem, $mode, after $(wrote) writes; before"
+    judge "cut $number, $filesystem, $mode, after $(wrote) writes; before"
     finish "$filesystem"
     [ "$failed" -eq 0 ] || break
 done

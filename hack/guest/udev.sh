@@ -5,6 +5,8 @@
 #
 # Needs: loop devices below /dev, udev; disks are loop devices with low numbers.
 set -eu
+# It stops arrays and changes lvm.conf.
+[ -e /dev/virtio-ports/output ] || { echo "udev.sh: this is no guest of run.sh" >&2 && exit 64; }
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d) passed=0 failed=0
 check() { # SENTENCE COMMAND [argument...]
@@ -41,15 +43,18 @@ mounts() { # DEVICE: mounts by UUID and compares
     is "$found" "$1"
 }
 properties() { udevadm info --query=property "$1"; }
+# A command that fails says neither.
 without() { # WORD COMMAND [argument...]
     word=$1
     shift
-    output=$("$@" 2>&1)
+    output=$("$@" 2>&1) || return 2
     echo "$output"
     case $output in *"$word"*) return 1 ;; esac
 }
 says() { # WORD COMMAND [argument...]
-    ! without "$@"
+    found=0
+    without "$@" || found=$?
+    [ "$found" -eq 1 ]
 }
 
 modprobe loop

@@ -112,7 +112,17 @@ impl Psql {
         let port = database.port.to_string();
         let mut child = Command::new("stdbuf")
             .args([
-                "-oL", "psql", "-qAtX", "-h", "/tmp", "-U", "postgres", "-p", &port,
+                "-oL",
+                "psql",
+                "-qAtX",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-h",
+                "/tmp",
+                "-U",
+                "postgres",
+                "-p",
+                &port,
             ])
             .arg("postgres")
             .stdin(Stdio::piped())
@@ -333,7 +343,8 @@ pub async fn recover(filesystem: &str, device: &Path, mode: &str, acknowledged: 
     let disk = { disks.into_iter() }.find(|disk| disk.filesystem == filesystem);
     let disk = disk.unwrap();
     let probe = Command::new("blkid").arg(device).output().unwrap();
-    if !probe.status.success() {
+    // blkid(8): nothing was found.
+    if probe.status.code() == Some(2) {
         let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
         run(mkfs.arg("-q").args(disk.make).arg(device));
     }
@@ -377,7 +388,7 @@ pub async fn recover(filesystem: &str, device: &Path, mode: &str, acknowledged: 
                 fill(node.at());
             }
         });
-        // Every write was refused; the power fails nonetheless.
+        // Every write was refused; power-cuts.sh cuts the power.
         std::thread::sleep(PATIENCE);
     }
     for mut child in running {

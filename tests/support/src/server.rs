@@ -99,7 +99,7 @@ impl Server {
 
     /// Waits until it is ready.
     pub async fn wait_ready(&self) {
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             if self.is_ready().await {
                 return;
             }

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rootcellar::os::{Object, Observer, Step};
@@ -39,6 +40,8 @@ const PARTS: [fn(usize, usize) -> bool; 5] = [
     |at, _| at % 2 == 1,
     |at, last| at != last,
 ];
+/// Counts the devices of this process.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Sparse, so that it takes the space of what is logged.
 const LOG_BYTES: u64 = 4 << 30;
 
@@ -75,17 +78,25 @@ impl LoggedDevice {
     }
 
     /// Ends the log and reads it.
-    fn entries(self) -> Vec<Entry> {
-        eventually("nothing uses the device", || {
-            let removed = Command::new("dmsetup")
-                .args(["remove", &self.name])
-                .output();
-            removed.unwrap().status.success()
-        });
-        for device in &self.below {
-            run(Command::new("losetup").arg("--detach").arg(device));
-        }
+    fn entries(&self) -> Vec<Entry> {
+        eventually("nothing uses the device", || self.remove());
         read_log(&File::open(&self.log).unwrap())
+    }
+
+    fn remove(&self) -> bool {
+        let mut remove = Command::new("dmsetup");
+        let removed = remove.args(["remove", &self.name]).output();
+        removed.unwrap().status.success()
+    }
+}
+
+impl Drop for LoggedDevice {
+    fn drop(&mut self) {
+        // After a failed test it is still there, and may be mounted.
+        self.remove();
+        for device in &self.below {
+            let _ = Command::new("losetup").arg("--detach").arg(device).output();
+        }
     }
 }
 
@@ -173,7 +184,7 @@ impl Recording {
     }
 
     /// The contents that the disk may have while a range of entries is written: at its begin, and after
-    /// each flush or forced write in it. Each is also there with a part of the writes until the next flush.
+    /// each flush or forced write in it. Each is also there with a part of the writes until the next one.
     /// The parts take turns, because each content takes seconds to inspect; an empty range has them all.
     fn contents(&self, range: Range<usize>) -> Vec<Image> {
         let ends =
@@ -182,15 +193,16 @@ impl Recording {
         let mut positions = vec![range.start];
         positions.extend(range.filter(|&at| ends(&self.entries[at])).map(|at| at + 1));
         let mut contents = Vec::new();
-        for (turn, position) in positions.into_iter().enumerate() {
+        for position in positions {
             let durable = self.content(position);
             let later = self.entries[position..].iter();
-            let later = later.take_while(|entry| !matches!(entry, Entry::Flush));
+            // Behind a forced write begins the next content.
+            let later = later.take_while(|entry| !ends(entry));
             let unflushed: Vec<&Entry> = later
                 .filter(|entry| matches!(entry, Entry::Write { .. }))
                 .collect();
             for (number, is_kept) in PARTS.iter().enumerate() {
-                if !is_reply && number != turn % PARTS.len() {
+                if !is_reply && number != position % PARTS.len() {
                     continue;
                 }
                 let mut image = durable.clone();
@@ -280,7 +292,8 @@ impl Disks for Logged {
         self.starts.clear();
         for (number, disk) in filesystems.disks.iter().enumerate() {
             self.starts.push(filesystems.reset(number).clone());
-            let name = format!("rootcellar-{}-{number}", std::process::id());
+            let device = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("rootcellar-{}-{device}", std::process::id());
             let device = LoggedDevice::new(&filesystems.images[number], name);
             disk.mount_device(&device.path(), filesystems.kind.mount);
             devices.push(device);
