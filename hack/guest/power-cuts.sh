@@ -63,7 +63,7 @@ judge() { # NAME
     else
         failed=$((failed + 1))
         echo "FAILED  $1"
-        { tail -n 40 "$log" && tail -n 10 "$work/console"; } | sed 's/^/    | /'
+        { grep -v '^acknowledged' "$log" | head -n 40 && tail -n 10 "$work/console"; } | sed 's/^/    | /'
     fi
 }
 wrote() { grep -c '^acknowledged' "$log" || :; }

@@ -93,9 +93,13 @@ fn as_postgres(program: &str) -> Command {
         .path()
         .join("bin")
         .join(program);
-    let mut command = Command::new("setpriv");
+    // A container has its own process ids. Without, the id in a lock file from before the power cut may be that
+    // of another PostgreSQL now.
+    let mut command = Command::new("unshare");
     command
-        .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["setpriv", "--reuid=postgres", "--regid=postgres"])
+        .arg("--clear-groups")
         .arg(bin);
     command
 }
