@@ -52,13 +52,8 @@ if grep -qw amx_tile /proc/cpuinfo; then
     narrow='GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load GODEBUG=cpu.avx=off,cpu.avx2=off'
 fi
 
-quoted() {
-    for word; do
-        printf "'"
-        printf %s "$word" | sed "s/'/'\\\\''/g"
-        printf "' "
-    done
-}
+# shellcheck source=hack/quoted.sh
+. "$here/quoted.sh"
 {
     export -p
     # The caller's environment, with the guest's differences after it.

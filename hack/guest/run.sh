@@ -56,13 +56,8 @@ while getopts w:d:p: option; do
 done
 shift $((OPTIND - 1))
 
-quoted() {
-    for word; do
-        printf "'"
-        printf %s "$word" | sed "s/'/'\\\\''/g"
-        printf "' "
-    done
-}
+# shellcheck source=hack/quoted.sh
+. "$repository/hack/quoted.sh"
 {
     export -p
     echo "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp HOME=/root"
