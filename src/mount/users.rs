@@ -114,6 +114,9 @@ pub fn find_user(
         }
         visited();
         let process = processes.join(&name);
+        if is_starting(&process, &own) {
+            continue;
+        }
         let mut opened = OpenFiles::default();
         match use_by(&process, (place, path), &mut opened) {
             Err(error) if !has_ended(&error) => {
@@ -130,9 +133,25 @@ pub fn find_user(
 
 /// Whether the first process runs this program, as the server does in its container.
 fn is_first(processes: &Path) -> bool {
-    let program = |of: &str| os::status_behind(&processes.join(of).join("exe"));
-    match (program("1"), program("self")) {
-        (Ok(first), Ok(own)) => first.id == own.id,
+    runs_this(&processes.join("1"))
+}
+
+/// Whether a process is a child of this one that has not executed its program yet. Until then it has copies of the
+/// descriptors of this process, and executing closes them.
+fn is_starting(process: &Path, own: &Path) -> bool {
+    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    // proc_pid_stat(5): the name in brackets may contain anything, then come the state and the parent.
+    let parent = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(1));
+    parent.is_some_and(|parent| own == Path::new(parent)) && runs_this(process)
+}
+
+/// Whether a process runs the program of this one.
+fn runs_this(process: &Path) -> bool {
+    let program = |of: &Path| os::status_behind(&of.join("exe"));
+    match (program(process), program(&process.with_file_name("self"))) {
+        (Ok(one), Ok(own)) => one.id == own.id,
         _ => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
@@ -10,6 +10,7 @@ use rootcellar::mount::KernelMounter;
 use rootcellar::os::{Observer, Step};
 
 use support::loops::run;
+use support::nobody::as_nobody;
 
 use super::*;
 
@@ -142,6 +143,33 @@ fn a_volume_with_a_hidden_user_is_not_moved() {
     }
     let device = std::fs::read_to_string(node.path("device")).unwrap();
     run(Command::new("losetup").args(["--detach", device.trim()]));
+}
+
+/// A child of the driver that has not executed its program yet has the descriptors of the driver, and uses none.
+///
+/// Proves: MV3.
+#[test]
+fn a_child_that_is_being_started_uses_nothing() {
+    require!(mount_namespace);
+    let node = two_members();
+    let driver = node.volumes();
+    let volume = make(&node, &driver);
+    let open = std::fs::File::open(file(&node, "a")).unwrap();
+    let (mut begun, begin) = std::io::pipe().unwrap();
+    let (end, mut ending) = std::io::pipe().unwrap();
+    let child = std::thread::spawn(|| {
+        as_nobody(move || {
+            rustix::io::write(&begin, b"x")?;
+            rustix::io::read(&end, &mut [0]).map(drop)
+        })
+    });
+    begun.read_exact(&mut [0]).unwrap();
+    drop(open);
+    let moved = driver.move_to(&volume.id.to_string(), "b", Users::Check);
+    ending.write_all(b"x").unwrap();
+    child.join().unwrap().unwrap();
+    moved.unwrap();
+    assert_in(&node, &driver, &volume, "b");
 }
 
 /// The server says if it cannot see the processes of the host.
