@@ -2,6 +2,7 @@
 //!
 //! The standard output is a file outside of the guest. A line `acknowledged NAME NUMBER` there survives a
 //! power cut, and the next start must find that number and all before it.
+#![allow(clippy::print_stdout)]
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -19,7 +20,7 @@ use support::messages::{create_with, publish, with_fs_type};
 use support::rootcellar;
 
 /// A guest without hardware virtualisation is slow.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_mins(10);
 /// The disk with other data, which takes the free space.
 const FILLER: &str = "lost+found/filler";
 
@@ -83,7 +84,7 @@ fn wait<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A command as the user that the Debian package of PostgreSQL makes.
+/// A command as the user that the Debian package of `PostgreSQL` makes.
 fn as_postgres(program: &str) -> Command {
     let mut bin = fs::read_dir("/usr/lib/postgresql").unwrap();
     let bin = bin
@@ -213,56 +214,47 @@ impl Database {
         target
     }
 
-    /// Starts the database, which recovers by itself, and waits until it answers.
-    fn start(&self, target: &Path) -> Child {
-        let data = target.join("data");
-        let log = File::create(format!("/tmp/{}.log", self.name)).unwrap();
+    /// The command that runs it on its data, which is made if it is missing.
+    fn command(&self, data: &Path) -> Command {
         let port = self.port.to_string();
-        let mut command = match self.program {
+        match self.program {
             Program::Postgres => {
-                if !data.join("PG_VERSION").exists() {
-                    fs::create_dir_all(&data).unwrap();
+                if !data.join("PG_VERSION").is_file() {
+                    fs::create_dir_all(data).unwrap();
                     let owner = fs::read_to_string("/etc/passwd").unwrap();
                     let owner = { owner.lines() }.find(|line| line.starts_with("postgres:"));
                     let owner: u32 = owner.unwrap().split(':').nth(2).unwrap().parse().unwrap();
-                    chown(&data, Some(owner), Some(owner)).unwrap();
+                    chown(data, Some(owner), Some(owner)).unwrap();
                     run(as_postgres("initdb")
                         .args(["-A", "trust", "-E", "UTF8", "--locale=C", "-D"])
-                        .arg(&data));
+                        .arg(data));
                 }
                 let mut command = as_postgres("postgres");
                 command.args(["-k", "/tmp", "-p", &port, "-c", "listen_addresses="]);
-                command
-                    .args(["-c", "max_wal_size=64MB", "-c", "shared_buffers=16MB", "-D"])
-                    .arg(&data);
+                command.args(["-c", "max_wal_size=64MB", "-c", "shared_buffers=16MB"]);
+                command.arg("-D").arg(data);
                 command
             }
             Program::Etcd => {
                 let peer = format!("http://127.0.0.1:{}", self.port + 1);
                 let client = format!("http://127.0.0.1:{port}");
                 let mut command = Command::new("etcd");
-                command.args([
-                    "--listen-client-urls",
-                    &client,
-                    "--advertise-client-urls",
-                    &client,
-                ]);
-                command.args([
-                    "--listen-peer-urls",
-                    &peer,
-                    "--initial-advertise-peer-urls",
-                    &peer,
-                ]);
-                command
-                    .args([
-                        "--initial-cluster",
-                        &format!("default={peer}"),
-                        "--data-dir",
-                    ])
-                    .arg(&data);
+                for (of, url) in [("client", &client), ("peer", &peer)] {
+                    command.args([&format!("--listen-{of}-urls"), url]);
+                }
+                command.args(["--advertise-client-urls", &client]);
+                command.args(["--initial-advertise-peer-urls", &peer]);
+                command.args(["--initial-cluster", &format!("default={peer}")]);
+                command.arg("--data-dir").arg(data);
                 command
             }
-        };
+        }
+    }
+
+    /// Starts the database, which recovers by itself, and waits until it answers.
+    fn start(&self, target: &Path) -> Child {
+        let log = File::create(format!("/tmp/{}.log", self.name)).unwrap();
+        let mut command = self.command(&target.join("data"));
         let mut child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -280,6 +272,13 @@ impl Database {
             }
         });
         child
+    }
+
+    /// The last number that it acknowledged, of those of all databases, as `NAME=NUMBER`; 0 if there is none.
+    fn last(&self, acknowledged: &[String]) -> u32 {
+        let mut all = acknowledged.iter().filter_map(|one| one.split_once('='));
+        let of_this = all.find(|(name, _)| *name == self.name);
+        of_this.map_or(0, |(_, number)| number.parse().unwrap())
     }
 
     /// How many of the numbers from 1 to `last` it has.
@@ -360,9 +359,7 @@ pub async fn recover(filesystem: &str, device: &Path, mode: &str, acknowledged: 
     for database in DATABASES {
         let target = database.publish(&node, &mut served).await;
         running.push(database.start(&target));
-        let key = format!("{}=", database.name);
-        let last = acknowledged.iter().find_map(|one| one.strip_prefix(&key));
-        let last: u32 = last.map_or(0, |last| last.parse().unwrap());
+        let last = database.last(acknowledged);
         let found = wait("a count", || database.count(last));
         println!(
             "recovered {} {last} acknowledged, {found} found",
@@ -383,9 +380,7 @@ pub async fn recover(filesystem: &str, device: &Path, mode: &str, acknowledged: 
     if mode != "end" {
         std::thread::scope(|scope| {
             for database in DATABASES {
-                let key = format!("{}=", database.name);
-                let last = acknowledged.iter().find_map(|one| one.strip_prefix(&key));
-                let from = 1 + last.map_or(0, |last| last.parse::<u32>().unwrap());
+                let from = database.last(acknowledged) + 1;
                 scope.spawn(move || database.write(from));
             }
             if mode == "full" {

@@ -71,9 +71,10 @@ fn of_snapshots(node: &DiskNode) -> (serde_json::Value, Quota) {
 fn rewrite(file: &std::path::Path, mib: u64) {
     use std::io::Write;
     as_pod(|| {
+        let piece = vec![0xa5; 1 << 20];
         let mut file = fs::File::options().write(true).open(file).unwrap();
         for _ in 0..mib {
-            file.write_all(&[0xa5; 1 << 20]).unwrap();
+            file.write_all(&piece).unwrap();
         }
         file.sync_all().unwrap();
     });

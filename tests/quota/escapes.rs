@@ -105,7 +105,7 @@ async fn a_user_namespace_keeps_an_owner_from_it() {
     .await;
 }
 
-/// A process with CAP_SYS_RESOURCE, as a privileged pod has, is not limited on ext4, but is on XFS.
+/// A process with `CAP_SYS_RESOURCE`, as a privileged pod has, is not limited on ext4, but is on XFS.
 ///
 /// Proves: S21.
 #[tokio::test]

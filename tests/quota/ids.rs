@@ -124,7 +124,9 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
             node.assert_limited(volume, MIB);
             served.stop();
         }
-        fs::remove_dir_all(&squat).unwrap();
+        for id in 0..FILES {
+            fs::remove_file(squat.join(id.to_string())).unwrap();
+        }
         node.wait_free(OURS.start);
         let mut served = node.serve().await;
         served.make("third", MIB).await;

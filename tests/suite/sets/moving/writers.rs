@@ -155,15 +155,15 @@ fn a_child_that_is_being_started_uses_nothing() {
     let driver = node.volumes();
     let volume = make(&node, &driver);
     let open = std::fs::File::open(file(&node, "a")).unwrap();
-    let (mut begun, begin) = std::io::pipe().unwrap();
+    let (mut reached, reach) = std::io::pipe().unwrap();
     let (end, mut ending) = std::io::pipe().unwrap();
     let child = std::thread::spawn(|| {
         as_nobody(move || {
-            rustix::io::write(&begin, b"x")?;
+            rustix::io::write(&reach, b"x")?;
             rustix::io::read(&end, &mut [0]).map(drop)
         })
     });
-    begun.read_exact(&mut [0]).unwrap();
+    reached.read_exact(&mut [0]).unwrap();
     drop(open);
     let moved = driver.move_to(&volume.id.to_string(), "b", Users::Check);
     ending.write_all(b"x").unwrap();
