@@ -115,10 +115,10 @@ test-kernels: setup ## run the demo, csi-sanity, the tests of quota, power-off a
 	@hack/setup.sh guest
 	@hack/guest/kernels.sh $(KERNEL)
 
-test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times, then lose parts of the unflushed writes of every operation
+test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times, then lose writes of every operation in user-mode-linux
 	@hack/setup.sh guest
 	@hack/guest/power-cuts.sh $(CUTS)
-	@hack/guest/replay.sh
+	@hack/uml-replay.sh
 
 clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean

@@ -10,8 +10,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi
-program=$(cargo test --locked --test power --no-run --message-format=json |
-    jq -r 'select(.reason == "compiler-artifact" and .target.name == "power") | .executable')
+program=$(hack/test-binary.sh power)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs suite.sh in a guest of each kernel, and writes the rows of docs/compatibility.md.
 #
-# Usage: kernels.sh [KERNEL [STEP...]]   default: 6.1, 6.12 and 7.3; a step of suite.sh alone writes no row
+# Usage: kernels.sh [KERNEL [STEP...]]   default: 6.1, 6.12 and 7.3, and all steps of suite.sh
 # Needs: the parts of hack/setup.sh guest and test; root.
 # Env:   CARGO_TARGET_DIR  absolute
 # Last line: N passed, N failed, N skipped.
@@ -11,25 +11,25 @@ cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 kernels=${1:-6.1 6.12 7.3}
 [ $# -eq 0 ] || shift
-export REPORTS="$target/guests/reports" CSI_SANITY="$target/csi-sanity/csi-sanity"
+export CSI_SANITY="$target/csi-sanity/csi-sanity"
 export ROOTCELLAR="$target/x86_64-unknown-linux-musl/release/rootcellar" DEMO="$target/debug/examples/demo"
-mkdir -p "$REPORTS" "$target/csi-sanity"
+mkdir -p "$target/csi-sanity"
 # shellcheck disable=SC2086 # one word per kernel
 hack/guest/build.sh $kernels
 hack/musl.sh
 csi-sanity/build.sh
 cargo build --locked --bins --example demo
-programs=$(cargo test --locked --test suite --test quota --no-run --message-format=json |
-    jq -r 'select(.reason == "compiler-artifact" and .executable and .target.kind == ["test"]) | "\(.target.name) \(.executable)"')
-SUITE=$(echo "$programs" | sed -n 's/^suite //p') QUOTA=$(echo "$programs" | sed -n 's/^quota //p')
-export SUITE QUOTA
+SUITE=$(hack/test-binary.sh suite) QUOTA=$(hack/test-binary.sh quota) REPLAY=$(hack/test-binary.sh replay)
+export SUITE QUOTA REPLAY
 
 COMMIT=$(git rev-parse --short HEAD)
 [ -z "$(git status --porcelain)" ] || COMMIT=$COMMIT-dirty
 export COMMIT
 passed=0 failed=0 skipped=0
 for kernel in $kernels; do
-    begin=$(date +%s) log=$REPORTS/$kernel.log
+    begin=$(date +%s) log=$target/guests/reports/$kernel.log
+    export REPORTS="$target/guests/reports/$kernel"
+    mkdir -p "$REPORTS"
     echo "== Linux $kernel"
     # The last line is the sum, or the guest did not end by itself.
     GUEST_TIMEOUT=${GUEST_TIMEOUT:-10800} hack/guest/run.sh "$kernel" -w "$REPORTS" hack/guest/suite.sh "$@" 2>&1 | tee "$log"
@@ -39,7 +39,6 @@ for kernel in $kernels; do
 	EOT
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     echo "== Linux $kernel took $(minutes "$begin")"
-    [ $# -eq 0 ] || continue
     version=$(sed -n 's/^Linux: //p' "$log")
     sed -nE 's/^([a-z][a-z0-9-]*): ([0-9]+ passed, [0-9]+ failed, [0-9]+ skipped|refused .*)$/\1 \2/p' "$log" | while read -r name result; do
         hack/record.sh hack/guest/kernels.sh "$version | $name" "$result"

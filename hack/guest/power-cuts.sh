@@ -1,7 +1,7 @@
 #!/bin/sh
 # Cuts the power of a guest while PostgreSQL and etcd write to directories and images, again and again, and expects that
 # each next start recovers them with every acknowledged write. The guest loses its memory. The disk loses unflushed writes
-# in new pieces of the image; replay.sh has all others. Each third of the cuts is on XFS, ext4 and btrfs; every fifth
+# in new pieces of the image; uml-replay.sh has all others. Each third of the cuts is on XFS, ext4 and btrfs; every fifth
 # cut is on a full disk.
 # Last line: N passed, N failed, N skipped.
 #
@@ -13,8 +13,7 @@ cd "$(dirname "$0")/../.."
 cuts=${1:-30} kernel=${2:-6.12}
 hack/guest/build.sh "$kernel"
 cargo build --locked --bins
-power=$(cargo test --locked --test power --no-run --message-format=json |
-    jq -r 'select(.reason == "compiler-artifact" and .target.name == "power") | .executable')
+power=$(hack/test-binary.sh power)
 work=$(mktemp -d) guest='' passed=0 failed=0
 leave() {
     trap '' HUP INT TERM

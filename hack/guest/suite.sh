@@ -3,7 +3,7 @@
 # Prints a line for each step: NAME: N passed, N failed, N skipped. Last line: the sum.
 #
 # Usage: suite.sh [STEP...]   default: all
-# Env:   ROOTCELLAR, CSI_SANITY, DEMO, SUITE, QUOTA  the binaries to run
+# Env:   ROOTCELLAR, CSI_SANITY, DEMO, SUITE, QUOTA, REPLAY  the binaries to run
 #        REPORTS  a directory for logs
 set -eu
 cd "$(dirname "$0")/../.."
@@ -40,6 +40,7 @@ else
     echo 'csi-sanity-btrfs-squota: refused by the kernel, which has no simple quota'
 fi
 step quota "$QUOTA" --show-output
+step replay "$REPLAY" --show-output on_simple_quota
 step poweroff "$SUITE" --show-output poweroff::
 step udev hack/guest/udev.sh
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -12,7 +12,7 @@ mount -t tmpfs -o size=90%,mode=1777 tmpfs "$work/tmp"
 while read -r dir; do
     mount -t hostfs -o "$dir" none "$dir"
 done <"$work/writable"
-modprobe --dirname "$work/modules" --all loop quota_v2
+modprobe --dirname "$work/modules" --all loop quota_v2 dm-log-writes
 ip link set lo up
 
 # A terminal without the kernel's messages that changes no byte.

@@ -44,7 +44,7 @@ fn nothing_acknowledged_is_lost_on_btrfs() {
 ///
 /// Proves: D1.
 #[test]
-fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
+fn nothing_acknowledged_is_lost_on_simple_quota() {
     require!(log_writes);
     require!(simple_quota);
     replay(Kind {
@@ -57,7 +57,7 @@ fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
 ///
 /// Proves: D1, PS5, PS6.
 #[test]
-fn a_set_has_every_acknowledged_volume_once() {
+fn nothing_acknowledged_is_lost_on_a_set() {
     require!(log_writes);
     replay_logs(Kind::plain("ext4"), Pools::Set, of_sets());
 }

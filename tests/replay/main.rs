@@ -1,5 +1,5 @@
-//! Replays of the writes that operations send to their disks, as logged by dm-log-writes. They run in the
-//! guests of hack/guest/run.sh, because most machines lack one of its kernel module, project quota, and time.
+//! Replays of the writes that operations send to their disks, as logged by dm-log-writes. hack/uml-replay.sh
+//! runs them, because most machines lack its kernel module or project quota.
 #![allow(unreachable_pub, missing_debug_implementations)]
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -132,7 +132,7 @@ impl Disk {
         }
         let stderr = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "mkfs.{}: {stderr}", self.filesystem);
-        LoopMount::new(image, at)
+        LoopMount::new(self.filesystem, image, at)
     }
 
     /// Makes the image and the filesystem, and mounts it at a directory, which is made if missing.

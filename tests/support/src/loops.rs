@@ -15,14 +15,16 @@ use rustix::io::Errno;
 pub struct LoopMount {
     at: PathBuf,
     image: PathBuf,
+    filesystem: &'static str,
 }
 
 impl LoopMount {
     /// The filesystem in an image, not mounted yet, and its mount point.
-    pub(crate) fn new(image: &Path, at: &Path) -> Self {
+    pub(crate) fn new(filesystem: &'static str, image: &Path, at: &Path) -> Self {
         Self {
             at: at.to_owned(),
             image: image.to_owned(),
+            filesystem,
         }
     }
 
@@ -35,15 +37,10 @@ impl LoopMount {
             .arg(&self.at));
     }
 
-    /// Mounts a copy of the image in its place, with options.
+    /// Mounts another image with the same kind of filesystem in its place, with options.
     pub fn mount_image(&self, image: &Path, options: &[&str]) {
         // A copy of an XFS has the UUID of the original, which may still be mounted.
-        let output = Command::new("blkid")
-            .args(["-o", "value", "-s", "TYPE"])
-            .arg(image)
-            .output();
-        let is_xfs = output.unwrap().stdout.starts_with(b"xfs");
-        let needed: &[&str] = if is_xfs {
+        let needed: &[&str] = if self.filesystem == "xfs" {
             &["loop", "nouuid"]
         } else {
             &["loop"]

@@ -56,7 +56,7 @@ pub fn log_writes() -> Option<String> {
         let targets = Command::new("dmsetup").arg("targets").output().ok();
         let has = targets
             .is_some_and(|targets| String::from_utf8_lossy(&targets.stdout).contains("log-writes"));
-        (!has).then(|| "no dm-log-writes; run in a guest of hack/guest/run.sh".into())
+        (!has).then(|| "no dm-log-writes; run hack/uml-replay.sh".into())
     })
 }
 

@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex};
 use rootcellar::os::{Object, Observer, Step};
 
 use super::image::Image;
-use super::loops::{Filesystems, Kind, Shot, unmount_all};
+use super::loops::{Filesystems, Kind, Recorder, Shot, play_all};
 use super::operations::Operation;
-use super::scene::{Disks, Moments, Pools, Scene, play};
+use super::scene::{Moments, Pools};
 use crate::eventually;
 use crate::loops::run;
 
@@ -69,8 +69,11 @@ impl LoggedDevice {
         Self { name, log, below }
     }
 
+    /// The device as the kernel names it, because only udev makes links with other names.
     fn path(&self) -> PathBuf {
-        Path::new("/dev/mapper").join(&self.name)
+        let mut info = Command::new("dmsetup");
+        info.args(["info", "--columns", "--noheadings", "-o", "blkdevname"]);
+        Path::new("/dev").join(output(info.arg(&self.name)).trim())
     }
 
     fn mark(&self, mark: &str) {
@@ -271,23 +274,16 @@ impl Observer for Marker {
     }
 }
 
-/// Filesystems whose writes are logged.
-struct Logged {
-    filesystems: Filesystems,
+/// Logs the writes.
+#[derive(Default)]
+struct Logs {
     marker: Arc<Marker>,
     starts: Vec<Image>,
     steps: usize,
 }
 
-impl Disks for Logged {
-    type Moment = Shot;
-
-    fn pools(&self) -> Pools {
-        self.filesystems.pools
-    }
-
-    fn format(&mut self) {
-        let filesystems = &self.filesystems;
+impl Recorder for Logs {
+    fn format(&mut self, filesystems: &Filesystems) {
         let mut devices = Vec::new();
         self.starts.clear();
         for (number, disk) in filesystems.disks.iter().enumerate() {
@@ -342,30 +338,9 @@ impl Disks for Logged {
         between(&recordings, REPLY, None, &mut moments.replied);
         moments
     }
-
-    fn unmount(&mut self) {
-        unmount_all(&self.filesystems.node, self.filesystems.pools);
-    }
-
-    fn inspect(&self, scene: &Scene) {
-        (self.filesystems.kind.inspect)(scene);
-    }
-
-    fn mount(&mut self, shot: &Shot, first_is_missing: bool) {
-        self.filesystems.mount(shot, first_is_missing);
-    }
 }
 
 /// Plays operations and inspects every content that the logs of their writes allow after a power-off.
 pub fn replay<'a>(kind: Kind, pools: Pools, operations: impl IntoIterator<Item = &'a Operation>) {
-    let mut disks = Logged {
-        filesystems: Filesystems::new(kind, pools),
-        marker: Arc::default(),
-        starts: Vec::new(),
-        steps: 0,
-    };
-    let node = Arc::clone(&disks.filesystems.node);
-    for operation in operations {
-        play(&mut disks, &node, operation);
-    }
+    play_all(Filesystems::new(kind, pools), Logs::default(), operations);
 }

@@ -167,33 +167,24 @@ impl Filesystems {
     }
 }
 
-/// Filesystems whose images are copied while they change.
-struct Copied {
+/// A recorder of the contents of filesystems while an operation is played on them.
+pub(super) trait Recorder {
+    /// Mounts the empty filesystems in their places.
+    fn format(&mut self, filesystems: &Filesystems);
+    /// As the functions of [`Disks`].
+    fn witness(&self) -> Arc<dyn Observer>;
+    fn watch(&mut self);
+    fn stop_watching(&mut self);
+    fn moments(&mut self) -> Moments<Shot>;
+}
+
+/// Filesystems and their recorder.
+struct Recorded<R> {
     filesystems: Filesystems,
-    camera: Arc<Camera>,
-    /// The recorded moments, until they are taken.
-    moments: Option<Moments<Shot>>,
+    recorder: R,
 }
 
-impl Copied {
-    fn new(kind: Kind, commits: bool, pools: Pools) -> Self {
-        let filesystems = Filesystems::new(kind, pools);
-        let mounts = filesystems.disks.iter().map(|disk| disk.path().to_owned());
-        let camera = Camera {
-            images: filesystems.images.clone(),
-            mounts: mounts.collect(),
-            commits,
-            shots: Mutex::new(None),
-        };
-        Self {
-            filesystems,
-            camera: Arc::new(camera),
-            moments: None,
-        }
-    }
-}
-
-impl Disks for Copied {
+impl<R: Recorder> Disks for Recorded<R> {
     type Moment = Shot;
 
     fn pools(&self) -> Pools {
@@ -201,9 +192,66 @@ impl Disks for Copied {
     }
 
     fn format(&mut self) {
-        for disk in 0..self.filesystems.disks.len() {
-            self.filesystems.reset(disk);
-            self.filesystems.mount_image(disk);
+        self.recorder.format(&self.filesystems);
+    }
+
+    fn witness(&self) -> Arc<dyn Observer> {
+        self.recorder.witness()
+    }
+
+    fn watch(&mut self) {
+        self.recorder.watch();
+    }
+
+    fn stop_watching(&mut self) {
+        self.recorder.stop_watching();
+    }
+
+    fn moments(&mut self) -> Moments<Shot> {
+        self.recorder.moments()
+    }
+
+    fn unmount(&mut self) {
+        unmount_all(&self.filesystems.node, self.filesystems.pools);
+    }
+
+    fn inspect(&self, scene: &Scene) {
+        (self.filesystems.kind.inspect)(scene);
+    }
+
+    fn mount(&mut self, shot: &Shot, first_is_missing: bool) {
+        self.filesystems.mount(shot, first_is_missing);
+    }
+}
+
+/// Plays operations and inspects every content that the recorder has after each.
+pub(super) fn play_all<'a, R: Recorder>(
+    filesystems: Filesystems,
+    recorder: R,
+    operations: impl IntoIterator<Item = &'a Operation>,
+) {
+    let node = Arc::clone(&filesystems.node);
+    let mut disks = Recorded {
+        filesystems,
+        recorder,
+    };
+    for operation in operations {
+        play(&mut disks, &node, operation);
+    }
+}
+
+/// Copies the images while they change.
+struct Copies {
+    camera: Arc<Camera>,
+    /// The recorded moments, until they are taken.
+    moments: Option<Moments<Shot>>,
+}
+
+impl Recorder for Copies {
+    fn format(&mut self, filesystems: &Filesystems) {
+        for disk in 0..filesystems.disks.len() {
+            filesystems.reset(disk);
+            filesystems.mount_image(disk);
         }
     }
 
@@ -224,18 +272,6 @@ impl Disks for Copied {
 
     fn moments(&mut self) -> Moments<Shot> {
         self.moments.take().unwrap()
-    }
-
-    fn unmount(&mut self) {
-        unmount_all(&self.filesystems.node, self.filesystems.pools);
-    }
-
-    fn inspect(&self, scene: &Scene) {
-        (self.filesystems.kind.inspect)(scene);
-    }
-
-    fn mount(&mut self, shot: &Shot, first_is_missing: bool) {
-        self.filesystems.mount(shot, first_is_missing);
     }
 }
 
@@ -264,9 +300,17 @@ pub fn lose_power<'a>(
     pools: Pools,
     operations: impl IntoIterator<Item = &'a Operation>,
 ) {
-    let mut disks = Copied::new(kind, commits, pools);
-    let node = Arc::clone(&disks.filesystems.node);
-    for operation in operations {
-        play(&mut disks, &node, operation);
-    }
+    let filesystems = Filesystems::new(kind, pools);
+    let mounts = filesystems.disks.iter().map(|disk| disk.path().to_owned());
+    let camera = Camera {
+        images: filesystems.images.clone(),
+        mounts: mounts.collect(),
+        commits,
+        shots: Mutex::new(None),
+    };
+    let copies = Copies {
+        camera: Arc::new(camera),
+        moments: None,
+    };
+    play_all(filesystems, copies, operations);
 }

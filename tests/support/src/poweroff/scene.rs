@@ -585,8 +585,8 @@ fn check(
         "{restored} limits were not durable"
     );
     scene.assert_complete();
-    disks.inspect(&scene);
     if !operation.disk_is_missing {
+        disks.inspect(&scene);
         (operation.act)(&mut scene);
         if scene.running.is_none() {
             scene.start();

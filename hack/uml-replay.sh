@@ -1,0 +1,45 @@
+#!/bin/sh
+# Runs tests/replay in user-mode-linux, a guest for each test and as many at once as there are processors. Every
+# operation is played, the writes to its disks are logged, and the driver is started on each content that the log allows
+# after a power cut. Writes the rows of docs/compatibility.md; simple quota, which this kernel lacks, has its row from
+# hack/guest/suite.sh.
+# Last line: N passed, N failed, N skipped.
+#
+# Usage: uml-replay.sh [TEST...]   such as nothing_acknowledged_is_lost_on_xfs; default: all
+# Needs: the needs of uml.sh; cargo, jq, dmsetup, mkfs.xfs, mkfs.ext4, mkfs.btrfs.
+# Env:   CARGO_TARGET_DIR  absolute
+set -eu
+cd "$(dirname "$0")/.."
+if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi
+program=$(hack/test-binary.sh replay)
+logs=${CARGO_TARGET_DIR:-$PWD/target}/replay commit=$(git rev-parse --short HEAD) all=no
+[ -z "$(git status --porcelain)" ] || commit=$commit-dirty
+rm -rf "$logs"
+mkdir -p "$logs"
+if [ $# -eq 0 ]; then
+    all=yes
+    # shellcheck disable=SC2046 # one word per test
+    set -- $("$program" --list | sed -n 's/: test$//p' | grep -v simple_quota)
+fi
+# shellcheck disable=SC2016 # for the inner shell
+printf '%s\n' "$@" | UML_TIMEOUT=${UML_TIMEOUT:-7200} ROOTCELLAR_REQUIRE_ALL=1 xargs -P "$(nproc)" -I '{}' setpriv --pdeathsig TERM \
+    sh -c 'exec hack/uml.sh "$1" --exact "$2" --show-output >"$3/$2" 2>&1 </dev/null' sh "$program" '{}' "$logs" &
+running=$!
+trap 'kill "$running"; wait; exit 1' HUP INT TERM
+wait "$running" || : # its logs have the result
+version=$(linux.uml --version | head -n 1)
+passed=0 failed=0 skipped=0
+for test; do
+    log=$logs/$test status=0
+    grep -q '^test result: ' "$log" || status=1
+    # shellcheck disable=SC2046 # one word per count
+    set -- $(awk -v status="$status" -f hack/count.awk "$log")
+    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+    contents=$(grep -c ': moment \|: after the reply' "$log" || :)
+    result="$1 passed, $2 failed, $3 skipped; $contents contents of the disks"
+    echo "$test: $result"
+    awk -f hack/failures.awk "$log"
+    [ "$all" = no ] || COMMIT=$commit hack/record.sh hack/guest/kernels.sh "$version | replay-${test##*_}" "$result"
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
