@@ -340,8 +340,14 @@ fn fill(disk: &Path) {
 }
 
 /// Recovers the databases of a disk, compares them with what was acknowledged, and writes on until the power
-/// fails. `full`: fills the disk meanwhile. `end`: ends before it writes.
-pub async fn recover(filesystem: &str, device: &Path, mode: &str, acknowledged: &[String]) {
+/// fails. `full`: fills the disk meanwhile. `end`: ends before it writes. The second device is written and never
+/// flushed.
+pub async fn recover(
+    filesystem: &str,
+    [device, unflushed]: [&Path; 2],
+    mode: &str,
+    acknowledged: &[String],
+) {
     let disks = [XFS, EXT4, Disk::new("btrfs")];
     let disk = { disks.into_iter() }.find(|disk| disk.filesystem == filesystem);
     let disk = disk.unwrap();
@@ -378,20 +384,28 @@ pub async fn recover(filesystem: &str, device: &Path, mode: &str, acknowledged: 
     assert!(checked.status.success(), "check: {text}");
     println!("ready");
     if mode != "end" {
-        std::thread::scope(|scope| {
-            for database in DATABASES {
-                let from = database.last(acknowledged) + 1;
-                scope.spawn(move || database.write(from));
-            }
-            if mode == "full" {
-                fill(node.at());
-            }
-        });
-        // Every write was refused; power-cuts.sh cuts the power.
-        std::thread::sleep(PATIENCE);
+        write(&node, unflushed, mode == "full", acknowledged);
     }
     for mut child in running {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// Writes numbers into all databases until the power is cut, and fills the disk meanwhile if it shall be full.
+fn write(node: &DiskNode, unflushed: &Path, is_full: bool, acknowledged: &[String]) {
+    let to = format!("of={}", unflushed.display());
+    run(Command::new("dd").args(["if=/dev/urandom", "bs=4K", "count=1", "oflag=direct", &to]));
+    println!("unflushed");
+    std::thread::scope(|scope| {
+        for database in DATABASES {
+            let from = database.last(acknowledged) + 1;
+            scope.spawn(move || database.write(from));
+        }
+        if is_full {
+            fill(node.at());
+        }
+    });
+    // Every write was refused; power-cuts.sh cuts the power.
+    std::thread::sleep(PATIENCE);
 }

@@ -3,7 +3,7 @@
 //! databases on such a disk until somebody else cuts the power, for hack/guest/power-cuts.sh.
 //!
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
-//!        power databases write|full|end FILESYSTEM DEVICE [NAME=NUMBER...]
+//!        power databases write|full|end FILESYSTEM DEVICE UNFLUSHED [NAME=NUMBER...]
 #![allow(unreachable_pub, missing_debug_implementations)]
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -126,11 +126,15 @@ async fn check(operation: Operation, node: &DiskNode) {
 #[tokio::main]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [action, operation, filesystem, device, acknowledged @ ..] = &arguments[..] else {
-        panic!("usage: power act|check|databases OPERATION FILESYSTEM DEVICE [NAME=NUMBER...]");
+    let [action, operation, filesystem, device, others @ ..] = &arguments[..] else {
+        panic!("usage: power act|check|databases OPERATION FILESYSTEM DEVICE ...");
     };
     if action == "databases" {
-        databases::recover(filesystem, Path::new(device), operation, acknowledged).await;
+        let [unflushed, acknowledged @ ..] = others else {
+            panic!("usage: power databases MODE FILESYSTEM DEVICE UNFLUSHED [NAME=NUMBER...]");
+        };
+        let devices = [device, unflushed].map(Path::new);
+        databases::recover(filesystem, devices, operation, acknowledged).await;
         return;
     }
     let operation = Operation::parse(operation);

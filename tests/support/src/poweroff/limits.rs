@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::operations::AWAY;
 use super::scene::Scene;
 use crate::disk_node::{OURS, inodes_of};
 use crate::{eventually, kernel, names};
@@ -14,8 +15,15 @@ pub(super) fn are_as_recorded(scene: &Scene) {
     }
     let disk = scene.node.path("disk");
     let mut known = Vec::new();
-    for (home, file) in [("volumes", "volume.json"), ("snapshots", "snapshot.json")] {
-        let home = scene.pool().join(home);
+    // A pool that was moved away keeps its limits.
+    let pools = ["pool", AWAY].map(|pool| disk.join(pool));
+    let kinds = [("volumes", "volume.json"), ("snapshots", "snapshot.json")];
+    let homes = kinds.map(|(home, file)| pools.each_ref().map(|pool| (pool.join(home), file)));
+    for (home, file) in homes
+        .into_iter()
+        .flatten()
+        .filter(|(home, _)| home.is_dir())
+    {
         for directory in names(&home) {
             let directory = home.join(directory);
             let record = fs::read(directory.join(file)).unwrap();

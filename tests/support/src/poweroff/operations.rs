@@ -48,6 +48,8 @@ impl Operation {
 
 const IN_PLACE: (Step, &str) = (Step::Rename, "pvc-");
 const MARKED: (Step, &str) = (Step::Rename, ".rootcellar");
+/// The name on its disk of a pool that was moved away.
+pub(super) const AWAY: &str = "away";
 const ANYWHERE: Wanted = Wanted {
     require_mount: false,
     any_filesystem: true,
@@ -313,7 +315,7 @@ pub const OPERATIONS: &[Operation] = &[
             scene.end();
             let disk = os::open_path(&scene.node.path("disk"));
             let disk = os::open_dir(disk.unwrap(), ".").unwrap();
-            let away = (&disk, "away");
+            let away = (&disk, AWAY);
             scene.os().rename((&disk, "pool"), away).unwrap();
             scene.os().syncfs(&disk).unwrap();
         },
