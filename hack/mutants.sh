@@ -83,24 +83,24 @@ mutant() { # NAME {FILE PERL}...
 }
 
 mutant "init: syncfs after the rename" \
-    pool/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
+    pool/store/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
 mutant "record::write: rename before the content" \
-    pool/record/file.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
+    pool/store/record/file.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
 mutant "recover: staging is not cleared" \
-    pool/disk.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
+    pool/store/disk.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
 mutant "recover: only when the pool is served" \
-    pool/disk.rs 's/        disk\.recover\(\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
+    pool/store/disk.rs 's/        disk\.recover\(\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
     pool/life.rs 's/(self\.serve\(disk, index, other\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover()?)/'
 mutant "open: remembered before what was found is durable" \
-    pool/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
+    pool/store/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
-    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
+    pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
-    pool/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/' \
+    pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/' \
     pool/life.rs 's/(self\.serve\(disk, index, other\);\n)/let id = disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Unavailable::Memory(error.to_string()))?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
-    pool/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
+    pool/store/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: mode and owner after the record" \
     pool/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\?;\n/        let _ = (parameters, data);\n/s' \
     pool/contents.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
@@ -123,9 +123,9 @@ mutant "copy: the source's limit is raised after it" \
 mutant "copy: the charges that it retains are not recorded" \
     pool/copies.rs 's/        record\.retains\.clone_from\(&made\.pending\.retains\);\n//g'
 mutant "start: the charges that copies retain are not counted" \
-    pool/index.rs 's/        self\.retain\(entry\.record\.retains\(\)\);\n//'
+    pool/state/index.rs 's/        self\.retain\(entry\.record\.retains\(\)\);\n//'
 mutant "start: the charges that copies in the trash retain are not counted" \
-    pool/index.rs 's/        self\.retain\(&entry\.retains\);\n//'
+    pool/state/index.rs 's/        self\.retain\(&entry\.retains\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
     pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
 mutant "move: the copy is the volume before the old one is given up" \

@@ -3,115 +3,35 @@
 
 mod advice;
 mod contents;
+mod examination;
 mod images;
 mod imports;
 mod inspect;
 mod limits;
+mod report;
 mod sets;
 mod space;
 mod usage;
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-
-use serde::Serialize;
 
 use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::pool::{
-    self, Claims, Memory, Move, MoveState, PoolOptions, Quarantined, Record, Unavailable,
-    Unenforced, limits as pool_limits, path,
+    self, Claims, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS, Record, Unavailable,
+    Unenforced, path,
 };
 use crate::quota::Enforcement;
-use crate::types::NodeName;
 
 pub use contents::{Held, PoolContents, contents, hide_old_copies};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
+pub use examination::Surroundings;
+pub use report::{About, Finding, Level, Report};
+
+use examination::Examination;
 use inspect::{OpenPool, open};
 use sets::Traits;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Correct.
-    Ok,
-    /// Worth knowing, but no fault.
-    Note,
-    /// Not as guaranteed or recorded.
-    Wrong,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum About {
-    /// Whether the pool exists and could be served.
-    Pool,
-    /// The mount at its path.
-    Mount,
-    /// How sizes are enforced.
-    Enforcement,
-    /// The cost of snapshots.
-    Snapshots,
-    /// Reserved and free space.
-    Space,
-    /// The records of volumes and snapshots.
-    Records,
-    /// The limits in the kernel.
-    Limits,
-    /// Volumes whose sizes are not enforced.
-    Sizes,
-    /// Charged and occupied space.
-    Usage,
-    /// The files of image volumes, and their loop devices.
-    Images,
-}
-
-/// The result of one check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    pub level: Level,
-    pub about: About,
-    /// The directory of the volume or snapshot, below the pool's path; `None` for the pool.
-    pub volume: Option<PathBuf>,
-    /// The finding, in one line.
-    pub what: String,
-    /// The way out, in one line, if there is one.
-    pub remedy: Option<String>,
-}
-
-/// The results for one pool.
-#[derive(Debug, Clone)]
-pub struct Report {
-    pub pool: Inspection,
-    /// How it enforces sizes.
-    pub enforcement: Enforcement,
-    /// Whether a snapshot would share the blocks of its volume, if that is known.
-    pub shares_blocks: Option<bool>,
-    /// The findings, those of the pool first.
-    pub findings: Vec<Finding>,
-}
-
-impl Report {
-    pub fn is_wrong(&self) -> bool {
-        let mut findings = self.findings.iter();
-        findings.any(|finding| finding.level == Level::Wrong)
-    }
-}
-
-/// The context of the pools.
-#[derive(Clone, Copy)]
-#[allow(missing_debug_implementations, reason = "a closure has none")]
-pub struct Surroundings<'a> {
-    /// The name of this node, if known.
-    pub node: Option<&'a NodeName>,
-    /// The pool that each path held before, if known.
-    pub memory: Option<&'a Memory>,
-    /// Paths of which the node itself needs the free space.
-    pub needed: &'a [&'a Path],
-    /// Called before a volume or snapshot is measured, with the number done and the total.
-    pub progress: &'a dyn Fn(&PoolOptions, usize, usize),
-}
 
 /// Checks pools that are configured together.
 pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Report> {
@@ -142,44 +62,7 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
     reports.into_iter().map(|(report, _)| report).collect()
 }
 
-/// The check of one pool.
-struct Examination<'a> {
-    options: &'a PoolOptions,
-    surroundings: Surroundings<'a>,
-    report: Report,
-    traits: Traits,
-}
-
 impl Examination<'_> {
-    fn find(
-        &mut self,
-        level: Level,
-        about: About,
-        what: impl Into<String>,
-        remedy: impl Into<Option<String>>,
-    ) {
-        self.report.findings.push(Finding {
-            level,
-            about,
-            volume: None,
-            what: what.into(),
-            remedy: remedy.into(),
-        });
-    }
-
-    fn find_of(
-        &mut self,
-        (level, about): (Level, About),
-        volume: &Path,
-        what: impl Into<String>,
-        remedy: impl Into<Option<String>>,
-    ) {
-        self.find(level, about, what, remedy);
-        if let Some(finding) = self.report.findings.last_mut() {
-            finding.volume = Some(volume.to_owned());
-        }
-    }
-
     fn cordon(&mut self) {
         let Some(memory) = self.surroundings.memory else {
             return;
@@ -277,7 +160,7 @@ impl Examination<'_> {
         let (filesystem, root) = (opened.filesystem, opened.root.as_fd());
         let place = (&*self.options.path, place);
         let found = Unenforced::find(&*opened.quota, filesystem, root, place);
-        let Some(Unenforced { reason, remedy }) = found.context(pool_limits::READ_LIMITS)? else {
+        let Some(Unenforced { reason, remedy }) = found.context(READ_LIMITS)? else {
             return Ok(());
         };
         let volumes = opened.index.volumes().map(|entry| entry.record.enforcement);

@@ -12,6 +12,7 @@ mod import;
 mod inspect;
 mod manifest;
 mod moving;
+mod output;
 mod pool;
 mod serve;
 mod snapshot;
@@ -19,17 +20,13 @@ mod table;
 mod volume;
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
-use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::error::{Error, Result};
-use crate::fault::PathFault;
+use crate::error::Error;
 use crate::pool::{Error as PoolError, Unavailable};
 
 /// `EX_USAGE` of sysexits.h.
@@ -152,12 +149,6 @@ fn exit_code(error: &Error) -> u8 {
         },
         _ => 1,
     }
-}
-
-/// Prints a text and a newline to stdout.
-fn print(text: impl Display) -> Result<()> {
-    let stdout = Path::new("/dev/stdout");
-    Ok(writeln!(io::stdout().lock(), "{text}").map_err(PathFault::at("write to", stdout))?)
 }
 
 #[cfg(test)]

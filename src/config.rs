@@ -8,6 +8,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::mount::MountTable;
+use crate::os::Os;
 use crate::pool::{self, Memory, PoolOptions, PoolSet};
 use crate::types::{Invalid, NodeName, PoolName};
 
@@ -78,6 +79,19 @@ pub struct StateArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/rootcellar/state",
           value_parser = PoolOptions::absolute_path)]
     pub state_dir: PathBuf,
+}
+
+impl StateArgs {
+    /// The memory of a server. A directory made here would be unknown to the server, so a missing one is
+    /// an error.
+    pub fn server_memory(&self) -> Result<Memory> {
+        if !self.state_dir.is_dir() {
+            let shown = self.state_dir.display();
+            let problem = format!("{shown} does not exist; give the directory of the server");
+            return Err(Error::invalid("--state-dir", problem));
+        }
+        Ok(Memory::open(Os::default(), &self.state_dir)?)
+    }
 }
 
 /// The names by which Kubernetes knows the driver.

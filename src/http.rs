@@ -24,7 +24,7 @@ use crate::sync::lock;
 use crate::types::PoolName;
 use crate::volume::Volumes;
 
-pub(crate) use connections::listen;
+pub(crate) use connections::{ACCEPT_PAUSE, listen};
 
 /// The time that a pool has to report its status; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,9 +46,6 @@ struct Scraped {
     pool: Arc<Pool>,
     turn: Arc<Mutex<()>>,
 }
-
-/// The pause after a connection that could not be accepted.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the pages forever.
 pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics: Arc<Metrics>) {

@@ -9,6 +9,7 @@ mod apart;
 mod copy;
 mod export;
 mod flow;
+mod kind;
 mod place;
 
 use std::ffi::{OsStr, OsString};
@@ -23,8 +24,8 @@ use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::mount::{MountTable, OpenFiles, Users, find_user};
 use crate::os::{self, Os, Status};
+use crate::pool::Marker;
 use crate::pool::layout;
-use crate::pool::marker::Marker;
 use crate::tree::{self, LinkCount, LinkedFiles};
 use crate::types::{Bytes, VolumeId};
 

@@ -5,9 +5,7 @@ mod objects;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::pool::{AccessMode, ReclaimPolicy};
+use crate::pool::ReclaimPolicy;
 use crate::types::{Bytes, NodeName};
 
 use objects::{
@@ -15,8 +13,8 @@ use objects::{
     Source, Storage, Term,
 };
 pub use objects::{
-    Claim, ClaimRef, Container, Content, Document, Metadata, Object, PodSpec, SecurityContext,
-    Snapshot, Toleration, VolumeSpec,
+    Claim, ClaimMode, ClaimRef, Container, Content, Document, Metadata, Object, PodSpec,
+    SecurityContext, Snapshot, Toleration, VolumeSpec,
 };
 
 /// The label by which the snapshotter of a node finds its objects.
@@ -26,75 +24,6 @@ const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 const MAX_NAME: usize = 253;
 /// The longest name of a namespace, and of an object that is a DNS label.
 const MAX_LABEL: usize = 63;
-
-/// The access modes of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ClaimMode {
-    ReadWriteOnce,
-    ReadOnlyMany,
-    ReadWriteMany,
-    ReadWriteOncePod,
-}
-
-impl ClaimMode {
-    pub const ALL: [Self; 4] = [
-        Self::ReadWriteOnce,
-        Self::ReadOnlyMany,
-        Self::ReadWriteMany,
-        Self::ReadWriteOncePod,
-    ];
-
-    /// The short name, as `kubectl get pvc` prints it.
-    pub fn short(self) -> &'static str {
-        match self {
-            Self::ReadWriteOnce => "RWO",
-            Self::ReadOnlyMany => "ROX",
-            Self::ReadWriteMany => "RWX",
-            Self::ReadWriteOncePod => "RWOP",
-        }
-    }
-
-    /// Whether it is for several nodes, which the driver accepts for many pods of one.
-    pub fn is_shared(self) -> bool {
-        matches!(self, Self::ReadOnlyMany | Self::ReadWriteMany)
-    }
-
-    /// The modes from which the provisioner made those of a request, each once.
-    pub fn of_request(modes: &[AccessMode]) -> Vec<Self> {
-        let mut all: Vec<Self> = modes.iter().map(|mode| Self::from(*mode)).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-}
-
-/// The mode that the provisioner requests for a claim, because the driver distinguishes the modes of one node.
-impl From<ClaimMode> for AccessMode {
-    fn from(mode: ClaimMode) -> Self {
-        match mode {
-            ClaimMode::ReadWriteOnce => Self::SingleNodeMultiWriter,
-            ClaimMode::ReadOnlyMany => Self::MultiNodeReaderOnly,
-            ClaimMode::ReadWriteMany => Self::MultiNodeMultiWriter,
-            ClaimMode::ReadWriteOncePod => Self::SingleNodeSingleWriter,
-        }
-    }
-}
-
-impl From<AccessMode> for ClaimMode {
-    fn from(mode: AccessMode) -> Self {
-        match mode {
-            // No claim has the second, which a person may have requested.
-            AccessMode::SingleNodeWriter
-            | AccessMode::SingleNodeReaderOnly
-            | AccessMode::SingleNodeMultiWriter => Self::ReadWriteOnce,
-            AccessMode::SingleNodeSingleWriter => Self::ReadWriteOncePod,
-            AccessMode::MultiNodeReaderOnly => Self::ReadOnlyMany,
-            AccessMode::MultiNodeSingleWriter | AccessMode::MultiNodeMultiWriter => {
-                Self::ReadWriteMany
-            }
-        }
-    }
-}
 
 /// The driver and the node of volumes and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The trees of pods: removed, copied, measured and charged to quota ids.
 //!
-//! All of it works on directory descriptors, follows no link and crosses no mount. The descriptors
-//! come from a guarded clone of the pool's mount.
+//! A pod may change its tree at any time, while it is read too, and its names may be made to mislead. Therefore all work
+//! goes by directory descriptors, follows no link and crosses no mount. The descriptors come from a guarded clone of
+//! the pool's mount.
 
 mod changes;
 mod copy;

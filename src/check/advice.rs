@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::filesystem::Filesystem;
 use crate::mount::Place;
-use crate::pool::enforcement::quoted;
+use crate::pool::quoted;
 use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
 use crate::quota::Enforcement;
 

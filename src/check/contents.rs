@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::fault::{Fault, InContext};
-use crate::pool::copies::unfinished;
-use crate::pool::index::claims;
+use crate::pool::claims;
+use crate::pool::unfinished;
 use crate::pool::{
     Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unfinished,
     VolumeRecord, layout,

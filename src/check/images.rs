@@ -13,8 +13,10 @@ use crate::os::{self, Status};
 use crate::pool::{Entry, Image, layout};
 use crate::types::{Bytes, NameHash, ObjectId};
 
+use super::advice;
+use super::examination::Examination;
+use super::report::{About, Finding, Level, Report};
 use super::sets::Traits;
-use super::{About, Examination, Finding, Level, Report, advice};
 
 impl Examination<'_> {
     /// Checks the images of volumes. A pool without them has no finding.

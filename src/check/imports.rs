@@ -10,7 +10,8 @@ use crate::fault::{Fault, InContext};
 use crate::pool::incoming::{lock, names, read_entry};
 use crate::pool::{VolumeRecord, layout};
 
-use super::{About, Examination, Level};
+use super::examination::Examination;
+use super::report::{About, Level};
 
 impl Examination<'_> {
     /// Reports imports and exports that ended before they were complete.

@@ -10,14 +10,16 @@ use rustix::io::Errno;
 use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::index::{Index, Resource, read_entry};
-use crate::pool::limits::{self, Ledger, QuotaConflict, READ_LIMITS, described};
 use crate::pool::{Entry, layout};
+use crate::pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
+use crate::pool::{Resource, load, read_entry};
 use crate::quota::{Charge, Enforcement};
 use crate::types::Bytes;
 
+use super::advice;
+use super::examination::Examination;
+use super::report::{About, Level};
 use super::usage::Owner;
-use super::{About, Examination, Level, advice};
 
 /// A running server sets a limit before it writes the record, so that a difference must be found each
 /// time.
@@ -33,7 +35,7 @@ impl Examination<'_> {
             return Ok(Vec::new());
         }
         let ledger = Ledger {
-            recorded: limits::recorded(&opened.index),
+            recorded: recorded(&opened.index),
             retained: opened.index.retained().clone(),
             charges: opened
                 .quota
@@ -75,7 +77,7 @@ impl Examination<'_> {
         }
         self.report_limit(opened, &path, finding);
         let id = match finding {
-            limits::Finding::Conflict(_) => None,
+            LimitState::Conflict(_) => None,
             _ => entry.record.quota_id(),
         };
         let inherited = match opened.quota.enforcement() {
@@ -89,10 +91,10 @@ impl Examination<'_> {
         }))
     }
 
-    fn report_limit(&mut self, opened: &OpenPool, at: &Path, finding: limits::Finding) {
+    fn report_limit(&mut self, opened: &OpenPool, at: &Path, finding: LimitState) {
         let (what, remedy) = match finding {
-            limits::Finding::AsRecorded => return,
-            limits::Finding::Differs { id, limit, has } => {
+            LimitState::AsRecorded => return,
+            LimitState::Differs { id, limit, has } => {
                 let recorded = match limit {
                     Bytes::ZERO => "no limit".to_owned(),
                     limit => limit.to_string(),
@@ -103,7 +105,7 @@ impl Examination<'_> {
                     format!("{}, which restores it", advice::RESTART),
                 )
             }
-            limits::Finding::Conflict(conflict @ QuotaConflict::Twin(_)) => (
+            LimitState::Conflict(conflict @ QuotaConflict::Twin(_)) => (
                 conflict.to_string(),
                 format!(
                     "correct the record that is wrong, or move that directory out of the pool; \
@@ -111,7 +113,7 @@ impl Examination<'_> {
                     advice::RESTART
                 ),
             ),
-            limits::Finding::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
+            LimitState::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
                 let found = described(found);
                 let data = self.options.path.join(at).join(layout::DATA);
                 let enforcement = opened.quota.enforcement();
@@ -145,7 +147,7 @@ impl Examination<'_> {
     /// Finds quota ids of the driver that no volume or snapshot has.
     fn leftovers(&mut self, opened: &OpenPool, mut charges: Charges) -> Result<(), Fault> {
         let pool = opened.marker.id;
-        let mut known: BTreeSet<u32> = limits::recorded(&opened.index).into_keys().collect();
+        let mut known: BTreeSet<u32> = recorded(&opened.index).into_keys().collect();
         for attempt in 0..ATTEMPTS {
             charges.retain(|id, charge| {
                 !known.contains(id) && (charge.is_limited() || !charge.is_empty())
@@ -156,8 +158,8 @@ impl Examination<'_> {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
-            let index = Index::load(&opened.homes, pool, &*opened.quota)?;
-            known.extend(limits::recorded(&index).into_keys());
+            let index = load(&opened.homes, pool, &*opened.quota)?;
+            known.extend(recorded(&index).into_keys());
             known.extend(staged_ids(opened)?);
             for (id, charge) in &mut charges {
                 *charge = opened.quota.charge(*id).context(READ_LIMITS)?;
@@ -208,12 +210,12 @@ fn stable_finding<R: Resource>(
     opened: &OpenPool,
     entry: &Entry<R>,
     ledger: &Ledger,
-) -> Result<Option<limits::Finding>, Fault> {
+) -> Result<Option<LimitState>, Fault> {
     let quota = &*opened.quota;
-    let mut finding = limits::examine(&opened.homes, quota, entry, ledger);
+    let mut finding = examine(&opened.homes, quota, entry, ledger);
     for _ in 1..ATTEMPTS {
         match finding {
-            Ok(limits::Finding::AsRecorded) => break,
+            Ok(LimitState::AsRecorded) => break,
             Err(fault) if fault.errno == Errno::NOENT => return Ok(None),
             Ok(_) | Err(_) => {}
         }
@@ -228,13 +230,13 @@ fn stable_finding<R: Resource>(
             charges.push((id, quota.charge(id).context(READ_LIMITS)?));
         }
         // Snapshots may have changed as well.
-        let index = Index::load(&opened.homes, opened.marker.id, quota)?;
+        let index = load(&opened.homes, opened.marker.id, quota)?;
         let ledger = Ledger {
             recorded: ledger.recorded.clone(),
             retained: index.retained().clone(),
             charges: charges.into_iter().collect(),
         };
-        finding = limits::examine(&opened.homes, quota, &again, &ledger);
+        finding = examine(&opened.homes, quota, &again, &ledger);
     }
     finding.map(Some)
 }

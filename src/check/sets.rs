@@ -11,7 +11,7 @@ use crate::pool::{Entry, Record};
 use crate::quota::Enforcement;
 use crate::types::{NameHash, VolumeId, VolumeName};
 
-use super::{About, Finding, Level, Report};
+use super::report::{About, Finding, Level, Report};
 
 /// The directory of sysfs, in which every block device has an entry.
 const SYSFS: &str = "/sys";

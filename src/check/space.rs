@@ -7,14 +7,15 @@ use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::mount::{MountTable, Place};
 use crate::os;
-use crate::pool::capacity::{FreeSpace, Others, Policy, Space};
-use crate::pool::enforcement::quoted;
 use crate::pool::layout;
+use crate::pool::quoted;
 use crate::pool::record::Record;
+use crate::pool::{FreeSpace, Others, Policy, Space};
 use crate::quota::Enforcement;
 use crate::types::Bytes;
 
-use super::{About, Examination, Level};
+use super::examination::Examination;
+use super::report::{About, Level};
 
 impl Examination<'_> {
     pub(super) fn space(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {

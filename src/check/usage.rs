@@ -12,13 +12,15 @@ use crate::check::inspect::OpenPool;
 use crate::fault::{Fault, InContext};
 use crate::mount::Place;
 use crate::os;
-use crate::pool::enforcement::quoted;
 use crate::pool::layout;
+use crate::pool::quoted;
 use crate::quota::{Charge, Enforcement, Quota};
 use crate::tree::{LinkCount, Seen, Weight, weigh};
 use crate::types::Bytes;
 
-use super::{About, Examination, Level, advice};
+use super::advice;
+use super::examination::Examination;
+use super::report::{About, Level};
 
 /// The accepted difference, or a hundredth: a pod may write meanwhile, and the kernel reserves ahead.
 const BYTES: u64 = 1 << 20;

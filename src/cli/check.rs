@@ -8,8 +8,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::inspect::{InspectArgs, NO_POOL};
+use super::output::print;
 use super::pool::pool_json;
-use super::print;
 use crate::check::{self, Finding, Report, Surroundings};
 use crate::config::parse_node;
 use crate::error::Result;

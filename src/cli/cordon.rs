@@ -2,8 +2,7 @@
 
 use clap::Args;
 
-use super::pool::server_memory;
-use super::print;
+use super::output::print;
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
 use crate::pool::{self, Memory, PoolOptions};
@@ -42,7 +41,7 @@ impl CordonArgs {
 /// Cordons the pools with a name, or ends that. False if one of them was never opened, which does not
 /// stop the others.
 pub(super) fn run(args: &CordonArgs, cordoned: bool) -> Result<bool> {
-    let memory = server_memory(&args.state.state_dir)?;
+    let memory = args.state.server_memory()?;
     let pools = args.named(&memory)?;
     let mut found = Vec::new();
     for pool in &pools {

@@ -5,7 +5,7 @@ use clap::Args;
 use tonic::{Code, Status};
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
-use super::print;
+use super::output::print;
 use crate::csi;
 use crate::error::Result;
 use crate::types::{ObjectId, SnapshotId, VolumeId};

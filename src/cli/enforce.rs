@@ -5,7 +5,7 @@ use clap::Args;
 use tonic::Status;
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
-use super::print;
+use super::output::print;
 use crate::admin::EnforceVolumeRequest;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::csi;

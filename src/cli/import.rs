@@ -11,7 +11,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::client::{ServerArgs, parse_id};
 use super::manifest::{parse_claim, parse_size};
-use super::print;
+use super::output::print;
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
 use crate::import::{ExportTo, Import, Imported};

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{print, table};
+use super::output::print;
+use super::table;
 use crate::check::{self, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::inspect::{self, InspectArgs, NO_POOL};
-use super::print;
+use super::output::print;
 use crate::check::{Held, PoolContents};
 use crate::config::{DriverArgs, parse_node};
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@ use clap::Args;
 use tonic::{Code, Status};
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
-use super::print;
+use super::output::print;
 use crate::admin::move_volume_response::Outcome;
 use crate::admin::{MoveVolumeRequest, MoveVolumeResponse};
 use crate::error::Result;

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use super::cordon::CordonArgs;
 use super::inspect::{InspectArgs, NO_POOL, or_dash, quarantined_line};
-use super::{cordon, print, table};
+use super::output::print;
+use super::{cordon, table};
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fault::PathFault;
 use crate::os::Os;
 use crate::pool::{self, Adopted, Memory, PoolOptions, Unavailable, Unenforced, Wanted};
@@ -89,7 +90,7 @@ pub(super) fn run(command: &PoolCommand) -> Result<bool> {
         PoolCommand::Cordon(args) => cordon::run(args, true),
         PoolCommand::Uncordon(args) => cordon::run(args, false),
         PoolCommand::Adopt { place, state } => adopt(place, &state.state_dir),
-        PoolCommand::Retire { id, state } => retire(*id, &state.state_dir),
+        PoolCommand::Retire { id, state } => retire(*id, state),
     }
 }
 
@@ -167,21 +168,10 @@ fn adopted_lines(path: &Path, node: &NodeName, adopted: &Adopted) -> String {
     )
 }
 
-fn retire(id: PoolId, state_dir: &Path) -> Result<bool> {
-    let paths = pool::retire(&server_memory(state_dir)?, id)?;
+fn retire(id: PoolId, state: &StateArgs) -> Result<bool> {
+    let paths = pool::retire(&state.server_memory()?, id)?;
     print(retired_lines(id, &paths).join("\n"))?;
     Ok(true)
-}
-
-/// The memory of a server. A directory made here would be unknown to the server, so a missing one is
-/// an error.
-pub(super) fn server_memory(state_dir: &Path) -> Result<Memory> {
-    if !state_dir.is_dir() {
-        let shown = state_dir.display();
-        let problem = format!("{shown} does not exist; give the directory of the server");
-        return Err(Error::invalid("--state-dir", problem));
-    }
-    Ok(Memory::open(Os::default(), state_dir)?)
 }
 
 fn parse_pool_id(text: &str) -> Result<PoolId, String> {

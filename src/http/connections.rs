@@ -13,7 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::ACCEPT_PAUSE;
+/// The pause after a connection that could not be accepted.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The most connections at once.
 const MOST: usize = 64;

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::fault::PathFault;
-use crate::filesystem::{self, Filesystem};
+use crate::filesystem::Filesystem;
 use crate::mount;
 use crate::os::{self, Os};
 use crate::sync::lock;
@@ -24,49 +24,11 @@ use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, Since, Transf
 use crate::types::{Bytes, VolumeId};
 use crate::volume::GoesOn;
 
+use super::kind::Kind;
 use super::{At, HostPath, Taken, keep_times, notice, refuse};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-
-/// A directory that is imported by copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It is moved beside its path.
-    Directory,
-    /// It is a mount, which is made read-only.
-    Mount,
-    /// It is a mount that was read-only before.
-    ReadOnlyMount,
-}
-
-impl Kind {
-    const ALL: [Self; 3] = [Self::Directory, Self::Mount, Self::ReadOnlyMount];
-
-    pub(super) fn of(at: &HostPath) -> Result<Self> {
-        if !at.is_mount {
-            return Ok(Self::Directory);
-        }
-        let read_only = os::open_node(&at.path).and_then(filesystem::is_read_only);
-        Ok(if read_only.map_err(at.fault("inspect"))? {
-            Self::ReadOnlyMount
-        } else {
-            Self::Mount
-        })
-    }
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Directory => "directory",
-            Self::Mount => "mount",
-            Self::ReadOnlyMount => "read-only mount",
-        }
-    }
-
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
-    }
-}
 
 /// A directory that is imported by copy, and the name of its entry in the pool.
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
 
 use super::apart::check_apart;
-use super::copy::{Kind, Original};
+use super::copy::Original;
+use super::kind::Kind;
 use super::{At, Content, Host, HostPath, Taken, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.

@@ -12,14 +12,14 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::fault::{Fault, PathFault};
 use crate::os::{self, Os};
-use crate::pool::import::MAX_PATH;
+use crate::pool::MAX_PATH;
+use crate::pool::Marker;
 use crate::pool::incoming::{Progress, lock, names, read_entry, remove_entry};
-use crate::pool::marker::Marker;
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 use crate::types::{PoolId, VolumeId};
 
-use super::copy::Kind;
+use super::kind::Kind;
 use super::{HostPath, keep_times, notice, refuse};
 
 /// More bytes than the name of a kind has.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::ClaimMode;
-use crate::pool::ReclaimPolicy;
+use crate::pool::{AccessMode, ReclaimPolicy};
 
 /// An object of one of the kinds that are written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -197,4 +196,73 @@ pub struct Container {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SecurityContext {
     pub privileged: bool,
+}
+
+/// The access modes of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ClaimMode {
+    ReadWriteOnce,
+    ReadOnlyMany,
+    ReadWriteMany,
+    ReadWriteOncePod,
+}
+
+impl ClaimMode {
+    pub const ALL: [Self; 4] = [
+        Self::ReadWriteOnce,
+        Self::ReadOnlyMany,
+        Self::ReadWriteMany,
+        Self::ReadWriteOncePod,
+    ];
+
+    /// The short name, as `kubectl get pvc` prints it.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::ReadWriteOnce => "RWO",
+            Self::ReadOnlyMany => "ROX",
+            Self::ReadWriteMany => "RWX",
+            Self::ReadWriteOncePod => "RWOP",
+        }
+    }
+
+    /// Whether it is for several nodes, which the driver accepts for many pods of one.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::ReadOnlyMany | Self::ReadWriteMany)
+    }
+
+    /// The modes from which the provisioner made those of a request, each once.
+    pub fn of_request(modes: &[AccessMode]) -> Vec<Self> {
+        let mut all: Vec<Self> = modes.iter().map(|mode| Self::from(*mode)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// The mode that the provisioner requests for a claim, because the driver distinguishes the modes of one node.
+impl From<ClaimMode> for AccessMode {
+    fn from(mode: ClaimMode) -> Self {
+        match mode {
+            ClaimMode::ReadWriteOnce => Self::SingleNodeMultiWriter,
+            ClaimMode::ReadOnlyMany => Self::MultiNodeReaderOnly,
+            ClaimMode::ReadWriteMany => Self::MultiNodeMultiWriter,
+            ClaimMode::ReadWriteOncePod => Self::SingleNodeSingleWriter,
+        }
+    }
+}
+
+impl From<AccessMode> for ClaimMode {
+    fn from(mode: AccessMode) -> Self {
+        match mode {
+            // No claim has the second, which a person may have requested.
+            AccessMode::SingleNodeWriter
+            | AccessMode::SingleNodeReaderOnly
+            | AccessMode::SingleNodeMultiWriter => Self::ReadWriteOnce,
+            AccessMode::SingleNodeSingleWriter => Self::ReadWriteOncePod,
+            AccessMode::MultiNodeReaderOnly => Self::ReadOnlyMany,
+            AccessMode::MultiNodeSingleWriter | AccessMode::MultiNodeMultiWriter => {
+                Self::ReadWriteMany
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pool::AccessMode;
 
 fn parsed(documents: &[Document]) -> Vec<Value> {
     let text = yaml(documents).unwrap();

@@ -11,7 +11,7 @@ use crate::fault::PathFault;
 use crate::os::{self, Status};
 use crate::types::Invalid;
 
-use super::{Error, Result};
+use super::error::{Error, Result};
 
 /// `PATH_MAX`, less the final NUL.
 const MAX_PATH: usize = 4095;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::fault::PathFault;
 use crate::os::{self, FileId};
 
-use super::{MountEntry, MountTable, Place};
+use super::table::{MountEntry, MountTable, Place};
 
 /// Whether the processes that use a directory are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,18 +11,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Os, Outcome, Step, open_beneath, own_link};
+use super::change::{Os, Step};
+use super::open::{open_beneath, own_link};
+use super::status::Outcome;
 
 /// The maximum size of the list of an inode's extended attributes, and of one value:
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
 const MAX_ATTRIBUTE: usize = 64 * 1024;
-
-/// Opens an entry of any type with `O_PATH`. Only the link to it in /proc gives access to its extended
-/// attributes and mode.
-pub fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open_beneath(dir, name.as_ref(), flags)
-}
 
 /// The names of an inode's extended attributes, each with a NUL at its end; empty if the filesystem has
 /// no extended attributes.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
-use super::{Outcome, open_entry, status};
+use super::status::{Outcome, status};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
@@ -27,6 +27,13 @@ pub fn open_dir(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
 pub fn open_place(dir: impl AsFd, path: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     open_beneath(dir, path.as_ref(), flags)
+}
+
+/// Opens an entry of any type with `O_PATH`. Only the link to it in /proc gives access to its extended
+/// attributes and mode.
+pub fn open_entry(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open_beneath(dir, name.as_ref(), flags)
 }
 
 /// Opens a file or directory to change its flags. Another type is not opened, even if it replaces

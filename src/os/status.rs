@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
 
 use crate::sys;
 
-use super::Outcome;
+pub(super) type Outcome<T = ()> = Result<T, Errno>;
 
 /// The identity of a file or directory: its device and inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,4 +113,11 @@ pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
 /// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
 pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
     Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)
+}
+
+/// Now, in seconds since the Unix epoch.
+pub(crate) fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }

@@ -5,15 +5,18 @@ use std::time::{Duration, Instant};
 
 use crate::fault::InContext;
 use crate::os;
-use crate::pool::error::{Error, Result};
+use crate::pool::init::{Wanted, open_root};
+use crate::pool::load::load;
+use crate::pool::store::dirs::RecordDirs;
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::layout;
+use crate::pool::store::marker::Marker;
+use crate::pool::store::memory::Memory;
+use crate::pool::store::path::{open_mounted, take_lock};
+use crate::pool::store::record;
+use crate::pool::store::unavailable::Unavailable;
 use crate::quota::NoQuota;
 use crate::types::{NodeName, PoolId};
-
-use super::index::{Index, RecordDirs};
-use super::init::{Wanted, open_root};
-use super::marker::Marker;
-use super::path::{open_mounted, take_lock};
-use super::{Memory, Unavailable, layout, record};
 
 /// The time that a stopping server may still have the lock of the pool.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -54,7 +57,7 @@ fn take_over(
     let adopted = Adopted {
         id: marker.id,
         from: marker.node.clone(),
-        volumes: Index::load(&homes, marker.id, &NoQuota)?.volumes().len(),
+        volumes: load(&homes, marker.id, &NoQuota)?.volumes().len(),
     };
     // Visible objects of a killed driver must not be lost once the pool is remembered.
     memory.os.syncfs(&root).context_sync("sync the disk")?;

@@ -10,18 +10,21 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::image::Allocation;
 use crate::os::{self, FileId};
-use crate::pool::error::{Error, Result};
+use crate::pool::base::Pool;
+use crate::pool::copies::job::Content;
+use crate::pool::draft::{Draft, SYNC_IMAGE};
+use crate::pool::reservation::Reservation;
+use crate::pool::state::index::Resource;
+use crate::pool::store::disk::{self, Disk};
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::layout;
+use crate::pool::store::record::{Image, Record, VolumeRecord};
+use crate::pool::store::trash::TrashEntry;
+use crate::pool::store::unavailable::Unavailable;
 use crate::quota::{Charge, Enforcement};
 use crate::sync::lock;
 use crate::types::Bytes;
-
-use super::disk::{self, Disk};
-use super::draft::{Draft, SYNC_IMAGE};
-use super::record::Record;
-use super::trash::TrashEntry;
-use super::{
-    Content, Entry, Image, Pool, Reservation, Resource, Unavailable, VolumeRecord, layout,
-};
 
 impl Pool {
     /// Makes a volume from its record, empty or as a copy; visible by one rename and durable on return.

@@ -3,145 +3,34 @@
 //! A copy is a draft like any other object. Btrfs copies a subvolume at once; on other filesystems the
 //! tree is copied file by file, and files share blocks if the filesystem supports that.
 
-mod progress;
+pub(super) mod job;
+pub(super) mod progress;
+pub(super) mod running;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::error::{Error, Result};
+use crate::pool::base::Pool;
+use crate::pool::copies::job::{Content, CopyJob, CopyPolicy, Origin};
+use crate::pool::copies::progress::Progress;
+use crate::pool::draft::Draft;
+use crate::pool::limits::pending::PendingCharges;
+use crate::pool::reservation::Reservation;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::{Entry, SnapshotEntry};
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::layout;
+use crate::pool::store::record::{
+    Method, Record, RetainedCharge, SnapshotRecord, Source, VolumeRecord,
+};
 use crate::quota::Enforcement;
 use crate::sync::lock;
 use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
 use crate::types::{Bytes, Invalid};
-
-use super::disk::Disk;
-use super::draft::Draft;
-use super::record::{Method, Record, RetainedCharge, Source};
-use super::{
-    Entry, Image, Pool, Reservation, SnapshotEntry, SnapshotRecord, VolumeRecord, Work, layout,
-};
-
-pub(super) use progress::Copies;
-pub(crate) use progress::unfinished;
-pub use progress::{CopyStatus, Unfinished};
-
-use super::limits::PendingCharges;
-use progress::Progress;
-
-#[derive(Debug, Clone)]
-pub(crate) enum Origin {
-    Volume(Arc<Entry>),
-    Snapshot(Arc<SnapshotEntry>),
-}
-
-impl Origin {
-    pub(crate) fn source(&self) -> Source {
-        match self {
-            Self::Volume(entry) => Source::Volume(entry.record.id),
-            Self::Snapshot(entry) => Source::Snapshot(entry.record.id),
-        }
-    }
-
-    pub(crate) fn is_exclusive(&self) -> bool {
-        matches!(self, Self::Volume(entry) if entry.record.exclusive)
-    }
-
-    pub(crate) fn image(&self) -> Option<Image> {
-        match self {
-            Self::Volume(entry) => entry.record.image,
-            Self::Snapshot(entry) => entry.record.image,
-        }
-    }
-
-    pub(crate) fn least_size(&self) -> Bytes {
-        match self {
-            Self::Volume(entry) => entry.record.size_bytes,
-            Self::Snapshot(entry) => entry.record.least_size(),
-        }
-    }
-
-    /// The size of the volume, or of the snapshot's source; zero if it has none.
-    pub(crate) fn size(&self) -> Bytes {
-        match self {
-            Self::Volume(entry) => entry.record.size_bytes,
-            Self::Snapshot(entry) => entry.record.size_bytes,
-        }
-    }
-
-    /// Whether content of this length fits into a copy of a size. With simple quota a copy is not
-    /// charged for shared blocks, so any content fits that fits its source.
-    fn fits(&self, method: Method, bytes: u64, size: Bytes) -> bool {
-        let enforcement = match self {
-            Self::Volume(entry) => entry.record.enforcement,
-            Self::Snapshot(entry) => entry.record.enforcement,
-        };
-        let shares = method != Method::Copy
-            && enforcement == Enforcement::Squota
-            && self.size() > Bytes::ZERO;
-        shares || bytes <= size.0
-    }
-
-    /// The most bytes that a copy can find in it, with metadata and files that are removed meanwhile.
-    fn most(&self) -> u64 {
-        const LEEWAY: u64 = 64 << 20;
-        match self {
-            Self::Volume(entry) if entry.record.enforcement != Enforcement::None => {
-                let size = entry.record.size_bytes.0;
-                size.saturating_add(size / 8).saturating_add(LEEWAY)
-            }
-            Self::Volume(_) | Self::Snapshot(_) => u64::MAX,
-        }
-    }
-
-    /// The path of its data, below the pool.
-    fn data(&self) -> PathBuf {
-        let entry = match self {
-            Self::Volume(entry) => entry.path(),
-            Self::Snapshot(entry) => entry.path(),
-        };
-        entry.join(layout::DATA)
-    }
-}
-
-/// The content of a new volume that is a copy.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Content<'a> {
-    pub(crate) origin: &'a Origin,
-    /// The pool of the original.
-    pub(crate) from: &'a Pool,
-    /// The work on the disk of the original, if that is another.
-    pub(crate) reading: Option<&'a Work<'a>>,
-    pub(crate) policy: CopyPolicy,
-}
-
-/// The parameters of a class about copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CopyPolicy {
-    /// Whether files may be copied byte by byte, which takes time and the space of the original again.
-    pub copy: bool,
-    /// The longest time that a file may be locked by its copy, if there is a bound.
-    pub max_stall: Option<Duration>,
-}
-
-pub(super) struct CopyJob<'a> {
-    pub(super) origin: &'a Origin,
-    /// The pool of the original: that of the copy, or another member of its set.
-    pub(super) from: &'a Pool,
-    /// The work on the disk of the original, if that is another.
-    pub(super) reading: Option<&'a Work<'a>>,
-    /// The new volume or snapshot.
-    pub(super) copy: Source,
-    pub(super) policy: CopyPolicy,
-    pub(super) reservation: &'a Reservation<'a>,
-    /// Its limit; zero for none.
-    pub(super) limit: Bytes,
-}
 
 #[derive(Debug)]
 pub(super) struct CopyResult<'a> {

@@ -2,12 +2,14 @@
 //!
 //! The state directory has the cordons, because a failing disk should not be written.
 
-use crate::pool::error::Result;
+use crate::pool::base::Pool;
+use crate::pool::store::error::Result;
+use crate::pool::store::marker::Marker;
+use crate::pool::store::memory::Memory;
+use crate::pool::store::options::PoolOptions;
+use crate::pool::store::path::open_mounted;
+use crate::pool::store::unavailable::Unavailable;
 use crate::types::PoolId;
-
-use super::marker::Marker;
-use super::path::open_mounted;
-use super::{Memory, Pool, PoolOptions, Unavailable};
 
 impl Pool {
     /// Whether the pool is cordoned now. An unreadable memory is an error.

@@ -1,8 +1,11 @@
 //! Volumes and snapshots under construction.
 //!
-//! A draft is built in staging, where nobody sees it. One rename makes it a volume or a snapshot,
-//! durably, and a draft that is dropped before leaves nothing. New volumes, restores, clones and
-//! snapshots are all made in this way.
+//! A draft is built in staging, where nobody sees it. One rename makes it a volume or a snapshot, durably. New
+//! volumes, restores, clones and snapshots are all made in this way.
+//!
+//! A draft that is dropped before the rename leaves nothing. One that a crash leaves in staging is deleted
+//! by the next start. After the rename the object counts as made, also if the sync fails: it may be on the disk, and a
+//! repeated request finds it.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +17,16 @@ use rustix::io::Errno;
 use crate::fault::{Fault, InContext};
 use crate::image::{Allocation, FormatFault};
 use crate::os;
+use crate::pool::base::Pool;
+use crate::pool::reservation::Reservation;
+use crate::pool::state::index::Resource;
+use crate::pool::store::disk::{Disk, Staged};
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::layout;
+use crate::pool::store::record::{Image, Record, VolumeRecord};
+use crate::pool::store::trash::TrashEntry;
 use crate::types::Bytes;
-
-use super::disk::{Disk, Staged};
-use super::index::Resource;
-use super::record::Record;
-use super::trash::TrashEntry;
-use super::{Entry, Error, Image, Pool, Reservation, Result, VolumeRecord, layout};
 
 const OPEN_IMAGE: &str = "open an image";
 pub(super) const SYNC_IMAGE: &str = "fsync an image";
@@ -222,7 +228,9 @@ impl<'a> Draft<'a> {
         // From here on the object may be on the disk, even if the sync fails.
         self.content = Content::Committed;
         let synced = disk.sync_parents::<R>(&self.staged);
-        let entry = pool.state.insert_reserved(record, directory, reservation);
+        let entry = pool
+            .state
+            .insert_reserved(record, directory, &reservation.held);
         synced.map_err(|fault| pool.unsynced(fault))?;
         Ok(entry)
     }

@@ -13,15 +13,17 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::error::{Error, Result};
+use crate::pool::base::Pool;
+use crate::pool::copies::is_of_the_tree;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::enforcement::Unenforced;
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::record::VolumeRecord;
+use crate::pool::work::Work;
 use crate::quota::{Enforcement, Quota};
 use crate::tree::{self, LinkCount, Tagging, Weight};
 use crate::types::Bytes;
-
-use super::copies::is_of_the_tree;
-use super::disk::Disk;
-use super::enforcement::Unenforced;
-use super::{Entry, Pool, VolumeRecord, Work};
 
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);

@@ -15,17 +15,20 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::error::{Error, Result};
+use crate::pool::base::Pool;
+use crate::pool::draft::Draft;
+use crate::pool::reservation::Reservation;
+use crate::pool::store::disk::{Disk, Staged};
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::incoming::{Progress, names, read_entry};
+use crate::pool::store::layout;
+use crate::pool::store::record::{Record, VolumeRecord};
+use crate::pool::store::trash::TrashEntry;
+use crate::pool::work::Work;
 use crate::quota::Enforcement;
 use crate::tree::{self, LinkCount, LinkedFiles, Seen, Weight};
 use crate::types::{Bytes, VolumeId};
-
-use super::disk::{Disk, Staged};
-use super::draft::Draft;
-use super::incoming::{Progress, names, read_entry};
-use super::record::Record;
-use super::trash::TrashEntry;
-use super::{Entry, Pool, Reservation, VolumeRecord, Work, layout};
 
 const MEASURE: &str = "measure a tree";
 

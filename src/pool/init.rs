@@ -7,13 +7,12 @@ use crate::fault::PathFault;
 use crate::filesystem::Filesystem;
 use crate::mount::GuardedDir;
 use crate::os::Os;
-use crate::pool::error::{Error, Result};
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::marker::{self, Marker, NewPool};
+use crate::pool::store::path::{open_guarded, open_mounted, suitable_filesystem};
+use crate::pool::store::unavailable::Unavailable;
 use crate::quota::{self, KernelQuotas};
 use crate::types::{Invalid, NodeName};
-
-use super::Unavailable;
-use super::marker::{self, Marker, NewPool};
-use super::path::{open_guarded, open_mounted, suitable_filesystem};
 
 /// The requirements for the directory of a pool.
 #[derive(Debug, Clone, Copy)]

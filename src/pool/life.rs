@@ -1,17 +1,24 @@
 //! Opening a pool when its disk is present, and closing it when the disk fails or changes.
+//!
+//! A pool is never repaired in place. After a failed write the state of the disk is unknown, so the pool becomes
+//! unavailable, closes its disk, and reads everything again at the next opening.
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::pool::base::Pool;
+use crate::pool::load::load;
+use crate::pool::state::index::Index;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::enforcement::Unenforced;
+use crate::pool::store::trash::TrashEntry;
+use crate::pool::store::unavailable::Unavailable;
 use crate::sync::lock;
 use crate::types::{Bytes, ObjectId};
 
-use super::disk::Disk;
-use super::enforcement::Unenforced;
-use super::index::Index;
-use super::trash::TrashEntry;
-use super::{Learn, Pool, Unavailable};
+/// Learns which volumes of a pool are published, before it is served.
+pub(crate) type Learn<'a> = &'a dyn Fn(&Disk, &Index) -> std::io::Result<()>;
 
 impl Pool {
     /// Opens the pool, waiting for its lock until the deadline, reads its records, and serves it
@@ -31,7 +38,7 @@ impl Pool {
         if self.why_unavailable() != Some(Unavailable::Opening) {
             disk.try_writing()?;
         }
-        let mut index = Index::load(&disk.homes, disk.id, &*disk.quota)?;
+        let mut index = load(&disk.homes, disk.id, &*disk.quota)?;
         for (name, place) in disk.left() {
             index.add_to_trash(place.into(), TrashEntry::find(&disk.staging, &name)?);
         }

@@ -1,10 +1,10 @@
 //! The limits of volumes, and the bytes that stay charged to them because copies on btrfs reference them.
 //!
+//! A record says which limit a volume shall have, and the kernel has the limit in force. They are compared when a pool is
+//! opened. Only the holder of `Pool::limiting` changes a record together with its limit.
 //! `docs/btrfs-accounting.md` derives the limits and the reservations from the rules of simple quota.
-//! When a pool is opened, the kernel's limits are compared with the records.
 
-mod pending;
-mod retained;
+pub(super) mod pending;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -15,23 +15,23 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
+use crate::pool::base::Pool;
+use crate::pool::state::index::{Index, Resource};
+use crate::pool::state::retained::Retained;
+use crate::pool::store::dirs::RecordDirs;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::Entry;
+use crate::pool::store::layout;
+use crate::pool::store::record::{Record, VolumeRecord};
 use crate::quota::{Charge, Quota};
 use crate::sync::lock;
 use crate::types::{Bytes, VolumeId};
-
-use super::disk::Disk;
-use super::index::{Index, RecordDirs, Resource};
-use super::record::Record;
-use super::{Entry, Pool, VolumeRecord, layout};
-
-pub(super) use pending::PendingCharges;
-pub(crate) use retained::Retained;
 
 pub(crate) const READ_LIMITS: &str = "read the limits of the disk";
 
 /// The result of comparing a limit with its record.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Finding {
+pub(crate) enum LimitState {
     AsRecorded,
     /// The limit is missing or different.
     Differs {
@@ -103,8 +103,8 @@ impl Pool {
         entry: &Entry<R>,
     ) -> Result<bool, Fault> {
         match examine(&disk.homes, &*disk.quota, entry, ledger)? {
-            Finding::AsRecorded => {}
-            Finding::Differs { id, limit, has } => {
+            LimitState::AsRecorded => {}
+            LimitState::Differs { id, limit, has } => {
                 let less = Bytes(limit.0.saturating_sub(entry.record.inherited()).max(1));
                 if limit > less && disk.quota.has_limit(&has, less) {
                     // Restoring meets the same error and reports it.
@@ -114,7 +114,7 @@ impl Pool {
                 }
                 self.restore(disk, &entry.record.id().to_string(), id, limit, has)?;
             }
-            Finding::Conflict(conflict) => {
+            LimitState::Conflict(conflict) => {
                 index.distrust(entry, conflict.to_string());
             }
         }
@@ -220,23 +220,23 @@ pub(crate) fn examine<R: Resource>(
     quota: &dyn Quota,
     entry: &Entry<R>,
     ledger: &Ledger,
-) -> Result<Finding, Fault> {
+) -> Result<LimitState, Fault> {
     let Some(id) = entry
         .record
         .quota_id()
         .filter(|_| entry.record.is_limited())
     else {
-        return Ok(Finding::AsRecorded);
+        return Ok(LimitState::AsRecorded);
     };
     if ledger.recorded.get(&id).is_some_and(|count| *count > 1) {
-        return Ok(Finding::Conflict(QuotaConflict::Twin(id)));
+        return Ok(LimitState::Conflict(QuotaConflict::Twin(id)));
     }
     let path = [&entry.directory, layout::DATA].join("/");
     let data = os::open_dir(homes.of::<R>(), path).context("open a limited directory")?;
     let found = quota.charged_to(data.as_fd()).context(READ_LIMITS)?;
     if found != Some(id) {
         let recorded = id;
-        return Ok(Finding::Conflict(QuotaConflict::Elsewhere {
+        return Ok(LimitState::Conflict(QuotaConflict::Elsewhere {
             found,
             recorded,
         }));
@@ -246,8 +246,8 @@ pub(crate) fn examine<R: Resource>(
     let limit = entry.record.limit(retained);
     let has = ledger.charges.get(&id).copied().unwrap_or_default();
     if quota.has_limit(&has, limit) {
-        Ok(Finding::AsRecorded)
+        Ok(LimitState::AsRecorded)
     } else {
-        Ok(Finding::Differs { id, limit, has })
+        Ok(LimitState::Differs { id, limit, has })
     }
 }

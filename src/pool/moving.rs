@@ -9,16 +9,20 @@ use std::sync::Arc;
 
 use crate::fault::{Fault, InContext};
 use crate::mount::{OpenFiles, Place};
-use crate::pool::error::Result;
+use crate::pool::base::Pool;
+use crate::pool::copies::job::{Content, CopyPolicy, Origin};
+use crate::pool::reservation::Reservation;
+use crate::pool::store::amend::Amendment;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error::Result;
+use crate::pool::store::layout;
+use crate::pool::store::record::{Move, MoveState, Record, VolumeRecord};
+use crate::pool::work::Work;
 use crate::quota::Enforcement;
 use crate::sync::lock;
 use crate::tree::{self, Since};
 use crate::types::{Bytes, ObjectId, PoolId};
-
-use super::amend::Amendment;
-use super::disk::Disk;
-use super::record::{Move, MoveState, Record, VolumeRecord};
-use super::{Content, CopyPolicy, Entry, Origin, Pool, Reservation, Work, layout};
 
 const LOOK: &str = "look for changes in a moved volume";
 

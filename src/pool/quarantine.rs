@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::pool::base::Pool;
+use crate::pool::store::disk::Disk;
+use crate::pool::work::Work;
 use crate::tree::{self, LinkCount, Weight};
 use crate::types::Bytes;
-
-use super::disk::Disk;
-use super::{Pool, Work};
 
 impl Pool {
     /// Measures the quarantined trees whose disk usage is not known, until the pool is closed.

@@ -1,7 +1,18 @@
-//! The state of a pool in memory: its open disk, its index, its retained charges and reservations.
+//! The memory of a pool: its open disk, its index, its reservations and its last measurement.
 //!
-//! One mutex guards it, because a grant depends on the disk, the records and the reservations of one
-//! moment. Only this file locks it, and never while the disk is read, written or closed.
+//! The directories on the disk are the truth. The memory is read from them when the pool is opened, and every
+//! operation changes the disk first. After a crash between the two, the next start reads the disk.
+//!
+//! One mutex guards it all, because a grant depends on the disk, the records and the reservations of one
+//! moment. Only this file locks it, once in each method, and never while a disk is read, written or closed: a disk
+//! that hangs must not stop the calls that need the memory alone.
+
+pub(crate) mod free_space;
+pub(crate) mod index;
+pub(crate) mod quarantine;
+pub(crate) mod reservations;
+pub(crate) mod retained;
+pub(crate) mod status;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,19 +23,22 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::image::Allocation;
+use crate::pool::state::free_space::{FreeSpace, Policy};
+use crate::pool::state::index::{Index, Lookup, Resource};
+use crate::pool::state::reservations::{
+    Charged, Demand, Empty, Held, Measurement, Reservations, Standing,
+};
+use crate::pool::state::status::PoolStatus;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error;
+use crate::pool::store::record::{RetainedCharge, VolumeRecord};
+use crate::pool::store::space::Space;
+use crate::pool::store::trash::TrashEntry;
+use crate::pool::store::unavailable::Unavailable;
 use crate::quota::Enforcement;
 use crate::sync;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
-
-use super::capacity::{
-    Charged, Demand, Empty, Expected, FreeSpace, Measurement, Policy, Reservation, Reservations,
-    Space, Standing,
-};
-use super::disk::Disk;
-use super::index::{Index, Resource};
-use super::record::RetainedCharge;
-use super::trash::TrashEntry;
-use super::{Entry, Lookup, PoolStatus, Unavailable, VolumeRecord};
 
 #[derive(Debug)]
 pub(crate) struct PoolState(Mutex<State>);
@@ -242,12 +256,10 @@ impl PoolState {
         &self,
         record: R,
         directory: String,
-        reservation: &Reservation<'_>,
+        reserved: &Held,
     ) -> Arc<Entry<R>> {
         let mut state = self.lock();
-        if let Some((bytes, whole)) = reservation.end() {
-            state.reservations.release(bytes, whole);
-        }
+        state.reservations.end(reserved);
         state.index.insert(Entry { record, directory })
     }
 
@@ -359,15 +371,15 @@ impl PoolState {
         &self,
         policy: &Policy,
         demand: Demand,
-        expected: Option<&Expected>,
+        expected: Option<&Held>,
         measurement: &Measurement,
-        admit: impl Fn(Option<Unavailable>, &Index) -> super::Result<()>,
-    ) -> super::Result<Result<Bytes, Bytes>> {
+        admit: impl Fn(Option<Unavailable>, &Index) -> error::Result<()>,
+    ) -> error::Result<Result<Bytes, Bytes>> {
         let state = &mut *self.lock();
         admit(state.why_unavailable(), &state.index)?;
         let reservations = &mut state.reservations;
-        if let Some(bytes) = expected.and_then(Expected::take) {
-            reservations.release(bytes.0, false);
+        if let Some(expected) = expected {
+            reservations.end(expected);
         }
         Ok(reservations.grant(&state.index, policy, demand, measurement))
     }
@@ -377,12 +389,12 @@ impl PoolState {
         self.lock().reservations.expect(size);
     }
 
-    /// Ends a reservation, which may be of the whole disk.
-    pub(super) fn release(&self, bytes: u64, whole: bool) {
-        self.lock().reservations.release(bytes, whole);
+    /// Ends a reservation, unless that is done.
+    pub(super) fn release(&self, held: &Held) {
+        self.lock().reservations.end(held);
     }
 
-    /// As [`Pool::standing`](super::Pool::standing), by the policy of a disk.
+    /// As `Pool::standing`, by the policy of a disk.
     pub(super) fn standing(
         &self,
         whole: bool,

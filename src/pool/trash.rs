@@ -1,102 +1,35 @@
-//! Reclaiming deleted volumes and snapshots in the background, without a lock that a request could
-//! wait for. An entry that cannot be removed is reported and tried again, each time after a longer wait.
+//! Reclaiming deleted volumes and snapshots in the background.
+//!
+//! A deletion moves an object to the trash by one rename and returns. One thread of each pool removes the entries of the
+//! trash, and no request waits for a lock that it holds. The record of an entry is removed last, because the next
+//! start finds the quota id there. An entry that cannot be removed is reported and tried again, each time
+//! after a longer wait.
 
 mod discard;
-mod entry;
 mod pass;
-mod placeholders;
+pub(super) mod reclaimer;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
+use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::fault::Fault;
-use crate::sync::lock;
+use crate::pool::base::Pool;
+use crate::pool::store::disk::Disk;
+use crate::pool::trash::discard::Discard;
+use crate::pool::trash::pass::LAST_RETRY;
+use crate::pool::trash::pass::Leftovers;
 
-use super::Pool;
-use super::disk::Disk;
-
-use discard::Discard;
-pub(crate) use entry::{TrashEntry, entries};
-use pass::Leftovers;
-
-const LAST_RETRY: Duration = Duration::from_mins(5);
 /// How often an empty and idle pool measures the use by others, because nothing reports a change.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// How often work that a full disk has delayed is tried again, because nothing reports free blocks.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
-/// How long reclaimers may take to stop.
-pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);
-const STOP_POLL: Duration = Duration::from_millis(2);
-
-/// The reclaimer, as its pool uses it.
-#[derive(Debug, Default)]
-pub(crate) struct Trash {
-    stopped: AtomicBool,
-    /// The entries that could not be removed at the last attempt.
-    pub(super) resisting: AtomicUsize,
-    /// The files and directories removed since start.
-    pub(super) removed: AtomicU64,
-    news: Mutex<bool>,
-    wake: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Trash {
-    /// Wakes the reclaimer because of a new entry.
-    pub(crate) fn notify(&self) {
-        *lock(&self.news) = true;
-        self.wake.notify_all();
-    }
-
-    /// Starts the reclaimer of a pool; it runs until it is stopped.
-    pub(crate) fn start(&self, pool: &Arc<Pool>) -> std::io::Result<()> {
-        let mut thread = lock(&self.thread);
-        if thread.is_none() {
-            let pool = Arc::clone(pool);
-            let name = format!("reclaim-{}", pool.options.name);
-            *thread = Some(
-                std::thread::Builder::new()
-                    .name(name)
-                    .spawn(move || run(&pool))?,
-            );
-        }
-        Ok(())
-    }
-
-    /// Ends the reclaimer as soon as its disk answers.
-    pub(crate) fn end(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-        self.notify();
-    }
-
-    /// Waits for the reclaimer to end, at most until the deadline, because a disk may hang.
-    pub(crate) fn wait_for_end(&self, deadline: Instant) {
-        let Some(thread) = lock(&self.thread).take() else {
-            return;
-        };
-        while !thread.is_finished() {
-            if Instant::now() >= deadline {
-                tracing::warn!("the reclaimer does not stop; not waiting for it");
-                return;
-            }
-            std::thread::sleep(STOP_POLL);
-        }
-        if thread.join().is_err() {
-            tracing::error!("the reclaimer panicked");
-        }
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
-    }
-
-    /// Waits for a notification, at most as long as given; returns whether there was one.
-    fn wait(&self, at_most: Duration) -> bool {
-        let news = lock(&self.news);
-        let waited = self.wake.wait_timeout_while(news, at_most, |news| !*news);
-        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+impl Pool {
+    /// Starts reclaiming the trash in the background, until the pool's [`Trash`](reclaimer::Trash) is stopped.
+    pub fn start_reclaiming(self: &Arc<Self>) -> std::io::Result<()> {
+        let pool = Arc::clone(self);
+        let name = format!("reclaim-{}", self.options.name);
+        self.trash.start(name, move || run(&pool))
     }
 }
 

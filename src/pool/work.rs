@@ -1,33 +1,13 @@
-//! The work in progress on a pool's disk: a limit for concurrent calls, and the time that the oldest
-//! of them has waited for an answer.
+//! A piece of work on a pool's disk.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::pool::error::{Error, Result};
-use crate::sync::lock;
-
-use super::Pool;
-
-/// The most concurrent calls on one pool's disk.
-pub(crate) const CALLS_AT_ONCE: usize = 128;
+use crate::pool::base::Pool;
+use crate::pool::store::error::{Error, Result};
 
 /// The short steps of which one reads the time, which is a system call on some machines.
 const STEPS: u32 = 32;
-
-/// The work in progress on a pool's disk.
-#[derive(Debug, Default)]
-pub(super) struct Works(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// The time when each began, or advanced last.
-    waiting_since: BTreeMap<u64, Instant>,
-    next: u64,
-    calls: usize,
-}
 
 /// One piece of work on a pool's disk; it ends when this is dropped.
 #[derive(Debug)]
@@ -41,26 +21,20 @@ pub(crate) struct Work<'a> {
 impl Pool {
     /// Begins a call's work on the disk, unless as many as allowed are in progress.
     pub(crate) fn begin(&self) -> Result<Work<'_>> {
-        let mut state = lock(&self.works.0);
-        if state.calls >= CALLS_AT_ONCE {
-            return Err(Error::Crowded {
-                pool: self.options.name.clone(),
-                calls: state.calls,
-            });
-        }
-        state.calls += 1;
-        Ok(self.begin_as(&mut state, true))
+        let begun = self.works.begin_call();
+        let number = begun.map_err(|calls| Error::Crowded {
+            pool: self.options.name.clone(),
+            calls,
+        })?;
+        Ok(self.work(number, true))
     }
 
     /// Begins work of the driver's own, which needs no limit.
     pub(super) fn begin_own(&self) -> Work<'_> {
-        self.begin_as(&mut lock(&self.works.0), false)
+        self.work(self.works.begin_own(), false)
     }
 
-    fn begin_as(&self, state: &mut State, is_call: bool) -> Work<'_> {
-        let number = state.next;
-        state.next += 1;
-        state.waiting_since.insert(number, Instant::now());
+    fn work(&self, number: u64, is_call: bool) -> Work<'_> {
         Work {
             pool: self,
             number,
@@ -71,22 +45,20 @@ impl Pool {
 
     /// Whether a call is at work. Every copy is part of one.
     pub(super) fn is_at_work(&self) -> bool {
-        lock(&self.works.0).calls > 0
+        self.works.calls() > 0
     }
 
     /// The time since the disk answered last, if that is too long.
     pub fn silence(&self) -> Option<Duration> {
-        let state = lock(&self.works.0);
-        let oldest = state.waiting_since.values().min()?;
-        Some(oldest.elapsed()).filter(|waited| *waited >= self.context.patience)
+        let silence = self.works.silence();
+        silence.filter(|waited| *waited >= self.context.patience)
     }
 }
 
 impl Work<'_> {
     /// Reports that the disk has answered and the work goes on.
     pub(super) fn advance(&self) {
-        let mut state = lock(&self.pool.works.0);
-        state.waiting_since.insert(self.number, Instant::now());
+        self.pool.works.advance(self.number);
     }
 
     /// As [`Work::advance`], for one of many short steps.
@@ -103,11 +75,7 @@ impl Work<'_> {
 
 impl Drop for Work<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.pool.works.0);
-        state.waiting_since.remove(&self.number);
-        if self.is_call {
-            state.calls -= 1;
-        }
+        self.pool.works.end(self.number, self.is_call);
     }
 }
 

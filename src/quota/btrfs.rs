@@ -13,8 +13,8 @@ use crate::os::{self, Os};
 use crate::sys;
 use crate::types::Bytes;
 
-use super::ids::QuotaIds;
-use super::{AtInit, Charge, Enforcement, NameIn, OURS, Quota, Result};
+use super::ids::{OURS, QuotaIds};
+use super::interface::{AtInit, Charge, Enforcement, NameIn, Quota, Result};
 
 const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::sync::lock;
 
-use super::Result;
+use super::interface::Result;
 
 /// The quota ids of the driver, which changes no others. People count up from 1, and the kubelet
 /// from 1048577.

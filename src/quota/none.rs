@@ -3,7 +3,7 @@
 use crate::os::Os;
 use crate::types::Bytes;
 
-use super::{Enforcement, NameIn, Quota, Result};
+use super::interface::{Enforcement, NameIn, Quota, Result};
 
 #[derive(Debug, Default)]
 pub struct NoQuota;

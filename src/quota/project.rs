@@ -11,8 +11,9 @@ use crate::os::{self, Os};
 use crate::sys;
 use crate::types::Bytes;
 
-use super::ids::QuotaIds;
-use super::{Charge, Enforcement, MissingQuota, NameIn, NoQuota, OURS, Quota, Result};
+use super::ids::{OURS, QuotaIds};
+use super::interface::{Charge, Enforcement, MissingQuota, NameIn, Quota, Result};
+use super::none::NoQuota;
 
 /// The unit of the system calls, in bytes.
 const BLOCK: u64 = 512;

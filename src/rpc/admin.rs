@@ -1,19 +1,20 @@
 //! The driver's own service, for the command line.
 
 mod copy;
+mod paths;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::admin;
 use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Operation, Result};
 use crate::mount::Users;
 use crate::pool::{Enforced, ImportMethod};
 use crate::types::{Bytes, VolumeName};
 use crate::volume::{ImportRequest, ImportState, Moved};
+use paths::{text, texts};
 
 use super::{Answer, Edge, Rpc, request, service};
 
@@ -107,19 +108,4 @@ service! {
             }
         }
     }
-}
-
-fn texts(paths: &[PathBuf]) -> Result<Vec<String>> {
-    paths.iter().map(|path| text(path)).collect()
-}
-
-/// The path of a pool in a message, which must be UTF-8.
-fn text(path: &Path) -> Result<String> {
-    let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| {
-        Error::invalid(
-            "pool",
-            format!("its path, {}, is not UTF-8", path.display()),
-        )
-    })
 }

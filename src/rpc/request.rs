@@ -2,6 +2,7 @@
 //! a record, so a malformed request is refused even if its volume does not exist.
 
 mod capability;
+mod limits;
 
 pub(super) use capability::{capabilities, complete};
 
@@ -14,12 +15,10 @@ use crate::types::Bytes;
 use crate::volume::{
     Class, CreateRequest, ExpandRequest, PublishRequest, SnapshotClass, SnapshotRequest, SourceId,
 };
+use limits::{MAX_MAP_BYTES, within_limit};
 
 use super::lists::PAGE;
 use super::topology::Topology;
-
-/// The specification's limit for the keys and values of a map together, and for `mount_flags`.
-const MAX_MAP_BYTES: usize = 4 << 10;
 
 pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Result<CreateRequest> {
     let name = request.name.parse()?;
@@ -161,14 +160,6 @@ fn capacity_range(range: Option<csi::CapacityRange>) -> Result<(Bytes, Option<By
 fn within_map_limit(field: &str, map: &HashMap<String, String>) -> Result<()> {
     let bytes = map.iter().map(|(key, value)| key.len() + value.len()).sum();
     within_limit(field, bytes, MAX_MAP_BYTES)
-}
-
-fn within_limit(field: &str, bytes: usize, limit: usize) -> Result<()> {
-    if bytes > limit {
-        let problem = format!("it has {bytes} bytes; at most {limit} are allowed");
-        return Err(Error::invalid(field, problem));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

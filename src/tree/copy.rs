@@ -3,10 +3,13 @@
 
 pub(super) mod attributes;
 mod content;
+mod dir;
 mod fault;
 pub(super) mod inode;
+mod job;
 mod links;
 mod sharing;
+pub(super) mod source;
 #[cfg(test)]
 mod tests;
 
@@ -14,62 +17,24 @@ use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
 
-use rustix::fs::{FileType, IFlags, Statx};
+use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
+use crate::os::{self};
 use crate::sync::lock;
 
 use super::entries::{Entry, next_entries};
 use super::threads::Threads;
 use links::Links;
 
+use dir::{Dir, MAX_LEVELS};
+use source::{Source, occupied};
+
 pub(crate) use fault::{CopyFault, Reason};
+pub(crate) use job::{Copied, CopyWatch, Copying, Transfer};
 pub(crate) use sharing::can_share;
-
-/// The most levels that are copied. Each holds two descriptors open.
-const MAX_LEVELS: usize = 200;
-
-/// How the content of a file is copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transfer {
-    /// The copy shares the blocks (`FICLONE`).
-    Share,
-    /// The bytes are copied, without the holes.
-    Copy,
-}
-
-pub(crate) trait CopyWatch: Sync {
-    /// Called for every entry, with the bytes that it occupies at the source. A file with several
-    /// names has bytes only the first time.
-    fn copied(&self, bytes: u64);
-    /// Whether to stop; called before every entry, and repeatedly within a large file.
-    fn stopped(&self) -> bool;
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Copied {
-    /// The entries at any depth.
-    pub(crate) entries: u64,
-    /// The bytes that the copy occupies, its top included; a file with several names counts once.
-    pub(crate) bytes: u64,
-    /// The entries that were removed, or had another type, before they were copied.
-    pub(crate) vanished: u64,
-}
-
-/// How trees are copied.
-pub(crate) struct Copying<'a> {
-    pub(crate) os: &'a Os,
-    pub(crate) transfer: Transfer,
-    /// The threads that copy one tree.
-    pub(crate) threads: usize,
-    /// The longest time for which the writers of a file may wait while its blocks are shared.
-    pub(crate) max_stall: Option<Duration>,
-    pub(crate) watch: &'a dyn CopyWatch,
-}
 
 impl Copying<'_> {
     /// Copies everything in `source`, and its own attributes, into the empty directory `target`.
@@ -86,57 +51,10 @@ impl Copying<'_> {
         if let Some(fault) = work.fault.get() {
             return Err(fault.clone());
         }
-        work.links.remove(target, &work)?;
+        work.links.remove(self.os, self.watch, target)?;
         work.give(&top.source, &top.target, top.source.flags())?;
         let copied = *work.copied();
         Ok(copied)
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Source {
-    pub(super) inode: OwnedFd,
-    /// Its status before its content was read.
-    pub(super) status: Statx,
-}
-
-impl Source {
-    pub(super) fn new(inode: OwnedFd) -> Result<Self, Errno> {
-        let status = os::statx(&inode)?;
-        Ok(Self { inode, status })
-    }
-
-    pub(super) fn kind(&self) -> FileType {
-        FileType::from_raw_mode(self.status.stx_mode.into())
-    }
-
-    pub(super) fn flags(&self) -> IFlags {
-        attributes::flags(&self.status)
-    }
-}
-
-#[derive(Debug)]
-struct Dir<'a> {
-    source: Source,
-    target: OwnedFd,
-    name: &'a OsStr,
-    parent: Option<&'a Dir<'a>>,
-    level: usize,
-}
-
-impl Dir<'_> {
-    /// Opens both directories again, because others may read the caller's descriptors.
-    fn top(source: &OwnedFd, target: &OwnedFd) -> Result<Self, Fault> {
-        const OPEN: &str = "open the directory to copy";
-        let source = os::open_source_dir(source, ".").context(OPEN)?;
-        let target = os::open_dir(target, ".").context("open the copy's directory")?;
-        Ok(Self {
-            source: Source::new(source).context(OPEN)?,
-            target,
-            name: OsStr::new(""),
-            parent: None,
-            level: 0,
-        })
     }
 }
 
@@ -306,9 +224,4 @@ impl<'a> Work<'a> {
             level,
         }))
     }
-}
-
-/// The bytes that an inode occupies.
-fn occupied(status: &Statx) -> u64 {
-    status.stx_blocks.saturating_mul(512)
 }

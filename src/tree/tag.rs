@@ -15,8 +15,9 @@ use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 use crate::quota::Quota;
 
+use super::copy::attributes;
 use super::copy::inode::make_node;
-use super::copy::{Source, attributes};
+use super::copy::source::{Source, flags};
 use super::entries::next_entries;
 use super::walk::walk;
 
@@ -122,7 +123,7 @@ impl Tagging<'_> {
         let cleared = self.os.clear_flags(file);
         cleared.context("clear the flags of a file")?;
         let changed = change();
-        attributes::protect(self.os, file, attributes::flags(&before))?;
+        attributes::protect(self.os, file, flags(&before))?;
         changed
     }
 

@@ -1,4 +1,8 @@
 //! Creation of volumes, and the capacity for them.
+//!
+//! A request is idempotent by its name. The name is locked and looked for in all pools, those that cannot be used
+//! included, before a pool is chosen, whose id is a part of the volume's. Before the commit of the draft
+//! another node could make the volume as well; after it only this one has it, which decides the code of an error.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +16,29 @@ use crate::pool::{
 };
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
-
-use super::pools::{OfClass, Unread, open_id};
-use super::{
-    Capability, Capacity, Class, CreateRequest, EnforcementPolicy, SourceId, Volume, Volumes,
-    differs, images,
-};
+use crate::volume::capability::Capability;
+use crate::volume::class::{Class, EnforcementPolicy};
+use crate::volume::ids::parse_id;
+use crate::volume::images;
+use crate::volume::pools::{OfClass, Unread, open_id};
+use crate::volume::requests::{Capacity, CreateRequest, SourceId, Volume};
+use crate::volume::volumes::Volumes;
 
 /// A source, and its pool.
 type OriginIn = (Arc<Pool>, Origin);
 
 impl Volumes {
+    /// Checks that the volume supports the capabilities and was created with the class.
+    pub fn validate(
+        &self,
+        id: &str,
+        capabilities: &[Capability],
+        class: Option<&Class>,
+    ) -> Result<()> {
+        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
+        check_fits(&pool, &entry, capabilities, class)
+    }
+
     /// Creates a volume, or returns the existing one with that name if it matches.
     pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
         let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
@@ -462,5 +478,14 @@ fn kubernetes(request: &CreateRequest) -> KubernetesFields {
     KubernetesFields {
         mount_options: names.into_iter().map(str::to_owned).collect(),
         ..request.class.kubernetes.clone()
+    }
+}
+
+/// The error of an existing object that does not match a request.
+pub(super) fn differs(kind: &str, name: &str) -> impl Fn(String) -> Error {
+    let what = format!("a {kind} named {name:?}");
+    move |difference| Error::Incompatible {
+        what: what.clone(),
+        difference,
     }
 }

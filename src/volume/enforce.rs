@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::pool::{Enforced, VolumeRecord};
-
-use super::{Volumes, parse_id};
+use crate::volume::ids::parse_id;
+use crate::volume::volumes::Volumes;
 
 impl Volumes {
     /// Makes the kernel enforce the size of a volume that is not published. It may be repeated.

@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::mount::Target;
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::types::Bytes;
-
-use super::{Volumes, images, parse_id};
+use crate::volume::ids::parse_id;
+use crate::volume::images;
+use crate::volume::volumes::Volumes;
 
 /// A checked `NodeExpandVolumeRequest`.
 #[derive(Debug, Clone)]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::pool::{Entry, Lookup, Pool, Resource, Unavailable, VolumeRecord};
-use crate::types::{MAX_FIELD_BYTES, ObjectId, PoolId};
-
-use super::{Page, Volumes};
+use crate::types::{ObjectId, PoolId};
+use crate::volume::ids::{no_id, parse_id};
+use crate::volume::requests::Page;
+use crate::volume::volumes::Volumes;
 
 pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
 
@@ -197,19 +198,4 @@ impl Volumes {
         check(&pool, &entry)?;
         Ok(pool.delete(&entry)?)
     }
-}
-
-pub(super) fn parse_id<I: ObjectId>(id: &str) -> Result<I> {
-    I::parse(id).ok_or_else(|| no_id::<I>(id))
-}
-
-/// The error of an id without an object.
-fn no_id<I: ObjectId>(id: &str) -> Error {
-    let (what, id) = (I::OBJECT, shorten(id));
-    Error::NotFound { what, id }
-}
-
-/// The start of a text that may not be an id, for a message.
-pub(super) fn shorten(id: &str) -> String {
-    id.chars().take(MAX_FIELD_BYTES).collect()
 }

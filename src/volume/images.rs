@@ -1,11 +1,14 @@
 //! Image volumes: the images that requests ask for, and the sources of their copies.
+//!
+//! An image is one file in `data/`, with a filesystem or as a block device. Its length is its size, so it needs no
+//! quota. A copy has the content of its source, and may only be larger.
 
 use crate::error::{Error, Result};
 use crate::image::{BLOCK, Format};
 use crate::pool::{Image, ImageContent, Origin, Pool};
 use crate::types::Bytes;
-
-use super::{Capability, Class, EnforcementPolicy, Kind};
+use crate::volume::capability::Capability;
+use crate::volume::class::{Class, EnforcementPolicy, Kind};
 
 /// The image that a class and capabilities ask for; `None` for a directory.
 pub(super) fn asked(class: &Class, capabilities: &[Capability]) -> Result<Option<Image>> {

@@ -9,10 +9,10 @@ use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::tree::Weight;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
-
-use super::create::check_cordon;
-use super::pools::open_id;
-use super::{Volumes, parse_id};
+use crate::volume::create::check_cordon;
+use crate::volume::ids::parse_id;
+use crate::volume::pools::open_id;
+use crate::volume::volumes::Volumes;
 
 /// A directory of the host that shall become a volume.
 #[derive(Debug, Clone)]
@@ -176,7 +176,7 @@ impl Volumes {
         let _id = self.in_flight.lock_id(&id.to_string())?;
         self.check_not_moved_before(name)?;
         let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
-        let has_tree = |import: &pool::import::Import| import.progress == Progress::HasTree;
+        let has_tree = |import: &pool::Import| import.progress == Progress::HasTree;
         let Some(import) = waiting.filter(has_tree) else {
             return Err(Error::Precondition(format!(
                 "pool {} has no directory that waits to become volume {name:?}; `rootcellar volume \
@@ -208,7 +208,7 @@ impl Volumes {
         }
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
-        let awaits = |import: &pool::import::Import| import.progress == Progress::AwaitsCopy;
+        let awaits = |import: &pool::Import| import.progress == Progress::AwaitsCopy;
         let Some(import) = waiting.filter(awaits) else {
             return Err(Error::Precondition(format!(
                 "pool {} awaits no directory that shall be copied as volume {name:?}; `rootcellar volume \
@@ -259,7 +259,7 @@ impl Volumes {
         let _lock = self.in_flight.lock_to_delete(id)?;
         for pool in self.pools().iter().filter(|pool| answers(pool)) {
             let import = pool.find_import(|record| record.id == parsed)?;
-            let is_copied = |import: &pool::import::Import| import.progress == Progress::Copied;
+            let is_copied = |import: &pool::Import| import.progress == Progress::Copied;
             if let Some(import) = import.filter(is_copied) {
                 let work = pool.begin()?;
                 pool.drop_export(&work, &import)?;

@@ -14,11 +14,11 @@ use crate::pool::{
 };
 use crate::quota::Enforcement;
 use crate::types::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
-
-use super::Volumes;
-use super::create::check_cordon;
-use super::find::{Place, parse_id};
-use super::pools::{Unread, open_id};
+use crate::volume::create::check_cordon;
+use crate::volume::find::Place;
+use crate::volume::ids::parse_id;
+use crate::volume::pools::{Unread, open_id};
+use crate::volume::volumes::Volumes;
 
 /// The outcome of a move, with the member that has the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,8 +12,7 @@ use crate::pool::{
 };
 use crate::sync::lock;
 use crate::types::{Bytes, PoolId, PoolName};
-
-use super::Capacity;
+use crate::volume::requests::Capacity;
 
 #[derive(Debug)]
 pub(super) struct Pools {

@@ -1,4 +1,8 @@
 //! Publishing, unpublishing, and the usage of published volumes.
+//!
+//! The kernel's mounts are the truth about targets, and a request that is repeated finds its own mount. A
+//! publication first does everything that waits for the disk, and locks the target only to attach the mount. So
+//! an unpublish never waits for a disk that hangs.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -13,13 +17,15 @@ use crate::image::Owner;
 use crate::image::loops;
 use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
 use crate::os::{self, Os, Status};
+use crate::pool::AccessMode;
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::quota::Charge;
 use crate::types::{Bytes, ObjectId, VolumeId};
-
-use super::{
-    AccessMode, PublishRequest, Stats, Usage, Volumes, images, parse_id, publications, shorten,
-};
+use crate::volume::ids::{parse_id, shorten};
+use crate::volume::images;
+use crate::volume::publications;
+use crate::volume::requests::{PublishRequest, Stats, Usage};
+use crate::volume::volumes::Volumes;
 
 impl Volumes {
     /// Mounts a volume at a target. It succeeds if the volume is mounted there with the same options,

@@ -11,12 +11,14 @@ use crate::pool::{
     Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
 use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
-
-use super::create::check_cordon;
-use super::find::{Located, parse_id};
-use super::in_flight::KeyLock;
-use super::pools::open_id;
-use super::{InUse, Page, SnapshotClass, SourceId, Volumes, differs};
+use crate::volume::class::{InUse, SnapshotClass};
+use crate::volume::create::{check_cordon, differs};
+use crate::volume::find::Located;
+use crate::volume::ids::parse_id;
+use crate::volume::in_flight::KeyLock;
+use crate::volume::pools::open_id;
+use crate::volume::requests::{Page, SourceId};
+use crate::volume::volumes::Volumes;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -247,7 +249,7 @@ fn record(
         source_claim: volume.record.claim.clone(),
         size_bytes: volume.record.size_bytes,
         held_bytes: Bytes::ZERO,
-        created_at: crate::pool::now(),
+        created_at: crate::os::now(),
         label: request.class.label.clone(),
         method: Method::Copy,
         in_use,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::os::FileId;
 use crate::sync::lock;
 
-use super::{Loop, identify};
+use super::device::{Loop, identify};
 
 /// The time in which a device has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);

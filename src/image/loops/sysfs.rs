@@ -11,9 +11,10 @@ use rustix::io::Errno;
 
 use crate::os;
 
-use super::{Number, is_shortage};
-
 pub(super) const BLOCK_DEVICES: &str = "/sys/block";
+
+/// The major and the minor number of a device.
+pub type Number = (u32, u32);
 
 /// The name of every image, and the end of the path of a deleted one.
 const NAME: &[u8] = b"/disk.img";
@@ -121,4 +122,12 @@ pub(super) fn number_of(name: &str) -> Result<Number, Errno> {
 
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// Whether the driver lacks threads, descriptors or memory, so that the device was not asked.
+pub(super) fn is_shortage(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM
+    )
 }

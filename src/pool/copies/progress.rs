@@ -2,7 +2,7 @@
 //! server.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,17 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InContext};
+use crate::os::now;
 use crate::os::{self, Os};
-use crate::pool::error::Error;
-use crate::pool::record::{self, FORMAT, Method, Source};
-use crate::pool::{Pool, Reservation, Work, now};
+use crate::pool::base::Pool;
+use crate::pool::copies::job::CopyJob;
+use crate::pool::reservation::Reservation;
+use crate::pool::store::error::Error;
+use crate::pool::store::record::{self, FORMAT, Method, Source};
+use crate::pool::work::Work;
 use crate::sync::lock;
 use crate::tree::CopyWatch;
-use crate::types::{Bytes, PoolName};
-
-use super::CopyJob;
-
-/// The most copies that a pool makes file by file at once.
-const MOST_AT_ONCE: usize = 4;
+use crate::types::Bytes;
 
 /// How often the progress is written to the disk, and to the log.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
@@ -30,43 +29,6 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The file of a copy's progress in its staging directory.
 const FILE: &str = "progress.json";
 const TEMPORARY: &str = "progress.json.tmp";
-
-#[derive(Debug, Default)]
-pub(crate) struct Copies {
-    stopped: AtomicBool,
-    pub(crate) running: AtomicUsize,
-    /// The files and directories copied since start.
-    pub(crate) entries: AtomicU64,
-    /// The disk usage of those, in bytes.
-    pub(crate) bytes: AtomicU64,
-}
-
-impl Copies {
-    /// Begins a copy file by file, unless as many as allowed are running: each occupies a call, threads
-    /// and descriptors until it ends.
-    pub(super) fn begin(&self, pool: &PoolName) -> Result<Turn<'_>, Error> {
-        let one_more = |running: usize| (running < MOST_AT_ONCE).then_some(running + 1);
-        let begun = self
-            .running
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        match begun {
-            Ok(_) => Ok(Turn(self)),
-            Err(running) => {
-                let what = format!("pool {pool} makes {running} copies at once already, and");
-                Err(Error::Busy(what))
-            }
-        }
-    }
-
-    /// Ends the running copies; none begins after.
-    pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
-    }
-}
 
 /// The progress of a copy, as in `progress.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +84,7 @@ pub(crate) struct Progress<'a> {
     reports: Mutex<Reports>,
     refused: AtomicBool,
     /// The error that ended the copy from within, if there is one.
-    pub(super) refusal: Mutex<Option<Error>>,
+    pub(in crate::pool) refusal: Mutex<Option<Error>>,
 }
 
 /// The time of the last reports.
@@ -133,7 +95,7 @@ struct Reports {
 }
 
 impl<'a> Progress<'a> {
-    pub(super) fn begin(
+    pub(in crate::pool) fn begin(
         pool: &'a Pool,
         staged: &'a OwnedFd,
         job: &CopyJob<'a>,
@@ -168,7 +130,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Removes the progress file, which only a copy under construction has.
-    pub(super) fn end(&self, os: &Os) -> Result<(), Fault> {
+    pub(in crate::pool) fn end(&self, os: &Os) -> Result<(), Fault> {
         let reports = lock(&self.reports);
         if !reports.is_written {
             return Ok(());
@@ -268,15 +230,5 @@ impl CopyWatch for Progress<'_> {
             || self.pool.copies.is_stopped()
             || self.pool.why_unavailable().is_some()
             || source.is_some_and(|pool| pool.why_unavailable().is_some())
-    }
-}
-
-/// One of the copies that may run at once.
-#[derive(Debug)]
-pub(super) struct Turn<'a>(&'a Copies);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::fault::InContext;
-use crate::pool::disk::Disk;
-use crate::pool::error::Result;
-use crate::pool::record::RetainedCharge;
-use crate::pool::{Entry, Pool};
+use crate::pool::base::Pool;
+use crate::pool::copies::job::{CopyJob, Origin};
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::Entry;
+use crate::pool::store::error::Result;
+use crate::pool::store::record::RetainedCharge;
 use crate::quota::Enforcement;
 use crate::types::Bytes;
-
-use crate::pool::copies::{CopyJob, Origin};
 
 impl Pool {
     /// The charges that a copy of a subvolume will retain: those that its source retains, and, of a

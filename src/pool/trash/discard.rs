@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::fault::Fault;
-use crate::pool::Pool;
-use crate::pool::disk::Disk;
+use crate::pool::base::Pool;
+use crate::pool::store::disk::Disk;
 
 /// The most bytes that are trimmed per second.
 const RATE: u64 = 1 << 30;

@@ -16,15 +16,16 @@ use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os;
-use crate::pool::disk::Disk;
-use crate::pool::{Pool, Work, layout};
+use crate::pool::base::Pool;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::layout;
+use crate::pool::store::trash::{self, TrashEntry};
+use crate::pool::work::Work;
 use crate::sync::lock;
 use crate::tree::{self, Watch};
 use crate::types::VolumeId;
 
-use super::LAST_RETRY;
-use super::entry::{self, TrashEntry};
-
+pub(super) const LAST_RETRY: Duration = Duration::from_mins(5);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -99,7 +100,7 @@ impl Leftovers {
             self.all_referenced = None;
         }
         if news || self.resisting.values().any(Retry::is_due) {
-            names.extend(entry::names(&disk.homes.trash)?);
+            names.extend(trash::names(&disk.homes.trash)?);
             self.resisting.retain(|name, _| names.contains(name));
             self.interrupted.retain(|name, _| names.contains(name));
             self.emptied.retain(|name, _| names.contains(name));

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 use std::thread::sleep;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
 use crate::os::Os;
-use crate::pool::{Context, Memory};
+use crate::pool::{CALLS_AT_ONCE, Context, Memory};
 use crate::quota::KernelQuotas;
 
 use super::*;

@@ -15,7 +15,7 @@ use crate::rpc::{Answer, Edge, Rpc, request};
 use crate::types::VolumeName;
 use crate::volume::GoesOn;
 
-use super::text;
+use super::paths::text;
 
 /// How often a call that waits for the copy asks whether it goes on.
 const ASK_EVERY: Duration = Duration::from_millis(500);

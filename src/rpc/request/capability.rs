@@ -8,7 +8,7 @@ use crate::mount::MountOptions;
 use crate::types::MAX_FIELD_BYTES;
 use crate::volume::{AccessMode, Capability};
 
-use super::{MAX_MAP_BYTES, within_limit};
+use super::limits::{MAX_MAP_BYTES, within_limit};
 
 /// Checks all of the capabilities, because a volume must work with each of them.
 pub(crate) fn capabilities(messages: &[csi::VolumeCapability]) -> Result<Vec<Capability>> {

@@ -3,13 +3,13 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FileType, IFlags, Statx, StatxAttributes};
+use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
-use super::{Source, occupied};
+use super::source::{Source, occupied};
 
 /// Gives a copy that has its content all attributes of its source, except the flags, which would
 /// prevent other changes. Most attributes are correct already, and those are not set again. Returns the
@@ -63,26 +63,6 @@ fn is_required(name: &CStr) -> bool {
     let required: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
     let name = name.to_bytes();
     required.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// The inode flags that are copied, from statx(2), which does not open the inode.
-pub(in crate::tree) fn flags(status: &Statx) -> IFlags {
-    let copied = [
-        (StatxAttributes::IMMUTABLE, IFlags::IMMUTABLE),
-        (StatxAttributes::APPEND, IFlags::APPEND),
-        (StatxAttributes::NODUMP, IFlags::NODUMP),
-    ];
-    let mut flags = IFlags::empty();
-    // Flags are set on an open inode, and nothing else is opened.
-    if matches!(
-        FileType::from_raw_mode(status.stx_mode.into()),
-        FileType::RegularFile | FileType::Directory
-    ) {
-        for (attribute, flag) in copied {
-            flags.set(flag, status.stx_attributes.contains(attribute));
-        }
-    }
-    flags
 }
 
 /// Sets flags in addition to those that the inode has, where the filesystem accepts them.

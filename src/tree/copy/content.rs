@@ -1,7 +1,6 @@
 //! Copies the content of a file.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -9,12 +8,8 @@ use rustix::io::Errno;
 use crate::fault::InContext;
 use crate::sys;
 
-use super::fault::{Reason, stopped};
-use super::{Copying, Transfer};
-
-/// The longest time for which XFS locks a file for each extent that it shares. It is the longest
-/// that was measured; a tenth of it is usual.
-pub(super) const STALL_PER_EXTENT: Duration = Duration::from_micros(110);
+use super::fault::{Reason, STALL_PER_EXTENT, stopped};
+use super::job::{Copying, Transfer};
 
 /// Files of at most this many bytes have too few extents to count them.
 const WORTH_COUNTING: u64 = 1 << 20;

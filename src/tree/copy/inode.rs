@@ -10,9 +10,11 @@ use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 use crate::sync::lock;
 
+use super::Work;
+use super::dir::Dir;
 use super::fault::Reason;
 use super::links::Key;
-use super::{Dir, Source, Work, occupied};
+use super::source::{Source, occupied};
 
 impl Work<'_> {
     /// Opens a file, or refers to another entry without opening it. `None` if the entry was removed

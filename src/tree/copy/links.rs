@@ -15,8 +15,10 @@ use crate::fault::{Fault, InContext};
 use crate::os::{self, Os};
 
 use super::super::entries::next_entries;
+use super::attributes;
 use super::fault::{CopyFault, stopped};
-use super::{Source, Work, attributes};
+use super::job::CopyWatch;
+use super::source::Source;
 
 /// Identifies a file, also among files that had the same inode number at other times.
 #[derive(Debug)]
@@ -121,9 +123,13 @@ impl Links {
     }
 
     /// Removes the directory, and sets the flags of each retained copy.
-    pub(super) fn remove(&self, target: &OwnedFd, work: &Work<'_>) -> Result<(), CopyFault> {
+    pub(super) fn remove(
+        &self,
+        os: &Os,
+        watch: &dyn CopyWatch,
+        target: &OwnedFd,
+    ) -> Result<(), CopyFault> {
         const LIST: &str = "list the directory for links";
-        let os = work.copying.os;
         loop {
             // From the beginning each time, because reading may skip entries of a directory that
             // shrinks.
@@ -133,7 +139,7 @@ impl Links {
             if entries.is_empty() {
                 break;
             }
-            if work.copying.watch.stopped() {
+            if watch.stopped() {
                 return Err(stopped().into());
             }
             for entry in entries {

@@ -15,6 +15,7 @@ use support::tree::{Extent, compare, nasty};
 
 use super::*;
 use crate::mount::{GuardedDir, open_guarded};
+use crate::os::Os;
 use crate::tree::{LinkCount, remove, weigh};
 
 /// Counts, and has the copy stop at an entry.
@@ -206,7 +207,7 @@ fn a_file_may_have_all_names_it_can() {
     assert_eq!(copied.unwrap().entries, MOST as u64);
     let copy = os::statx_at(place.guarded(), "target/7").unwrap();
     assert_eq!(copy.stx_nlink, u32::try_from(MOST).unwrap());
-    assert_eq!(attributes::flags(&copy), IFlags::IMMUTABLE);
+    assert_eq!(source::flags(&copy), IFlags::IMMUTABLE);
 }
 
 /// Proves: SN6.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::pool::limits::QuotaConflict;
+use crate::pool::QuotaConflict;
 use crate::types::NodeName;
 use crate::volume::Class;
 

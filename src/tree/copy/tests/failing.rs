@@ -200,7 +200,7 @@ fn a_file_in_too_many_pieces_is_refused_beforehand() {
     file.sync_all().unwrap();
     let (os, count) = (Os::default(), Count::default());
     let attempt = |milliseconds| Copying {
-        max_stall: Some(Duration::from_millis(milliseconds)),
+        max_stall: Some(std::time::Duration::from_millis(milliseconds)),
         ..copying(&os, Transfer::Share, &count)
     };
     let fault = place.copy("target", &attempt(0)).unwrap_err();

@@ -1,0 +1,314 @@
+// Imports checks the imports between the files of src. A module imports only from modules that the picture at the top of
+// src/lib.rs places below it. A file of the pool imports only from its own floor and those below. No files import each
+// other in a circle.
+//
+// An imported name counts for the file that defines it, so that a module may export the names of its files.
+//
+// Last line: N passed, N failed, 0 skipped.
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The floors of the pool, the lowest first. The other files of the pool are above both.
+var floors = []string{"pool/store", "pool/state"}
+
+func main() {
+	source, err := read("src")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "imports:", err)
+		os.Exit(2)
+	}
+	graph := source.graph()
+	var failed, passed int
+	for _, check := range []func(map[string][]string) []string{source.checkModules, checkFloors, checkCircles} {
+		problems := check(graph)
+		for _, problem := range problems {
+			fmt.Println("check-imports:", problem)
+		}
+		if len(problems) > 0 {
+			failed++
+		} else {
+			passed++
+		}
+	}
+	fmt.Printf("%d passed, %d failed, 0 skipped\n", passed, failed)
+	if failed > 0 {
+		os.Exit(1)
+	}
+}
+
+// A path is that of a module or of a name in it, without the crate: pool, store, disk, Disk.
+type path []string
+
+func (p path) String() string { return strings.Join(p, "/") }
+
+// A use is a path that a file mentions; one that it exports as its own name is no import.
+type use struct {
+	path     path
+	exported bool
+}
+
+// The files by the paths of their modules, and the modules of the picture with their lines, the highest first.
+type source struct {
+	uses    map[string][]use
+	picture map[string]int
+}
+
+func read(root string) (*source, error) {
+	s := &source{uses: map[string][]use{}}
+	lib, err := os.ReadFile(filepath.Join(root, "lib.rs"))
+	if err != nil {
+		return nil, err
+	}
+	s.picture = picture(string(lib))
+	texts := map[string]string{}
+	err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() {
+			if name == "tests" || name == "bin" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".rs") || name == "tests.rs" || name == "main.rs" || name == "lib.rs" {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		module, err := filepath.Rel(root, strings.TrimSuffix(file, ".rs"))
+		texts[module] = string(text)
+		s.uses[module] = nil
+		return err
+	})
+	for module, text := range texts {
+		s.uses[module] = s.mentioned(module, text)
+	}
+	return s, err
+}
+
+// The modules of the picture, with the number of their line; those to the right are below too.
+func picture(lib string) map[string]int {
+	lines := strings.Split(lib, "```")
+	rank := map[string]int{}
+	if len(lines) < 2 {
+		return rank
+	}
+	for _, line := range strings.Split(lines[1], "\n") {
+		names, _, _ := strings.Cut(strings.TrimPrefix(line, "//! "), "   ")
+		for _, name := range strings.Split(strings.TrimSpace(names), ", ") {
+			rank[name] = len(rank)
+		}
+	}
+	return rank
+}
+
+var (
+	scope     = regexp.MustCompile(`pub\(in [^)]*\)`)
+	tests     = regexp.MustCompile(`(?s)#\[cfg\(test\)\]\s*mod \w+ \{.*`)
+	comments  = regexp.MustCompile(`//.*`)
+	statement = regexp.MustCompile(`\b(pub(?:\([^)]*\))? )?use\s+([^;]+);`)
+	inline    = regexp.MustCompile(`\b(?:crate|super|self)(?:::\w+)+`)
+	child     = regexp.MustCompile(`(^|[^:\w])([a-z_]+)::(\w+)`)
+	renamed   = regexp.MustCompile(`\s+as\s+\w+`)
+	group     = regexp.MustCompile(`(?s)^([\w:]*?)(?:::)?\{(.*)\}$`)
+)
+
+// The paths that the text of a module mentions.
+func (s *source) mentioned(module, text string) []use {
+	for _, left := range []*regexp.Regexp{tests, comments, scope} {
+		text = left.ReplaceAllString(text, "")
+	}
+	var all []use
+	add := func(parts []string, exported bool) {
+		if found, ok := s.absolute(parts, strings.Split(module, "/")); ok {
+			all = append(all, use{found, exported})
+		}
+	}
+	for _, found := range statement.FindAllStringSubmatch(text, -1) {
+		for _, parts := range expand(nil, found[2]) {
+			add(parts, found[1] != "")
+		}
+	}
+	text = statement.ReplaceAllString(text, "")
+	for _, found := range inline.FindAllString(text, -1) {
+		add(strings.Split(found, "::"), false)
+	}
+	for _, found := range child.FindAllStringSubmatch(text, -1) {
+		add(found[2:], false)
+	}
+	return all
+}
+
+// The paths of a tree of imports, such as a::{b, c::d}.
+func expand(prefix []string, tree string) [][]string {
+	var all [][]string
+	depth, start := 0, 0
+	for at, letter := range tree + "," {
+		switch letter {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		case ',':
+			if depth > 0 {
+				continue
+			}
+			part := strings.TrimSpace(tree[start:at])
+			start = at + 1
+			if found := group.FindStringSubmatch(part); found != nil {
+				all = append(all, expand(slices.Concat(prefix, names(found[1])), found[2])...)
+			} else if part != "" {
+				all = append(all, slices.Concat(prefix, names(renamed.ReplaceAllString(part, ""))))
+			}
+		}
+	}
+	return all
+}
+
+func names(text string) []string {
+	return slices.DeleteFunc(strings.Split(text, "::"), func(name string) bool { return name == "" })
+}
+
+// The path in the crate of one that a module mentions; false for another crate's.
+func (s *source) absolute(parts []string, module path) (path, bool) {
+	switch parts[0] {
+	case "crate":
+		return parts[1:], len(parts) > 1
+	case "self":
+		return slices.Concat(module, parts[1:]), true
+	case "super":
+		for len(parts) > 0 && parts[0] == "super" && len(module) > 0 {
+			module, parts = module[:len(module)-1], parts[1:]
+		}
+		return slices.Concat(module, parts), true
+	}
+	if _, ok := s.uses[append(slices.Clone(module), parts[0]).String()]; ok {
+		return slices.Concat(module, parts), true
+	}
+	return nil, false
+}
+
+// The module that defines the name at a path.
+func (s *source) defining(at path, depth int) string {
+	for length := len(at); length > 0; length-- {
+		module := at[:length].String()
+		uses, ok := s.uses[module]
+		if !ok {
+			continue
+		}
+		if length < len(at) && depth < 8 {
+			for _, exported := range uses {
+				if exported.exported && exported.path[len(exported.path)-1] == at[length] && exported.path.String() != at.String() {
+					return s.defining(slices.Concat(exported.path, at[length+1:]), depth+1)
+				}
+			}
+		}
+		return module
+	}
+	return ""
+}
+
+// The modules that each module imports from.
+func (s *source) graph() map[string][]string {
+	graph := map[string][]string{}
+	for module, uses := range s.uses {
+		for _, one := range uses {
+			if one.exported {
+				continue
+			}
+			if to := s.defining(one.path, 0); to != "" && to != module && !slices.Contains(graph[module], to) {
+				graph[module] = append(graph[module], to)
+			}
+		}
+		slices.Sort(graph[module])
+	}
+	return graph
+}
+
+func top(module string) string {
+	name, _, _ := strings.Cut(module, "/")
+	return name
+}
+
+func (s *source) checkModules(graph map[string][]string) (problems []string) {
+	for _, from := range slices.Sorted(maps.Keys(s.uses)) {
+		rank, ok := s.picture[top(from)]
+		if !ok {
+			problems = append(problems, "the picture in src/lib.rs does not place "+top(from))
+		}
+		for _, to := range graph[from] {
+			if other, ok := s.picture[top(to)]; ok && other < rank {
+				problems = append(problems, from+" imports from "+to+", which the picture in src/lib.rs places above it")
+			}
+		}
+	}
+	return problems
+}
+
+func floor(module string) int {
+	for number, name := range floors {
+		if module == name || strings.HasPrefix(module, name+"/") {
+			return number
+		}
+	}
+	if top(module) == "pool" {
+		return len(floors)
+	}
+	return -1
+}
+
+func checkFloors(graph map[string][]string) (problems []string) {
+	for _, from := range slices.Sorted(maps.Keys(graph)) {
+		for _, to := range graph[from] {
+			if floor(from) >= 0 && floor(to) > floor(from) {
+				problems = append(problems, from+" imports from "+to+", which is on a higher floor of the pool")
+			}
+		}
+	}
+	return problems
+}
+
+// Finds circles by removing, again and again, the files that import from no other file that is left, and those from which
+// none imports.
+func checkCircles(graph map[string][]string) (problems []string) {
+	left := map[string]bool{}
+	for from := range graph {
+		left[from] = true
+	}
+	into := func(from string) []string {
+		return slices.DeleteFunc(slices.Clone(graph[from]), func(to string) bool { return !left[to] })
+	}
+	for removed := true; removed; {
+		removed = false
+		imported := map[string]bool{}
+		for from := range left {
+			for _, to := range into(from) {
+				imported[to] = true
+			}
+		}
+		for from := range left {
+			if len(into(from)) == 0 || !imported[from] {
+				delete(left, from)
+				removed = true
+			}
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(left)) {
+		problems = append(problems, "a circle: "+from+" imports from "+strings.Join(into(from), ", "))
+	}
+	return problems
+}

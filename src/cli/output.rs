@@ -1,0 +1,14 @@
+//! The output of commands.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::error::Result;
+use crate::fault::PathFault;
+
+/// Prints a text and a newline to stdout.
+pub(super) fn print(text: impl Display) -> Result<()> {
+    let stdout = Path::new("/dev/stdout");
+    Ok(writeln!(io::stdout().lock(), "{text}").map_err(PathFault::at("write to", stdout))?)
+}

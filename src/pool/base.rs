@@ -1,0 +1,136 @@
+//! The pool itself: its parts, and the meaning of a failed step. Every operation is in a file of its own.
+
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use crate::fault::Fault;
+use crate::filesystem::Filesystem;
+use crate::pool::copies::running::Copies;
+use crate::pool::state::PoolState;
+use crate::pool::store::context::Context;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::error::{Error, Result};
+use crate::pool::store::options::PoolOptions;
+use crate::pool::store::unavailable::Unavailable;
+use crate::pool::trash::reclaimer::Trash;
+use crate::pool::works::Works;
+use crate::quota::Enforcement;
+use crate::types::{PoolId, PoolName};
+
+#[derive(Debug)]
+pub struct Pool {
+    pub(super) options: PoolOptions,
+    pub(super) context: Context,
+    pub(crate) state: PoolState,
+    /// Locked while the disk is opened or inspected, which may never end on a disk that hangs.
+    pub(super) inspecting: Mutex<()>,
+    pub(crate) trash: Trash,
+    /// Locked while a limit is set from a record, and while a record and its limit change together.
+    pub(super) limiting: Mutex<()>,
+    /// Locked while the marker is written with the bytes of other data.
+    pub(super) marking: Mutex<()>,
+    pub(crate) copies: Copies,
+    /// The number of limits that differed from the records and were restored.
+    pub(super) limits_restored: AtomicU64,
+    pub(super) works: Works,
+}
+
+impl Pool {
+    /// A pool that is not open yet.
+    pub fn new(options: PoolOptions, context: Context) -> Result<Self> {
+        let id = context.memory.recall(&options.path)?;
+        Ok(Self {
+            options,
+            context,
+            state: PoolState::new(id),
+            inspecting: Mutex::new(()),
+            trash: Trash::default(),
+            limiting: Mutex::new(()),
+            marking: Mutex::new(()),
+            copies: Copies::default(),
+            limits_restored: AtomicU64::new(0),
+            works: Works::default(),
+        })
+    }
+
+    pub fn name(&self) -> &PoolName {
+        &self.options.name
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.options.path
+    }
+
+    /// Its identity; `None` if it was never seen.
+    pub fn id(&self) -> Option<PoolId> {
+        self.state.id()
+    }
+
+    pub(super) fn disk(&self) -> Result<Arc<Disk>> {
+        let disk = self.state.disk();
+        disk.map_err(|reason| self.unavailable(reason))
+    }
+
+    /// The error of a pool that cannot be used.
+    pub fn unavailable(&self, reason: Unavailable) -> Error {
+        let pool = self.options.name.clone();
+        match reason {
+            Unavailable::Shortage(fault) => Error::Retry { pool, fault },
+            _ => Error::Unavailable { pool, reason },
+        }
+    }
+
+    /// The reason why the pool cannot be used, if it cannot.
+    pub fn why_unavailable(&self) -> Option<Unavailable> {
+        self.state.why_unavailable()
+    }
+
+    /// Classifies a fault. A full disk and a shortage of the driver's own are answers; any other
+    /// makes the pool unavailable, because the state of the disk is unknown until its records are read again.
+    pub(super) fn classify(&self, fault: Fault) -> Error {
+        let pool = self.options.name.clone();
+        if fault.is_full() {
+            return Error::DiskFull {
+                pool,
+                what: fault.what,
+            };
+        }
+        if fault.is_local() {
+            return Error::Retry { pool, fault };
+        }
+        let unavailable = Unavailable::from(fault);
+        self.mark_unavailable(&unavailable);
+        self.unavailable(unavailable)
+    }
+
+    /// Classifies a fault of the sync after a change became visible.
+    pub(super) fn unsynced(&self, fault: Fault) -> Error {
+        match self.classify(fault) {
+            Error::Unavailable { pool, reason } => Error::CommittedUnsynced { pool, reason },
+            other => other,
+        }
+    }
+
+    /// Why the records, which may exist, were never read since the start.
+    pub(crate) fn why_unread(&self) -> Option<Unavailable> {
+        self.state.why_unread()
+    }
+
+    /// The id of the mount that it is served from.
+    pub(crate) fn mount_id(&self) -> Option<u64> {
+        let disk = self.state.disk();
+        disk.ok().map(|disk| disk.place.mount.id)
+    }
+
+    /// The type of the filesystem the pool is on.
+    pub fn filesystem(&self) -> Result<Filesystem> {
+        let disk = self.disk()?;
+        Ok(disk.filesystem)
+    }
+
+    /// The enforcement of sizes in the pool; none while it is unavailable.
+    pub fn enforcement(&self) -> Enforcement {
+        self.state.enforcement()
+    }
+}

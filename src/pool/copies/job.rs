@@ -1,0 +1,123 @@
+//! The description of a copy: its original, its policy, and the reservation for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::pool::base::Pool;
+use crate::pool::reservation::Reservation;
+use crate::pool::store::entry::{Entry, SnapshotEntry};
+use crate::pool::store::layout;
+use crate::pool::store::record::{Image, Method, Source};
+use crate::pool::work::Work;
+use crate::quota::Enforcement;
+use crate::types::Bytes;
+
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    Volume(Arc<Entry>),
+    Snapshot(Arc<SnapshotEntry>),
+}
+
+impl Origin {
+    pub(crate) fn source(&self) -> Source {
+        match self {
+            Self::Volume(entry) => Source::Volume(entry.record.id),
+            Self::Snapshot(entry) => Source::Snapshot(entry.record.id),
+        }
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        matches!(self, Self::Volume(entry) if entry.record.exclusive)
+    }
+
+    pub(crate) fn image(&self) -> Option<Image> {
+        match self {
+            Self::Volume(entry) => entry.record.image,
+            Self::Snapshot(entry) => entry.record.image,
+        }
+    }
+
+    pub(crate) fn least_size(&self) -> Bytes {
+        match self {
+            Self::Volume(entry) => entry.record.size_bytes,
+            Self::Snapshot(entry) => entry.record.least_size(),
+        }
+    }
+
+    /// The size of the volume, or of the snapshot's source; zero if it has none.
+    pub(crate) fn size(&self) -> Bytes {
+        match self {
+            Self::Volume(entry) => entry.record.size_bytes,
+            Self::Snapshot(entry) => entry.record.size_bytes,
+        }
+    }
+
+    /// Whether content of this length fits into a copy of a size. With simple quota a copy is not
+    /// charged for shared blocks, so any content fits that fits its source.
+    pub(in crate::pool) fn fits(&self, method: Method, bytes: u64, size: Bytes) -> bool {
+        let enforcement = match self {
+            Self::Volume(entry) => entry.record.enforcement,
+            Self::Snapshot(entry) => entry.record.enforcement,
+        };
+        let shares = method != Method::Copy
+            && enforcement == Enforcement::Squota
+            && self.size() > Bytes::ZERO;
+        shares || bytes <= size.0
+    }
+
+    /// The most bytes that a copy can find in it, with metadata and files that are removed meanwhile.
+    pub(in crate::pool) fn most(&self) -> u64 {
+        const LEEWAY: u64 = 64 << 20;
+        match self {
+            Self::Volume(entry) if entry.record.enforcement != Enforcement::None => {
+                let size = entry.record.size_bytes.0;
+                size.saturating_add(size / 8).saturating_add(LEEWAY)
+            }
+            Self::Volume(_) | Self::Snapshot(_) => u64::MAX,
+        }
+    }
+
+    /// The path of its data, below the pool.
+    pub(in crate::pool) fn data(&self) -> PathBuf {
+        let entry = match self {
+            Self::Volume(entry) => entry.path(),
+            Self::Snapshot(entry) => entry.path(),
+        };
+        entry.join(layout::DATA)
+    }
+}
+
+/// The content of a new volume that is a copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Content<'a> {
+    pub(crate) origin: &'a Origin,
+    /// The pool of the original.
+    pub(crate) from: &'a Pool,
+    /// The work on the disk of the original, if that is another.
+    pub(crate) reading: Option<&'a Work<'a>>,
+    pub(crate) policy: CopyPolicy,
+}
+
+/// The parameters of a class about copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CopyPolicy {
+    /// Whether files may be copied byte by byte, which takes time and the space of the original again.
+    pub copy: bool,
+    /// The longest time that a file may be locked by its copy, if there is a bound.
+    pub max_stall: Option<Duration>,
+}
+
+pub(in crate::pool) struct CopyJob<'a> {
+    pub(in crate::pool) origin: &'a Origin,
+    /// The pool of the original: that of the copy, or another member of its set.
+    pub(in crate::pool) from: &'a Pool,
+    /// The work on the disk of the original, if that is another.
+    pub(in crate::pool) reading: Option<&'a Work<'a>>,
+    /// The new volume or snapshot.
+    pub(in crate::pool) copy: Source,
+    pub(in crate::pool) policy: CopyPolicy,
+    pub(in crate::pool) reservation: &'a Reservation<'a>,
+    /// Its limit; zero for none.
+    pub(in crate::pool) limit: Bytes,
+}

@@ -1,0 +1,90 @@
+//! Reads a disk into memory: its records into an index, and the identities of its images.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::fault::{Fault, InContext};
+use crate::os::{self, FileId};
+use crate::pool::state::index::{Index, Resource};
+use crate::pool::store::dirs::RecordDirs;
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::read_entry;
+use crate::pool::store::record::{SnapshotRecord, Unreadable, VolumeRecord};
+use crate::pool::store::{layout, trash};
+use crate::quota::Quota;
+use crate::types::{NameHash, ObjectId, PoolId, VolumeId};
+
+/// All records of a pool.
+pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Index, Fault> {
+    let mut index = Index::default();
+    read::<VolumeRecord>(&mut index, homes, pool, quota)?;
+    read::<SnapshotRecord>(&mut index, homes, pool, quota)?;
+    // Last, because a volume deleted meanwhile goes there.
+    for (name, entry) in trash::entries(&homes.trash)? {
+        index.add_to_trash(name, entry);
+    }
+    Ok(index)
+}
+
+fn read<R: Resource>(
+    index: &mut Index,
+    homes: &RecordDirs,
+    pool: PoolId,
+    quota: &dyn Quota,
+) -> Result<(), Fault> {
+    let home = homes.of::<R>();
+    let names = os::entry_names(home.as_fd()).context("list the pool's records")?;
+    let mut seen: BTreeMap<NameHash, usize> = BTreeMap::new();
+    for hash in names
+        .iter()
+        .filter_map(|name| layout::hash_of(name.to_str()?))
+    {
+        *seen.entry(hash).or_default() += 1;
+    }
+    for name in &names {
+        let hash = name.to_str().and_then(layout::hash_of);
+        let twin = hash.is_some_and(|hash| seen.get(&hash).is_some_and(|count| *count > 1));
+        let entry = if twin {
+            Err("two directories claim this id".to_owned().into())
+        } else {
+            read_entry::<R>(home, name, pool)
+        };
+        match entry {
+            Ok(Some(entry)) => {
+                index.insert(entry);
+            }
+            Ok(None) => {}
+            Err(Unreadable::Fault(fault)) => return Err(fault),
+            Err(Unreadable::Damaged(reason)) => {
+                let space = counted(home, name, quota);
+                let volume = hash.filter(|_| R::HOME == layout::VOLUMES);
+                let volume = volume.map(|hash| VolumeId::from_hash(pool, hash));
+                index.quarantine::<R>(name, volume, reason, space);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a quarantined entry by the kernel's count: its limit, or its charge if that is larger;
+/// `None` if the kernel has no limit.
+fn counted(home: &OwnedFd, name: &OsStr, quota: &dyn Quota) -> Option<u64> {
+    let dir = os::open_dir(home, name).ok()?;
+    let data = os::open_dir(dir, layout::DATA).ok()?;
+    let id = quota.charged_to(data.as_fd()).ok()??;
+    let charge = quota.charge(id).ok()?;
+    charge
+        .is_limited()
+        .then_some(charge.byte_limit.max(charge.bytes))
+}
+
+/// The identities of the images of volumes. One that is missing is left out.
+pub(crate) fn images(disk: &Disk, index: &Index) -> BTreeMap<FileId, VolumeId> {
+    let entries = index.volumes().filter(|entry| entry.record.image.is_some());
+    let images = entries.filter_map(|entry| {
+        let status = os::status_at(&disk.homes.volumes, entry.data_path()).ok()?;
+        Some((status.id, entry.record.id))
+    });
+    images.collect()
+}

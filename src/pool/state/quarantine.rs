@@ -1,0 +1,160 @@
+//! The quarantine of an index: entries that cannot be trusted, by id and by path.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::pool::store::error::Error;
+use crate::pool::store::layout;
+use crate::pool::store::record::Record;
+use crate::types::{Bytes, NameHash, ObjectId};
+
+/// An entry of `volumes/` or `snapshots/` that cannot be trusted and is left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Its path, below the pool's path.
+    pub path: PathBuf,
+    pub reason: String,
+    /// Its disk usage, which stays reserved; `None` until it is measured.
+    pub space: Option<Bytes>,
+}
+
+impl Quarantined {
+    /// The error of a call about it, in the pool at a path.
+    pub(crate) fn error(&self, pool: &Path) -> Error {
+        Error::Quarantined {
+            path: pool.join(&self.path),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// All quarantined entries of a pool. Each volume that is read, and each call, asks for an id, so no
+/// question may take longer the more entries there are.
+#[derive(Debug, Clone, Default)]
+pub(in crate::pool) struct Quarantine {
+    entries: Vec<Quarantined>,
+    /// The place in `entries` of the first one with an id, by its home and the hash in the id.
+    by_id: HashMap<(&'static str, NameHash), usize>,
+    /// The places of the entries whose disk usage is not known.
+    unmeasured: BTreeMap<PathBuf, usize>,
+}
+
+impl Quarantine {
+    pub(in crate::pool) fn add<R: Record>(
+        &mut self,
+        name: &OsStr,
+        reason: String,
+        space: Option<u64>,
+    ) {
+        let (path, at) = (Path::new(R::HOME).join(name), self.entries.len());
+        if let Some(hash) = name.to_str().and_then(layout::hash_of) {
+            self.by_id.entry((R::HOME, hash)).or_insert(at);
+        }
+        if space.is_none() {
+            self.unmeasured.insert(path.clone(), at);
+        }
+        self.entries.push(Quarantined {
+            path,
+            reason,
+            space: space.map(Bytes),
+        });
+    }
+
+    pub(in crate::pool) fn all(&self) -> &[Quarantined] {
+        &self.entries
+    }
+
+    /// The entry of a kind with this id, if there is one.
+    pub(in crate::pool) fn get<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
+        let at = self.by_id.get(&(R::HOME, id.hash()))?;
+        self.entries.get(*at)
+    }
+
+    /// The path of an entry whose disk usage is not known, if there is one.
+    pub(in crate::pool) fn unmeasured(&self) -> Option<&Path> {
+        let (path, _) = self.unmeasured.first_key_value()?;
+        Some(path)
+    }
+
+    /// Notes the disk usage of an entry; false if it was known.
+    pub(in crate::pool) fn measured(&mut self, path: &Path, bytes: u64) -> bool {
+        let at = self.unmeasured.remove(path);
+        let entry = at.and_then(|at| self.entries.get_mut(at));
+        entry.is_some_and(|entry| entry.space.replace(Bytes(bytes)).is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::state::index::Index;
+    use crate::pool::store::entry::Entry;
+    use crate::pool::store::record::{SnapshotRecord, VolumeRecord};
+    use crate::types::{PoolId, SnapshotId, VolumeId, VolumeName};
+
+    fn id(pool: PoolId, name: &str) -> VolumeId {
+        VolumeId::new(pool, &name.parse::<VolumeName>().unwrap())
+    }
+
+    fn directory(id: VolumeId, name: &str) -> String {
+        layout::directory_name(id.hash(), name, None, None)
+    }
+
+    /// Of two directories with one id the first is found, and an entry of another kind is not.
+    #[test]
+    fn an_entry_is_found_by_its_id() {
+        let pool = PoolId::random();
+        let volume = id(pool, "a");
+        let mut quarantine = Quarantine::default();
+        for name in ["lost", &directory(volume, "a"), &directory(volume, "b")] {
+            quarantine.add::<VolumeRecord>(name.as_ref(), name.to_owned(), Some(1));
+        }
+        let found = quarantine.get::<VolumeRecord>(volume).unwrap();
+        assert_eq!(found.reason, directory(volume, "a"));
+        assert_eq!(quarantine.get::<VolumeRecord>(id(pool, "b")), None);
+        let snapshot = SnapshotId::from_hash(pool, volume.hash());
+        assert_eq!(quarantine.get::<SnapshotRecord>(snapshot), None);
+        assert_eq!(quarantine.all().len(), 3);
+    }
+
+    /// A large quarantine makes no other volume slow: neither reading nor finding one parses the names
+    /// in the quarantine.
+    #[test]
+    fn a_volume_costs_the_same_beside_a_quarantine_of_any_size() {
+        let pool = PoolId::random();
+        let mut index = Index::default();
+        for number in 0..100 {
+            let directory = directory(id(pool, &format!("lost-{number}")), "lost");
+            index.quarantine::<VolumeRecord>(directory.as_ref(), None, String::new(), None);
+        }
+        let parsed = layout::PARSED.get();
+        for number in 0..100 {
+            let name: VolumeName = format!("pvc-{number}").parse().unwrap();
+            let id = VolumeId::new(pool, &name);
+            let record = VolumeRecord::new(id, name.clone());
+            let directory = directory(id, "pvc");
+            index.insert(Entry { record, directory });
+            assert_eq!(index.id_of::<VolumeRecord>(pool, &name), Some(id));
+            assert_eq!(index.quarantined_as::<VolumeRecord>(id), None);
+        }
+        assert_eq!(layout::PARSED.get(), parsed);
+    }
+
+    #[test]
+    fn an_entry_is_measured_once() {
+        let mut quarantine = Quarantine::default();
+        for (name, space) in [("b", None), ("known", Some(7)), ("a", None)] {
+            quarantine.add::<VolumeRecord>(name.as_ref(), String::new(), space);
+        }
+        for name in ["a", "b"] {
+            let path = Path::new("volumes").join(name);
+            assert_eq!(quarantine.unmeasured(), Some(&*path));
+            assert!(quarantine.measured(&path, 5));
+            assert!(!quarantine.measured(&path, 6));
+        }
+        assert_eq!(quarantine.unmeasured(), None);
+        let spaces: Vec<_> = quarantine.all().iter().map(|entry| entry.space).collect();
+        assert_eq!(spaces, [5, 7, 5].map(|bytes| Some(Bytes(bytes))));
+    }
+}

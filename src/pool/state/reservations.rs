@@ -1,0 +1,301 @@
+//! The reservations for objects under construction, and the last measurement of the disk.
+//!
+//! A record in the index counts by itself. A reservation counts from its grant until the record is inserted, or until
+//! the object is given up, so that no space is granted twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::pool::state::free_space::{FreeSpace, Others, Policy};
+use crate::pool::state::index::Index;
+use crate::pool::store::entry::Entry;
+use crate::pool::store::record::{Record, VolumeRecord};
+use crate::pool::store::space::Space;
+use crate::types::Bytes;
+
+/// The age at which charges are read again to report the capacity. A grant always reads them.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// The reservations of a pool, and its last measurement.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct Reservations {
+    /// The bytes reserved for objects under construction.
+    in_flight: u64,
+    /// The number of objects under construction, and whether one of them has the whole disk.
+    building: usize,
+    whole: bool,
+    /// The number of grants and openings: nothing was added to the pool while it is the same.
+    grants: u64,
+    /// The bytes that others used on the filesystem when the pool was empty last.
+    pub(in crate::pool) other: Bytes,
+    recent: Option<Recent>,
+}
+
+/// A measurement that was summed up.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    at: Instant,
+    space: Space,
+    /// The bytes that are the volumes' own.
+    own: u64,
+    /// The removals from the index until then: the charge of a deleted volume no longer counts.
+    removals: u64,
+}
+
+/// The space that a grant reserves.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pool) enum Demand {
+    /// These bytes, for a new object or one that grows.
+    Object(Bytes),
+    /// These bytes more, for an object under construction.
+    More(Bytes),
+    /// The whole disk, if it is empty and its capacity is in this range.
+    Disk { least: Bytes, most: Bytes },
+    /// The size of a tree that is on the filesystem already, and uses these bytes.
+    Tree { size: Bytes, used: u64 },
+}
+
+/// The space of a filesystem and the charges of its volumes.
+#[derive(Debug)]
+pub(in crate::pool) struct Measurement {
+    pub(in crate::pool) at: Instant,
+    pub(in crate::pool) space: Space,
+    pub(in crate::pool) charged: Vec<Charged>,
+}
+
+#[derive(Debug)]
+pub(in crate::pool) struct Charged {
+    pub(in crate::pool) entry: Arc<Entry>,
+    pub(in crate::pool) quota_id: u32,
+    pub(in crate::pool) bytes: u64,
+}
+
+impl Charged {
+    /// The charge of a volume that has a size and a quota id, before it is read.
+    pub(in crate::pool) fn of(entry: &Arc<Entry>) -> Option<Self> {
+        let has_size = entry.record.size_bytes > Bytes::ZERO;
+        let quota_id = entry.record.quota_id().filter(|_| has_size)?;
+        Some(Self {
+            entry: Arc::clone(entry),
+            quota_id,
+            bytes: u64::MAX,
+        })
+    }
+}
+
+/// An empty pool. Two of them are equal if the pool was empty all the time in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool) struct Empty {
+    pub(in crate::pool) other: Bytes,
+    pub(in crate::pool) grants: u64,
+}
+
+impl Measurement {
+    /// The bytes of the charges that are the volumes' own. A volume that was deleted meanwhile has
+    /// no reservation any more, and its space is not free yet.
+    fn own(&self, index: &Index) -> u64 {
+        let own = self.charged.iter().filter_map(|volume| {
+            let record = &index.get::<VolumeRecord>(volume.entry.record.id)?.record;
+            // Another volume may have the name of a deleted one.
+            if record.quota_id() != Some(volume.quota_id) {
+                return None;
+            }
+            Some(record.own(volume.bytes, index.retained().of(record.id)))
+        });
+        own.fold(index.sums.copied, u64::saturating_add)
+    }
+}
+
+impl Reservations {
+    /// Starts anew for a disk that was opened.
+    pub(in crate::pool) fn opened(&mut self, other: Bytes) {
+        self.other = other;
+        self.recent = None;
+        self.grants = self.grants.wrapping_add(1);
+    }
+
+    /// The free space by a new measurement.
+    pub(in crate::pool) fn measured(
+        &mut self,
+        index: &Index,
+        policy: &Policy,
+        measurement: &Measurement,
+    ) -> FreeSpace {
+        let recent = Recent {
+            at: measurement.at,
+            space: measurement.space,
+            own: measurement.own(index),
+            removals: index.sums.removals,
+        };
+        self.recent = Some(recent);
+        self.sum(index, policy, recent.space, recent.own)
+    }
+
+    /// The free space by the last measurement, if that is recent enough.
+    pub(in crate::pool) fn remembered(
+        &self,
+        index: &Index,
+        policy: &Policy,
+        max_age: Duration,
+    ) -> Option<FreeSpace> {
+        let recent = self.recent.filter(|last| last.at.elapsed() < max_age)?;
+        Some(self.sum(index, policy, recent.space, recent.own))
+    }
+
+    /// The free space by the last measurement, if that is recent enough and no volume was removed since.
+    pub(in crate::pool) fn known(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
+        let same = self.recent?.removals == index.sums.removals;
+        let recent = self.remembered(index, policy, MAX_AGE);
+        recent.filter(|_| policy.counted && same)
+    }
+
+    /// Replaces the space of the last measurement.
+    pub(in crate::pool) fn set_space(&mut self, space: Space) {
+        if let Some(recent) = &mut self.recent {
+            recent.space = space;
+        }
+    }
+
+    fn sum(&self, index: &Index, policy: &Policy, space: Space, own: u64) -> FreeSpace {
+        let others = if policy.counted {
+            Others::AllBut(own)
+        } else {
+            Others::WhenEmpty(self.other.0)
+        };
+        let reserved = index.reserved_of(policy.counted, space.used);
+        FreeSpace {
+            space,
+            others,
+            reserved: reserved.saturating_add(self.in_flight),
+            policy: *policy,
+            exclusive: self.whole || index.is_exclusive(),
+        }
+    }
+
+    /// Reserves space and returns its bytes; if there is less, the error is the largest size possible.
+    pub(in crate::pool) fn grant(
+        &mut self,
+        index: &Index,
+        policy: &Policy,
+        demand: Demand,
+        measurement: &Measurement,
+    ) -> Result<Bytes, Bytes> {
+        let own = measurement.own(index);
+        let mut free = self.sum(index, policy, measurement.space, own);
+        if let Demand::Tree { used, .. } = demand {
+            free = free.without(used);
+        }
+        let available = free.available();
+        let size = match demand {
+            Demand::Object(_) | Demand::Tree { .. } if free.exclusive => return Err(Bytes::ZERO),
+            Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. }
+                if size <= available =>
+            {
+                size
+            }
+            Demand::Object(_) | Demand::More(_) | Demand::Tree { .. } => return Err(available),
+            Demand::Disk { least, most } => {
+                let fits = least <= available && available <= most;
+                if !fits || !self.is_unused(index) {
+                    return Err(Bytes::ZERO);
+                }
+                self.whole = true;
+                available
+            }
+        };
+        self.building += usize::from(!matches!(demand, Demand::More(_)));
+        self.in_flight = self.in_flight.saturating_add(size.0);
+        self.grants = self.grants.wrapping_add(1);
+        Ok(size)
+    }
+
+    /// As [`Pool::standing`], by the policy for a part of the disk.
+    pub(in crate::pool) fn standing(
+        &self,
+        index: &Index,
+        whole: bool,
+        policy: &Policy,
+    ) -> Standing {
+        let free = match whole {
+            true if !self.is_unused(index) => None,
+            true => self.remembered(index, &policy.of_disk(), Duration::MAX),
+            false => self.remembered(index, policy, Duration::MAX),
+        };
+        Standing {
+            space: free.as_ref().map_or(Bytes::ZERO, FreeSpace::available),
+            volumes: index.volumes().len() + self.building,
+        }
+    }
+
+    pub(in crate::pool) fn expect(&mut self, size: Bytes) {
+        self.in_flight = self.in_flight.saturating_add(size.0);
+        self.building += 1;
+    }
+
+    /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
+    pub(in crate::pool) fn is_unused(&self, index: &Index) -> bool {
+        self.building == 0 && index.is_empty() && index.trash().is_empty()
+    }
+
+    /// Ends a reservation, which may be of the whole disk.
+    fn release(&mut self, bytes: u64, whole: bool) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.building = self.building.saturating_sub(1);
+        self.whole &= !whole;
+    }
+
+    /// The pool, if it is empty and nothing is under construction.
+    pub(in crate::pool) fn empty(&self, index: &Index) -> Option<Empty> {
+        self.is_unused(index).then_some(Empty {
+            other: self.other,
+            grants: self.grants,
+        })
+    }
+}
+
+/// The properties of a member that decide where a volume of its set goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    /// The largest size of the next volume, by the last inspection of the disk and all reservations
+    /// since; zero for a whole disk that is not empty.
+    pub(crate) space: Bytes,
+    /// The number of volumes, and of objects under construction.
+    pub(crate) volumes: usize,
+}
+
+/// Bytes that are reserved until they are released, once.
+#[derive(Debug)]
+pub(in crate::pool) struct Held {
+    bytes: AtomicU64,
+    /// Whether they are those of the whole disk.
+    whole: bool,
+    is_over: AtomicBool,
+}
+
+impl Held {
+    pub(in crate::pool) fn new(bytes: Bytes, whole: bool) -> Self {
+        Self {
+            bytes: AtomicU64::new(bytes.0),
+            whole,
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    pub(in crate::pool) fn bytes(&self) -> Bytes {
+        Bytes(self.bytes.load(Ordering::Relaxed))
+    }
+
+    pub(in crate::pool) fn grow(&self, more: u64) {
+        self.bytes.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+impl Reservations {
+    /// Releases what is held, unless that is done.
+    pub(in crate::pool) fn end(&mut self, held: &Held) {
+        if !held.is_over.swap(true, Ordering::Relaxed) {
+            self.release(held.bytes().0, held.whole);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The status of a pool.
+
+use std::time::Duration;
+
+use crate::pool::store::unavailable::Unavailable;
+use crate::quota::Enforcement;
+use crate::types::{Bytes, PoolId};
+
+#[derive(Debug, Clone, Default)]
+pub struct PoolStatus {
+    /// Its identity, once known.
+    pub id: Option<PoolId>,
+    /// The reason why it cannot be used, if it cannot.
+    pub unavailable: Option<Unavailable>,
+    /// The time since its disk answered last, if that is too long.
+    pub silence: Option<Duration>,
+    /// Whether it gets no new volumes, snapshots and copies.
+    pub cordoned: bool,
+    /// The type of its filesystem, as in `ext4`; empty while the pool is unavailable.
+    pub filesystem: String,
+    /// The enforcement of sizes in it; none while the pool is unavailable.
+    pub enforcement: Enforcement,
+    /// The size of its filesystem; 0 while the pool is unavailable or its disk does not answer.
+    pub total: Bytes,
+    /// The largest size of the next volume; 0 while the pool is unavailable or cordoned, or its disk does
+    /// not answer.
+    pub available: Bytes,
+    /// The sum of the sizes of its volumes.
+    pub reserved: Bytes,
+    pub volumes: usize,
+    pub snapshots: usize,
+    /// The number of volumes whose size is not enforced.
+    pub not_enforced: usize,
+    /// The number of limits that differed from the records and were restored, since start.
+    pub limits_restored: u64,
+    /// The number of quarantined directories and records.
+    pub quarantined: usize,
+    /// The number of trash entries; without accounting their sizes stay reserved.
+    pub trash: usize,
+    /// The number of trash entries that could not be removed at the last attempt.
+    pub resisting: usize,
+    /// The number of copies that are made file by file now.
+    pub copies: usize,
+    /// The number of files and directories copied since start.
+    pub copied_entries: u64,
+    /// The disk usage of the files copied since start.
+    pub copied_bytes: Bytes,
+    /// The number of files and directories reclaimed since start.
+    pub reclaimed: u64,
+}

@@ -1,0 +1,43 @@
+//! The directories of a pool for its records and its trash.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use crate::fault::{Fault, InContext};
+use crate::os;
+use crate::pool::store::layout;
+use crate::pool::store::record::Record;
+
+/// The directories of a pool for its volumes, its snapshots and its trash.
+#[derive(Debug)]
+pub(crate) struct RecordDirs {
+    pub(crate) volumes: OwnedFd,
+    pub(crate) snapshots: OwnedFd,
+    pub(crate) trash: OwnedFd,
+}
+
+impl RecordDirs {
+    pub(crate) fn open(root: impl AsFd) -> Result<Self, Fault> {
+        Ok(Self {
+            volumes: open_own(&root, layout::VOLUMES)?,
+            snapshots: open_own(&root, layout::SNAPSHOTS)?,
+            trash: os::open_dir(&root, Path::new(layout::META).join(layout::TRASH))
+                .context("open the trash")?,
+        })
+    }
+
+    /// The directory for resources of a kind.
+    pub(crate) fn of<R: Record>(&self) -> &OwnedFd {
+        if R::HOME == layout::SNAPSHOTS {
+            &self.snapshots
+        } else {
+            &self.volumes
+        }
+    }
+}
+
+/// Opens one of the pool's own directories.
+pub(crate) fn open_own(dir: impl AsFd, path: impl AsRef<OsStr>) -> Result<OwnedFd, Fault> {
+    os::open_dir(dir, path).context("open the pool's own directories")
+}

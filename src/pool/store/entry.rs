@@ -1,0 +1,114 @@
+//! A volume or a snapshot on the disk: its directory, with its record and its data.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::os;
+use crate::pool::store::layout;
+use crate::pool::store::record::{self, Record, SnapshotRecord, Unreadable, VolumeRecord};
+use crate::quota::Enforcement;
+use crate::types::{Bytes, ObjectId, PoolId};
+
+/// A volume or a snapshot, and the name of its directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry<R = VolumeRecord> {
+    pub record: R,
+    /// Its directory below `volumes/` or `snapshots/`.
+    pub directory: String,
+}
+
+pub type SnapshotEntry = Entry<SnapshotRecord>;
+
+impl<R: Record> Entry<R> {
+    /// Its path, below the pool's path.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(R::HOME).join(&self.directory)
+    }
+}
+
+impl Entry {
+    /// The path of its `data/`, or of the image in that, below the directory of the volumes.
+    pub(crate) fn data_path(&self) -> PathBuf {
+        let data = Path::new(&self.directory).join(layout::DATA);
+        match self.record.image {
+            Some(_) => data.join(layout::IMAGE),
+            None => data,
+        }
+    }
+
+    /// Whether it has a size that a pool with this enforcement does not enforce.
+    pub(crate) fn is_not_enforced(&self, enforcement: Enforcement) -> bool {
+        if self.record.image.is_some() {
+            return false;
+        }
+        let own = self.record.enforcement;
+        self.record.size_bytes > Bytes::ZERO && (own == Enforcement::None || own != enforcement)
+    }
+}
+
+/// Whether a quarantined path, below the pool's, is that of the object with an id.
+pub(crate) fn claims<R: Record>(path: &Path, id: R::Id) -> bool {
+    let directory = path.strip_prefix(R::HOME).ok().and_then(Path::to_str);
+    directory.and_then(layout::hash_of) == Some(id.hash())
+}
+
+/// Reads one record and checks that it belongs to its directory; `None` if the directory does not exist
+/// any more, because a running server removed it.
+pub(crate) fn read_entry<R: Record>(
+    home: &OwnedFd,
+    name: &OsStr,
+    pool: PoolId,
+) -> Result<Option<Entry<R>>, Unreadable> {
+    let foreign = || Unreadable::Damaged("its name is none of this driver's".into());
+    let directory = name.to_str().ok_or_else(foreign)?;
+    let hash = layout::hash_of(directory).ok_or_else(foreign)?;
+    let dir = match os::open_dir(home, name) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => {
+            let damage = || format!("cannot open it: {errno}");
+            return Err(Unreadable::new("open an entry of the pool", errno, damage));
+        }
+    };
+    let mut record: R = record::read(&dir, R::FILE)?;
+    let id = record.id();
+    let is_named = id == R::Id::new(id.pool(), record.name());
+    if !is_named || id.hash() != hash || !record.may_be_in(pool) {
+        return Err(Unreadable::Damaged(format!(
+            "{} is damaged: its id, name and directory disagree",
+            R::FILE
+        )));
+    }
+    match os::status_at(&dir, layout::DATA) {
+        Ok(status) if status.file_type == FileType::Directory => {}
+        Ok(_) => return Err(Unreadable::Damaged("data is not a directory".into())),
+        Err(errno) => {
+            let damage = || format!("cannot inspect data: {errno}");
+            return Err(Unreadable::new("inspect data", errno, damage));
+        }
+    }
+    if record.image().is_some() {
+        record.has_image_of(image_length(&dir)?);
+    }
+    let directory = directory.to_owned();
+    Ok(Some(Entry { record, directory }))
+}
+
+/// The length of the image in an entry, in bytes.
+fn image_length(dir: &OwnedFd) -> Result<u64, Unreadable> {
+    match os::status_at(dir, Path::new(layout::DATA).join(layout::IMAGE)) {
+        Ok(status) if status.file_type == FileType::RegularFile => Ok(status.length),
+        Ok(_) => Err(Unreadable::Damaged(format!(
+            "{} is not a file",
+            layout::IMAGE
+        ))),
+        Err(errno) => {
+            let damage = || format!("cannot inspect {}: {errno}", layout::IMAGE);
+            Err(Unreadable::new("inspect an image", errno, damage))
+        }
+    }
+}

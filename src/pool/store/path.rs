@@ -1,0 +1,193 @@
+//! The path of a pool before it is opened: the directory, its filesystem, the marker and the lock.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::fault::{Fault, InContext};
+use crate::filesystem::{self, Filesystem};
+use crate::image::below;
+use crate::mount::{self, GuardedDir, MountTable, Place};
+use crate::os;
+use crate::pool::store::claims::Claims;
+use crate::pool::store::context::Context;
+use crate::pool::store::enforcement::said_at_init;
+use crate::pool::store::layout;
+use crate::pool::store::marker::{self, Marker};
+use crate::pool::store::memory::Memory;
+use crate::pool::store::options::PoolOptions;
+use crate::pool::store::unavailable::Unavailable;
+use crate::types::NodeName;
+
+const LOCK_POLL: Duration = Duration::from_millis(100);
+
+/// Opens the directory at a pool's path, which must be a mount point if that is required.
+pub(crate) fn open_mounted(
+    path: &Path,
+    required: bool,
+) -> Result<(OwnedFd, os::Status), Unavailable> {
+    let at = match open_pool_path(path) {
+        Err(Unavailable::Absent) if required => return Err(Unavailable::NotMounted),
+        opened => opened?,
+    };
+    let status = os::status(&at).context("inspect the pool's directory")?;
+    if required && !status.is_mount_root {
+        return Err(Unavailable::NotMounted);
+    }
+    Ok((at, status))
+}
+
+fn open_pool_path(path: &Path) -> Result<OwnedFd, Unavailable> {
+    match os::open_path(path) {
+        Ok(place) => Ok(place),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(Unavailable::Absent),
+        Err(errno) => Err(Fault::new("open the pool's directory", errno).into()),
+    }
+}
+
+/// Opens the path, and finds its mount and whether a pool may be there.
+pub(in crate::pool) fn inspect_path(
+    options: &PoolOptions,
+    context: &Context,
+) -> Result<(OwnedFd, Place, Filesystem), Unavailable> {
+    // The directory of a member is a mount point, which exists.
+    let may_make = options.init && options.name.member().is_none();
+    if may_make && context.memory.recall(&options.path)?.is_none() {
+        marker::make_directory(&context.os, &options.path)?;
+    }
+    let (at, _) = open_mounted(&options.path, options.require_mount)?;
+    let place = find_mount(|table| table.place_of(&at))?;
+    if options.require_mount && !place.mounts_whole_filesystem() {
+        return Err(Unavailable::CannotTell);
+    }
+    let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
+    Ok((at, place, filesystem))
+}
+
+/// The mount of a pool, as the mount table shows it.
+pub(crate) fn find_mount(
+    find: impl FnOnce(&MountTable) -> io::Result<Place>,
+) -> Result<Place, Unavailable> {
+    let place = MountTable::read().and_then(|table| find(&table));
+    place.map_err(|error| Unavailable::Io {
+        what: "find the pool's mount".into(),
+        error: error.to_string(),
+    })
+}
+
+/// The filesystem of a directory, refused if it cannot hold a pool or is read-only.
+pub(in crate::pool) fn suitable_filesystem(
+    at: &OwnedFd,
+    any: bool,
+) -> Result<Filesystem, Unavailable> {
+    let filesystem = Filesystem::of(at).context("read the filesystem's type")?;
+    if !filesystem.is_suitable() && !any {
+        return Err(Unavailable::RefusedFilesystem {
+            filesystem: filesystem.to_string(),
+        });
+    }
+    if filesystem::is_read_only(at).context("find whether the disk is read-only")? {
+        return Err(Unavailable::ReadOnly);
+    }
+    Ok(filesystem)
+}
+
+/// Opens the root of a pool through a guarded clone. Refuses a disk whose content a pod decides: any pod
+/// can write a filesystem with the UUID of a pool's disk into its own volume.
+pub(in crate::pool) fn open_guarded(
+    at: &OwnedFd,
+    filesystem: Filesystem,
+) -> Result<GuardedDir, Unavailable> {
+    let root = mount::open_guarded(at).context("clone the pool's mount")?;
+    let devices = filesystem.devices(root.as_fd());
+    let own = devices
+        .and_then(below::own_device)
+        .context("find the block devices of the disk")?;
+    match own {
+        Some(device) => Err(Unavailable::OnVolume { device }),
+        None => Ok(root),
+    }
+}
+
+/// Refuses the disk of an open pool that has got such a device since, as a degraded btrfs or md may. A device that
+/// is missing or does not answer was examined before.
+pub(in crate::pool) fn check_devices(
+    root: &GuardedDir,
+    filesystem: Filesystem,
+) -> Result<(), Unavailable> {
+    let devices = filesystem.devices(root.as_fd()).unwrap_or_default();
+    let mut devices = devices.into_iter();
+    let own = devices.find_map(|device| below::own_device(vec![device]).ok().flatten());
+    own.map_or(Ok(()), |device| Err(Unavailable::OnVolume { device }))
+}
+
+/// Reads the marker and compares it with the memory; makes the pool if the options say so.
+pub(in crate::pool) fn find_marker(
+    options: &PoolOptions,
+    context: &Context,
+    root: &GuardedDir,
+) -> Result<Marker, Unavailable> {
+    let remembered = context.memory.recall(&options.path)?;
+    let marker = match (Marker::read(root)?, remembered) {
+        (Some(marker), _) => marker,
+        (None, Some(remembered)) => return Err(Unavailable::MarkerLost { remembered }),
+        (None, None) if options.init => {
+            let made = marker::init(&context.os, &*context.quotas, root, &context.node)?;
+            let (id, quota) = (made.id, said_at_init(made.quota).unwrap_or_default());
+            tracing::info!(pool = %options.name, path = %options.path.display(), %id, quota, "made a pool");
+            Marker::read(root)?.ok_or(Unavailable::Unmarked)?
+        }
+        (None, None) => return Err(Unavailable::Unmarked),
+    };
+    let (memory, node) = (Some(&*context.memory), Some(&context.node));
+    identify(&marker, options, memory, node, &context.claims)?;
+    Ok(marker)
+}
+
+/// Refuses a pool that is not the one of the path, belongs to another node, is served at another path
+/// or was declared lost, as far as that is known.
+pub(crate) fn identify(
+    marker: &Marker,
+    options: &PoolOptions,
+    memory: Option<&Memory>,
+    node: Option<&NodeName>,
+    claims: &Claims,
+) -> Result<(), Unavailable> {
+    let found = marker.id;
+    let remembered = memory.map(|memory| memory.recall(&options.path));
+    let remembered = remembered.transpose()?.flatten();
+    if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
+        return Err(Unavailable::Swapped { found, remembered });
+    }
+    if node.is_some_and(|node| *node != marker.node) {
+        let node = marker.node.clone();
+        return Err(Unavailable::Foreign { found, node });
+    }
+    claims.id(found, &options.name)?;
+    match memory {
+        Some(memory) if memory.is_retired(found)? => Err(Unavailable::Retired { found }),
+        _ => Ok(()),
+    }
+}
+
+pub(in crate::pool) fn take_lock(
+    meta: &OwnedFd,
+    deadline: Instant,
+) -> Result<OwnedFd, Unavailable> {
+    // No file is open for writing, or the host could not remount the disk read-only.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock =
+        rustix::fs::openat(meta, layout::LOCK, flags, Mode::empty()).context("open the lock")?;
+    loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+            Err(Errno::WOULDBLOCK) => return Err(Unavailable::Locked),
+            Err(errno) => return Err(Fault::new("lock the pool", errno).into()),
+        }
+    }
+}

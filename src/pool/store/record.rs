@@ -1,0 +1,20 @@
+//! Records: the JSON that describes a volume or a snapshot. They are written and read only in `file`.
+
+mod common;
+mod file;
+mod image;
+mod kubernetes;
+mod moved;
+mod snapshot;
+mod volume;
+
+pub(crate) use common::format_of;
+pub use common::{FORMAT, Record, RetainedCharge, Source, Unknown};
+pub(crate) use file::{
+    Unreadable, has_content, open, overwrite, read, read_open, write, write_new,
+};
+pub use image::{Image, ImageContent};
+pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields, ReclaimPolicy};
+pub use moved::{Move, MoveState};
+pub use snapshot::{Method, SnapshotRecord};
+pub use volume::{AccessMode, Mode, Parameters, Sharing, VolumeRecord};

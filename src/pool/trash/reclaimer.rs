@@ -1,0 +1,81 @@
+//! The handle of a pool on its reclaimer: it starts, wakes and ends the thread, and counts its work.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::sync::lock;
+
+/// How long reclaimers may take to stop.
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+const STOP_POLL: Duration = Duration::from_millis(2);
+
+/// The reclaimer, as its pool uses it.
+#[derive(Debug, Default)]
+pub(crate) struct Trash {
+    stopped: AtomicBool,
+    /// The entries that could not be removed at the last attempt.
+    pub(in crate::pool) resisting: AtomicUsize,
+    /// The files and directories removed since start.
+    pub(in crate::pool) removed: AtomicU64,
+    news: Mutex<bool>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Trash {
+    /// Wakes the reclaimer because of a new entry.
+    pub(crate) fn notify(&self) {
+        *lock(&self.news) = true;
+        self.wake.notify_all();
+    }
+
+    /// Starts the reclaimer in a thread with this name, unless it is running.
+    pub(super) fn start(
+        &self,
+        name: String,
+        run: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            *thread = Some(std::thread::Builder::new().name(name).spawn(run)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the reclaimer as soon as its disk answers.
+    pub(crate) fn end(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.notify();
+    }
+
+    /// Waits for the reclaimer to end, at most until the deadline, because a disk may hang.
+    pub(crate) fn wait_for_end(&self, deadline: Instant) {
+        let Some(thread) = lock(&self.thread).take() else {
+            return;
+        };
+        while !thread.is_finished() {
+            if Instant::now() >= deadline {
+                tracing::warn!("the reclaimer does not stop; not waiting for it");
+                return;
+            }
+            std::thread::sleep(STOP_POLL);
+        }
+        if thread.join().is_err() {
+            tracing::error!("the reclaimer panicked");
+        }
+    }
+
+    pub(in crate::pool) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a notification, at most as long as given; returns whether there was one.
+    pub(super) fn wait(&self, at_most: Duration) -> bool {
+        let news = lock(&self.news);
+        let waited = self.wake.wait_timeout_while(news, at_most, |news| !*news);
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+}
