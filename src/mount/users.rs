@@ -133,27 +133,27 @@ pub fn find_user(
 
 /// Whether the first process runs this program, as the server does in its container.
 fn is_first(processes: &Path) -> bool {
-    runs_this(&processes.join("1"))
-}
-
-/// Whether a process is a child of this one that has not executed its program yet. Until then it has copies of the
-/// descriptors of this process, and executing closes them.
-fn is_starting(process: &Path, own: &Path) -> bool {
-    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-    // proc_pid_stat(5): the name in brackets may contain anything, then come the state and the parent.
-    let parent = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(1));
-    parent.is_some_and(|parent| own == Path::new(parent)) && runs_this(process)
-}
-
-/// Whether a process runs the program of this one.
-fn runs_this(process: &Path) -> bool {
-    let program = |of: &Path| os::status_behind(&of.join("exe"));
-    match (program(process), program(&process.with_file_name("self"))) {
-        (Ok(one), Ok(own)) => one.id == own.id,
+    let program = |of: &str| os::status_behind(&processes.join(of).join("exe"));
+    match (program("1"), program("self")) {
+        (Ok(first), Ok(own)) => first.id == own.id,
         _ => false,
     }
+}
+
+/// Whether a process is a child of this one that has not executed a program since it was forked. Until then it only has
+/// copies of the descriptors of this process.
+fn is_starting(process: &Path, own: &Path) -> bool {
+    /// `PF_FORKNOEXEC` of the kernel's `include/linux/sched.h`.
+    const FORKED: u32 = 0x40;
+    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    // proc_pid_stat(5): the name in brackets may contain anything. After it come the state, the parent, the group, the
+    // session, the terminal, its group, and the flags.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_whitespace().skip(1);
+    let parent = fields.next();
+    let flags: Option<u32> = fields.nth(4).and_then(|flags| flags.parse().ok());
+    parent.is_some_and(|parent| own == Path::new(parent))
+        && flags.is_some_and(|flags| flags & FORKED != 0)
 }
 
 /// Whether a process or a thread could not be examined because it has ended.
