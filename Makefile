@@ -1,6 +1,6 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
+.PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
     release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration guest test-kernels test-power clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -22,6 +22,9 @@ demo: ## watch the driver create, publish, fill, unpublish and delete volumes; n
 	@hack/setup.sh build
 	cargo build --locked --bin rootcellar --example demo
 	@"$(CARGO_TARGET_DIR)/debug/examples/demo" "$(CARGO_TARGET_DIR)/debug/rootcellar"
+
+quick: setup ## check formats, clippy, imports, documents and English, within a minute
+	@hack/test.sh quick
 
 lint: setup ## check formats, lints, shell scripts, workflows, mutants, manifests, documents, English and dependencies
 	@hack/test.sh lint
@@ -111,7 +114,7 @@ guest: ## build Debian guests with Linux 6.1, 6.12 and 7.3 for the next two, whi
 	@hack/setup.sh guest
 	@hack/guest/build.sh 6.1 6.12 7.3
 
-test-kernels: setup ## run the demo, csi-sanity, the tests of quota, power-off and udev on these kernels, and write docs/compatibility.md
+test-kernels: setup ## run the demo, csi-sanity, the tests of quota, replay, power-off and udev on these kernels, and write docs/compatibility.md
 	@hack/setup.sh guest
 	@hack/guest/kernels.sh $(KERNEL)
 

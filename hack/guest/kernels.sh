@@ -8,6 +8,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 . hack/minutes.sh
+COMMIT=$(hack/record.sh commit)
+export COMMIT
 target=${CARGO_TARGET_DIR:-$PWD/target}
 kernels=${1:-6.1 6.12 7.3}
 [ $# -eq 0 ] || shift
@@ -22,9 +24,6 @@ cargo build --locked --bins --example demo
 SUITE=$(hack/test-binary.sh suite) QUOTA=$(hack/test-binary.sh quota) REPLAY=$(hack/test-binary.sh replay)
 export SUITE QUOTA REPLAY
 
-COMMIT=$(git rev-parse --short HEAD)
-[ -z "$(git status --porcelain)" ] || COMMIT=$COMMIT-dirty
-export COMMIT
 passed=0 failed=0 skipped=0
 for kernel in $kernels; do
     begin=$(date +%s) log=$target/guests/reports/$kernel.log

@@ -51,7 +51,10 @@ finish() { # FILESYSTEM
     mv "$work/new" "$work/$1.acknowledged"
 }
 # Whether the power was cut after a write to the second disk, which lost it.
-lost() { [ "$cut" = yes ] && grep -qx unflushed "$log" && ! qemu-img map "$work/unflushed.qcow2" | grep -q qcow2; }
+lost() {
+    [ "$cut" = yes ] && grep -qx unflushed "$log" && map=$(qemu-img map --output=json "$work/unflushed.qcow2") &&
+        [ "$(echo "$map" | jq 'any(.data)')" = false ]
+}
 # Counts a start, which recovered if it was ready. It must have lost power, unless it was the end; only a full disk may
 # refuse writes, and must have been full.
 judge() { # NAME

@@ -395,7 +395,19 @@ pub async fn recover(
 /// Writes numbers into all databases until the power is cut, and fills the disk meanwhile if it shall be full.
 fn write(node: &DiskNode, unflushed: &Path, is_full: bool, acknowledged: &[String]) {
     let to = format!("of={}", unflushed.display());
-    run(Command::new("dd").args(["if=/dev/urandom", "bs=4K", "count=1", "oflag=direct", &to]));
+    let only = ["if=/dev/urandom", "bs=4K", "count=1", "oflag=direct"];
+    run(Command::new("dd")
+        .args(only)
+        .args(["conv=nocreat,notrunc", &to]));
+    let mut written = [0; 4096];
+    let device = File::open(unflushed).unwrap();
+    (&device).read_exact(&mut written).unwrap();
+    assert_ne!(
+        written,
+        [0; 4096],
+        "nothing was written to {}",
+        unflushed.display()
+    );
     println!("unflushed");
     std::thread::scope(|scope| {
         for database in DATABASES {

@@ -196,7 +196,7 @@ impl Node {
             member_wait: MEMBER_WAIT,
             // A child just forked by another test still has the lock file open that this test has
             // closed.
-            lock_wait: Duration::from_secs(2),
+            lock_wait: Duration::from_secs(10),
             patience: PATIENCE,
         }
     }

@@ -28,6 +28,7 @@ pub const IMPORTS: [Operation; 4] = [
         act: |scene| scene.export(BESIDE),
         before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
         after: |scene| scene.holds(&["kept"]) && scene.has_tree(),
+        replied: |scene| has_file(&scene.node.path(BESIDE)),
         ..Operation::NOTHING
     },
     Operation {
@@ -50,6 +51,7 @@ pub const IMPORTS: [Operation; 4] = [
             let is_back = has_file(&scene.node.path(ELSEWHERE));
             scene.holds(&["kept"]) && (is_back || scene.has_tree())
         },
+        replied: |scene| has_file(&scene.node.path(ELSEWHERE)),
         ..Operation::NOTHING
     },
 ];

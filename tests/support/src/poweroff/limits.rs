@@ -8,8 +8,9 @@ use crate::disk_node::{OURS, inodes_of};
 use crate::{eventually, kernel, names};
 
 /// Asserts that every volume is limited as its record says, and that quota ids other than those of
-/// the volumes and snapshots have neither limits nor charges.
-pub(super) fn are_as_recorded(scene: &Scene) {
+/// the volumes and snapshots have neither limits nor charges. Before the reply, the limit of a volume that is imported or
+/// exported may be on its way.
+pub(super) fn are_as_recorded(scene: &Scene, is_settled: bool) {
     if scene.is_unavailable("") {
         return;
     }
@@ -24,18 +25,19 @@ pub(super) fn are_as_recorded(scene: &Scene) {
         .flatten()
         .filter(|(home, _)| home.is_dir())
     {
-        for directory in names(&home) {
-            let directory = home.join(directory);
+        for name in names(&home) {
+            let is_on_its_way = !is_settled && name.starts_with("pvc-");
+            let directory = home.join(name);
             let record = fs::read(directory.join(file)).unwrap();
             let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-            // An import that has not ended, whose volume is not published before.
-            if record["enforcing"] == true {
+            // An import sets it last, and the volume is not published before.
+            if is_on_its_way && record["enforcing"] == true {
                 being_tagged.push(record["quota_id"].clone());
                 continue;
             }
             let (project, inherits) = kernel::project(&directory.join("data"));
-            // An export has freed its limit and has not ended.
-            if record["quota_id"].is_null() {
+            // An export frees it first.
+            if is_on_its_way && record["quota_id"].is_null() {
                 assert!(!OURS.contains(&project), "{}", directory.display());
                 continue;
             }

@@ -340,7 +340,7 @@ impl Recorder for Logs {
     }
 }
 
-/// Plays operations and inspects every content that the logs of their writes allow after a power-off.
+/// Plays operations and inspects contents that the logs of their writes allow after a power-off.
 pub fn replay<'a>(kind: Kind, pools: Pools, operations: impl IntoIterator<Item = &'a Operation>) {
     play_all(Filesystems::new(kind, pools), Logs::default(), operations);
 }

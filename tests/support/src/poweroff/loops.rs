@@ -74,7 +74,7 @@ pub struct Kind {
     /// Whether simple quota is enabled on the disk of the first pool.
     pub simple_quota: bool,
     /// Inspects the served state after a power-off, in addition to the checks of every scene.
-    pub inspect: fn(&Scene),
+    pub inspect: fn(&Scene, bool),
 }
 
 impl Kind {
@@ -85,7 +85,7 @@ impl Kind {
             make: &[],
             mount: &[],
             simple_quota: false,
-            inspect: |_| {},
+            inspect: |_, _| {},
         }
     }
 
@@ -215,8 +215,8 @@ impl<R: Recorder> Disks for Recorded<R> {
         unmount_all(&self.filesystems.node, self.filesystems.pools);
     }
 
-    fn inspect(&self, scene: &Scene) {
-        (self.filesystems.kind.inspect)(scene);
+    fn inspect(&self, scene: &Scene, is_settled: bool) {
+        (self.filesystems.kind.inspect)(scene, is_settled);
     }
 
     fn mount(&mut self, shot: &Shot, first_is_missing: bool) {

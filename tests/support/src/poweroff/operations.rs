@@ -24,6 +24,8 @@ pub struct Operation {
     pub before: fn(&Scene) -> bool,
     /// The state required after the reply.
     pub after: fn(&Scene) -> bool,
+    /// More of it, which is not required before the reply, nor after the repeated operation.
+    pub replied: fn(&Scene) -> bool,
     /// Whether the disk of the first pool is missing when the driver is started again.
     pub disk_is_missing: bool,
     /// Whether a limit may differ from its record until a start corrects it.
@@ -40,6 +42,7 @@ impl Operation {
         act: |_| {},
         before: |scene| scene.holds(&[]),
         after: |scene| scene.holds(&[]),
+        replied: |_| true,
         disk_is_missing: false,
         leaves_limits: false,
         skips: None,
@@ -139,8 +142,8 @@ pub const OPERATIONS: &[Operation] = &[
         name: "expand",
         prepare: with_source,
         act: |scene| scene.grow("pvc"),
-        before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_size("pvc", SIZE),
-        after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_size("pvc", 2 * SIZE),
+        before: |scene| has_source(scene) && scene.has_size("pvc", SIZE),
+        after: |scene| has_source(scene) && scene.has_size("pvc", 2 * SIZE),
         ..Operation::NOTHING
     },
     Operation {
@@ -185,8 +188,8 @@ pub const OPERATIONS: &[Operation] = &[
         name: "snapshot",
         prepare: with_source,
         act: |scene| scene.snapshot("taken", "pvc"),
-        before: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&[]),
-        after: |scene| scene.holds(&["kept", "pvc"]) && scene.holds_snapshots(&["taken"]),
+        before: |scene| has_source(scene) && scene.holds_snapshots(&[]),
+        after: |scene| has_source(scene) && scene.holds_snapshots(&["taken"]),
         ..Operation::NOTHING
     },
     Operation {
@@ -218,8 +221,8 @@ pub const OPERATIONS: &[Operation] = &[
         name: "clone",
         prepare: with_source,
         act: |scene| scene.clone_of("cloned", "pvc"),
-        before: |scene| scene.holds(&["kept", "pvc"]),
-        after: |scene| scene.holds(&["cloned", "kept", "pvc"]),
+        before: has_source,
+        after: |scene| scene.holds(&["cloned", "kept", "pvc"]) && scene.has_content("pvc"),
         ..Operation::NOTHING
     },
     Operation {
@@ -237,18 +240,17 @@ pub const OPERATIONS: &[Operation] = &[
         // An image that is longer than its record raises the size.
         before: |scene| {
             let sizes = [SIZE, 2 * SIZE];
-            scene.holds(&["device", "kept"])
-                && sizes.iter().any(|size| scene.has_size("device", *size))
+            has_device(scene) && sizes.iter().any(|size| scene.has_size("device", *size))
         },
-        after: |scene| scene.holds(&["device", "kept"]) && scene.has_size("device", 2 * SIZE),
+        after: |scene| has_device(scene) && scene.has_size("device", 2 * SIZE),
         ..Operation::NOTHING
     },
     Operation {
         name: "snapshot a block volume",
         prepare: with_device,
         act: |scene| scene.snapshot("taken", "device"),
-        before: |scene| scene.holds(&["device", "kept"]) && scene.holds_snapshots(&[]),
-        after: |scene| scene.holds(&["device", "kept"]) && scene.holds_snapshots(&["taken"]),
+        before: |scene| has_device(scene) && scene.holds_snapshots(&[]),
+        after: |scene| has_device(scene) && scene.holds_snapshots(&["taken"]),
         ..Operation::NOTHING
     },
     Operation {
@@ -422,6 +424,14 @@ pub(super) fn with_kept(scene: &mut Scene) {
 fn with_source(scene: &mut Scene) {
     with_kept(scene);
     scene.fill("pvc");
+}
+
+fn has_source(scene: &Scene) -> bool {
+    scene.holds(&["kept", "pvc"]) && scene.has_content("pvc")
+}
+
+fn has_device(scene: &Scene) -> bool {
+    scene.holds(&["device", "kept"]) && scene.has_content("device")
 }
 
 fn with_device(scene: &mut Scene) {

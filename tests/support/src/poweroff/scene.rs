@@ -78,8 +78,8 @@ pub trait Disks {
     fn moments(&mut self) -> Moments<Self::Moment>;
     /// Removes the disks.
     fn unmount(&mut self);
-    /// Inspects the served state, in addition to the checks of every scene.
-    fn inspect(&self, _scene: &Scene) {}
+    /// Inspects the served state, in addition to the checks of every scene. `is_settled`: after the reply.
+    fn inspect(&self, _scene: &Scene, _is_settled: bool) {}
     /// Inserts the disks of a moment, without the first one if that is missing.
     fn mount(&mut self, moment: &Self::Moment, first_is_missing: bool);
 }
@@ -395,6 +395,13 @@ impl Scene {
         self.driver().get(&id).unwrap().size == Bytes(size)
     }
 
+    /// Whether a volume has what [`Scene::fill`] or [`Scene::write_device`] wrote.
+    pub fn has_content(&self, volume: &str) -> bool {
+        let data = self.directory(volume).join("data");
+        let file = fs::read(data.join("file")).or_else(|_| fs::read(data.join("disk.img")));
+        file.is_ok_and(|content| content.starts_with(volume.as_bytes()))
+    }
+
     /// The directory of a volume.
     pub fn directory(&self, volume: &str) -> PathBuf {
         let start = format!("{volume}-");
@@ -577,6 +584,10 @@ fn check(
         let volumes = scene.driver().list(usize::MAX, "").unwrap().objects;
         panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
     }
+    assert!(
+        !replied || (operation.replied)(&scene),
+        "lost after the reply"
+    );
     // Limit and record may differ only before the reply.
     let status = scene.status().into_iter();
     let restored: u64 = status.map(|status| status.limits_restored).sum();
@@ -586,13 +597,13 @@ fn check(
     );
     scene.assert_complete();
     if !operation.disk_is_missing {
-        disks.inspect(&scene);
+        disks.inspect(&scene, replied);
         (operation.act)(&mut scene);
         if scene.running.is_none() {
             scene.start();
         }
         assert!((operation.after)(&scene), "not so when it is done again");
         scene.assert_complete();
-        disks.inspect(&scene);
+        disks.inspect(&scene, true);
     }
 }
