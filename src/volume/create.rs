@@ -1,4 +1,4 @@
-//! Creation of volumes, and the capacity for them.
+//! Creation of volumes.
 //!
 //! A request is idempotent by its name. The name is locked and looked for in all pools, those that cannot be used
 //! included, before a pool is chosen, whose id is a part of the volume's. Before the commit of the draft
@@ -11,93 +11,143 @@ use crate::error::{Error, Result};
 use crate::image::BLOCK;
 use crate::mount::MountOptions;
 use crate::pool::{
-    self, AccessMode, Content, Entry, Expected, Image, KubernetesFields, Origin, Pool, Source,
-    VolumeRecord, format_of,
+    self, AccessMode, Content, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord,
+    format_of,
 };
 use crate::quota::Enforcement;
 use crate::types::{Bytes, ObjectId, VolumeId};
-use crate::volume::capability::Capability;
-use crate::volume::class::{Class, EnforcementPolicy};
-use crate::volume::ids::parse_id;
+use crate::volume::class::EnforcementPolicy;
+use crate::volume::fits::{check_cordon, check_enforcement, check_filesystem};
 use crate::volume::images;
+use crate::volume::in_flight::KeyLock;
 use crate::volume::pools::{OfClass, Unread, open_id};
-use crate::volume::requests::{Capacity, CreateRequest, SourceId, Volume};
+use crate::volume::requests::{CreateRequest, SourceId, Volume};
 use crate::volume::volumes::Volumes;
 
 /// A source, and its pool.
 type OriginIn = (Arc<Pool>, Origin);
 
-impl Volumes {
-    /// Checks that the volume supports the capabilities and was created with the class.
-    pub fn validate(
-        &self,
-        id: &str,
-        capabilities: &[Capability],
-        class: Option<&Class>,
-    ) -> Result<()> {
-        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
-        check_fits(&pool, &entry, capabilities, class)
-    }
+/// The size and the image of a new volume.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    size: Bytes,
+    image: Option<Image>,
+}
 
-    /// Creates a volume, or returns the existing one with that name if it matches.
-    pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
-        let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
+/// Locks that are released together, the last one first.
+#[derive(Debug, Default)]
+struct Locks<'a>(Vec<KeyLock<'a>>);
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+/// The creation of a volume, by its steps: lock the name, find it, choose the pools, create.
+#[derive(Debug)]
+struct Creation<'a> {
+    volumes: &'a Volumes,
+    request: &'a CreateRequest,
+    locks: Locks<'a>,
+    /// The members that were not read before the search. One that is opened after it may have the name.
+    unread: Vec<Unread>,
+}
+
+/// A creation whose pools are known.
+#[derive(Debug)]
+struct Placed<'a> {
+    creation: Creation<'a>,
+    pools: OfClass,
+    origin: Option<OriginIn>,
+    wanted: Wanted,
+}
+
+impl<'a> Creation<'a> {
+    fn lock(volumes: &'a Volumes, request: &'a CreateRequest) -> Result<Self> {
+        let name = volumes
+            .in_flight
+            .lock_name("volume", request.name.as_str())?;
         for capability in &request.capabilities {
             capability.check_sharing(request.class.parameters.sharing)?;
         }
-        // Before the search, because a member that is opened after it may have the name.
-        let unread = self.unread();
-        if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
-            let _id = self.in_flight.lock_id(&entry.record.id.to_string())?;
-            self.check_same(&pool, &entry, request)?;
-            return Ok(Volume::new(&pool, &entry));
-        }
-        let _source = match &request.source {
-            Some(SourceId::Snapshot(id) | SourceId::Volume(id)) => {
-                Some(self.in_flight.share_source(id)?)
-            }
-            None => None,
-        };
-        let mut image = images::asked(&request.class, &request.capabilities)?;
-        let (of_class, origin) = self.place(request)?;
-        self.check_topology(request.excludes_node)?;
-        if let Some((_, origin)) = &origin {
-            image = images::of_copy(image, origin)?;
-        }
-        let _unpublished = match (&origin, &request.source) {
-            (Some((pool, Origin::Volume(entry))), Some(SourceId::Volume(id))) => {
-                let _work = pool.begin()?;
-                self.settle_image(pool, entry, Some(id))?
-            }
-            _ => None,
-        };
-        let size = size_of(request, image, origin.as_ref().map(|(_, origin)| origin))?;
-        of_class.check_read(&unread)?;
-        if request.class.exclusive && !of_class.is_set {
-            let problem = format!("true needs a pool set, and {} is a pool", of_class.name);
-            return Err(Error::invalid("parameter \"exclusive\"", problem));
-        }
-        of_class.place((size, request.class.exclusive), |pool, expected| {
-            self.create_in(
-                pool,
-                expected.as_ref(),
-                origin.as_ref(),
-                (size, image),
-                request,
-            )
+        Ok(Self {
+            volumes,
+            request,
+            locks: Locks(vec![name]),
+            unread: volumes.unread(),
         })
     }
 
-    fn create_in(
-        &self,
-        pool: &Pool,
-        expected: Option<&Expected>,
-        origin: Option<&OriginIn>,
-        (size, image): (Bytes, Option<Image>),
-        request: &CreateRequest,
-    ) -> Result<Volume> {
+    /// The volume with the name, if it exists and matches.
+    fn find(&mut self) -> Result<Option<Volume>> {
+        let found = self
+            .volumes
+            .find_by_name::<VolumeRecord>(&self.request.name)?;
+        let Some((pool, entry)) = found else {
+            return Ok(None);
+        };
+        let id = entry.record.id.to_string();
+        self.locks.0.push(self.volumes.in_flight.lock_id(&id)?);
+        self.volumes.check_same(&pool, &entry, self.request)?;
+        Ok(Some(Volume::new(&pool, &entry)))
+    }
+
+    /// Locks the source, and chooses the pools and the size.
+    fn place(mut self) -> Result<Placed<'a>> {
+        let (volumes, request) = (self.volumes, self.request);
+        if let Some(SourceId::Snapshot(id) | SourceId::Volume(id)) = &request.source {
+            self.locks.0.push(volumes.in_flight.share_source(id)?);
+        }
+        let mut image = images::asked(&request.class, &request.capabilities)?;
+        let (pools, origin) = volumes.pools_for(request)?;
+        volumes.check_topology(request.excludes_node)?;
+        if let Some((_, origin)) = &origin {
+            image = images::of_copy(image, origin)?;
+        }
+        if let (Some((pool, Origin::Volume(entry))), Some(SourceId::Volume(id))) =
+            (&origin, &request.source)
+        {
+            let _work = pool.begin()?;
+            let unpublished = volumes.settle_image(pool, entry, Some(id))?;
+            self.locks.0.extend(unpublished);
+        }
+        let size = size_of(request, image, origin.as_ref().map(|(_, origin)| origin))?;
+        pools.check_read(&self.unread)?;
+        if request.class.exclusive && !pools.is_set {
+            let problem = format!("true needs a pool set, and {} is a pool", pools.name);
+            return Err(Error::invalid("parameter \"exclusive\"", problem));
+        }
+        Ok(Placed {
+            creation: self,
+            pools,
+            origin,
+            wanted: Wanted { size, image },
+        })
+    }
+}
+
+impl Placed<'_> {
+    /// Makes the volume in the first of the pools that can have it. A pool that cannot has changed nothing.
+    fn create(&self) -> Result<Volume> {
+        let exclusive = self.creation.request.class.exclusive;
+        let mut placement = self.pools.placement(self.wanted.size, exclusive);
+        while let Some((pool, expected)) = placement.choose() {
+            match self.create_in(&pool, expected.as_ref()) {
+                Ok(volume) => return Ok(volume),
+                Err(error) => placement.refused(pool, error)?,
+            }
+        }
+        Err(placement.failed())
+    }
+
+    fn create_in(&self, pool: &Pool, expected: Option<&Expected>) -> Result<Volume> {
+        let Creation {
+            volumes, request, ..
+        } = &self.creation;
+        let Wanted { size, image } = self.wanted;
         // No other node can copy a source on this node.
-        let failed: fn(pool::Error) -> Error = match origin {
+        let failed: fn(pool::Error) -> Error = match self.origin {
             Some(_) => Error::from,
             None => Error::of_new,
         };
@@ -105,19 +155,19 @@ impl Volumes {
             return Err(failed(pool.unavailable(reason)));
         }
         let id = VolumeId::new(open_id(pool)?, &request.name);
-        let _id = self.in_flight.lock_id(&id.to_string())?;
+        let _id = volumes.in_flight.lock_id(&id.to_string())?;
         let enforcement = pool.enforcement();
         match image {
             None => {
                 check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
                 check_enforcement(pool, enforcement, &request.class)?;
             }
-            Some(image) if origin.is_none() => images::check_program(pool, image)?,
+            Some(image) if self.origin.is_none() => images::check_program(pool, image)?,
             Some(_) => {}
         }
         check_cordon(pool)?;
-        self.check_destinations(pool)?;
-        self.check_not_moved_before(&request.name)?;
+        volumes.check_destinations(pool)?;
+        volumes.check_not_moved_before(&request.name)?;
         pool.check_no_import(id).map_err(failed)?;
         let work = pool.begin()?;
         let reservation = if request.class.exclusive {
@@ -127,6 +177,7 @@ impl Volumes {
             pool.reserve_expected(&work, id, size, expected)
         };
         let reservation = reservation.map_err(failed)?;
+        let origin = self.origin.as_ref();
         let other = origin.filter(|(from, _)| !std::ptr::eq(Arc::as_ptr(from), pool));
         let reading = other.map(|(from, _)| from.begin()).transpose()?;
         let content = origin.map(|(from, origin)| Content {
@@ -135,17 +186,32 @@ impl Volumes {
             reading: reading.as_ref(),
             policy: request.class.copies,
         });
-        let record = record(id, (reservation.size(), image), enforcement, request);
+        let wanted = Wanted {
+            size: reservation.size(),
+            image,
+        };
+        let record = record(id, wanted, enforcement, request);
         let entry = pool
             .create(&reservation, enforcement, content, record)
             .map_err(failed)?;
         Ok(Volume::new(pool, &entry))
     }
+}
+
+impl Volumes {
+    /// Creates a volume, or returns the existing one with that name if it matches.
+    pub fn create(&self, request: &CreateRequest) -> Result<Volume> {
+        let mut creation = Creation::lock(self, request)?;
+        match creation.find()? {
+            Some(existing) => Ok(existing),
+            None => creation.place()?.create(),
+        }
+    }
 
     /// The pools that a new volume may be in, and its source with its pool. A copy is in the pool of its
     /// source, because blocks can be shared only there; if it may be made byte by byte, another member
     /// of the same set is the second choice.
-    fn place(&self, request: &CreateRequest) -> Result<(OfClass, Option<OriginIn>)> {
+    fn pools_for(&self, request: &CreateRequest) -> Result<(OfClass, Option<OriginIn>)> {
         let Some(source) = &request.source else {
             let named = request.class.pool.as_ref();
             return Ok((self.pools.of_class(named)?, None));
@@ -193,210 +259,6 @@ impl Volumes {
         let unread = members.filter_map(|pool| Some((pool.name().clone(), pool.why_unread()?)));
         unread.collect()
     }
-
-    /// The capacity for volumes with this class and these capabilities; none if this node would refuse
-    /// them. A request that every node would refuse does not count, because only `CreateVolume` can
-    /// report that.
-    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
-        let cordoned = self.memory.cordoned()?;
-        let image = images::asked(class, capabilities);
-        // Once, because the programs are those of the node and not of a pool.
-        let is_made = match &image {
-            Ok(Some(image)) => image
-                .content
-                .format()
-                .is_none_or(|format| format.find_program().is_ok()),
-            _ => true,
-        };
-        let fits = |pool: &&Arc<Pool>| {
-            pool.id().is_none_or(|id| !cordoned.contains(&id))
-                && self.check_destinations(pool).is_ok()
-                && match image {
-                    // Every node refuses it, and CreateVolume reports that.
-                    Err(_) => true,
-                    Ok(Some(_)) => is_made,
-                    Ok(None) => {
-                        check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
-                            && check_enforcement(pool, pool.enforcement(), class).is_ok()
-                    }
-                }
-        };
-        let largest = |free: Bytes| match image {
-            Ok(Some(image)) => images::largest(image, free),
-            _ => free,
-        };
-        match self.pools.of_class(class.pool.as_ref()) {
-            Ok(of_class) => of_class.capacity(class.exclusive, fits, largest),
-            // The class must name a pool. `CreateVolume` reports that.
-            Err(Error::Invalid(_)) => {
-                let mut most = Bytes::ZERO;
-                for pool in self.pools().iter().filter(fits) {
-                    most = most.max(match pool.name().member() {
-                        Some(_) => pool.inspected_space(false),
-                        None => pool.available()?,
-                    });
-                }
-                let largest = largest(most);
-                Ok(Capacity {
-                    available: largest,
-                    largest,
-                })
-            }
-            Err(_) => Ok(Capacity::default()),
-        }
-    }
-
-    /// Checks that an existing volume matches the request.
-    fn check_same(&self, pool: &Pool, entry: &Entry, request: &CreateRequest) -> Result<()> {
-        let differs = differs("volume", request.name.as_str());
-        let has = entry.record.source;
-        if !is_of(has, request.source.as_ref()) {
-            let has = has.map_or("of nothing".to_owned(), |source| source.to_string());
-            return Err(differs(format!("it is a copy of {has}")));
-        }
-        let (size, required, limit) = (entry.record.size_bytes, request.required, request.limit);
-        let above = limit.is_some_and(|limit| size > limit || size == Bytes::ZERO);
-        if size < required || above {
-            let limit = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
-            return Err(differs(format!(
-                "it has {size}, asked for are {required} up to {limit}"
-            )));
-        }
-        self.check_topology(request.excludes_node)
-            .map_err(|excluded| differs(excluded.to_string()))?;
-        check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
-            match error {
-                Error::Invalid(_) | Error::Unsuitable(_) => differs(error.to_string()),
-                other => other,
-            }
-        })
-    }
-}
-
-/// Checks that a volume was created with the class and supports the capabilities.
-pub(super) fn check_fits(
-    pool: &Pool,
-    entry: &Entry,
-    capabilities: &[Capability],
-    class: Option<&Class>,
-) -> Result<()> {
-    if let Some(class) = class {
-        let named = class.pool.as_ref();
-        if let Some(name) = named.filter(|name| name.as_str() != pool.name().in_classes()) {
-            let problem = format!("the volume is in pool {}, not in {name}", pool.name());
-            return Err(Error::invalid("parameter \"pool\"", problem));
-        }
-        if class.exclusive != entry.record.exclusive {
-            let problem = format!("the volume was made with {}", entry.record.exclusive);
-            return Err(Error::invalid("parameter \"exclusive\"", problem));
-        }
-        let (has, asked) = (entry.record.image, images::asked(class, capabilities)?);
-        if has.is_some() != asked.is_some() {
-            let kind = has.map_or("kind: directory", |_| "kind: image");
-            let problem = format!("the volume was made with {kind}");
-            return Err(Error::invalid("parameter \"kind\"", problem));
-        }
-        match has.zip(asked) {
-            Some((has, asked)) if !has.suits(asked) => {
-                let problem = format!("the volume is an image ({has}), and asked for is {asked}");
-                return Err(Error::invalid("volume_capabilities", problem));
-            }
-            Some(_) => {}
-            None => check_enforced(entry.record.enforcement, class.enforcement)?,
-        }
-        let has = entry.record.parameters;
-        if class.parameters != has {
-            let asked = class.parameters;
-            let problem = format!("the volume was made with {has}, not with {asked}");
-            return Err(Error::invalid("parameters", problem));
-        }
-    }
-    for capability in capabilities {
-        capability.check_sharing(entry.record.parameters.sharing)?;
-        images::check_access(entry.record.image, capability)?;
-    }
-    match entry.record.image {
-        Some(image) => check_format(image, capabilities),
-        None => check_filesystem(pool, capabilities, class, Error::from),
-    }
-}
-
-/// Refuses a filesystem type that is not the image's.
-fn check_format(image: Image, capabilities: &[Capability]) -> Result<()> {
-    let has = image.content.as_str();
-    let mut asked = capabilities
-        .iter()
-        .filter_map(|asked| asked.fs_type.as_ref());
-    match asked.find(|wants| *wants != has) {
-        Some(wants) => Err(Error::Unsuitable(format!(
-            "the volume has {has}, and fs_type {wants:?} is asked for"
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// Whether a volume is a copy of the requested source.
-fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
-    match (has, asked) {
-        (None, None) => true,
-        (Some(Source::Snapshot(has)), Some(SourceId::Snapshot(id))) => has.to_string() == *id,
-        (Some(Source::Volume(has)), Some(SourceId::Volume(id))) => has.to_string() == *id,
-        _ => false,
-    }
-}
-
-/// Refuses a pool that cannot enforce sizes, if the class requires it.
-fn check_enforcement(pool: &Pool, enforcement: Enforcement, class: &Class) -> Result<()> {
-    let required = class.enforcement == EnforcementPolicy::Required;
-    if required && enforcement == Enforcement::None {
-        let pool = pool.name();
-        return Err(Error::Unsuitable(format!(
-            "pool {pool} cannot enforce sizes, and the class has enforcement=required"
-        )));
-    }
-    Ok(())
-}
-
-/// Refuses a cordoned pool.
-pub(super) fn check_cordon(pool: &Pool) -> Result<()> {
-    if pool.is_cordoned()? {
-        let pool = pool.name();
-        return Err(Error::Unsuitable(format!(
-            "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, \
-             or `rootcellar pool uncordon {pool}`"
-        )));
-    }
-    Ok(())
-}
-
-/// Checks that a volume's size is enforced as the class says.
-fn check_enforced(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
-    let problem = match (has != Enforcement::None, wants) {
-        (false, EnforcementPolicy::Required) => "the volume's size is not enforced",
-        (true, EnforcementPolicy::None) => "the volume's size is enforced",
-        _ => return Ok(()),
-    };
-    Err(Error::invalid("parameter \"enforcement\"", problem))
-}
-
-/// Refuses a filesystem type that is not the pool's.
-fn check_filesystem(
-    pool: &Pool,
-    capabilities: &[Capability],
-    class: Option<&Class>,
-    failed: fn(pool::Error) -> Error,
-) -> Result<()> {
-    let asked = capabilities.iter().map(|c| &c.fs_type);
-    for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
-        let has = pool.filesystem().map_err(failed)?;
-        if *wants != has.to_string() {
-            let pool = pool.name();
-            return Err(Error::Unsuitable(format!(
-                "pool {pool} is on {has}, and the class asks for fs_type {wants:?}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The size of a new volume: the required size, else the limit. A copy without either is as large as
@@ -445,10 +307,11 @@ fn size_of(
 
 fn record(
     id: VolumeId,
-    (size, image): (Bytes, Option<Image>),
+    wanted: Wanted,
     enforcement: Enforcement,
     request: &CreateRequest,
 ) -> VolumeRecord {
+    let Wanted { size, image } = wanted;
     let declined = request.class.enforcement == EnforcementPolicy::None;
     let modes = request.capabilities.iter().map(|asked| asked.access_mode);
     let modes: BTreeSet<AccessMode> = modes.collect();
@@ -478,14 +341,5 @@ fn kubernetes(request: &CreateRequest) -> KubernetesFields {
     KubernetesFields {
         mount_options: names.into_iter().map(str::to_owned).collect(),
         ..request.class.kubernetes.clone()
-    }
-}
-
-/// The error of an existing object that does not match a request.
-pub(super) fn differs(kind: &str, name: &str) -> impl Fn(String) -> Error {
-    let what = format!("a {kind} named {name:?}");
-    move |difference| Error::Incompatible {
-        what: what.clone(),
-        difference,
     }
 }

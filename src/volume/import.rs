@@ -9,7 +9,7 @@ use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
 use crate::quota::Enforcement;
 use crate::tree::Weight;
 use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
-use crate::volume::create::check_cordon;
+use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;

@@ -14,8 +14,8 @@ use crate::pool::{
 };
 use crate::quota::Enforcement;
 use crate::types::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
-use crate::volume::create::check_cordon;
 use crate::volume::find::Place;
+use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;
 use crate::volume::pools::{Unread, open_id};
 use crate::volume::volumes::Volumes;

@@ -187,77 +187,15 @@ impl OfClass {
         })
     }
 
-    /// Makes a volume of a size in one of the pools. In a set this is the available member with the most
-    /// free space, and of several the one with the fewest volumes. An exclusive volume gets the smallest
-    /// empty disk. A member that cannot have the volume has changed nothing, and the next one is tried.
-    pub(super) fn place<T>(
-        &self,
-        (size, exclusive): (Bytes, bool),
-        make: impl Fn(&Pool, Option<Expected>) -> Result<T>,
-    ) -> Result<T> {
-        if !self.is_set {
-            let first = self.pools.first();
-            return first.map_or_else(|| self.empty(), |pool| make(pool, None));
+    /// Chooses pools for a volume of a size, one after the other.
+    pub(super) fn placement(&self, size: Bytes, exclusive: bool) -> Placement<'_> {
+        Placement {
+            of_class: self,
+            size,
+            exclusive,
+            tried: Vec::new(),
+            refusal: None,
         }
-        let mut tried: Vec<Arc<Pool>> = Vec::new();
-        // The refusal of the member with the most free space says the most.
-        let mut refused: Option<(Bytes, Error)> = None;
-        while let Some((pool, expected)) = self.choose(size, exclusive, &tried) {
-            let error = match make(&pool, expected) {
-                Ok(volume) => return Ok(volume),
-                Err(error) => error,
-            };
-            if !self.leaves_others(&error) {
-                return Err(error);
-            }
-            let available = available(&error);
-            if refused.as_ref().is_none_or(|(most, _)| available > *most) {
-                refused = Some((available, error));
-            }
-            tried.push(pool);
-        }
-        match refused {
-            Some((_, error)) => Err(self.of_set(error)),
-            None if exclusive && !self.pools.is_empty() => {
-                let (pool, least) = (self.name.clone(), size);
-                Err(Error::of_new(pool::Error::NoEmptyDisk { pool, least }))
-            }
-            None => self.empty(),
-        }
-    }
-
-    /// The best of the members that were not tried, where the volume is expected from now on. If none is
-    /// available, each gives its reason.
-    fn choose(
-        &self,
-        size: Bytes,
-        exclusive: bool,
-        tried: &[Arc<Pool>],
-    ) -> Option<(Arc<Pool>, Option<Expected>)> {
-        // One choice at a time, so that each sees the volumes that are expected. No disk is asked.
-        let _choosing = lock(&self.choosing);
-        let is_untried = |pool: &&Arc<Pool>| !tried.iter().any(|other| Arc::ptr_eq(other, pool));
-        let mut untried = self.pools.iter().filter(is_untried);
-        let standings = untried.clone();
-        let standings = standings.filter_map(|pool| Some((pool, pool.standing(exclusive)?)));
-        let best = if exclusive {
-            let disks = standings.filter(|(_, standing)| standing.space > Bytes::ZERO);
-            disks.min_by_key(|(_, standing)| standing.space)
-        } else {
-            let first = self.first.as_ref();
-            standings.min_by_key(|(pool, Standing { space, volumes })| {
-                let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
-                (!is_first, Reverse(*space), *volumes)
-            })
-        };
-        if let Some((pool, _)) = best {
-            return Some((Arc::clone(pool), Some(pool.expect(size))));
-        }
-        let is_available = |pool: &Arc<Pool>| pool.standing(exclusive).is_some();
-        if self.pools.iter().any(is_available) {
-            return None;
-        }
-        untried.next().map(|pool| (Arc::clone(pool), None))
     }
 
     /// Whether another member may have the volume that one refused: one that is full, crowded or not
@@ -277,11 +215,11 @@ impl OfClass {
         is_unfit || self.first.is_none() && (is_crowded || is_for_others)
     }
 
-    fn empty<T>(&self) -> Result<T> {
+    fn empty(&self) -> Error {
         let set = &self.name;
-        Err(Error::Unsuitable(format!(
+        Error::Unsuitable(format!(
             "pool set {set} has no member on this node; mount a disk below its directory"
-        )))
+        ))
     }
 
     /// The failure of all members, as one of the set.
@@ -313,6 +251,91 @@ impl OfClass {
             capacity.largest = capacity.largest.max(most);
         }
         Ok(capacity)
+    }
+}
+
+/// The choice of a pool for a volume. In a set this is the available member with the most free space, and of several
+/// the one with the fewest volumes. An exclusive volume gets the smallest empty disk. A member that cannot have the
+/// volume has changed nothing, and the next one is tried.
+#[derive(Debug)]
+pub(super) struct Placement<'a> {
+    of_class: &'a OfClass,
+    size: Bytes,
+    exclusive: bool,
+    tried: Vec<Arc<Pool>>,
+    /// The refusal of the member with the most free space, which says the most.
+    refusal: Option<(Bytes, Error)>,
+}
+
+impl Placement<'_> {
+    /// The best of the members that were not tried, where the volume is expected from now on. If none is
+    /// available, each gives its reason.
+    pub(super) fn choose(&mut self) -> Option<(Arc<Pool>, Option<Expected>)> {
+        let Self {
+            of_class,
+            size,
+            exclusive,
+            ref tried,
+            ..
+        } = *self;
+        if !of_class.is_set {
+            let untried = of_class.pools.first().filter(|_| tried.is_empty());
+            return untried.map(|pool| (Arc::clone(pool), None));
+        }
+        // One choice at a time, so that each sees the volumes that are expected. No disk is asked.
+        let _choosing = lock(&of_class.choosing);
+        let is_untried = |pool: &&Arc<Pool>| !tried.iter().any(|other| Arc::ptr_eq(other, pool));
+        let mut untried = of_class.pools.iter().filter(is_untried);
+        let standings = untried.clone();
+        let standings = standings.filter_map(|pool| Some((pool, pool.standing(exclusive)?)));
+        let best = if exclusive {
+            let disks = standings.filter(|(_, standing)| standing.space > Bytes::ZERO);
+            disks.min_by_key(|(_, standing)| standing.space)
+        } else {
+            let first = of_class.first.as_ref();
+            standings.min_by_key(|(pool, Standing { space, volumes })| {
+                let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
+                (!is_first, Reverse(*space), *volumes)
+            })
+        };
+        if let Some((pool, _)) = best {
+            return Some((Arc::clone(pool), Some(pool.expect(size))));
+        }
+        let is_available = |pool: &Arc<Pool>| pool.standing(exclusive).is_some();
+        if of_class.pools.iter().any(is_available) {
+            return None;
+        }
+        untried.next().map(|pool| (Arc::clone(pool), None))
+    }
+
+    /// Notes that a pool cannot have the volume. An error that leaves no other pool is returned.
+    pub(super) fn refused(&mut self, pool: Arc<Pool>, error: Error) -> Result<()> {
+        if !self.of_class.is_set || !self.of_class.leaves_others(&error) {
+            return Err(error);
+        }
+        let available = available(&error);
+        if self
+            .refusal
+            .as_ref()
+            .is_none_or(|(most, _)| available > *most)
+        {
+            self.refusal = Some((available, error));
+        }
+        self.tried.push(pool);
+        Ok(())
+    }
+
+    /// The error after the last pool.
+    pub(super) fn failed(self) -> Error {
+        let of_class = self.of_class;
+        match self.refusal {
+            Some((_, error)) => of_class.of_set(error),
+            None if self.exclusive && !of_class.pools.is_empty() => {
+                let (pool, least) = (of_class.name.clone(), self.size);
+                Error::of_new(pool::Error::NoEmptyDisk { pool, least })
+            }
+            None => of_class.empty(),
+        }
     }
 }
 

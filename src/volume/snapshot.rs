@@ -12,8 +12,8 @@ use crate::pool::{
 };
 use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 use crate::volume::class::{InUse, SnapshotClass};
-use crate::volume::create::{check_cordon, differs};
 use crate::volume::find::Located;
+use crate::volume::fits::{check_cordon, differs};
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::KeyLock;
 use crate::volume::pools::open_id;

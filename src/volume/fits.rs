@@ -1,0 +1,252 @@
+//! Whether a volume, a pool or this node suits a request, and the capacity for new volumes.
+//!
+//! A check with `Error::Unsuitable` says that another node may have what this one lacks; `Error::Invalid` says that
+//! none has.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::pool::{self, Entry, Image, Pool, Source, VolumeRecord};
+use crate::quota::Enforcement;
+use crate::types::Bytes;
+use crate::volume::capability::Capability;
+use crate::volume::class::{Class, EnforcementPolicy};
+use crate::volume::ids::parse_id;
+use crate::volume::images;
+use crate::volume::requests::{Capacity, CreateRequest, SourceId};
+use crate::volume::volumes::Volumes;
+
+impl Volumes {
+    /// Checks that the volume supports the capabilities and was created with the class.
+    pub fn validate(
+        &self,
+        id: &str,
+        capabilities: &[Capability],
+        class: Option<&Class>,
+    ) -> Result<()> {
+        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
+        check_fits(&pool, &entry, capabilities, class)
+    }
+
+    /// The capacity for volumes with this class and these capabilities; none if this node would refuse
+    /// them. A request that every node would refuse does not count, because only `CreateVolume` can
+    /// report that.
+    pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
+        let cordoned = self.memory.cordoned()?;
+        let image = images::asked(class, capabilities);
+        // Once, because the programs are those of the node and not of a pool.
+        let is_made = match &image {
+            Ok(Some(image)) => image
+                .content
+                .format()
+                .is_none_or(|format| format.find_program().is_ok()),
+            _ => true,
+        };
+        let fits = |pool: &&Arc<Pool>| {
+            pool.id().is_none_or(|id| !cordoned.contains(&id))
+                && self.check_destinations(pool).is_ok()
+                && match image {
+                    // Every node refuses it, and CreateVolume reports that.
+                    Err(_) => true,
+                    Ok(Some(_)) => is_made,
+                    Ok(None) => {
+                        check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
+                            && check_enforcement(pool, pool.enforcement(), class).is_ok()
+                    }
+                }
+        };
+        let largest = |free: Bytes| match image {
+            Ok(Some(image)) => images::largest(image, free),
+            _ => free,
+        };
+        match self.pools.of_class(class.pool.as_ref()) {
+            Ok(of_class) => of_class.capacity(class.exclusive, fits, largest),
+            // The class must name a pool. `CreateVolume` reports that.
+            Err(Error::Invalid(_)) => {
+                let mut most = Bytes::ZERO;
+                for pool in self.pools().iter().filter(fits) {
+                    most = most.max(match pool.name().member() {
+                        Some(_) => pool.inspected_space(false),
+                        None => pool.available()?,
+                    });
+                }
+                let largest = largest(most);
+                Ok(Capacity {
+                    available: largest,
+                    largest,
+                })
+            }
+            Err(_) => Ok(Capacity::default()),
+        }
+    }
+
+    /// Checks that an existing volume matches the request.
+    pub(super) fn check_same(
+        &self,
+        pool: &Pool,
+        entry: &Entry,
+        request: &CreateRequest,
+    ) -> Result<()> {
+        let differs = differs("volume", request.name.as_str());
+        let has = entry.record.source;
+        if !is_of(has, request.source.as_ref()) {
+            let has = has.map_or("of nothing".to_owned(), |source| source.to_string());
+            return Err(differs(format!("it is a copy of {has}")));
+        }
+        let (size, required, limit) = (entry.record.size_bytes, request.required, request.limit);
+        let above = limit.is_some_and(|limit| size > limit || size == Bytes::ZERO);
+        if size < required || above {
+            let limit = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
+            return Err(differs(format!(
+                "it has {size}, asked for are {required} up to {limit}"
+            )));
+        }
+        self.check_topology(request.excludes_node)
+            .map_err(|excluded| differs(excluded.to_string()))?;
+        check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
+            match error {
+                Error::Invalid(_) | Error::Unsuitable(_) => differs(error.to_string()),
+                other => other,
+            }
+        })
+    }
+}
+
+/// Checks that a volume was created with the class and supports the capabilities.
+pub(super) fn check_fits(
+    pool: &Pool,
+    entry: &Entry,
+    capabilities: &[Capability],
+    class: Option<&Class>,
+) -> Result<()> {
+    if let Some(class) = class {
+        let named = class.pool.as_ref();
+        if let Some(name) = named.filter(|name| name.as_str() != pool.name().in_classes()) {
+            let problem = format!("the volume is in pool {}, not in {name}", pool.name());
+            return Err(Error::invalid("parameter \"pool\"", problem));
+        }
+        if class.exclusive != entry.record.exclusive {
+            let problem = format!("the volume was made with {}", entry.record.exclusive);
+            return Err(Error::invalid("parameter \"exclusive\"", problem));
+        }
+        let (has, asked) = (entry.record.image, images::asked(class, capabilities)?);
+        if has.is_some() != asked.is_some() {
+            let kind = has.map_or("kind: directory", |_| "kind: image");
+            let problem = format!("the volume was made with {kind}");
+            return Err(Error::invalid("parameter \"kind\"", problem));
+        }
+        match has.zip(asked) {
+            Some((has, asked)) if !has.suits(asked) => {
+                let problem = format!("the volume is an image ({has}), and asked for is {asked}");
+                return Err(Error::invalid("volume_capabilities", problem));
+            }
+            Some(_) => {}
+            None => check_enforced(entry.record.enforcement, class.enforcement)?,
+        }
+        let has = entry.record.parameters;
+        if class.parameters != has {
+            let asked = class.parameters;
+            let problem = format!("the volume was made with {has}, not with {asked}");
+            return Err(Error::invalid("parameters", problem));
+        }
+    }
+    for capability in capabilities {
+        capability.check_sharing(entry.record.parameters.sharing)?;
+        images::check_access(entry.record.image, capability)?;
+    }
+    match entry.record.image {
+        Some(image) => check_format(image, capabilities),
+        None => check_filesystem(pool, capabilities, class, Error::from),
+    }
+}
+
+/// Refuses a filesystem type that is not the image's.
+fn check_format(image: Image, capabilities: &[Capability]) -> Result<()> {
+    let has = image.content.as_str();
+    let mut asked = capabilities
+        .iter()
+        .filter_map(|asked| asked.fs_type.as_ref());
+    match asked.find(|wants| *wants != has) {
+        Some(wants) => Err(Error::Unsuitable(format!(
+            "the volume has {has}, and fs_type {wants:?} is asked for"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a volume is a copy of the requested source.
+fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
+    match (has, asked) {
+        (None, None) => true,
+        (Some(Source::Snapshot(has)), Some(SourceId::Snapshot(id))) => has.to_string() == *id,
+        (Some(Source::Volume(has)), Some(SourceId::Volume(id))) => has.to_string() == *id,
+        _ => false,
+    }
+}
+
+/// Refuses a pool that cannot enforce sizes, if the class requires it.
+pub(super) fn check_enforcement(
+    pool: &Pool,
+    enforcement: Enforcement,
+    class: &Class,
+) -> Result<()> {
+    let required = class.enforcement == EnforcementPolicy::Required;
+    if required && enforcement == Enforcement::None {
+        let pool = pool.name();
+        return Err(Error::Unsuitable(format!(
+            "pool {pool} cannot enforce sizes, and the class has enforcement=required"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a cordoned pool.
+pub(super) fn check_cordon(pool: &Pool) -> Result<()> {
+    if pool.is_cordoned()? {
+        let pool = pool.name();
+        return Err(Error::Unsuitable(format!(
+            "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, \
+             or `rootcellar pool uncordon {pool}`"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks that a volume's size is enforced as the class says.
+fn check_enforced(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
+    let problem = match (has != Enforcement::None, wants) {
+        (false, EnforcementPolicy::Required) => "the volume's size is not enforced",
+        (true, EnforcementPolicy::None) => "the volume's size is enforced",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid("parameter \"enforcement\"", problem))
+}
+
+/// Refuses a filesystem type that is not the pool's.
+pub(super) fn check_filesystem(
+    pool: &Pool,
+    capabilities: &[Capability],
+    class: Option<&Class>,
+    failed: fn(pool::Error) -> Error,
+) -> Result<()> {
+    let asked = capabilities.iter().map(|c| &c.fs_type);
+    for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
+        let has = pool.filesystem().map_err(failed)?;
+        if *wants != has.to_string() {
+            let pool = pool.name();
+            return Err(Error::Unsuitable(format!(
+                "pool {pool} is on {has}, and the class asks for fs_type {wants:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The error of an existing object that does not match a request.
+pub(super) fn differs(kind: &str, name: &str) -> impl Fn(String) -> Error {
+    let what = format!("a {kind} named {name:?}");
+    move |difference| Error::Incompatible {
+        what: what.clone(),
+        difference,
+    }
+}
