@@ -7,6 +7,7 @@ mod create;
 mod enforce;
 mod expand;
 mod find;
+mod fits;
 mod ids;
 mod images;
 mod import;
@@ -26,7 +27,7 @@ pub use crate::pool::{
     Source,
 };
 pub use capability::Capability;
-pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
+pub use class::{Class, EnforcementPolicy, InUse, Kind, Parameter, Parametrized, SnapshotClass};
 pub use expand::ExpandRequest;
 pub use import::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState};
 pub use moving::Moved;

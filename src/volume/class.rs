@@ -85,7 +85,7 @@ pub enum EnforcementPolicy {
 impl Class {
     /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        set_all(pairs, Self::set)
+        set_all(pairs)
     }
 
     /// As [`Class::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would
@@ -93,106 +93,247 @@ impl Class {
     pub fn parse_leniently<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
         let mut class = Self::default();
         for (key, value) in pairs {
-            if let Err(error) = class.set(key, value) {
+            if let Err(error) = set(&mut class, key, value) {
                 tracing::debug!(%error, "GetCapacity has a class that no volume can have");
             }
         }
         class
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let text = || Some(value.to_owned());
-        match key {
-            "pool" => {
-                let named = |error: Invalid| parameter(key, &error.problem);
-                self.pool = Some(value.parse().map_err(named)?);
-            }
-            COPY | MAX_STALL => set_copies(&mut self.copies, key, value)?,
-            "mode" => {
-                self.parameters.mode = Mode::parse(value).ok_or_else(|| {
-                    parameter(key, &format!("{value:?} is not an octal mode up to 3777"))
-                })?;
-            }
-            "uid" => self.parameters.uid = parse_id(key, value)?,
-            "gid" => self.parameters.gid = parse_id(key, value)?,
-            "sharing" => {
-                let choices = [("none", Sharing::None), ("node", Sharing::Node)];
-                self.parameters.sharing = choose(key, value, &choices)?;
-            }
-            "exclusive" => {
-                self.exclusive = choose(key, value, &[("true", true), ("false", false)])?;
-            }
-            "kind" => {
-                let choices = [("directory", Kind::Directory), ("image", Kind::Image)];
-                self.kind = choose(key, value, &choices)?;
-            }
-            "allocation" => {
-                let choices = [Allocation::Thick, Allocation::Thin];
-                let choices = choices.map(|choice| (choice.as_str(), choice));
-                self.allocation = Some(choose(key, value, &choices)?);
-            }
-            "enforcement" => {
-                let choices = [
-                    ("auto", EnforcementPolicy::Auto),
-                    ("required", EnforcementPolicy::Required),
-                    ("none", EnforcementPolicy::None),
-                ];
-                self.enforcement = choose(key, value, &choices)?;
-            }
-            "class" => self.kubernetes.class = Some(parse_object(key, value)?),
-            "reclaimPolicy" => {
-                let policies = ReclaimPolicy::ALL.map(|policy| (policy.as_str(), policy));
-                self.kubernetes.reclaim_policy = Some(choose(key, value, &policies)?);
-            }
-            "csi.storage.k8s.io/fstype" => self.fs_type = text().filter(|text| !text.is_empty()),
-            "csi.storage.k8s.io/pvc/namespace" => self.claim.namespace = text(),
-            "csi.storage.k8s.io/pvc/name" => self.claim.claim = text(),
-            "csi.storage.k8s.io/pv/name" => self.claim.volume = text(),
-            _ if key.starts_with(SIDECAR_PREFIX) => {}
-            _ => {
-                return Err(parameter(
-                    key,
-                    "unknown parameter; known are pool, kind, allocation, exclusive, enforcement, \
-                     mode, uid, gid, sharing, copy, maxStall, class and reclaimPolicy",
-                ));
-            }
-        }
-        Ok(())
     }
 }
 
 impl SnapshotClass {
     /// Parses a request's parameters. The error names the first unknown key or bad value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        set_all(pairs, Self::set)
+        set_all(pairs)
     }
+}
 
-    fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let text = || Some(value.to_owned());
-        match key {
-            "inUse" => {
+/// A parameter of classes `C`. This is the only place with its key and its values.
+#[derive(Debug)]
+pub struct Parameter<C: 'static> {
+    pub key: &'static str,
+    /// All values, or examples of them.
+    pub values: &'static [&'static str],
+    set: fn(&mut C, Given<'_>) -> Result<()>,
+}
+
+impl<C> Parameter<C> {
+    /// Whether a sidecar sets it, and not the class.
+    pub fn is_of_sidecars(&self) -> bool {
+        self.key.starts_with(SIDECAR_PREFIX)
+    }
+}
+
+/// Classes with parameters.
+pub trait Parametrized: Default + 'static {
+    /// The known parameters, in the order of the message about an unknown one.
+    const PARAMETERS: &'static [Parameter<Self>];
+}
+
+impl Parametrized for Class {
+    const PARAMETERS: &'static [Parameter<Self>] = &[
+        Parameter {
+            key: "pool",
+            values: &["default"],
+            set: |class, given| given.parse(&mut class.pool),
+        },
+        Parameter {
+            key: "kind",
+            values: &["directory", "image"],
+            set: |class, given| {
+                let choices = [("directory", Kind::Directory), ("image", Kind::Image)];
+                given.choose(&mut class.kind, &choices)
+            },
+        },
+        Parameter {
+            key: "allocation",
+            values: &["thick", "thin"],
+            set: |class, given| {
+                let choices = [Allocation::Thick, Allocation::Thin];
+                let choices = choices.map(|choice| (choice.as_str(), Some(choice)));
+                given.choose(&mut class.allocation, &choices)
+            },
+        },
+        Parameter {
+            key: "exclusive",
+            values: &["true", "false"],
+            set: |class, given| {
+                given.choose(&mut class.exclusive, &[("true", true), ("false", false)])
+            },
+        },
+        Parameter {
+            key: "enforcement",
+            values: &["auto", "required", "none"],
+            set: |class, given| {
+                let choices = [
+                    ("auto", EnforcementPolicy::Auto),
+                    ("required", EnforcementPolicy::Required),
+                    ("none", EnforcementPolicy::None),
+                ];
+                given.choose(&mut class.enforcement, &choices)
+            },
+        },
+        Parameter {
+            key: "mode",
+            values: &["0777", "2750"],
+            set: |class, given| {
+                let mode = Mode::parse(given.value);
+                let problem = || format!("{:?} is not an octal mode up to 3777", given.value);
+                class.parameters.mode = mode.ok_or_else(|| given.is_wrong(&problem()))?;
+                Ok(())
+            },
+        },
+        Parameter {
+            key: "uid",
+            values: &["0", "1000"],
+            set: |class, given| given.parse_id(&mut class.parameters.uid),
+        },
+        Parameter {
+            key: "gid",
+            values: &["0", "1000"],
+            set: |class, given| given.parse_id(&mut class.parameters.gid),
+        },
+        Parameter {
+            key: "sharing",
+            values: &["none", "node"],
+            set: |class, given| {
+                let choices = [("none", Sharing::None), ("node", Sharing::Node)];
+                given.choose(&mut class.parameters.sharing, &choices)
+            },
+        },
+        Parameter {
+            key: "copy",
+            values: COPY,
+            set: |class, given| given.set_copy(&mut class.copies),
+        },
+        Parameter {
+            key: "maxStall",
+            values: STALLS,
+            set: |class, given| given.set_stall(&mut class.copies),
+        },
+        Parameter {
+            key: "class",
+            values: &["fast"],
+            set: |class, given| given.name(&mut class.kubernetes.class),
+        },
+        Parameter {
+            key: "reclaimPolicy",
+            values: &["Delete", "Retain"],
+            set: |class, given| {
+                let policies = ReclaimPolicy::ALL.map(|policy| (policy.as_str(), Some(policy)));
+                given.choose(&mut class.kubernetes.reclaim_policy, &policies)
+            },
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/fstype",
+            values: &["ext4", "xfs", ""],
+            set: |class, given| {
+                given.copy_to(&mut class.fs_type);
+                class.fs_type.take_if(|text| text.is_empty());
+                Ok(())
+            },
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/pvc/namespace",
+            values: ANY,
+            set: |class, given| {
+                given.copy_to(&mut class.claim.namespace);
+                Ok(())
+            },
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/pvc/name",
+            values: ANY,
+            set: |class, given| {
+                given.copy_to(&mut class.claim.claim);
+                Ok(())
+            },
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/pv/name",
+            values: ANY,
+            set: |class, given| {
+                given.copy_to(&mut class.claim.volume);
+                Ok(())
+            },
+        },
+    ];
+}
+
+impl Parametrized for SnapshotClass {
+    const PARAMETERS: &'static [Parameter<Self>] = &[
+        Parameter {
+            key: "inUse",
+            values: &["allow", "refuse"],
+            set: |class, given| {
                 let choices = [("allow", InUse::Allow), ("refuse", InUse::Refuse)];
-                self.in_use = choose(key, value, &choices)?;
-            }
-            COPY | MAX_STALL => set_copies(&mut self.copies, key, value)?,
-            "csi.storage.k8s.io/volumesnapshot/namespace" => self.label.namespace = text(),
-            "csi.storage.k8s.io/volumesnapshot/name" => self.label.snapshot = text(),
-            "csi.storage.k8s.io/volumesnapshotcontent/name" => self.label.content = text(),
-            _ if key.starts_with(SIDECAR_PREFIX) => {}
-            _ => {
-                let problem = "unknown parameter; known are inUse, copy and maxStall";
-                return Err(parameter(key, problem));
-            }
+                given.choose(&mut class.in_use, &choices)
+            },
+        },
+        Parameter {
+            key: "copy",
+            values: COPY,
+            set: |class, given| given.set_copy(&mut class.copies),
+        },
+        Parameter {
+            key: "maxStall",
+            values: STALLS,
+            set: |class, given| given.set_stall(&mut class.copies),
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/volumesnapshot/namespace",
+            values: ANY,
+            set: |class, given| {
+                given.copy_to(&mut class.label.namespace);
+                Ok(())
+            },
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/volumesnapshot/name",
+            values: ANY,
+            set: |class, given| {
+                given.copy_to(&mut class.label.snapshot);
+                Ok(())
+            },
+        },
+        Parameter {
+            key: "csi.storage.k8s.io/volumesnapshotcontent/name",
+            values: ANY,
+            set: |class, given| {
+                given.copy_to(&mut class.label.content);
+                Ok(())
+            },
+        },
+    ];
+}
+
+/// Whether a filesystem that shares no blocks may copy.
+const COPY: &[&str] = &["allowed", "refused"];
+/// The longest time for which a file may be locked during its copy.
+const STALLS: &[&str] = &["100ms", "2s"];
+/// Values of labels for people.
+const ANY: &[&str] = &["shop", ""];
+
+fn set<C: Parametrized>(class: &mut C, key: &str, value: &str) -> Result<()> {
+    let given = Given { key, value };
+    let known = C::PARAMETERS;
+    match known.iter().find(|parameter| parameter.key == key) {
+        Some(parameter) => (parameter.set)(class, given),
+        None if key.starts_with(SIDECAR_PREFIX) => Ok(()),
+        None => {
+            let known = known.iter().filter(|known| !known.is_of_sidecars());
+            let known: Vec<&str> = known.map(|known| known.key).collect();
+            let (last, others) = known.split_last().unwrap_or((&"", &[]));
+            let others = others.join(", ");
+            Err(given.is_wrong(&format!("unknown parameter; known are {others} and {last}")))
         }
-        Ok(())
     }
 }
 
 /// Sets every parameter of a class. They are sorted, so that of several mistakes always the same one
 /// is reported.
-fn set_all<'a, C: Default>(
+fn set_all<'a, C: Parametrized>(
     pairs: impl IntoIterator<Item = (&'a String, &'a String)>,
-    set: impl Fn(&mut C, &str, &str) -> Result<()>,
 ) -> Result<C> {
     let mut class = C::default();
     for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
@@ -201,47 +342,81 @@ fn set_all<'a, C: Default>(
     Ok(class)
 }
 
-/// Whether a filesystem that shares no blocks may copy.
-const COPY: &str = "copy";
-/// The longest time for which a file may be locked during its copy.
-const MAX_STALL: &str = "maxStall";
+/// A key and its value, as received.
+#[derive(Debug, Clone, Copy)]
+struct Given<'a> {
+    key: &'a str,
+    value: &'a str,
+}
 
-fn set_copies(copies: &mut CopyPolicy, key: &str, value: &str) -> Result<()> {
-    if key == COPY {
-        copies.copy = choose(key, value, &[("allowed", true), ("refused", false)])?;
-    } else {
-        copies.max_stall = Some(parse_stall(value)?);
+impl Given<'_> {
+    fn is_wrong(self, problem: &str) -> Error {
+        Error::invalid(format!("parameter {:?}", self.key), problem)
     }
-    Ok(())
-}
 
-/// The choice with the name `value`.
-fn choose<T: Copy>(key: &str, value: &str, choices: &[(&str, T)]) -> Result<T> {
-    let choice = choices.iter().find(|(name, _)| *name == value);
-    choice.map(|(_, choice)| *choice).ok_or_else(|| {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        parameter(
-            key,
-            &format!("{value:?} is not one of {}", names.join(", ")),
-        )
-    })
-}
+    fn copy_to(self, field: &mut Option<String>) {
+        *field = Some(self.value.to_owned());
+    }
 
-/// A number with the unit `ms` or `s`; at least one millisecond.
-fn parse_stall(value: &str) -> Result<Duration> {
-    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
-        (Some(digits), _) => (digits, 1),
-        (None, Some(digits)) => (digits, 1000),
-        (None, None) => ("", 0),
-    };
-    let milliseconds = number(digits).and_then(|number: u64| number.checked_mul(unit));
-    milliseconds
-        .filter(|milliseconds| *milliseconds > 0)
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            let problem = format!("{value:?} is not a time such as 100ms or 2s");
-            parameter(MAX_STALL, &problem)
-        })
+    fn parse<T: FromStr<Err = Invalid>>(self, field: &mut Option<T>) -> Result<()> {
+        let parsed = self.value.parse();
+        *field = Some(parsed.map_err(|error: Invalid| self.is_wrong(&error.problem))?);
+        Ok(())
+    }
+
+    /// Takes the choice with the name.
+    fn choose<T: Copy>(self, field: &mut T, choices: &[(&str, T)]) -> Result<()> {
+        let Some((_, choice)) = choices.iter().find(|(name, _)| *name == self.value) else {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
+            return Err(self.is_wrong(&format!("{:?} is not one of {names}", self.value)));
+        };
+        *field = *choice;
+        Ok(())
+    }
+
+    fn set_copy(self, copies: &mut CopyPolicy) -> Result<()> {
+        self.choose(&mut copies.copy, &[("allowed", true), ("refused", false)])
+    }
+
+    /// A number with the unit `ms` or `s`; at least one millisecond.
+    fn set_stall(self, copies: &mut CopyPolicy) -> Result<()> {
+        let (milliseconds, seconds) = (self.value.strip_suffix("ms"), self.value.strip_suffix('s'));
+        let (digits, unit) = match (milliseconds, seconds) {
+            (Some(digits), _) => (digits, 1),
+            (None, Some(digits)) => (digits, 1000),
+            (None, None) => ("", 0),
+        };
+        let stall = number(digits).and_then(|number: u64| number.checked_mul(unit));
+        let Some(stall) = stall.filter(|stall| *stall > 0) else {
+            let problem = format!("{:?} is not a time such as 100ms or 2s", self.value);
+            return Err(self.is_wrong(&problem));
+        };
+        copies.max_stall = Some(Duration::from_millis(stall));
+        Ok(())
+    }
+
+    /// The name of a Kubernetes object.
+    fn name(self, field: &mut Option<String>) -> Result<()> {
+        let allowed =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        let has_length = (1..=MAX_OBJECT_NAME).contains(&self.value.len());
+        if !has_length || !self.value.chars().all(allowed) {
+            let problem = format!("{:?} is not the name of a Kubernetes object", self.value);
+            return Err(self.is_wrong(&problem));
+        }
+        self.copy_to(field);
+        Ok(())
+    }
+
+    fn parse_id(self, field: &mut u32) -> Result<()> {
+        let Some(id) = number(self.value).filter(|id| *id <= MAX_ID) else {
+            let problem = format!("{:?} is not a number from 0 to {MAX_ID}", self.value);
+            return Err(self.is_wrong(&problem));
+        };
+        *field = id;
+        Ok(())
+    }
 }
 
 /// A number without the sign that [`str::parse`] accepts.
@@ -250,23 +425,81 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     is_number.then(|| text.parse().ok()).flatten()
 }
 
-fn parameter(key: &str, problem: &str) -> Error {
-    Error::invalid(format!("parameter {key:?}"), problem)
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
 
-/// The name of a Kubernetes object.
-fn parse_object(key: &str, value: &str) -> Result<String> {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    if !(1..=MAX_OBJECT_NAME).contains(&value.len()) || !value.chars().all(allowed) {
-        let problem = format!("{value:?} is not the name of a Kubernetes object");
-        return Err(parameter(key, &problem));
+    use serde_json::Value;
+
+    use super::*;
+
+    const SCHEMA: &str = include_str!("../../deploy/chart/values.schema.json");
+    const CLASSES: &str = include_str!("../../docs/classes.md");
+    const SNAPSHOTS: &str = include_str!("../../docs/snapshots.md");
+
+    /// The parameters that a person may write into a class of this kind in the chart, with all values of each that
+    /// has a list of them.
+    fn in_chart(kind: &str) -> BTreeMap<String, Option<BTreeSet<String>>> {
+        let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+        let path = format!("/properties/{kind}/items/properties/parameters/properties");
+        let all = schema.pointer(&path).unwrap().as_object().unwrap().iter();
+        let values = |of: &Value| {
+            let values = of["enum"].as_array()?.iter();
+            Some(
+                values
+                    .map(|value| value.as_str().unwrap().to_owned())
+                    .collect(),
+            )
+        };
+        all.map(|(key, of)| (key.clone(), values(of))).collect()
     }
-    Ok(value.to_owned())
-}
 
-fn parse_id(key: &str, value: &str) -> Result<u32> {
-    number(value).filter(|id| *id <= MAX_ID).ok_or_else(|| {
-        let problem = format!("{value:?} is not a number from 0 to {MAX_ID}");
-        parameter(key, &problem)
-    })
+    /// Compares the parameters with the chart, which sets some itself, and a document.
+    fn assert_consistent<C: Parametrized>(kind: &str, set_by_chart: &[&str], document: &str) {
+        let chart = in_chart(kind);
+        for Parameter { key, values, .. } in C::PARAMETERS {
+            for value in *values {
+                set(&mut C::default(), key, value).unwrap();
+            }
+            if let Some(Some(listed)) = chart.get(*key) {
+                let values: BTreeSet<_> = values.iter().map(|value| (*value).to_owned()).collect();
+                assert_eq!(*listed, values, "{key}");
+            }
+        }
+        let of_classes = C::PARAMETERS.iter().filter(|known| !known.is_of_sidecars());
+        let mut of_classes: BTreeSet<&str> = of_classes.map(|known| known.key).collect();
+        for key in &of_classes {
+            assert!(
+                document.contains(&format!("`{key}`")),
+                "{key} is not documented"
+            );
+        }
+        of_classes.retain(|key| !set_by_chart.contains(key));
+        let chart = chart.keys().map(String::as_str);
+        let chart: BTreeSet<&str> = chart
+            .filter(|key| !key.starts_with(SIDECAR_PREFIX))
+            .collect();
+        assert_eq!(
+            chart, of_classes,
+            "the keys in values.schema.json of {kind}"
+        );
+    }
+
+    #[test]
+    fn the_chart_and_the_documents_have_every_parameter() {
+        let by_chart = ["pool", "class", "reclaimPolicy"];
+        assert_consistent::<Class>("storageClasses", &by_chart, CLASSES);
+        assert_consistent::<SnapshotClass>("snapshots/properties/classes", &[], SNAPSHOTS);
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_told_the_known_ones() {
+        let error = set(&mut SnapshotClass::default(), "size", "1").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("known are inUse, copy and maxStall"),
+            "{error}"
+        );
+    }
 }

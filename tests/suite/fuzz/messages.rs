@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use prost::Message;
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use rootcellar::volume::{Class, Parameter, Parametrized, SnapshotClass};
 
 use super::{Known, SECRET};
 use support::NODE;
@@ -93,29 +94,17 @@ fn target(known: &Known) -> BoxedStrategy<String> {
 }
 
 fn parameters() -> BoxedStrategy<Map> {
-    let keys = [
-        "pool",
-        "mode",
-        "uid",
-        "gid",
-        "sharing",
-        "copy",
-        "maxStall",
-        "inUse",
-        "csi.storage.k8s.io/fstype",
-        "csi.storage.k8s.io/pvc/name",
-        "csi.storage.k8s.io/pvc/namespace",
-    ];
-    let values = [
-        "default", "0777", "0", "node", "none", "ext4", "1000", "allowed", "allow", "refuse",
-        "100ms",
-    ];
+    fn known<C: Parametrized>() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+        let known = C::PARAMETERS.iter();
+        known.map(|Parameter { key, values, .. }| (*key, *values))
+    }
+    let (keys, values): (Vec<_>, Vec<_>) = known::<Class>().chain(known::<SnapshotClass>()).unzip();
     let key = prop_oneof![
-        6 => prop::sample::select(keys.to_vec()).prop_map(str::to_owned),
+        6 => prop::sample::select(keys).prop_map(str::to_owned),
         1 => odd(),
     ];
     let value = prop_oneof![
-        4 => prop::sample::select(values.to_vec()).prop_map(str::to_owned),
+        4 => prop::sample::select(values.concat()).prop_map(str::to_owned),
         1 => odd(),
     ];
     let huge = (0..300_u32).map(|number| (format!("key-{number}"), "value".repeat(9)));

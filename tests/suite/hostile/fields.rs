@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
+use rootcellar::volume::{Class, Parametrized, SnapshotClass};
 use tonic::Code;
 
 use super::Scene;
@@ -267,7 +268,10 @@ async fn bad_parameters_are_named() {
         ("copy", "yes"),
         ("maxStall", "100"),
     ];
-    for (key, value) in cases {
+    let known = Class::PARAMETERS.iter();
+    let known = known.filter(|parameter| !parameter.is_of_sidecars());
+    let known = known.map(|parameter| (parameter.key, "?"));
+    for (key, value) in cases.into_iter().chain(known) {
         let case = format!("{key:?}={value:.20?}");
         let answer = scene
             .clients
@@ -321,7 +325,10 @@ async fn bad_parameters_of_snapshots_are_named() {
         ("maxStall", "1m"),
         ("maxStall", "18446744073709551615s"),
     ];
-    for (key, value) in cases {
+    let known = SnapshotClass::PARAMETERS.iter();
+    let known = known.filter(|parameter| !parameter.is_of_sidecars());
+    let known = known.map(|parameter| (parameter.key, "?"));
+    for (key, value) in cases.into_iter().chain(known) {
         let request = csi::CreateSnapshotRequest {
             parameters: map(&[(key, value)]),
             ..snapshot("s", &id)
