@@ -2,8 +2,9 @@
 # Runs the checks that need no cluster. A step that fails does not stop the ones after it.
 # Last line: N passed, N failed, N skipped.
 #
-# Usage: test.sh [lint|check|all]
-#        lint   formats, lints, scripts, workflows, mutants, manifests, documents, English, and the crates in use
+# Usage: test.sh [quick|lint|check|all]
+#        quick  formats, clippy, imports, documents and English
+#        lint   quick, scripts, workflows, mutants, manifests, and the crates in use
 #        check  lint, the unit tests and the fast integration tests; skips the tests that need root where there is none
 #        all    every test; the default
 # Needs: the packages that hack/setup.sh installs; for all, root for the loop mounts.
@@ -16,11 +17,11 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 goal=${1:-all}
 case $goal in
-lint | check) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-0} ;;
+quick | lint | check) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-0} ;;
 guests) [ $# -eq 2 ] ;; # of this script alone, beside its other tests
 all) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-1} ;;
 *)
-    echo "usage: test.sh [lint|check|all]" >&2
+    echo "usage: test.sh [quick|lint|check|all]" >&2
     exit 64
     ;;
 esac
@@ -93,18 +94,19 @@ fi
 trap leave EXIT
 trap 'exit 1' HUP INT TERM
 step format cargo fmt --all --check -- --color never
+# Cargo leaves out targets that `cargo test` does not run, unless it is given their names.
+step clippy cargo clippy --locked --lib --bins --examples --tests --benches --test quota --test power --test replay -- -D warnings
+step imports hack/check-imports.sh
+step docs hack/check-docs.sh
+step prose hack/prose.sh
+[ "$goal" != quick ] || finish
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
 step shell shellcheck .ci/* .github/*.sh hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh deploy/examples/*/*.sh e2e/*.sh e2e/*/*.sh
 step workflows "$target/tools/actionlint" -no-color
 step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
-step docs hack/check-docs.sh
-step prose hack/prose.sh
-step imports hack/check-imports.sh
 step deny "$target/tools/bin/cargo-deny" --locked check --hide-inclusion-graph --deny warnings bans licenses sources
-# Cargo leaves out targets that `cargo test` does not run, unless it is given their names.
-step clippy cargo clippy --locked --lib --bins --examples --tests --benches --test quota --test power --test replay -- -D warnings
 [ "$goal" != lint ] || finish
 
 # Most tests wait for a disk or for the kernel most of the time.
