@@ -15,11 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::os;
 
-pub use format::{Format, FormatFault};
-
-/// The alignment of an image's size, in bytes: the largest sector of a disk, and the block of every
-/// filesystem in an image.
-pub const BLOCK: u64 = 4096;
+pub use format::{BLOCK, Format, FormatFault};
 
 /// Whether the blocks of an image are allocated when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

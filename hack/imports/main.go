@@ -2,7 +2,8 @@
 // src/lib.rs places below it. A file of the pool imports only from its own floor and those below. No files import each
 // other in a circle.
 //
-// An imported name counts for the file that defines it, so that a module may export the names of its files.
+// An imported name counts for the file that defines it, so that a module may export the names of its files. Methods are not
+// seen: only the names of types and functions are imports.
 //
 // Last line: N passed, N failed, 0 skipped.
 package main
@@ -27,10 +28,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "imports:", err)
 		os.Exit(2)
 	}
-	graph := source.graph()
+	all, imports := source.graph(true), source.graph(false)
 	var failed, passed int
-	for _, check := range []func(map[string][]string) []string{source.checkModules, checkFloors, checkCircles} {
-		problems := check(graph)
+	for _, problems := range [][]string{source.checkModules(all), checkFloors(all), checkCircles(imports)} {
 		for _, problem := range problems {
 			fmt.Println("check-imports:", problem)
 		}
@@ -51,10 +51,12 @@ type path []string
 
 func (p path) String() string { return strings.Join(p, "/") }
 
-// A use is a path that a file mentions; one that it exports as its own name is no import.
+// A use is a path that a file mentions, by a name of its own. A file may export that name, and need not mention it again.
 type use struct {
-	path     path
-	exported bool
+	path      path
+	name      string
+	exported  bool
+	mentioned bool
 }
 
 // The files by the paths of their modules, and the modules of the picture with their lines, the highest first.
@@ -120,10 +122,10 @@ var (
 	scope     = regexp.MustCompile(`pub\(in [^)]*\)`)
 	tests     = regexp.MustCompile(`(?s)#\[cfg\(test\)\]\s*mod \w+ \{.*`)
 	comments  = regexp.MustCompile(`//.*`)
-	statement = regexp.MustCompile(`\b(pub(?:\([^)]*\))? )?use\s+([^;]+);`)
+	statement = regexp.MustCompile(`(?m)^\s*(pub(?:\([^)]*\))? )?use\s+([^;]+);`)
 	inline    = regexp.MustCompile(`\b(?:crate|super|self)(?:::\w+)+`)
 	child     = regexp.MustCompile(`(^|[^:\w])([a-z_]+)::(\w+)`)
-	renamed   = regexp.MustCompile(`\s+as\s+\w+`)
+	renamed   = regexp.MustCompile(`\s+as\s+(\w+)`)
 	group     = regexp.MustCompile(`(?s)^([\w:]*?)(?:::)?\{(.*)\}$`)
 )
 
@@ -133,29 +135,42 @@ func (s *source) mentioned(module, text string) []use {
 		text = left.ReplaceAllString(text, "")
 	}
 	var all []use
-	add := func(parts []string, exported bool) {
+	add := func(parts []string, name string, exported, mentioned bool) {
 		if found, ok := s.absolute(parts, strings.Split(module, "/")); ok {
-			all = append(all, use{found, exported})
+			all = append(all, use{found, name, exported, mentioned})
 		}
 	}
+	rest := statement.ReplaceAllString(text, "")
+	modules := map[string][]string{}
 	for _, found := range statement.FindAllStringSubmatch(text, -1) {
-		for _, parts := range expand(nil, found[2]) {
-			add(parts, found[1] != "")
+		for _, tree := range expand(nil, found[2]) {
+			mentioned := regexp.MustCompile(`\b` + tree.name + `\b`).MatchString(rest)
+			add(tree.parts, tree.name, found[1] != "", mentioned)
+			modules[tree.name] = tree.parts
 		}
 	}
-	text = statement.ReplaceAllString(text, "")
-	for _, found := range inline.FindAllString(text, -1) {
-		add(strings.Split(found, "::"), false)
+	for _, found := range inline.FindAllString(rest, -1) {
+		add(strings.Split(found, "::"), "", false, true)
 	}
-	for _, found := range child.FindAllStringSubmatch(text, -1) {
-		add(found[2:], false)
+	// By a module of its own, or by one that it imports.
+	for _, found := range child.FindAllStringSubmatch(rest, -1) {
+		add(found[2:], "", false, true)
+		if parts, ok := modules[found[2]]; ok {
+			add(slices.Concat(parts, found[3:]), "", false, true)
+		}
 	}
 	return all
 }
 
+// An imported path and the name that it has in the file.
+type imported struct {
+	parts []string
+	name  string
+}
+
 // The paths of a tree of imports, such as a::{b, c::d}.
-func expand(prefix []string, tree string) [][]string {
-	var all [][]string
+func expand(prefix []string, tree string) []imported {
+	var all []imported
 	depth, start := 0, 0
 	for at, letter := range tree + "," {
 		switch letter {
@@ -172,7 +187,15 @@ func expand(prefix []string, tree string) [][]string {
 			if found := group.FindStringSubmatch(part); found != nil {
 				all = append(all, expand(slices.Concat(prefix, names(found[1])), found[2])...)
 			} else if part != "" {
-				all = append(all, slices.Concat(prefix, names(renamed.ReplaceAllString(part, ""))))
+				parts := slices.Concat(prefix, names(renamed.ReplaceAllString(part, "")))
+				if parts[len(parts)-1] == "self" {
+					parts = parts[:len(parts)-1]
+				}
+				name := parts[len(parts)-1]
+				if found := renamed.FindStringSubmatch(part); found != nil {
+					name = found[1]
+				}
+				all = append(all, imported{parts, regexp.QuoteMeta(name)})
 			}
 		}
 	}
@@ -212,7 +235,7 @@ func (s *source) defining(at path, depth int) string {
 		}
 		if length < len(at) && depth < 8 {
 			for _, exported := range uses {
-				if exported.exported && exported.path[len(exported.path)-1] == at[length] && exported.path.String() != at.String() {
+				if exported.exported && exported.name == at[length] && exported.path.String() != at.String() {
 					return s.defining(slices.Concat(exported.path, at[length+1:]), depth+1)
 				}
 			}
@@ -222,12 +245,12 @@ func (s *source) defining(at path, depth int) string {
 	return ""
 }
 
-// The modules that each module imports from.
-func (s *source) graph() map[string][]string {
+// The modules that each module imports from. `exports`: also those whose names it only exports.
+func (s *source) graph(exports bool) map[string][]string {
 	graph := map[string][]string{}
 	for module, uses := range s.uses {
 		for _, one := range uses {
-			if one.exported {
+			if one.exported && !one.mentioned && !exports {
 				continue
 			}
 			if to := s.defining(one.path, 0); to != "" && to != module && !slices.Contains(graph[module], to) {

@@ -14,7 +14,9 @@ use rustix::io::Errno;
 use crate::sys;
 use crate::types::Bytes;
 
-use super::BLOCK;
+/// The alignment of an image's size, in bytes: the largest sector of a disk, and the block of every
+/// filesystem in an image.
+pub const BLOCK: u64 = 4096;
 
 /// The directories with the programs, in the image of the driver and on hosts.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
