@@ -1,10 +1,16 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rootcellar::os::Step;
 use support::disk::{EXT4, XFS};
 use support::poweroff::imports::IMPORTS;
 use support::poweroff::logs::replay as replay_logs;
 use support::poweroff::loops::Kind;
-use support::poweroff::operations::{CREATE_IMAGE, OPERATIONS, of_sets};
+use support::poweroff::operations::{CREATE_IMAGE, OPERATIONS, Operation, of_sets};
 use support::poweroff::scene::Pools;
 use support::require;
+
+/// Keeps the filesystem from committing by itself, which would hide a missing sync.
+const LATE: &str = "commit=600";
 
 fn replay(kind: Kind) {
     let imports = IMPORTS.iter().filter(|_| !kind.simple_quota);
@@ -19,7 +25,10 @@ fn replay(kind: Kind) {
 #[test]
 fn nothing_acknowledged_is_lost_on_ext4() {
     require!(log_writes);
-    replay(Kind::limited(EXT4));
+    replay(Kind {
+        mount: &["prjquota", LATE],
+        ..Kind::limited(EXT4)
+    });
 }
 
 /// As above, on XFS.
@@ -37,7 +46,10 @@ fn nothing_acknowledged_is_lost_on_xfs() {
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs() {
     require!(log_writes);
-    replay(Kind::plain("btrfs"));
+    replay(Kind {
+        mount: &[LATE],
+        ..Kind::plain("btrfs")
+    });
 }
 
 /// As above, on btrfs with simple quota.
@@ -49,6 +61,7 @@ fn nothing_acknowledged_is_lost_on_simple_quota() {
     require!(simple_quota);
     replay(Kind {
         simple_quota: true,
+        mount: &[LATE],
         ..Kind::plain("btrfs")
     });
 }
@@ -60,4 +73,30 @@ fn nothing_acknowledged_is_lost_on_simple_quota() {
 fn nothing_acknowledged_is_lost_on_a_set() {
     require!(log_writes);
     replay_logs(Kind::plain("ext4"), Pools::Set, of_sets());
+}
+
+/// The replay notices a sync that is missing.
+///
+/// Proves: D3.
+#[test]
+fn a_skipped_sync_is_noticed() {
+    require!(log_writes);
+    let kind = Kind {
+        mount: &[LATE],
+        ..Kind::plain("ext4")
+    };
+    for (name, path) in [
+        ("create", "/volumes"),
+        ("expand", "/volumes/pvc-*"),
+        ("snapshot", "/snapshots"),
+    ] {
+        let mut all = OPERATIONS.iter();
+        let operation = Operation {
+            skips: Some((Step::Fsync, path)),
+            ..*all.find(|operation| operation.name == name).unwrap()
+        };
+        let replayed = || replay_logs(kind, Pools::One, [&operation]);
+        let noticed = catch_unwind(AssertUnwindSafe(replayed));
+        assert!(noticed.is_err(), "{name} without the fsync of {path}");
+    }
 }
