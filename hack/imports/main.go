@@ -23,14 +23,35 @@ import (
 var floors = []string{"pool/store", "pool/state"}
 
 func main() {
-	source, err := read("src")
+	failed, err := run()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "imports:", err)
 		os.Exit(2)
 	}
-	all, imports := source.graph(true), source.graph(false)
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func run() (bool, error) {
+	driver, err := read("src")
+	if err != nil {
+		return false, err
+	}
+	migrate, err := read("src/bin/rootcellar-migrate")
+	if err != nil {
+		return false, err
+	}
+	lib, err := os.ReadFile("src/lib.rs")
+	if err != nil {
+		return false, err
+	}
+	all := driver.graph(true)
 	var failed, passed int
-	for _, problems := range [][]string{source.checkModules(all), checkFloors(all), checkCircles(imports)} {
+	for _, problems := range [][]string{
+		checkModules(all, picture(string(lib))), checkFloors(all),
+		checkCircles(driver.graph(false)), checkCircles(migrate.graph(false)),
+	} {
 		for _, problem := range problems {
 			fmt.Println("check-imports:", problem)
 		}
@@ -41,9 +62,7 @@ func main() {
 		}
 	}
 	fmt.Printf("%d passed, %d failed, 0 skipped\n", passed, failed)
-	if failed > 0 {
-		os.Exit(1)
-	}
+	return failed > 0, nil
 }
 
 // A path is that of a module or of a name in it, without the crate: pool, store, disk, Disk.
@@ -59,21 +78,15 @@ type use struct {
 	mentioned bool
 }
 
-// The files by the paths of their modules, and the modules of the picture with their lines, the highest first.
+// The files of a crate by the paths of their modules.
 type source struct {
-	uses    map[string][]use
-	picture map[string]int
+	uses map[string][]use
 }
 
 func read(root string) (*source, error) {
 	s := &source{uses: map[string][]use{}}
-	lib, err := os.ReadFile(filepath.Join(root, "lib.rs"))
-	if err != nil {
-		return nil, err
-	}
-	s.picture = picture(string(lib))
 	texts := map[string]string{}
-	err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -102,7 +115,7 @@ func read(root string) (*source, error) {
 	return s, err
 }
 
-// The modules of the picture, with the number of their line; those to the right are below too.
+// The modules of the picture in their order, the highest first.
 func picture(lib string) map[string]int {
 	lines := strings.Split(lib, "```")
 	rank := map[string]int{}
@@ -249,6 +262,7 @@ func (s *source) defining(at path, depth int) string {
 func (s *source) graph(exports bool) map[string][]string {
 	graph := map[string][]string{}
 	for module, uses := range s.uses {
+		graph[module] = nil
 		for _, one := range uses {
 			if one.exported && !one.mentioned && !exports {
 				continue
@@ -267,14 +281,14 @@ func top(module string) string {
 	return name
 }
 
-func (s *source) checkModules(graph map[string][]string) (problems []string) {
-	for _, from := range slices.Sorted(maps.Keys(s.uses)) {
-		rank, ok := s.picture[top(from)]
+func checkModules(graph map[string][]string, picture map[string]int) (problems []string) {
+	for _, from := range slices.Sorted(maps.Keys(graph)) {
+		rank, ok := picture[top(from)]
 		if !ok {
 			problems = append(problems, "the picture in src/lib.rs does not place "+top(from))
 		}
 		for _, to := range graph[from] {
-			if other, ok := s.picture[top(to)]; ok && other < rank {
+			if other, ok := picture[top(to)]; ok && other < rank {
 				problems = append(problems, from+" imports from "+to+", which the picture in src/lib.rs places above it")
 			}
 		}

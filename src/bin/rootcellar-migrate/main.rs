@@ -4,6 +4,7 @@
 mod cluster;
 mod output;
 mod plan;
+mod planned;
 mod pods;
 mod pools;
 mod quantity;
@@ -22,7 +23,7 @@ use rootcellar::config::DriverArgs;
 use rootcellar::manifest;
 
 use cluster::{Cluster, Metadata, Volume};
-use plan::Plan;
+use planned::Plan;
 use pools::Pools;
 use source::System;
 

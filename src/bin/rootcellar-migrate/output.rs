@@ -4,8 +4,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::Report;
-use crate::plan::{Plan, Planned};
-use crate::steps::Step;
+use crate::planned::{Plan, Planned, Step};
 
 /// The text above all plans.
 const HEAD: &str = "\

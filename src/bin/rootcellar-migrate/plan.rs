@@ -2,71 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use uuid::Uuid;
 
-use rootcellar::manifest::{self, ClaimMode, ClaimRef, Place};
+use rootcellar::manifest::{self, ClaimRef, Place};
 use rootcellar::mount::MountOptions;
 use rootcellar::pool::ReclaimPolicy;
 use rootcellar::types::{Bytes, MAX_FIELD_BYTES, ObjectId, VolumeId, VolumeName};
 
 use crate::Options;
 use crate::cluster::{Claim, Cluster, Stored, Volume};
-use crate::pods::{self, Runner};
-use crate::pools::{Pool, Pools};
+use crate::planned::{Facts, Plan, Planned};
+use crate::pods;
+use crate::pools::{Pools, is_within};
 use crate::quantity;
 use crate::source::{self, System};
-use crate::steps::{self, Step};
-
-/// The plan for one claim.
-#[derive(Debug, Serialize)]
-pub(crate) struct Plan {
-    /// Its namespace and name.
-    pub(crate) claim: String,
-    pub(crate) persistent_volume: String,
-    pub(crate) system: System,
-    /// The reasons why it is not planned. With any, there are no steps.
-    pub(crate) refusals: Vec<String>,
-    pub(crate) warnings: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) planned: Option<Planned>,
-}
-
-/// The part of a plan that only a claim without refusals has.
-#[derive(Debug, Serialize)]
-pub(crate) struct Planned {
-    pub(crate) node: String,
-    pub(crate) directory: String,
-    pub(crate) size_bytes: u64,
-    pub(crate) pool: String,
-    pub(crate) volume_handle: String,
-    /// The pod that imports, as YAML.
-    pub(crate) import_pod: String,
-    /// The final `PersistentVolume`, as YAML.
-    pub(crate) new_persistent_volume: String,
-    pub(crate) steps: Vec<Step>,
-}
-
-/// Everything that the steps need to know about a claim.
-pub(crate) struct Facts<'a> {
-    pub(crate) claim: &'a Stored<Claim>,
-    pub(crate) volume: &'a Stored<Volume>,
-    pub(crate) directory: String,
-    /// The path to which its mount moves before the import.
-    pub(crate) mount: Option<String>,
-    pub(crate) node: &'a str,
-    pub(crate) pool: Pool,
-    pub(crate) size: u64,
-    pub(crate) name: VolumeName,
-    pub(crate) handle: VolumeId,
-    pub(crate) modes: Vec<ClaimMode>,
-    pub(crate) mount_options: Vec<String>,
-    /// The class of the new objects.
-    pub(crate) class: String,
-    /// The policy before the migration.
-    pub(crate) policy: ReclaimPolicy,
-    pub(crate) runners: Vec<Runner>,
-}
+use crate::steps;
 
 /// A claim and its volume, if they are bound to each other.
 pub(crate) struct Bound<'a> {
@@ -469,12 +419,6 @@ pub(crate) fn volume_name(old: &str) -> Result<VolumeName, String> {
         _ => format!("{}-{hash}", &old[..MAX_FIELD_BYTES - hash.len() - 1]),
     };
     name.parse().map_err(|error| format!("{error}"))
-}
-
-/// Whether a path is a directory or inside it.
-pub(crate) fn is_within(path: &str, directory: &str) -> bool {
-    path.strip_prefix(directory)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The relation between two directories that share files.

@@ -3,22 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::{Claim, Cluster, PodSpec, Volume, Workload};
-use crate::plan::Plan;
-
-/// Something that runs pods with a claim.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Runner {
-    /// A workload that `kubectl scale` stops.
-    Scalable {
-        kind: &'static str,
-        name: String,
-        replicas: u32,
-        /// Whether it deletes the claim of a pod that a scale-down removes.
-        deletes_claims: bool,
-    },
-    /// A pod of another owner, which a person stops.
-    Pod { name: String, owner: String },
-}
+use crate::planned::{Plan, Runner};
 
 /// The runners of a claim. Those that cannot be scaled are also a warning.
 pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Vec<Runner> {

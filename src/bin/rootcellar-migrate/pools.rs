@@ -6,7 +6,6 @@ use serde_json::Value;
 use rootcellar::types::PoolId;
 
 use crate::cluster::stream;
-use crate::plan::is_within;
 
 /// The pools of all nodes.
 #[derive(Debug)]
@@ -97,4 +96,10 @@ impl Pools {
             })
             .collect()
     }
+}
+
+/// Whether a path is a directory or inside it.
+pub(crate) fn is_within(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -5,14 +5,12 @@ mod import;
 mod node;
 mod objects;
 
-use serde::Serialize;
 use serde_json::Value;
 
 use rootcellar::manifest::ClaimRef;
 use rootcellar::pool::ReclaimPolicy;
 
-use crate::plan::{Facts, Planned};
-use crate::pods::Runner;
+use crate::planned::{Facts, Planned, Runner, Step};
 use crate::shell::{
     check_absent, check_handle, check_no_pods, check_policy, check_volume, create, create_then,
     delete_volume, forget_claim, patch_policy, wait_phase, yaml, yaml_of,
@@ -20,20 +18,6 @@ use crate::shell::{
 use crate::{Options, Swap};
 
 use objects::{import_command, old_claim, old_volume, pod, pod_name, second_name};
-
-/// A step: its commands, the commands that fail if it is not done, and those that undo it. The way back
-/// is to undo the steps that were begun, the last one first.
-#[derive(Debug, Serialize)]
-pub(crate) struct Step {
-    pub(crate) title: &'static str,
-    /// Sentences for the person who runs it.
-    pub(crate) text: String,
-    /// Whether the commands are for a root shell of the node.
-    pub(crate) on_node: bool,
-    pub(crate) run: String,
-    pub(crate) verify: String,
-    pub(crate) rollback: String,
-}
 
 /// The time that Kubernetes has to change the phase of an object.
 const SOON: &str = "60s";

@@ -3,7 +3,7 @@ mod order;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plan::Planned;
+use crate::planned::Planned;
 
 const CLUSTER: &str = include_str!("../../../tests/migrate/cluster.json");
 const POOLS: &str = include_str!("../../../tests/migrate/pools.json");

@@ -2,7 +2,8 @@
 
 use crate::shell::{create_then, wait_pod};
 
-use super::{Step, Steps, pod_name};
+use super::{Steps, pod_name};
+use crate::planned::Step;
 
 impl Steps<'_> {
     fn run_pod(&self, verb: &str, yaml: &str) -> String {

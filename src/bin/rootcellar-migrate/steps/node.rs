@@ -3,7 +3,8 @@
 
 use crate::shell::quote;
 
-use super::{Step, Steps};
+use super::Steps;
+use crate::planned::Step;
 
 /// Changes the lines of /etc/fstab whose second field is `$from`.
 fn edit_fstab(action: &str) -> String {

@@ -9,7 +9,7 @@ use rootcellar::pool::ReclaimPolicy;
 use rootcellar::types::ObjectId;
 
 use crate::Options;
-use crate::plan::Facts;
+use crate::planned::Facts;
 use crate::shell::{annotations, fresh};
 
 /// The longest name of the new `PersistentVolume` before its ending.

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command as Process, Stdio};
 
 use super::*;
-use crate::steps::Step;
+use crate::planned::Step;
 
 fn position(steps: &[Step], fragment: &str) -> usize {
     let position = steps.iter().position(|step| step.run.contains(fragment));
