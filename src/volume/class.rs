@@ -114,20 +114,55 @@ pub struct Parameter<C: 'static> {
     pub key: &'static str,
     /// All values, or examples of them.
     pub values: &'static [&'static str],
-    set: fn(&mut C, Given<'_>) -> Result<()>,
+    set: Set<C>,
 }
 
-impl<C> Parameter<C> {
-    /// Whether a sidecar sets it, and not the class.
-    pub fn is_of_sidecars(&self) -> bool {
-        self.key.starts_with(SIDECAR_PREFIX)
-    }
+/// The effect of a parameter.
+#[derive(Debug)]
+enum Set<C> {
+    Checked(fn(&mut C, Given<'_>) -> Result<()>),
+    /// Any text is kept, for people.
+    Kept(fn(&mut C) -> &mut Option<String>),
 }
 
 /// Classes with parameters.
 pub trait Parametrized: Default + 'static {
     /// The known parameters, in the order of the message about an unknown one.
     const PARAMETERS: &'static [Parameter<Self>];
+
+    fn copies(&mut self) -> &mut CopyPolicy;
+
+    /// The parameters that a class sets, and no sidecar.
+    fn own_parameters() -> impl Iterator<Item = &'static Parameter<Self>> {
+        let is_own = |known: &&Parameter<Self>| !known.key.starts_with(SIDECAR_PREFIX);
+        Self::PARAMETERS.iter().filter(is_own)
+    }
+}
+
+impl<C: Parametrized> Parameter<C> {
+    /// Whether a filesystem that shares no blocks may copy.
+    const COPY: Self = Self {
+        key: "copy",
+        values: &["allowed", "refused"],
+        set: Set::Checked(|class, given| {
+            let choices = [("allowed", true), ("refused", false)];
+            given.choose(&mut class.copies().copy, &choices)
+        }),
+    };
+    /// The longest time for which a file may be locked during its copy.
+    const MAX_STALL: Self = Self {
+        key: "maxStall",
+        values: &["100ms", "2s"],
+        set: Set::Checked(|class, given| given.parse_stall(&mut class.copies().max_stall)),
+    };
+
+    const fn label(key: &'static str, field: fn(&mut C) -> &mut Option<String>) -> Self {
+        Self {
+            key,
+            values: &["shop", ""],
+            set: Set::Kept(field),
+        }
+    }
 }
 
 impl Parametrized for Class {
@@ -135,129 +170,110 @@ impl Parametrized for Class {
         Parameter {
             key: "pool",
             values: &["default"],
-            set: |class, given| given.parse(&mut class.pool),
+            set: Set::Checked(|class, given| given.parse(&mut class.pool)),
         },
         Parameter {
             key: "kind",
             values: &["directory", "image"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let choices = [("directory", Kind::Directory), ("image", Kind::Image)];
                 given.choose(&mut class.kind, &choices)
-            },
+            }),
         },
         Parameter {
             key: "allocation",
             values: &["thick", "thin"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let choices = [Allocation::Thick, Allocation::Thin];
                 let choices = choices.map(|choice| (choice.as_str(), Some(choice)));
                 given.choose(&mut class.allocation, &choices)
-            },
+            }),
         },
         Parameter {
             key: "exclusive",
             values: &["true", "false"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 given.choose(&mut class.exclusive, &[("true", true), ("false", false)])
-            },
+            }),
         },
         Parameter {
             key: "enforcement",
             values: &["auto", "required", "none"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let choices = [
                     ("auto", EnforcementPolicy::Auto),
                     ("required", EnforcementPolicy::Required),
                     ("none", EnforcementPolicy::None),
                 ];
                 given.choose(&mut class.enforcement, &choices)
-            },
+            }),
         },
         Parameter {
             key: "mode",
             values: &["0777", "2750"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let mode = Mode::parse(given.value);
                 let problem = || format!("{:?} is not an octal mode up to 3777", given.value);
                 class.parameters.mode = mode.ok_or_else(|| given.is_wrong(&problem()))?;
                 Ok(())
-            },
+            }),
         },
         Parameter {
             key: "uid",
             values: &["0", "1000"],
-            set: |class, given| given.parse_id(&mut class.parameters.uid),
+            set: Set::Checked(|class, given| given.parse_id(&mut class.parameters.uid)),
         },
         Parameter {
             key: "gid",
             values: &["0", "1000"],
-            set: |class, given| given.parse_id(&mut class.parameters.gid),
+            set: Set::Checked(|class, given| given.parse_id(&mut class.parameters.gid)),
         },
         Parameter {
             key: "sharing",
             values: &["none", "node"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let choices = [("none", Sharing::None), ("node", Sharing::Node)];
                 given.choose(&mut class.parameters.sharing, &choices)
-            },
+            }),
         },
-        Parameter {
-            key: "copy",
-            values: COPY,
-            set: |class, given| given.set_copy(&mut class.copies),
-        },
-        Parameter {
-            key: "maxStall",
-            values: STALLS,
-            set: |class, given| given.set_stall(&mut class.copies),
-        },
+        Parameter::COPY,
+        Parameter::MAX_STALL,
         Parameter {
             key: "class",
             values: &["fast"],
-            set: |class, given| given.name(&mut class.kubernetes.class),
+            set: Set::Checked(|class, given| given.name(&mut class.kubernetes.class)),
         },
         Parameter {
             key: "reclaimPolicy",
             values: &["Delete", "Retain"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let policies = ReclaimPolicy::ALL.map(|policy| (policy.as_str(), Some(policy)));
                 given.choose(&mut class.kubernetes.reclaim_policy, &policies)
-            },
+            }),
         },
         Parameter {
             key: "csi.storage.k8s.io/fstype",
             values: &["ext4", "xfs", ""],
-            set: |class, given| {
-                given.copy_to(&mut class.fs_type);
-                class.fs_type.take_if(|text| text.is_empty());
+            set: Set::Checked(|class, given| {
+                let is_given = !given.value.is_empty();
+                class.fs_type = is_given.then(|| given.value.to_owned());
                 Ok(())
-            },
+            }),
         },
-        Parameter {
-            key: "csi.storage.k8s.io/pvc/namespace",
-            values: ANY,
-            set: |class, given| {
-                given.copy_to(&mut class.claim.namespace);
-                Ok(())
-            },
-        },
-        Parameter {
-            key: "csi.storage.k8s.io/pvc/name",
-            values: ANY,
-            set: |class, given| {
-                given.copy_to(&mut class.claim.claim);
-                Ok(())
-            },
-        },
-        Parameter {
-            key: "csi.storage.k8s.io/pv/name",
-            values: ANY,
-            set: |class, given| {
-                given.copy_to(&mut class.claim.volume);
-                Ok(())
-            },
-        },
+        Parameter::label("csi.storage.k8s.io/pvc/namespace", |class| {
+            &mut class.claim.namespace
+        }),
+        Parameter::label("csi.storage.k8s.io/pvc/name", |class| {
+            &mut class.claim.claim
+        }),
+        Parameter::label("csi.storage.k8s.io/pv/name", |class| {
+            &mut class.claim.volume
+        }),
     ];
+
+    fn copies(&mut self) -> &mut CopyPolicy {
+        &mut self.copies
+    }
 }
 
 impl Parametrized for SnapshotClass {
@@ -265,64 +281,46 @@ impl Parametrized for SnapshotClass {
         Parameter {
             key: "inUse",
             values: &["allow", "refuse"],
-            set: |class, given| {
+            set: Set::Checked(|class, given| {
                 let choices = [("allow", InUse::Allow), ("refuse", InUse::Refuse)];
                 given.choose(&mut class.in_use, &choices)
-            },
+            }),
         },
-        Parameter {
-            key: "copy",
-            values: COPY,
-            set: |class, given| given.set_copy(&mut class.copies),
-        },
-        Parameter {
-            key: "maxStall",
-            values: STALLS,
-            set: |class, given| given.set_stall(&mut class.copies),
-        },
-        Parameter {
-            key: "csi.storage.k8s.io/volumesnapshot/namespace",
-            values: ANY,
-            set: |class, given| {
-                given.copy_to(&mut class.label.namespace);
-                Ok(())
-            },
-        },
-        Parameter {
-            key: "csi.storage.k8s.io/volumesnapshot/name",
-            values: ANY,
-            set: |class, given| {
-                given.copy_to(&mut class.label.snapshot);
-                Ok(())
-            },
-        },
-        Parameter {
-            key: "csi.storage.k8s.io/volumesnapshotcontent/name",
-            values: ANY,
-            set: |class, given| {
-                given.copy_to(&mut class.label.content);
-                Ok(())
-            },
-        },
+        Parameter::COPY,
+        Parameter::MAX_STALL,
+        Parameter::label("csi.storage.k8s.io/volumesnapshot/namespace", |class| {
+            &mut class.label.namespace
+        }),
+        Parameter::label("csi.storage.k8s.io/volumesnapshot/name", |class| {
+            &mut class.label.snapshot
+        }),
+        Parameter::label("csi.storage.k8s.io/volumesnapshotcontent/name", |class| {
+            &mut class.label.content
+        }),
     ];
-}
 
-/// Whether a filesystem that shares no blocks may copy.
-const COPY: &[&str] = &["allowed", "refused"];
-/// The longest time for which a file may be locked during its copy.
-const STALLS: &[&str] = &["100ms", "2s"];
-/// Values of labels for people.
-const ANY: &[&str] = &["shop", ""];
+    fn copies(&mut self) -> &mut CopyPolicy {
+        &mut self.copies
+    }
+}
 
 fn set<C: Parametrized>(class: &mut C, key: &str, value: &str) -> Result<()> {
     let given = Given { key, value };
-    let known = C::PARAMETERS;
-    match known.iter().find(|parameter| parameter.key == key) {
-        Some(parameter) => (parameter.set)(class, given),
+    match C::PARAMETERS.iter().find(|parameter| parameter.key == key) {
+        Some(Parameter {
+            set: Set::Checked(set),
+            ..
+        }) => set(class, given),
+        Some(Parameter {
+            set: Set::Kept(field),
+            ..
+        }) => {
+            *field(class) = Some(value.to_owned());
+            Ok(())
+        }
         None if key.starts_with(SIDECAR_PREFIX) => Ok(()),
         None => {
-            let known = known.iter().filter(|known| !known.is_of_sidecars());
-            let known: Vec<&str> = known.map(|known| known.key).collect();
+            let known: Vec<&str> = C::own_parameters().map(|known| known.key).collect();
             let (last, others) = known.split_last().unwrap_or((&"", &[]));
             let others = others.join(", ");
             Err(given.is_wrong(&format!("unknown parameter; known are {others} and {last}")))
@@ -354,10 +352,6 @@ impl Given<'_> {
         Error::invalid(format!("parameter {:?}", self.key), problem)
     }
 
-    fn copy_to(self, field: &mut Option<String>) {
-        *field = Some(self.value.to_owned());
-    }
-
     fn parse<T: FromStr<Err = Invalid>>(self, field: &mut Option<T>) -> Result<()> {
         let parsed = self.value.parse();
         *field = Some(parsed.map_err(|error: Invalid| self.is_wrong(&error.problem))?);
@@ -375,12 +369,8 @@ impl Given<'_> {
         Ok(())
     }
 
-    fn set_copy(self, copies: &mut CopyPolicy) -> Result<()> {
-        self.choose(&mut copies.copy, &[("allowed", true), ("refused", false)])
-    }
-
     /// A number with the unit `ms` or `s`; at least one millisecond.
-    fn set_stall(self, copies: &mut CopyPolicy) -> Result<()> {
+    fn parse_stall(self, field: &mut Option<Duration>) -> Result<()> {
         let (milliseconds, seconds) = (self.value.strip_suffix("ms"), self.value.strip_suffix('s'));
         let (digits, unit) = match (milliseconds, seconds) {
             (Some(digits), _) => (digits, 1),
@@ -392,7 +382,7 @@ impl Given<'_> {
             let problem = format!("{:?} is not a time such as 100ms or 2s", self.value);
             return Err(self.is_wrong(&problem));
         };
-        copies.max_stall = Some(Duration::from_millis(stall));
+        *field = Some(Duration::from_millis(stall));
         Ok(())
     }
 
@@ -405,7 +395,7 @@ impl Given<'_> {
             let problem = format!("{:?} is not the name of a Kubernetes object", self.value);
             return Err(self.is_wrong(&problem));
         }
-        self.copy_to(field);
+        *field = Some(self.value.to_owned());
         Ok(())
     }
 
@@ -466,8 +456,7 @@ mod tests {
                 assert_eq!(*listed, values, "{key}");
             }
         }
-        let of_classes = C::PARAMETERS.iter().filter(|known| !known.is_of_sidecars());
-        let mut of_classes: BTreeSet<&str> = of_classes.map(|known| known.key).collect();
+        let mut of_classes: BTreeSet<&str> = C::own_parameters().map(|known| known.key).collect();
         for key in &of_classes {
             assert!(
                 document.contains(&format!("`{key}`")),

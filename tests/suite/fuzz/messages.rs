@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use prost::Message;
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use rootcellar::volume::{Class, Parameter, Parametrized, SnapshotClass};
+use rootcellar::volume::{Class, Parametrized, SnapshotClass};
 
 use super::{Known, SECRET};
 use support::NODE;
@@ -96,7 +96,7 @@ fn target(known: &Known) -> BoxedStrategy<String> {
 fn parameters() -> BoxedStrategy<Map> {
     fn known<C: Parametrized>() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
         let known = C::PARAMETERS.iter();
-        known.map(|Parameter { key, values, .. }| (*key, *values))
+        known.map(|parameter| (parameter.key, parameter.values))
     }
     let (keys, values): (Vec<_>, Vec<_>) = known::<Class>().chain(known::<SnapshotClass>()).unzip();
     let key = prop_oneof![
