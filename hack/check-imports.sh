@@ -4,6 +4,7 @@
 # Last line: N passed, N failed, 0 skipped.
 #
 # Needs: go.
+# Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
 picture() { # FILE PREFIX
@@ -13,8 +14,6 @@ if [ "$(picture src/lib.rs '//! ')" != "$(picture docs/architecture.md '')" ]; t
     echo "check-imports: docs/architecture.md has another picture than src/lib.rs" >&2
     exit 1
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-trap 'exit 1' HUP INT TERM
-go -C hack/imports build -trimpath -buildvcs=false -o "$work/imports" .
-"$work/imports"
+tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+go -C hack/imports build -trimpath -buildvcs=false -o "$tools/imports" .
+"$tools/imports"

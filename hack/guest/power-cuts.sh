@@ -2,8 +2,7 @@
 # Cuts the power of a guest while PostgreSQL and etcd write to directories and images, again and again, and expects that
 # each next start recovers them with every acknowledged write. The guest loses its memory. The disk loses unflushed writes
 # in new pieces of the image; uml-replay.sh has all others. A second disk, which is written and never flushed, shows that a
-# cut loses such writes. Each third of the cuts is on XFS, ext4 and btrfs; every fifth
-# cut is on a full disk.
+# cut loses such writes. Each third of the cuts is on XFS, ext4 and btrfs; every fifth cut is on a full disk.
 # Last line: N passed, N failed, N skipped.
 #
 # Usage: power-cuts.sh [CUTS [KERNEL]]   default: 30 cuts of 6.12

@@ -12,7 +12,7 @@ only=" $* " ran=no passed=0 failed=0 skipped=0
 export ROOTCELLAR_REQUIRE_ALL=0
 
 is_wanted() { # NAME
-    case $only in *" $1 "* | '  ') ;; *) return 1 ;; esac
+    case $only in *" $1 "* | '  ') ran=yes ;; *) return 1 ;; esac
 }
 refused() { # NAME REASON
     ! is_wanted "$1" || echo "$1: refused by the kernel, $2"
@@ -20,7 +20,6 @@ refused() { # NAME REASON
 step() { # NAME COMMAND [argument...]
     name=$1 log=$REPORTS/$1.log status=0
     is_wanted "$name" || return 0
-    ran=yes
     shift
     "$@" >"$log" 2>&1 </dev/null || status=$?
     # shellcheck disable=SC2046 # one word per count

@@ -219,7 +219,7 @@ impl Database {
         let port = self.port.to_string();
         match self.program {
             Program::Postgres => {
-                if !data.join("PG_VERSION").is_file() {
+                if !data.join("PG_VERSION").try_exists().unwrap() {
                     fs::create_dir_all(data).unwrap();
                     let owner = fs::read_to_string("/etc/passwd").unwrap();
                     let owner = { owner.lines() }.find(|line| line.starts_with("postgres:"));

@@ -222,7 +222,13 @@ async fn trees_that_cannot_be_tagged_are_left_as_they_were() {
     let limit = (files - 1).to_string();
     fails(&enforce(&node, &id), &["files and directories", &limit]);
     assert_eq!(node.record("pvc"), record);
-    assert!(!node.directory("pvc").join("enforcing").is_dir());
+    assert!(
+        !node
+            .directory("pvc")
+            .join("enforcing")
+            .try_exists()
+            .unwrap()
+    );
     served.stop();
 }
 
@@ -253,7 +259,13 @@ async fn a_volume_whose_enforcement_was_cut_short_is_not_published_until_it_is_r
         succeeds(&enforce(&node, &volume));
         node.assert_limited("pvc", SIZE);
         assert_eq!(u64::from(node.project("pvc")), id);
-        assert!(!node.directory("pvc").join("enforcing").is_dir());
+        assert!(
+            !node
+                .directory("pvc")
+                .join("enforcing")
+                .try_exists()
+                .unwrap()
+        );
         node.publish(&mut served, &volume, "again").await;
         served.clients.delete(&other).await.unwrap();
         served.stop();

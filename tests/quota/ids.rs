@@ -127,6 +127,7 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
         for id in 0..FILES {
             fs::remove_file(squat.join(id.to_string())).unwrap();
         }
+        fs::remove_dir(&squat).unwrap();
         node.wait_free(OURS.start);
         let mut served = node.serve().await;
         served.make("third", MIB).await;

@@ -11,6 +11,14 @@ use support::require;
 
 /// Keeps the filesystem from committing by itself, which would hide a missing sync.
 const LATE: &str = "commit=600";
+const PLAIN_EXT4: Kind = Kind {
+    mount: &[LATE],
+    ..Kind::plain("ext4")
+};
+const BTRFS: Kind = Kind {
+    mount: &[LATE],
+    ..Kind::plain("btrfs")
+};
 
 fn replay(kind: Kind) {
     let imports = IMPORTS.iter().filter(|_| !kind.simple_quota);
@@ -46,10 +54,7 @@ fn nothing_acknowledged_is_lost_on_xfs() {
 #[test]
 fn nothing_acknowledged_is_lost_on_btrfs() {
     require!(log_writes);
-    replay(Kind {
-        mount: &[LATE],
-        ..Kind::plain("btrfs")
-    });
+    replay(BTRFS);
 }
 
 /// As above, on btrfs with simple quota.
@@ -61,8 +66,7 @@ fn nothing_acknowledged_is_lost_on_simple_quota() {
     require!(simple_quota);
     replay(Kind {
         simple_quota: true,
-        mount: &[LATE],
-        ..Kind::plain("btrfs")
+        ..BTRFS
     });
 }
 
@@ -72,7 +76,7 @@ fn nothing_acknowledged_is_lost_on_simple_quota() {
 #[test]
 fn nothing_acknowledged_is_lost_on_a_set() {
     require!(log_writes);
-    replay_logs(Kind::plain("ext4"), Pools::Set, of_sets());
+    replay_logs(PLAIN_EXT4, Pools::Set, of_sets());
 }
 
 /// The replay notices a sync that is missing.
@@ -81,10 +85,6 @@ fn nothing_acknowledged_is_lost_on_a_set() {
 #[test]
 fn a_skipped_sync_is_noticed() {
     require!(log_writes);
-    let kind = Kind {
-        mount: &[LATE],
-        ..Kind::plain("ext4")
-    };
     for (name, path) in [
         ("create", "/volumes"),
         ("expand", "/volumes/pvc-*"),
@@ -95,7 +95,7 @@ fn a_skipped_sync_is_noticed() {
             skips: Some((Step::Fsync, path)),
             ..*all.find(|operation| operation.name == name).unwrap()
         };
-        let replayed = || replay_logs(kind, Pools::One, [&operation]);
+        let replayed = || replay_logs(PLAIN_EXT4, Pools::One, [&operation]);
         let noticed = catch_unwind(AssertUnwindSafe(replayed));
         assert!(noticed.is_err(), "{name} without the fsync of {path}");
     }
