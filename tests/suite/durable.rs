@@ -14,7 +14,7 @@ use rootcellar::os::{Object, Observer, Step};
 
 use crate::poweroff::operations::{OPERATIONS, Operation, of_sets};
 use crate::poweroff::scene::{Disks, Moments, Pools, play};
-use crate::poweroff::{mount_empty, unmount_all};
+use crate::poweroff::{mount_empty, mount_empty_disk, unmount_all};
 use model::{Model, World};
 use support::Node;
 use support::disk::Disk;
@@ -76,9 +76,10 @@ impl Disks for Pessimist {
             if self.logged {
                 let image = self.node.path("images").join(disk.to_string());
                 // It stays mounted until it is unmounted by its path.
-                std::mem::forget(Disk::new("ext4").make(&image, &at));
+                let ext4 = Disk::new("ext4").larger_by(Pools::more(disk));
+                std::mem::forget(ext4.make(&image, &at));
             } else {
-                mount_empty(&at);
+                mount_empty_disk(&at, disk);
             }
             model.add_disk(&at, place);
         }
@@ -111,8 +112,8 @@ impl Disks for Pessimist {
 
     fn mount(&mut self, world: &World, first_is_missing: bool) {
         let places = self.pools.places();
-        for place in places {
-            mount_empty(&self.node.path(place));
+        for (disk, place) in places.iter().enumerate() {
+            mount_empty_disk(&self.node.path(place), disk);
         }
         let is_there = |path: &Path| !(first_is_missing && path.starts_with(places[0]));
         for (path, found) in world.iter().filter(|(path, _)| is_there(path)) {

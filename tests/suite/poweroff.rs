@@ -4,7 +4,7 @@
 
 use support::poweroff::imports::IMPORTS;
 use support::poweroff::loops::{self, Kind};
-pub(crate) use support::poweroff::loops::{mount_empty, unmount_all};
+pub(crate) use support::poweroff::loops::{mount_empty, mount_empty_disk, unmount_all};
 pub(crate) use support::poweroff::{operations, scene};
 use support::require;
 

@@ -71,6 +71,13 @@ impl Disk {
         self
     }
 
+    /// Makes it larger by this many bytes.
+    #[must_use]
+    pub const fn larger_by(mut self, bytes: u64) -> Self {
+        self.size += bytes;
+        self
+    }
+
     /// Sets options of mkfs.
     #[must_use]
     pub const fn made_with(mut self, options: &'static [&'static str]) -> Self {

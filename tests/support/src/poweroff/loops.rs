@@ -1,6 +1,7 @@
 //! Real filesystems in images, which are copied after each step that changes a disk and after each
 //! reply.
 
+use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +16,9 @@ use super::scene::{Disks, Moments, Pools, Scene, play};
 use crate::disk::Disk;
 use crate::loops::LoopMount;
 use crate::{Node, eventually};
+
+/// The size of the last disk in memory, in bytes.
+const MEMORY_SIZE: u64 = 256 << 20;
 
 /// All disks at one moment.
 pub(super) type Shot = Vec<Arc<Image>>;
@@ -121,14 +125,15 @@ impl Filesystems {
         let images: Vec<PathBuf> = (0..places.len())
             .map(|n| images.join(n.to_string()))
             .collect();
-        let disk = |(image, place): (&PathBuf, &&str)| {
-            let at = node.path(place);
+        let disk = |(disk, image): (usize, &PathBuf)| {
+            let at = node.path(places[disk]);
             std::fs::create_dir_all(&at).unwrap();
             Disk::new(kind.filesystem)
+                .larger_by(Pools::more(disk))
                 .made_with(kind.make)
                 .format(image, &at)
         };
-        let disks: Vec<LoopMount> = images.iter().zip(places).map(disk).collect();
+        let disks: Vec<LoopMount> = images.iter().enumerate().map(disk).collect();
         if kind.simple_quota {
             disks[0].mount(kind.mount);
             assert!(enable_quota(disks[0].path()).unwrap());
@@ -286,10 +291,20 @@ pub fn unmount_all(node: &Node, pools: Pools) {
     }
 }
 
-/// Mounts an empty filesystem in memory.
+/// Mounts an empty filesystem in memory, of half the memory.
 pub fn mount_empty(at: &Path) {
+    mount_in_memory(at, None);
+}
+
+/// Mounts an empty filesystem in memory as a disk of this place.
+pub fn mount_empty_disk(at: &Path, disk: usize) {
+    let size = format!("size={}", MEMORY_SIZE + Pools::more(disk));
+    mount_in_memory(at, Some(&CString::new(size).unwrap()));
+}
+
+fn mount_in_memory(at: &Path, options: Option<&CStr>) {
     let flags = MountFlags::empty();
-    rustix::mount::mount("rootcellar-test", at, "tmpfs", flags, None).unwrap();
+    rustix::mount::mount("rootcellar-test", at, "tmpfs", flags, options).unwrap();
 }
 
 /// Plays operations with a power-off at every moment of each. With `commits`, the filesystems
