@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use rootcellar::filesystem::Filesystem;
-use rootcellar::os::Os;
-use rootcellar::quota::{Enforcement, KernelQuotas, Quota, Quotas};
-use rootcellar::types::Bytes;
+use linux::filesystem::Filesystem;
+use linux::os::Os;
+use linux::quota::{Enforcement, KernelQuotas, Quota, Quotas};
+use objects::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

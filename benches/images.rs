@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use rootcellar::types::Bytes;
+use objects::Bytes;
 use rootcellar::volume::{Kind, PublishRequest};
 use support::machine;
 

@@ -25,11 +25,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rootcellar::filesystem::Filesystem;
-use rootcellar::os::{self, Os};
-use rootcellar::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas, Result};
-use rootcellar::sys;
-use rootcellar::types::Bytes;
+use linux::filesystem::Filesystem;
+use linux::os::{self, Os};
+use linux::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas, Result};
+use linux::sys;
+use objects::Bytes;
 use support::disk::{Disk, EXT4, XFS, XFS_PLAIN};
 use support::imports::{export_back, import, import_of};
 use support::quota::FakeQuota;

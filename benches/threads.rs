@@ -15,9 +15,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
-use rootcellar::filesystem::RemovalPolicy;
-use rootcellar::os::Os;
-use rootcellar::tree::{Watch, empty};
+use linux::filesystem::RemovalPolicy;
+use linux::os::Os;
+use linux::tree::{Watch, empty};
 use support::disk::Disk;
 
 /// Name, chains of directories, directories in each chain, files in each directory.

@@ -1,19 +1,54 @@
 #!/bin/sh
-# Checks the imports between the files of src, as hack/imports/main.go says, and that docs/architecture.md shows the same
-# picture of the modules as src/lib.rs.
+# Checks the imports between files and between crates: those of hack/imports/main.go, that docs/architecture.md shows the
+# pictures of the crates, and that no program links what it must not have.
 # Last line: N passed, N failed, 0 skipped.
 #
-# Needs: go.
+# Needs: cargo and go.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
-picture() { # FILE PREFIX
-    sed -n "s|^$2||; /^cli, server, http /,/^os, sys, sync, types /p" "$1"
-}
-if [ "$(picture src/lib.rs '//! ')" != "$(picture docs/architecture.md '')" ]; then
-    echo "check-imports: docs/architecture.md has another picture than src/lib.rs" >&2
-    exit 1
-fi
 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+check() { # MESSAGE COMMAND [argument...]
+    message=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        echo "check-imports: $message"
+        failed=$((failed + 1))
+    fi
+}
+
+# The pictures, without the marks of comments.
+pictures() {
+    for crate in src crates/linux/src; do
+        # shellcheck disable=SC2016 # the backquotes are Markdown's
+        sed -n '/^\/\/! ```text$/,/^\/\/! ```$/{s|^//! ||; /^```/!p}' "$crate/lib.rs"
+    done >"$work/pictures"
+    [ -s "$work/pictures" ] && grep -Fx -f "$work/pictures" docs/architecture.md | cmp -s - "$work/pictures"
+}
+
+# Whether a package is built without others, whose names match.
+lacks() { # PACKAGE REGEX
+    cargo tree --locked --edges normal --prefix none --format '{p}' --package "$1" | sed 's/ .*//' >"$work/linked"
+    # A list without the package itself proves nothing.
+    grep -qx "$1" "$work/linked" && ! grep -Ex "$2" "$work/linked"
+}
+
+check "docs/architecture.md has other pictures than src/lib.rs and crates/linux/src/lib.rs" pictures
+kubernetes='kube.*|k8s-.*' network='tonic.*|prost.*|tokio.*|hyper.*|axum.*'
+check "the driver has a Kubernetes client" lacks rootcellar "$kubernetes"
+for crate in migrate objects linux; do
+    check "rootcellar-$crate has gRPC, HTTP, a Kubernetes client or the driver" \
+        lacks "rootcellar-$crate" "$network|$kubernetes|rootcellar"
+done
 go -C hack/imports build -trimpath -buildvcs=false -o "$tools/imports" .
-"$tools/imports"
+"$tools/imports" >"$work/imports" || :
+sed '$d' "$work/imports"
+counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, 0 skipped$/\1 \2/p' "$work/imports")
+passed=$((passed + ${counts% *})) failed=$((failed + ${counts#* }))
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

@@ -37,7 +37,7 @@ in_rust() { # DIRECTORY
             module = substr(FILENAME, length(top) + 2)
             sub(/\.rs$/, "", module)
             gsub("/", "::", module)
-            if (top == "src" && module !~ /(^|::)tests(::|$)/) module = module "::tests"
+            if (top ~ /src$/ && module !~ /(^|::)tests(::|$)/) module = module "::tests"
             is_test = 0
         }
         /^ *\/\/+!? *Proves/ {
@@ -99,7 +99,8 @@ in_scripts() {
     in_rust tests/suite
     in_rust tests/quota
     in_rust tests/replay
-    in_rust src | awk '!/^-\t/' # a unit test need not prove a promise
+    # A unit test need not prove a promise.
+    for crate in src crates/*/src; do in_rust "$crate"; done | awk '!/^-\t/'
     in_scenarios
     in_scripts
 } | LC_ALL=C sort -t "$(printf '\t')" -k 2 >"$work/tests"
@@ -138,7 +139,7 @@ awk -F '\t' -v promises="$promises" '
         print "# Tests of the promises\n"
         print "`hack/test-index.sh` writes this page from the ids in [semantics.md](semantics.md) and the `Proves:` lines of the tests."
         print "Do not edit it.\n"
-        print "A name with `tests::` is a unit test in `src`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs."
+        print "A name with `tests::` is a unit test in `src` or `crates`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs."
         print "The other names are tests of `tests/suite`, `tests/quota` and `tests/replay`, by the names that `cargo test` shows."
         section = ""
         for (i = 1; i <= last; i++) {

@@ -106,7 +106,7 @@ step shell shellcheck .ci/* .github/*.sh hack/*.sh hack/*/*.sh csi-sanity/*.sh b
 step workflows "$target/tools/actionlint" -no-color
 step mutants hack/mutants.sh apply
 step manifests hack/check-manifests.sh
-step deny "$target/tools/bin/cargo-deny" --locked check --hide-inclusion-graph --deny warnings bans licenses sources
+step deny "$target/tools/bin/cargo-deny" --locked --workspace check --hide-inclusion-graph --deny warnings bans licenses sources
 [ "$goal" != lint ] || finish
 
 # Most tests wait for a disk or for the kernel most of the time.

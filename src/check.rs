@@ -15,13 +15,14 @@ mod usage;
 
 use std::os::fd::AsFd;
 
-use crate::fault::{Fault, InContext};
-use crate::mount::Place;
+use linux::fault::{Fault, InContext};
+use linux::mount::Place;
+use linux::quota::Enforcement;
+
 use crate::pool::{
     self, Claims, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS, Record, Unavailable,
     Unenforced, path,
 };
-use crate::quota::Enforcement;
 
 pub use contents::{Held, PoolContents, contents, hide_old_copies};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};

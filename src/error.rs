@@ -6,10 +6,11 @@
 
 use std::path::PathBuf;
 
-use crate::fault::PathFault;
-use crate::mount;
+use linux::fault::PathFault;
+use linux::mount;
+use objects::{Invalid, PoolId, PoolName};
+
 use crate::pool::{self, Unavailable};
-use crate::types::{Invalid, PoolId, PoolName};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

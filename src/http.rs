@@ -13,15 +13,15 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use linux::quota::Enforcement;
+use linux::sync::lock;
+use objects::PoolName;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::metrics::{self, Metrics};
 use crate::pool::{Pool, PoolStatus, Unavailable};
-use crate::quota::Enforcement;
-use crate::sync::lock;
-use crate::types::PoolName;
 use crate::volume::Volumes;
 
 pub(crate) use connections::{ACCEPT_PAUSE, listen};

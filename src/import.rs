@@ -17,17 +17,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use linux::fault::PathFault;
+use linux::mount::{MountTable, OpenFiles, Users, find_user};
+use linux::os::{self, Os, Status};
+use linux::tree::{self, LinkCount, LinkedFiles};
+use objects::{Bytes, VolumeId};
 use rustix::fs::{FileType, Statx, StatxAttributes};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::mount::{MountTable, OpenFiles, Users, find_user};
-use crate::os::{self, Os, Status};
 use crate::pool::Marker;
 use crate::pool::layout;
-use crate::tree::{self, LinkCount, LinkedFiles};
-use crate::types::{Bytes, VolumeId};
 
 pub use export::{ExportTo, Exported};
 pub use flow::{Import, ImportServer, Imported};

@@ -1,5 +1,7 @@
 //! The `rootcellar` binary.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

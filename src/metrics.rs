@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use linux::quota::Enforcement;
+use objects::PoolName;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
@@ -12,8 +14,6 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::pool::PoolStatus;
-use crate::quota::Enforcement;
-use crate::types::PoolName;
 
 /// The media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -145,7 +145,7 @@ impl Collector for Pools {
 mod tests {
     use super::*;
     use crate::pool::Unavailable;
-    use crate::types::Bytes;
+    use objects::Bytes;
 
     fn pool(
         name: &str,

@@ -75,9 +75,9 @@ pub(crate) use store::path;
 pub(crate) use store::record;
 pub(crate) use store::record::format_of;
 pub use store::record::{
-    AccessMode, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
-    Mode, Move, MoveState, Parameters, ReclaimPolicy, Record, RetainedCharge, Sharing,
-    SnapshotRecord, Source, Unknown, VolumeRecord,
+    FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method, Mode, Move,
+    MoveState, Parameters, Record, RetainedCharge, Sharing, SnapshotRecord, Source, Unknown,
+    VolumeRecord,
 };
 pub use store::set::{Member, PoolSet, members};
 pub(crate) use store::space::Space;

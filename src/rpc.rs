@@ -24,12 +24,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use objects::{MAX_FIELD_BYTES, NodeName};
 use tokio::sync::Semaphore;
 use tonic::{Response, Status};
 
 use crate::error::{Code, Error, Operation, Result};
 use crate::metrics::Metrics;
-use crate::types::{MAX_FIELD_BYTES, NodeName};
 use crate::volume::Volumes;
 
 use lists::Lists;

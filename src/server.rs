@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::middleware::map_response;
+use linux::mount::MountWatch;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +29,6 @@ use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http::{self, ACCEPT_PAUSE};
 use crate::metrics::Metrics;
-use crate::mount::MountWatch;
 use crate::pool::{CALLS_AT_ONCE, Pool};
 use crate::rpc::{
     AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,

@@ -21,15 +21,12 @@ mod requests;
 mod snapshot;
 mod volumes;
 
-pub use crate::image::Allocation;
-pub use crate::pool::{
-    AccessMode, CopyPolicy, KubernetesFields, Method, Mode, Parameters, ReclaimPolicy, Sharing,
-    Source,
-};
+pub use crate::pool::{CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, Parameter, Parametrized, SnapshotClass};
 pub use expand::ExpandRequest;
 pub use import::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState};
+pub use linux::image::Allocation;
 pub use moving::Moved;
 pub use requests::{Capacity, CreateRequest, Page, PublishRequest, SourceId, Stats, Usage, Volume};
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};

@@ -8,8 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rootcellar::pool::AccessMode;
-use rootcellar::types::Bytes;
+use objects::{AccessMode, Bytes};
 use rootcellar::volume::{
     Capability, Class, CreateRequest, MEMBER_WAIT, PATIENCE, Settings, SourceId, Volume, Volumes,
 };
@@ -84,7 +83,7 @@ pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
             block: false,
             access_mode: AccessMode::SingleNodeMultiWriter,
             fs_type: None,
-            options: rootcellar::mount::MountOptions::default(),
+            options: linux::mount::MountOptions::default(),
         }],
         class,
         source,

@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use linux::fault::PathFault;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use rootcellar::error::{Error, Result};
-use rootcellar::fault::PathFault;
 use rustix::fs::{AtFlags, CWD, FsWord, StatxAttributes, StatxFlags};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use uuid::Uuid;

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use objects::Bytes;
 use rootcellar::csi::volume_usage::Unit;
 use rootcellar::csi::{
     DeleteVolumeRequest, GetCapacityRequest, GetPluginInfoRequest, ListVolumesRequest,
     NodeGetInfoRequest, NodeGetVolumeStatsRequest, NodeUnpublishVolumeRequest, ProbeRequest,
 };
-use rootcellar::types::Bytes;
 use tonic::Code;
 
 use super::Demo;

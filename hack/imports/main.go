@@ -1,6 +1,6 @@
-// Imports checks the imports between the files of src. A module imports only from modules that the picture at the top of
-// src/lib.rs places below it. A file of the pool imports only from its own floor and those below. No files import each
-// other in a circle.
+// Imports checks the imports between the files of each crate. A module imports only from modules that the picture at the
+// top of its lib.rs places below it. A file of the pool imports only from its own floor and those below. No files import
+// each other in a circle. Between crates, Cargo allows no circle.
 //
 // An imported name counts for the file that defines it, so that a module may export the names of its files. Methods are not
 // seen: only the names of types and functions are imports.
@@ -33,25 +33,15 @@ func main() {
 	}
 }
 
+// The directories of the crates that have a picture, and of those that need none.
+var (
+	layered = []string{"src", "crates/linux/src"}
+	flat    = []string{"crates/objects/src", "crates/migrate/src"}
+)
+
 func run() (bool, error) {
-	driver, err := read("src")
-	if err != nil {
-		return false, err
-	}
-	migrate, err := read("src/bin/rootcellar-migrate")
-	if err != nil {
-		return false, err
-	}
-	lib, err := os.ReadFile("src/lib.rs")
-	if err != nil {
-		return false, err
-	}
-	all := driver.graph(true)
 	var failed, passed int
-	for _, problems := range [][]string{
-		checkModules(all, picture(string(lib))), checkFloors(all),
-		checkCircles(driver.graph(false)), checkCircles(migrate.graph(false)),
-	} {
+	count := func(problems []string) {
 		for _, problem := range problems {
 			fmt.Println("check-imports:", problem)
 		}
@@ -60,6 +50,29 @@ func run() (bool, error) {
 		} else {
 			passed++
 		}
+	}
+	for _, root := range layered {
+		crate, err := read(root)
+		if err != nil {
+			return false, err
+		}
+		lib, err := os.ReadFile(root + "/lib.rs")
+		if err != nil {
+			return false, err
+		}
+		all := crate.graph(true)
+		count(checkModules(all, picture(string(lib)), root))
+		count(checkCircles(crate.graph(false)))
+		if root == "src" {
+			count(checkFloors(all))
+		}
+	}
+	for _, root := range flat {
+		crate, err := read(root)
+		if err != nil {
+			return false, err
+		}
+		count(checkCircles(crate.graph(false)))
 	}
 	fmt.Printf("%d passed, %d failed, 0 skipped\n", passed, failed)
 	return failed > 0, nil
@@ -92,12 +105,12 @@ func read(root string) (*source, error) {
 		}
 		name := entry.Name()
 		if entry.IsDir() {
-			if name == "tests" || name == "bin" {
+			if name == "tests" {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		if !strings.HasSuffix(name, ".rs") || name == "tests.rs" || name == "main.rs" || name == "lib.rs" {
+		if !strings.HasSuffix(name, ".rs") || name == "tests.rs" || name == "main.rs" {
 			return nil
 		}
 		text, err := os.ReadFile(file)
@@ -105,6 +118,9 @@ func read(root string) (*source, error) {
 			return err
 		}
 		module, err := filepath.Rel(root, strings.TrimSuffix(file, ".rs"))
+		if module == "lib" {
+			module = "" // Only its exports count.
+		}
 		texts[module] = string(text)
 		s.uses[module] = nil
 		return err
@@ -149,7 +165,7 @@ func (s *source) mentioned(module, text string) []use {
 	}
 	var all []use
 	add := func(parts []string, name string, exported, mentioned bool) {
-		if found, ok := s.absolute(parts, strings.Split(module, "/")); ok {
+		if found, ok := s.absolute(parts, segments(module)); ok {
 			all = append(all, use{found, name, exported, mentioned})
 		}
 	}
@@ -173,6 +189,10 @@ func (s *source) mentioned(module, text string) []use {
 		}
 	}
 	return all
+}
+
+func segments(module string) path {
+	return slices.DeleteFunc(strings.Split(module, "/"), func(name string) bool { return name == "" })
 }
 
 // An imported path and the name that it has in the file.
@@ -240,7 +260,7 @@ func (s *source) absolute(parts []string, module path) (path, bool) {
 
 // The module that defines the name at a path.
 func (s *source) defining(at path, depth int) string {
-	for length := len(at); length > 0; length-- {
+	for length := len(at); length >= 0; length-- {
 		module := at[:length].String()
 		uses, ok := s.uses[module]
 		if !ok {
@@ -262,6 +282,9 @@ func (s *source) defining(at path, depth int) string {
 func (s *source) graph(exports bool) map[string][]string {
 	graph := map[string][]string{}
 	for module, uses := range s.uses {
+		if module == "" {
+			continue
+		}
 		graph[module] = nil
 		for _, one := range uses {
 			if one.exported && !one.mentioned && !exports {
@@ -281,15 +304,15 @@ func top(module string) string {
 	return name
 }
 
-func checkModules(graph map[string][]string, picture map[string]int) (problems []string) {
+func checkModules(graph map[string][]string, picture map[string]int, root string) (problems []string) {
 	for _, from := range slices.Sorted(maps.Keys(graph)) {
 		rank, ok := picture[top(from)]
 		if !ok {
-			problems = append(problems, "the picture in src/lib.rs does not place "+top(from))
+			problems = append(problems, "the picture in "+root+"/lib.rs does not place "+top(from))
 		}
 		for _, to := range graph[from] {
 			if other, ok := picture[top(to)]; ok && other < rank {
-				problems = append(problems, from+" imports from "+to+", which the picture in src/lib.rs places above it")
+				problems = append(problems, from+" imports from "+to+", which the picture in "+root+"/lib.rs places above it")
 			}
 		}
 	}

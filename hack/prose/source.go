@@ -37,7 +37,8 @@ func markdown(name, source string) []string {
 
 // isTest reports whether a Rust file is compiled for tests and benchmarks alone.
 func isTest(name string) bool {
-	return !strings.HasPrefix(name, "src/") || strings.Contains(name, "/tests")
+	isSource := strings.HasPrefix(name, "src/") || strings.HasPrefix(name, "crates/")
+	return !isSource || strings.Contains(name, "/tests")
 }
 
 type prose []string

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use crate::filesystem::Filesystem;
-use crate::mount::Place;
+use linux::filesystem::Filesystem;
+use linux::mount::Place;
+use linux::quota::Enforcement;
+
 use crate::pool::quoted;
 use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
-use crate::quota::Enforcement;
 
 /// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::fault::{Fault, InContext};
+use linux::fault::{Fault, InContext};
+use linux::quota::{Charge, Enforcement, Quota};
+use objects::{Bytes, VolumeId};
+
 use crate::pool::claims;
 use crate::pool::unfinished;
 use crate::pool::{
     Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unfinished,
     VolumeRecord, layout,
 };
-use crate::quota::{Charge, Enforcement, Quota};
-use crate::types::{Bytes, VolumeId};
 
 use super::inspect::{Inspection, open};
 

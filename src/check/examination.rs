@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use objects::NodeName;
+
 use crate::pool::{Memory, PoolOptions};
-use crate::types::NodeName;
 
 use super::report::{About, Finding, Level, Report};
 use super::sets::Traits;

@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use linux::image::loops::{self, Stranger};
+use linux::image::{Allocation, Format};
+use linux::os::{self, Status};
+use objects::{Bytes, NameHash, ObjectId};
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::image::loops::{self, Stranger};
-use crate::image::{Allocation, Format};
-use crate::os::{self, Status};
 use crate::pool::{Entry, Image, layout};
-use crate::types::{Bytes, NameHash, ObjectId};
 
 use super::advice;
 use super::examination::Examination;

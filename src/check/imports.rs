@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use linux::fault::{Fault, InContext};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::fault::{Fault, InContext};
 use crate::pool::incoming::{lock, names, read_entry};
 use crate::pool::{VolumeRecord, layout};
 

@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::fault::{Fault, InContext};
-use crate::filesystem::Filesystem;
-use crate::mount::GuardedDir;
+use linux::fault::{Fault, InContext};
+use linux::filesystem::Filesystem;
+use linux::mount::GuardedDir;
+use linux::quota::{Enforcement, KernelQuotas, Quota, Quotas};
+use objects::{Bytes, NodeName, PoolId, PoolName};
+
 use crate::pool::Marker;
 use crate::pool::open_root;
 use crate::pool::path::find_mount;
 use crate::pool::{Index, RecordDirs, load, open_own};
 use crate::pool::{PoolOptions, Quarantined, Unavailable, Unenforced, Wanted, layout};
-use crate::quota::{Enforcement, KernelQuotas, Quota, Quotas};
-use crate::types::{Bytes, NodeName, PoolId, PoolName};
 
 const ASK: &str = "ask how the disk enforces sizes";
 

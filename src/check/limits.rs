@@ -5,16 +5,16 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
+use linux::fault::{Fault, InContext};
+use linux::os;
+use linux::quota::{Charge, Enforcement};
+use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::{Entry, layout};
 use crate::pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
 use crate::pool::{Resource, load, read_entry};
-use crate::quota::{Charge, Enforcement};
-use crate::types::Bytes;
 
 use super::advice;
 use super::examination::Examination;

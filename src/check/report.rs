@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
+use linux::quota::Enforcement;
 use serde::Serialize;
-
-use crate::quota::Enforcement;
 
 use super::inspect::Inspection;
 

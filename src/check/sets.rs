@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::image::below;
-use crate::mount::Place;
-use crate::os::FileId;
+use linux::image::below;
+use linux::mount::Place;
+use linux::os::FileId;
+use linux::quota::Enforcement;
+use objects::{NameHash, VolumeId, VolumeName};
+
 use crate::pool::{Entry, Record};
-use crate::quota::Enforcement;
-use crate::types::{NameHash, VolumeId, VolumeName};
 
 use super::report::{About, Finding, Level, Report};
 
@@ -147,8 +148,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use linux::mount::MountEntry;
+
     use super::*;
-    use crate::mount::MountEntry;
 
     /// Proves: T4.
     #[test]

@@ -3,16 +3,17 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use linux::fault::{Fault, InContext};
+use linux::mount::{MountTable, Place};
+use linux::os;
+use linux::quota::Enforcement;
+use objects::Bytes;
+
 use crate::check::inspect::OpenPool;
-use crate::fault::{Fault, InContext};
-use crate::mount::{MountTable, Place};
-use crate::os;
 use crate::pool::layout;
 use crate::pool::quoted;
 use crate::pool::record::Record;
 use crate::pool::{FreeSpace, Others, Policy, Space};
-use crate::quota::Enforcement;
-use crate::types::Bytes;
 
 use super::examination::Examination;
 use super::report::{About, Level};

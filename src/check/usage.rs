@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
+use linux::fault::{Fault, InContext};
+use linux::mount::Place;
+use linux::os;
+use linux::quota::{Charge, Enforcement, Quota};
+use linux::tree::{LinkCount, Seen, Weight, weigh};
+use objects::Bytes;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::fault::{Fault, InContext};
-use crate::mount::Place;
-use crate::os;
 use crate::pool::layout;
 use crate::pool::quoted;
-use crate::quota::{Charge, Enforcement, Quota};
-use crate::tree::{LinkCount, Seen, Weight, weigh};
-use crate::types::Bytes;
 
 use super::advice;
 use super::examination::Examination;

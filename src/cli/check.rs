@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use objects::NodeName;
 use serde_json::{Value, json};
 
 use super::inspect::{InspectArgs, NO_POOL};
@@ -14,7 +15,6 @@ use crate::check::{self, Finding, Report, Surroundings};
 use crate::config::parse_node;
 use crate::error::Result;
 use crate::pool::PoolOptions;
-use crate::types::NodeName;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -116,7 +116,7 @@ fn lines(reports: &[Report]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::check::{About, Inspection, Level};
-    use crate::quota::Enforcement;
+    use linux::quota::Enforcement;
 
     fn report() -> Report {
         let finding = |level, about, volume: Option<&str>, remedy: Option<&str>| Finding {

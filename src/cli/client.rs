@@ -4,6 +4,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::Args;
+use linux::fault::PathFault;
+use objects::ObjectId;
 use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -12,8 +14,6 @@ use crate::admin::admin_client::AdminClient;
 use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::types::ObjectId;
 
 /// The flag of commands that need a server.
 #[derive(Debug, Args)]

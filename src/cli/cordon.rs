@@ -1,12 +1,12 @@
 //! `rootcellar pool cordon` and `pool uncordon`, without a server.
 
 use clap::Args;
+use objects::{PoolId, PoolName};
 
 use super::output::print;
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
 use crate::pool::{self, Memory, PoolOptions};
-use crate::types::{PoolId, PoolName};
 
 /// A configured pool or set.
 #[derive(Debug, Args)]

@@ -2,13 +2,13 @@
 //! published volumes.
 
 use clap::Args;
+use objects::{ObjectId, SnapshotId, VolumeId};
 use tonic::{Code, Status};
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
 use super::output::print;
 use crate::csi;
 use crate::error::Result;
-use crate::types::{ObjectId, SnapshotId, VolumeId};
 
 #[derive(Debug, Args)]
 pub(super) struct DeleteArgs<I: ObjectId + Send + Sync + 'static> {

@@ -2,6 +2,7 @@
 //! volumes.
 
 use clap::Args;
+use objects::VolumeId;
 use tonic::Status;
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
@@ -10,7 +11,6 @@ use crate::admin::EnforceVolumeRequest;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::csi;
 use crate::error::Result;
-use crate::types::VolumeId;
 
 #[derive(Debug, Args)]
 pub(super) struct EnforceArgs {

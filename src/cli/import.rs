@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use linux::fault::PathFault;
+use linux::mount::Users;
+use linux::os::Os;
+use objects::manifest::ClaimMode;
+use objects::{AccessMode, Bytes, ClaimLabel, ReclaimPolicy, VolumeId, VolumeName};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::client::{ServerArgs, parse_id};
 use super::manifest::{parse_claim, parse_size};
 use super::output::print;
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
 use crate::import::{ExportTo, Import, Imported};
-use crate::manifest::ClaimMode;
-use crate::mount::Users;
-use crate::os::Os;
-use crate::pool::{AccessMode, ImportMethod, KubernetesFields, ReclaimPolicy, Sharing};
-use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
+use crate::pool::{ImportMethod, KubernetesFields, Sharing};
 
 use connection::Connection;
 

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
+use linux::os::Os;
+use linux::quota::Enforcement;
+use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use serde_json::{Map, Value, json};
 
 use super::output::print;
@@ -12,12 +15,9 @@ use super::table;
 use crate::check::{self, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use crate::os::Os;
 use crate::pool::{
     Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source, Unfinished,
 };
-use crate::quota::Enforcement;
-use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 
 /// The message for a configuration without pools.
 pub(super) const NO_POOL: &str = "no pool is here; give --pool or ROOTCELLAR_POOLS, or mount a disk below the directory of a pool set";

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use objects::manifest::{self, ClaimMode, ClaimRef, Document, Place, SnapshotOf, Volume};
+use objects::{Bytes, ClaimLabel, DriverArgs, Invalid, NodeName, ReclaimPolicy};
 use serde_json::json;
 
 use super::inspect::{self, InspectArgs, NO_POOL};
 use super::output::print;
 use crate::check::{Held, PoolContents};
-use crate::config::{DriverArgs, parse_node};
+use crate::config::parse_node;
 use crate::error::{Error, Result};
-use crate::manifest::{self, ClaimMode, ClaimRef, Document, Place, SnapshotOf, Volume};
-use crate::pool::{ReclaimPolicy, Record, SnapshotRecord, VolumeRecord};
-use crate::types::{Bytes, ClaimLabel, Invalid, NodeName};
+use crate::pool::{Record, SnapshotRecord, VolumeRecord};
 
 use known::Known;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use objects::VolumeId;
 use tonic::{Code, Status};
 
 use super::client::{Server, ServerArgs, parse_id, print_refusal};
@@ -10,7 +11,6 @@ use super::output::print;
 use crate::admin::move_volume_response::Outcome;
 use crate::admin::{MoveVolumeRequest, MoveVolumeResponse};
 use crate::error::Result;
-use crate::types::VolumeId;
 
 /// How often the command asks again while another call works on the volume.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

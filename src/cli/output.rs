@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
+use linux::fault::PathFault;
+
 use crate::error::Result;
-use crate::fault::PathFault;
 
 /// Prints a text and a newline to stdout.
 pub(super) fn print(text: impl Display) -> Result<()> {

@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use linux::fault::PathFault;
+use linux::os::Os;
+use linux::quota::{AtInit, Enforcement};
+use objects::{NodeName, ObjectId, PoolId, VolumeId};
 use serde_json::{Value, json};
 
 use super::cordon::CordonArgs;
@@ -13,11 +17,7 @@ use super::{cordon, table};
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::Result;
-use crate::fault::PathFault;
-use crate::os::Os;
 use crate::pool::{self, Adopted, Memory, PoolOptions, Unavailable, Unenforced, Wanted};
-use crate::quota::{AtInit, Enforcement};
-use crate::types::{NodeName, ObjectId, PoolId, VolumeId};
 
 /// The time that the disks of pools have to answer for a list.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,12 +3,12 @@
 use std::env::VarError;
 use std::io::IsTerminal;
 
+use linux::os;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::{Config, LogFormat};
 use crate::error::{Error, Result};
-use crate::os;
 
 /// The oldest kernel with every system call in use: `nosymfollow` of `mount_setattr` came in 5.14.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);

@@ -1,6 +1,7 @@
 //! `rootcellar snapshot`: the snapshots of the configured pools.
 
 use clap::Subcommand;
+use objects::{Bytes, SnapshotId};
 use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
@@ -10,7 +11,6 @@ use super::inspect::{
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, SnapshotRecord, Source};
-use crate::types::{Bytes, SnapshotId};
 
 /// The commands for snapshots.
 #[derive(Debug, Subcommand)]

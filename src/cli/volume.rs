@@ -1,6 +1,7 @@
 //! `rootcellar volume`: the volumes of the configured pools.
 
 use clap::Subcommand;
+use objects::{Bytes, VolumeId};
 use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
@@ -14,7 +15,6 @@ use super::moving::{self, MoveArgs};
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Move, MoveState, Record, Source, VolumeRecord};
-use crate::types::{Bytes, VolumeId};
 
 /// The commands for volumes.
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,7 @@
 //! Tables of good and bad configurations.
 
 use clap::Parser;
+use objects::MAX_NAME;
 
 use super::*;
 

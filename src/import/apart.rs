@@ -4,10 +4,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use linux::fault::PathFault;
+use linux::mount::{MountTable, Place};
+use linux::os::{self, FileId};
+
 use crate::error::Result;
-use crate::fault::PathFault;
-use crate::mount::{MountTable, Place};
-use crate::os::{self, FileId};
 
 use super::refuse;
 

@@ -9,19 +9,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use linux::fault::PathFault;
+use linux::filesystem::Filesystem;
+use linux::os::{self, Os};
+use linux::sync::lock;
+use linux::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, Since, Transfer};
+use linux::{mount, sys};
 use nix::libc;
+use objects::{Bytes, VolumeId};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::filesystem::Filesystem;
-use crate::mount;
-use crate::os::{self, Os};
-use crate::sync::lock;
-use crate::sys;
-use crate::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, Since, Transfer};
-use crate::types::{Bytes, VolumeId};
 use crate::volume::GoesOn;
 
 use super::kind::Kind;

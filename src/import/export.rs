@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use linux::mount::Users;
+use linux::os::Os;
+use objects::VolumeId;
+
 use crate::error::{Error, Result};
-use crate::mount::Users;
-use crate::os::Os;
-use crate::types::VolumeId;
 use crate::volume::Export;
 
 use super::apart::check_outside;

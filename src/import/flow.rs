@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
+use linux::mount::Users;
+use linux::os::Os;
+use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
+
 use crate::error::{Code, Error, Operation, Result};
-use crate::mount::Users;
-use crate::os::Os;
 use crate::pool::{
-    AccessMode, ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing,
-    VolumeRecord,
+    ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
 };
-use crate::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
 
 use super::apart::check_apart;

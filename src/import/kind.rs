@@ -1,8 +1,8 @@
 //! The kinds of directories that are imported by copy.
 
+use linux::{filesystem, os};
+
 use crate::error::Result;
-use crate::filesystem;
-use crate::os;
 
 use super::HostPath;
 

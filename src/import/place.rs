@@ -5,19 +5,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use linux::fault::{Fault, PathFault};
+use linux::os::{self, Os};
+use objects::{PoolId, VolumeId};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::fault::{Fault, PathFault};
-use crate::os::{self, Os};
 use crate::pool::MAX_PATH;
 use crate::pool::Marker;
 use crate::pool::incoming::{Progress, lock, names, read_entry, remove_entry};
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
-use crate::types::{PoolId, VolumeId};
 
 use super::kind::Kind;
 use super::{HostPath, keep_times, notice, refuse};

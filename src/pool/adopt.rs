@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::fault::InContext;
-use crate::os;
+use linux::fault::InContext;
+use linux::os;
+use linux::quota::NoQuota;
+use objects::{NodeName, PoolId};
+
 use crate::pool::init::{Wanted, open_root};
 use crate::pool::load::load;
 use crate::pool::store::dirs::RecordDirs;
@@ -15,8 +18,6 @@ use crate::pool::store::memory::Memory;
 use crate::pool::store::path::{open_mounted, take_lock};
 use crate::pool::store::record;
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::NoQuota;
-use crate::types::{NodeName, PoolId};
 
 /// The time that a stopping server may still have the lock of the pool.
 const LOCK_WAIT: Duration = Duration::from_secs(2);

@@ -4,8 +4,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use crate::fault::Fault;
-use crate::filesystem::Filesystem;
+use linux::fault::Fault;
+use linux::filesystem::Filesystem;
+use linux::quota::Enforcement;
+use objects::{PoolId, PoolName};
+
 use crate::pool::copies::running::Copies;
 use crate::pool::state::PoolState;
 use crate::pool::store::context::Context;
@@ -15,8 +18,6 @@ use crate::pool::store::options::PoolOptions;
 use crate::pool::store::unavailable::Unavailable;
 use crate::pool::trash::reclaimer::Trash;
 use crate::pool::works::Works;
-use crate::quota::Enforcement;
-use crate::types::{PoolId, PoolName};
 
 #[derive(Debug)]
 pub struct Pool {

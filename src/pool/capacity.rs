@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fault::{Fault, InContext};
+use linux::fault::{Fault, InContext};
+use linux::sync::lock;
+use objects::Bytes;
+
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::{FreeSpace, Policy};
 use crate::pool::state::reservations::{Charged, Measurement, Standing};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::error::Result;
 use crate::pool::store::unavailable::Unavailable;
-use crate::sync::lock;
-use crate::types::Bytes;
 
 /// The marker records the bytes that others use again when they changed by this many.
 const OTHER_GRAIN: u64 = 16 << 20;

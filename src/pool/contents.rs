@@ -4,12 +4,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use linux::fault::{Fault, InContext};
+use linux::image::Allocation;
+use linux::os::{self, FileId};
+use linux::quota::{Charge, Enforcement};
+use linux::sync::lock;
+use objects::Bytes;
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::image::Allocation;
-use crate::os::{self, FileId};
 use crate::pool::base::Pool;
 use crate::pool::copies::job::Content;
 use crate::pool::draft::{Draft, SYNC_IMAGE};
@@ -22,9 +25,6 @@ use crate::pool::store::layout;
 use crate::pool::store::record::{Image, Record, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::{Charge, Enforcement};
-use crate::sync::lock;
-use crate::types::Bytes;
 
 impl Pool {
     /// Makes a volume from its record, empty or as a copy; visible by one rename and durable on return.

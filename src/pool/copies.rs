@@ -10,10 +10,14 @@ pub(super) mod running;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use linux::fault::{Fault, InContext};
+use linux::os;
+use linux::quota::Enforcement;
+use linux::sync::lock;
+use linux::tree::{CopyFault, CopyReason, Copying, Transfer};
+use objects::{Bytes, Invalid};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::base::Pool;
 use crate::pool::copies::job::{Content, CopyJob, CopyPolicy, Origin};
 use crate::pool::copies::progress::Progress;
@@ -27,10 +31,6 @@ use crate::pool::store::layout;
 use crate::pool::store::record::{
     Method, Record, RetainedCharge, SnapshotRecord, Source, VolumeRecord,
 };
-use crate::quota::Enforcement;
-use crate::sync::lock;
-use crate::tree::{CopyFault, CopyReason, Copying, Transfer};
-use crate::types::{Bytes, Invalid};
 
 #[derive(Debug)]
 pub(super) struct CopyResult<'a> {

@@ -2,6 +2,8 @@
 //!
 //! The state directory has the cordons, because a failing disk should not be written.
 
+use objects::PoolId;
+
 use crate::pool::base::Pool;
 use crate::pool::store::error::Result;
 use crate::pool::store::marker::Marker;
@@ -9,7 +11,6 @@ use crate::pool::store::memory::Memory;
 use crate::pool::store::options::PoolOptions;
 use crate::pool::store::path::open_mounted;
 use crate::pool::store::unavailable::Unavailable;
-use crate::types::PoolId;
 
 impl Pool {
     /// Whether the pool is cordoned now. An unreadable memory is an error.

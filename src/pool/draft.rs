@@ -12,11 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use linux::fault::{Fault, InContext};
+use linux::image::{Allocation, FormatFault};
+use linux::os;
+use objects::Bytes;
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::image::{Allocation, FormatFault};
-use crate::os;
 use crate::pool::base::Pool;
 use crate::pool::reservation::Reservation;
 use crate::pool::state::index::Resource;
@@ -26,7 +27,6 @@ use crate::pool::store::error::{Error, Result};
 use crate::pool::store::layout;
 use crate::pool::store::record::{Image, Record, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
-use crate::types::Bytes;
 
 const OPEN_IMAGE: &str = "open an image";
 pub(super) const SYNC_IMAGE: &str = "fsync an image";

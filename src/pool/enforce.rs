@@ -9,10 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linux::fault::{Fault, InContext};
+use linux::os;
+use linux::quota::{Enforcement, Quota};
+use linux::tree::{self, LinkCount, Tagging, Weight};
+use objects::Bytes;
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::base::Pool;
 use crate::pool::copies::is_of_the_tree;
 use crate::pool::store::disk::Disk;
@@ -21,9 +24,6 @@ use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::record::VolumeRecord;
 use crate::pool::work::Work;
-use crate::quota::{Enforcement, Quota};
-use crate::tree::{self, LinkCount, Tagging, Weight};
-use crate::types::Bytes;
 
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);

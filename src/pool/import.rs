@@ -11,10 +11,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use linux::fault::{Fault, InContext};
+use linux::os;
+use linux::quota::Enforcement;
+use linux::tree::{self, LinkCount, LinkedFiles, Seen, Weight};
+use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::base::Pool;
 use crate::pool::draft::Draft;
 use crate::pool::reservation::Reservation;
@@ -26,9 +29,6 @@ use crate::pool::store::layout;
 use crate::pool::store::record::{Record, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::work::Work;
-use crate::quota::Enforcement;
-use crate::tree::{self, LinkCount, LinkedFiles, Seen, Weight};
-use crate::types::{Bytes, VolumeId};
 
 const MEASURE: &str = "measure a tree";
 

@@ -3,16 +3,17 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use crate::fault::PathFault;
-use crate::filesystem::Filesystem;
-use crate::mount::GuardedDir;
-use crate::os::Os;
+use linux::fault::PathFault;
+use linux::filesystem::Filesystem;
+use linux::mount::GuardedDir;
+use linux::os::Os;
+use linux::quota::{self, KernelQuotas};
+use objects::{Invalid, NodeName};
+
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::marker::{self, Marker, NewPool};
 use crate::pool::store::path::{open_guarded, open_mounted, suitable_filesystem};
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::{self, KernelQuotas};
-use crate::types::{Invalid, NodeName};
 
 /// The requirements for the directory of a pool.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,9 @@ use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use linux::sync::lock;
+use objects::{Bytes, ObjectId};
+
 use crate::pool::base::Pool;
 use crate::pool::load::load;
 use crate::pool::state::index::Index;
@@ -14,8 +17,6 @@ use crate::pool::store::disk::Disk;
 use crate::pool::store::enforcement::Unenforced;
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
-use crate::sync::lock;
-use crate::types::{Bytes, ObjectId};
 
 /// Learns which volumes of a pool are published, before it is served.
 pub(crate) type Learn<'a> = &'a dyn Fn(&Disk, &Index) -> std::io::Result<()>;

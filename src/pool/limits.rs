@@ -11,10 +11,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use linux::fault::{Fault, InContext};
+use linux::os;
+use linux::quota::{Charge, Quota};
+use linux::sync::lock;
+use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::base::Pool;
 use crate::pool::state::index::{Index, Resource};
 use crate::pool::state::retained::Retained;
@@ -23,9 +26,6 @@ use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::layout;
 use crate::pool::store::record::{Record, VolumeRecord};
-use crate::quota::{Charge, Quota};
-use crate::sync::lock;
-use crate::types::{Bytes, VolumeId};
 
 pub(crate) const READ_LIMITS: &str = "read the limits of the disk";
 

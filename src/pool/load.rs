@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::fault::{Fault, InContext};
-use crate::os::{self, FileId};
+use linux::fault::{Fault, InContext};
+use linux::os::{self, FileId};
+use linux::quota::Quota;
+use objects::{NameHash, ObjectId, PoolId, VolumeId};
+
 use crate::pool::state::index::{Index, Resource};
 use crate::pool::store::dirs::RecordDirs;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::read_entry;
 use crate::pool::store::record::{SnapshotRecord, Unreadable, VolumeRecord};
 use crate::pool::store::{layout, trash};
-use crate::quota::Quota;
-use crate::types::{NameHash, ObjectId, PoolId, VolumeId};
 
 /// All records of a pool.
 pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Index, Fault> {

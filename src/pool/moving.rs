@@ -7,8 +7,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::fault::{Fault, InContext};
-use crate::mount::{OpenFiles, Place};
+use linux::fault::{Fault, InContext};
+use linux::mount::{OpenFiles, Place};
+use linux::quota::Enforcement;
+use linux::sync::lock;
+use linux::tree::{self, Since};
+use objects::{Bytes, ObjectId, PoolId};
+
 use crate::pool::base::Pool;
 use crate::pool::copies::job::{Content, CopyPolicy, Origin};
 use crate::pool::reservation::Reservation;
@@ -19,10 +24,6 @@ use crate::pool::store::error::Result;
 use crate::pool::store::layout;
 use crate::pool::store::record::{Move, MoveState, Record, VolumeRecord};
 use crate::pool::work::Work;
-use crate::quota::Enforcement;
-use crate::sync::lock;
-use crate::tree::{self, Since};
-use crate::types::{Bytes, ObjectId, PoolId};
 
 const LOOK: &str = "look for changes in a moved volume";
 

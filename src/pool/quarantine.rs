@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use linux::tree::{self, LinkCount, Weight};
+use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
 use crate::pool::work::Work;
-use crate::tree::{self, LinkCount, Weight};
-use crate::types::Bytes;
 
 impl Pool {
     /// Measures the quarantined trees whose disk usage is not known, until the pool is closed.

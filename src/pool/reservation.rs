@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use objects::{Bytes, VolumeId};
+
 use crate::pool::base::Pool;
 use crate::pool::state::index::{Index, Resource};
 use crate::pool::state::reservations::{Demand, Held, Measurement};
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::record::VolumeRecord;
 use crate::pool::work::Work;
-use crate::types::{Bytes, VolumeId};
 
 /// The least growth of a reservation, so that a copy of unknown size does not ask for each file.
 const COVER: u64 = 64 << 20;

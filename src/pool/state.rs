@@ -22,7 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::image::Allocation;
+use linux::image::Allocation;
+use linux::quota::Enforcement;
+use linux::sync;
+use objects::{Bytes, ObjectId, PoolId, VolumeId};
+
 use crate::pool::state::free_space::{FreeSpace, Policy};
 use crate::pool::state::index::{Index, Lookup, Resource};
 use crate::pool::state::reservations::{
@@ -36,9 +40,6 @@ use crate::pool::store::record::{RetainedCharge, VolumeRecord};
 use crate::pool::store::space::Space;
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::Enforcement;
-use crate::sync;
-use crate::types::{Bytes, ObjectId, PoolId, VolumeId};
 
 #[derive(Debug)]
 pub(crate) struct PoolState(Mutex<State>);

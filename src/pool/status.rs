@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use objects::Bytes;
+
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::FreeSpace;
 use crate::pool::state::status::PoolStatus;
-use crate::types::Bytes;
 
 impl Pool {
     /// The status now. A disk that is known not to answer is not asked.

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::fault::Fault;
+use linux::fault::Fault;
+
 use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
 use crate::pool::trash::discard::Discard;

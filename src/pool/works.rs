@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::sync::lock;
+use linux::sync::lock;
 
 /// The most concurrent calls on one pool's disk.
 pub(crate) const CALLS_AT_ONCE: usize = 128;

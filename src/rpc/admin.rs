@@ -5,14 +5,15 @@ mod paths;
 
 use std::sync::Arc;
 
+use linux::mount::Users;
+use objects::{Bytes, VolumeName};
+
 use crate::admin;
 use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Result};
-use crate::mount::Users;
 use crate::pool::{Enforced, ImportMethod};
-use crate::types::{Bytes, VolumeName};
 use crate::volume::{ImportRequest, ImportState, Moved};
 use paths::{text, texts};
 

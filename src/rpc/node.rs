@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use objects::Bytes;
+
 use crate::csi;
 use crate::csi::node_server::Node;
 use crate::csi::node_service_capability::rpc::Type as RpcType;
 use crate::csi::node_service_capability::{Rpc as RpcMessage, Type};
 use crate::csi::volume_usage::Unit;
 use crate::error::{Operation, Result};
-use crate::types::Bytes;
 use crate::volume::Usage;
 
 use super::{Answer, Edge, Rpc, request, service};

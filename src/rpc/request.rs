@@ -9,9 +9,10 @@ pub(super) use capability::{capabilities, complete};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use objects::Bytes;
+
 use crate::csi;
 use crate::error::{Error, Result};
-use crate::types::Bytes;
 use crate::volume::{
     Class, CreateRequest, ExpandRequest, PublishRequest, SnapshotClass, SnapshotRequest, SourceId,
 };

@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use linux::fault::PathFault;
 use rustix::fs::{Mode, OFlags, fstat, lstat, open};
 use tokio::net::{UnixListener, UnixSocket};
 
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
 
 /// Only root may connect.
 const PRIVATE: u32 = 0o600;

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 
+use linux::os::{Observer, Os, Step};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -15,7 +16,6 @@ use crate::csi::controller_client::ControllerClient;
 use crate::csi::group_controller_client::GroupControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
-use crate::os::{Observer, Os, Step};
 use crate::pool::PoolOptions;
 use crate::volume::Seams;
 

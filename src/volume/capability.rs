@@ -1,8 +1,10 @@
 //! The requested use of a volume: access mode, filesystem and mount options.
 
+use linux::mount::MountOptions;
+use objects::AccessMode;
+
 use crate::error::{Error, Result};
-use crate::mount::MountOptions;
-use crate::pool::{AccessMode, Sharing};
+use crate::pool::Sharing;
 
 /// A checked `VolumeCapability`.
 #[derive(Debug, Clone, PartialEq, Eq)]

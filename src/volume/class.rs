@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use linux::image::Allocation;
+use objects::{ClaimLabel, Invalid, PoolName, ReclaimPolicy, SnapshotLabel};
+
 use crate::error::{Error, Result};
-use crate::image::Allocation;
-use crate::pool::{CopyPolicy, KubernetesFields, Mode, Parameters, ReclaimPolicy, Sharing};
-use crate::types::{ClaimLabel, Invalid, PoolName, SnapshotLabel};
+use crate::pool::{CopyPolicy, KubernetesFields, Mode, Parameters, Sharing};
 
 /// The prefix of the sidecars' keys.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";

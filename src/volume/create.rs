@@ -7,15 +7,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use linux::image::BLOCK;
+use linux::mount::MountOptions;
+use linux::quota::Enforcement;
+use objects::{AccessMode, Bytes, ObjectId, VolumeId};
+
 use crate::error::{Error, Result};
-use crate::image::BLOCK;
-use crate::mount::MountOptions;
 use crate::pool::{
-    self, AccessMode, Content, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord,
-    format_of,
+    self, Content, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, format_of,
 };
-use crate::quota::Enforcement;
-use crate::types::{Bytes, ObjectId, VolumeId};
 use crate::volume::class::EnforcementPolicy;
 use crate::volume::fits::{check_cordon, check_enforcement, check_filesystem};
 use crate::volume::images;

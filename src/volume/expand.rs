@@ -3,10 +3,11 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use linux::mount::Target;
+use objects::Bytes;
+
 use crate::error::{Error, Result};
-use crate::mount::Target;
 use crate::pool::{Entry, Pool, VolumeRecord};
-use crate::types::Bytes;
 use crate::volume::ids::parse_id;
 use crate::volume::images;
 use crate::volume::volumes::Volumes;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use objects::{ObjectId, PoolId};
+
 use crate::error::{Error, Result};
 use crate::pool::{Entry, Lookup, Pool, Resource, Unavailable, VolumeRecord};
-use crate::types::{ObjectId, PoolId};
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::requests::Page;
 use crate::volume::volumes::Volumes;

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use linux::quota::Enforcement;
+use objects::Bytes;
+
 use crate::error::{Error, Result};
 use crate::pool::{self, Entry, Image, Pool, Source, VolumeRecord};
-use crate::quota::Enforcement;
-use crate::types::Bytes;
 use crate::volume::capability::Capability;
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::ids::parse_id;

@@ -1,7 +1,8 @@
 //! Ids as they are received.
 
+use objects::{MAX_FIELD_BYTES, ObjectId};
+
 use crate::error::{Error, Result};
-use crate::types::{MAX_FIELD_BYTES, ObjectId};
 
 pub(super) fn parse_id<I: ObjectId>(id: &str) -> Result<I> {
     I::parse(id).ok_or_else(|| no_id::<I>(id))

@@ -3,10 +3,11 @@
 //! An image is one file in `data/`, with a filesystem or as a block device. Its length is its size, so it needs no
 //! quota. A copy has the content of its source, and may only be larger.
 
+use linux::image::{BLOCK, Format};
+use objects::Bytes;
+
 use crate::error::{Error, Result};
-use crate::image::{BLOCK, Format};
 use crate::pool::{Image, ImageContent, Origin, Pool};
-use crate::types::Bytes;
 use crate::volume::capability::Capability;
 use crate::volume::class::{Class, EnforcementPolicy, Kind};
 

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use linux::quota::Enforcement;
+use linux::tree::Weight;
+use objects::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
+
 use crate::error::{Error, Result};
 use crate::pool::incoming::Progress;
 use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
-use crate::quota::Enforcement;
-use crate::tree::Weight;
-use crate::types::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;
 use crate::volume::pools::open_id;

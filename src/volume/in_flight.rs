@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use linux::sync::lock;
+use objects::NameHash;
+
 use crate::error::{Error, Result};
-use crate::sync::lock;
-use crate::types::NameHash;
 
 /// The locks of the domain, for which no call ever waits. A change to a volume or snapshot locks its
 /// id, a creation also its name, and a mount or unmount its target. A publish waits for the disk

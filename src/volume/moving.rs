@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use linux::mount::{OpenFiles, Users, find_user};
+use linux::quota::Enforcement;
+use objects::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
+
 use crate::error::{Error, Result};
-use crate::mount::{OpenFiles, Users, find_user};
 use crate::pool::{
     self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
 };
-use crate::quota::Enforcement;
-use crate::types::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 use crate::volume::find::Place;
 use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use linux::mount::MountTable;
+use linux::sync::lock;
+use objects::{Bytes, PoolId, PoolName};
+
 use crate::error::{Code, Error, Operation, Result};
-use crate::mount::MountTable;
 use crate::pool::{
     self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Standing, Unavailable,
 };
-use crate::sync::lock;
-use crate::types::{Bytes, PoolId, PoolName};
 use crate::volume::requests::Capacity;
 
 #[derive(Debug)]

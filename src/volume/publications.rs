@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use linux::fault::PathFault;
+use linux::image::loops::{self, Loop, Stranger};
+use linux::sync::lock;
+use objects::{AccessMode, NameHash};
+
 use crate::error::Result;
-use crate::fault::PathFault;
-use crate::image::loops::{self, Loop, Stranger};
-use crate::pool::AccessMode;
-use crate::sync::lock;
-use crate::types::NameHash;
 
 /// The access mode at one target; `None` for a target that was read from the mount table.
 pub(crate) type Use = Option<AccessMode>;

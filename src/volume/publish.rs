@@ -7,20 +7,18 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use linux::fault::PathFault;
+use linux::filesystem::Filesystem;
+use linux::image::{Owner, loops};
+use linux::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
+use linux::os::{self, Os, Status};
+use linux::quota::Charge;
+use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::filesystem::Filesystem;
-use crate::image::Owner;
-use crate::image::loops;
-use crate::mount::{Found, MountOptions, Mountable, Prepared, Shown, Target};
-use crate::os::{self, Os, Status};
-use crate::pool::AccessMode;
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
-use crate::quota::Charge;
-use crate::types::{Bytes, ObjectId, VolumeId};
 use crate::volume::ids::{parse_id, shorten};
 use crate::volume::images;
 use crate::volume::publications;

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linux::fault::PathFault;
+use linux::image::Allocation;
+use linux::image::loops::{self, Loop, Stranger};
+use linux::mount::{Found, Target, Tidied};
+use linux::os::FileId;
+use objects::{NameHash, ObjectId};
+
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::image::Allocation;
-use crate::image::loops::{self, Loop, Stranger};
-use crate::mount::{Found, Target, Tidied};
-use crate::os::FileId;
 use crate::pool::{Disk, Entry, Index, Pool, VolumeRecord, images};
-use crate::types::{NameHash, ObjectId};
 use crate::volume::publications::Use;
 use crate::volume::publish::refuse_published;
 use crate::volume::volumes::Volumes;

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use linux::quota::Enforcement;
+use objects::{Bytes, PoolName, VolumeId, VolumeName};
+
 use crate::pool::{Entry, Image, Parameters, Pool, Source};
-use crate::quota::Enforcement;
-use crate::types::{Bytes, PoolName, VolumeId, VolumeName};
 use crate::volume::capability::Capability;
 use crate::volume::class::Class;
 

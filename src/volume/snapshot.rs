@@ -3,14 +3,15 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use linux::fault::PathFault;
+use linux::mount::{Shown, Target};
+use linux::os;
+use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
+
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::mount::{Shown, Target};
-use crate::os;
 use crate::pool::{
     Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
-use crate::types::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 use crate::volume::class::{InUse, SnapshotClass};
 use crate::volume::find::Located;
 use crate::volume::fits::{check_cordon, differs};
@@ -249,7 +250,7 @@ fn record(
         source_claim: volume.record.claim.clone(),
         size_bytes: volume.record.size_bytes,
         held_bytes: Bytes::ZERO,
-        created_at: crate::os::now(),
+        created_at: linux::os::now(),
         label: request.class.label.clone(),
         method: Method::Copy,
         in_use,

@@ -5,16 +5,17 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use linux::fault::PathFault;
+use linux::mount::{KernelMounter, MountTable, Mounter, Target};
+use linux::os::Os;
+use linux::quota::{KernelQuotas, Quotas};
+use objects::NodeName;
+
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
-use crate::mount::{KernelMounter, MountTable, Mounter, Target};
-use crate::os::Os;
 use crate::pool::STOP_PATIENCE;
 use crate::pool::{
     Context, Disk, Index, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
 };
-use crate::quota::{KernelQuotas, Quotas};
-use crate::types::NodeName;
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::InFlight;
 use crate::volume::pools::Pools;

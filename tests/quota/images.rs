@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use rootcellar::mount::KernelMounter;
-use rootcellar::types::Bytes;
+use linux::mount::KernelMounter;
+use objects::Bytes;
 use rootcellar::volume::{ExpandRequest, Kind};
 
 use support::disk::{EXT4, XFS};

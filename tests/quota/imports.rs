@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rootcellar::os::Os;
-
+use linux::os::Os;
 use support::disk::{Disk, EXT4, XFS};
 use support::disk_node::{MIB, append};
 use support::imports::{export_back, import, import_of};

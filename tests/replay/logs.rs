@@ -1,6 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rootcellar::os::Step;
+use linux::os::Step;
 use support::disk::{EXT4, XFS};
 use support::poweroff::imports::IMPORTS;
 use support::poweroff::logs::replay as replay_logs;

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use linux::os::Step;
+use objects::Bytes;
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::os::Step;
 use rootcellar::pool::Pool;
-use rootcellar::types::Bytes;
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
 use crate::snapshots::{Kind, Rig, SIZE};

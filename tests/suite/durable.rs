@@ -10,11 +10,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use rootcellar::os::{Object, Observer, Step};
-
 use crate::poweroff::operations::{OPERATIONS, Operation, of_sets};
 use crate::poweroff::scene::{Disks, Moments, Pools, play};
 use crate::poweroff::{mount_empty, mount_empty_disk, unmount_all};
+use linux::os::{Object, Observer, Step};
 use model::{Model, World};
 use support::Node;
 use support::disk::Disk;

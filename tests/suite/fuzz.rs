@@ -8,11 +8,11 @@ mod wire;
 use std::fs;
 use std::path::PathBuf;
 
+use linux::mount::MountTable;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 use prost::Message;
 use rootcellar::csi;
-use rootcellar::mount::MountTable;
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};

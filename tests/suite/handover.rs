@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use linux::os::Os;
+use objects::{Bytes, NodeName, ObjectId, PoolId};
 use rootcellar::error::{Code, Operation};
-use rootcellar::os::Os;
 use rootcellar::pool::{self, Memory, Result, Unavailable, Wanted};
-use rootcellar::types::{Bytes, NodeName, ObjectId, PoolId};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
 use support::disk::Disk;

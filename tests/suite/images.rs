@@ -14,11 +14,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use linux::image::loops;
+use linux::mount::KernelMounter;
+use objects::Bytes;
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::image::loops;
-use rootcellar::mount::KernelMounter;
 use rootcellar::pool::Mode;
-use rootcellar::types::Bytes;
 use rootcellar::volume::{Allocation, CreateRequest, ExpandRequest, InUse, Kind, SourceId, Volume};
 use rustix::io::Errno;
 

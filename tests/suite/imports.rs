@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use linux::mount::Users;
+use linux::os::{Observer, Os, Step};
+use objects::{Bytes, VolumeId};
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use rootcellar::error::{Code, Operation, Result as Answer};
 use rootcellar::import::{ExportTo, Imported};
-use rootcellar::mount::Users;
-use rootcellar::os::{Observer, Os, Step};
 use rootcellar::pool::ImportMethod;
-use rootcellar::types::{Bytes, VolumeId};
 
 use support::imports::{Lost, assert_tree, export_back, import, import_of, make_tree};
 use support::loops::run;

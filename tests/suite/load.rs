@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rootcellar::mount::MountTable;
-use rootcellar::types::{ObjectId, PoolId, VolumeId};
+use linux::mount::MountTable;
+use objects::{ObjectId, PoolId, VolumeId};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::Signal;
 use tokio::task::JoinSet;

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use linux::mount::{Atime, Mounter, Target};
+use linux::quota::Enforcement;
+use objects::{Bytes, ObjectId, VolumeId};
 use proptest::prelude::{Strategy, prop};
 use proptest::test_runner::{Config, TestError, TestRunner};
 use rustix::fs::StatVfsMountFlags;
 
 use rootcellar::error::{Code, Operation, Result};
-use rootcellar::mount::{Atime, Mounter, Target};
 use rootcellar::pool::Parameters;
-use rootcellar::quota::Enforcement;
-use rootcellar::types::{Bytes, ObjectId, VolumeId};
 use rootcellar::volume::{
     Allocation, Capability, Capacity, Class, CreateRequest, PublishRequest, Volume,
 };

@@ -5,11 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use linux::mount::{Mounter, Target};
+use linux::os::Step;
+use objects::{Bytes, ObjectId};
 use rootcellar::error::{Code, Operation};
-use rootcellar::mount::{Mounter, Target};
-use rootcellar::os::Step;
 use rootcellar::pool::Unavailable;
-use rootcellar::types::{Bytes, ObjectId};
 use rootcellar::volume::Volumes;
 use rustix::io::Errno;
 

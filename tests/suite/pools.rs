@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use linux::os::Os;
+use objects::ObjectId;
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::os::Os;
 use rootcellar::pool::{Unavailable, Wanted};
-use rootcellar::types::ObjectId;
 use rootcellar::volume::Volumes;
 
 use support::disk::Disk;

@@ -5,6 +5,8 @@ mod discard;
 mod fixture;
 mod placeholders;
 
+use linux::os::Step;
+use objects::Bytes;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,9 +21,6 @@ use support::require;
 use rustix::fs::{FileType, IFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
-
-use rootcellar::os::Step;
-use rootcellar::types::Bytes;
 
 use fixture::{ReclaimFixture, delete, make};
 use support::faults::{Gate, Opened};

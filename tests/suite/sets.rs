@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use objects::Bytes;
 use rootcellar::error::{Code, Operation};
 use rootcellar::pool::Unavailable;
-use rootcellar::types::Bytes;
 use rootcellar::volume::{Capacity, Class, Settings, Volumes};
 
 use super::snapshots::assert_code;

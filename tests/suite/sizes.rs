@@ -10,10 +10,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linux::quota::Enforcement;
+use objects::Bytes;
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::{Enforced, enable_quota};
-use rootcellar::quota::Enforcement;
-use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, EnforcementPolicy, ExpandRequest, Volume};
 
 use support::disk::Disk;

@@ -6,8 +6,8 @@ mod whole;
 
 use std::path::{Path, PathBuf};
 
+use objects::Bytes;
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, Snapshot, SourceId, Volume};
 
 use support::disk::Disk;

@@ -11,12 +11,12 @@ mod moving;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
+use linux::os::{Observer, Os, Step};
+use linux::quota::Quotas;
+use objects::Bytes;
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::Quotas;
-use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, ExpandRequest, Kind};
 
 use fixture::{SIZE, StepFixture, Trouble};

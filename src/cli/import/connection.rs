@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 
+use linux::sync::lock;
+use objects::{PoolId, VolumeId, VolumeName};
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
@@ -16,8 +18,6 @@ use crate::cli::client::{Server, parse_id};
 use crate::error::{Error, Result};
 use crate::import::ImportServer;
 use crate::pool::ImportMethod;
-use crate::sync::lock;
-use crate::types::{PoolId, VolumeId, VolumeName};
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState};
 
 /// The server at its socket.

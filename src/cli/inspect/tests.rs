@@ -1,15 +1,17 @@
 use std::sync::Arc;
 
+use linux::image::Allocation;
+use linux::quota::Charge;
+use objects::{
+    AccessMode, ClaimLabel, ObjectId, ReclaimPolicy, SnapshotId, SnapshotLabel, VolumeId,
+};
 use uuid::Uuid;
 
 use super::*;
-use crate::image::Allocation;
 use crate::pool::{
-    AccessMode, CopyStatus, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin,
-    KubernetesFields, Method, ReclaimPolicy, SnapshotRecord, Unavailable, VolumeRecord,
+    CopyStatus, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
+    SnapshotRecord, Unavailable, VolumeRecord,
 };
-use crate::quota::Charge;
-use crate::types::{ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, VolumeId};
 
 const POOL: PoolId = PoolId(Uuid::nil());
 const MIB: u64 = 1 << 20;

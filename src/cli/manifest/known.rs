@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
+use linux::fault::PathFault;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::fault::PathFault;
 
 /// The claims by namespace and name.
 #[derive(Debug, Default)]

@@ -123,8 +123,8 @@ fn flags_replace_what_is_recorded_and_add_what_is_not() {
 /// Proves: T12.
 #[test]
 fn an_image_names_its_filesystem_and_a_device_has_none() {
-    use crate::image::Allocation;
     use crate::pool::{Image, ImageContent};
+    use linux::image::Allocation;
     let cases = [
         (ImageContent::Ext4, "Filesystem", Some("ext4")),
         (ImageContent::Xfs, "Filesystem", Some("xfs")),

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use linux::quota::Enforcement;
+use objects::Bytes;
+
 use crate::pool::base::Pool;
 use crate::pool::reservation::Reservation;
 use crate::pool::store::entry::{Entry, SnapshotEntry};
 use crate::pool::store::layout;
 use crate::pool::store::record::{Image, Method, Source};
 use crate::pool::work::Work;
-use crate::quota::Enforcement;
-use crate::types::Bytes;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {

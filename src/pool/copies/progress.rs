@@ -6,21 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use linux::fault::{Fault, InContext};
+use linux::os::{self, Os, now};
+use linux::sync::lock;
+use linux::tree::CopyWatch;
+use objects::Bytes;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, InContext};
-use crate::os::now;
-use crate::os::{self, Os};
 use crate::pool::base::Pool;
 use crate::pool::copies::job::CopyJob;
 use crate::pool::reservation::Reservation;
 use crate::pool::store::error::Error;
 use crate::pool::store::record::{self, FORMAT, Method, Source};
 use crate::pool::work::Work;
-use crate::sync::lock;
-use crate::tree::CopyWatch;
-use crate::types::Bytes;
 
 /// How often the progress is written to the disk, and to the log.
 const WRITE_EVERY: Duration = Duration::from_secs(1);

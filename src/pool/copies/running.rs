@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use objects::PoolName;
+
 use crate::pool::store::error::Error;
-use crate::types::PoolName;
 
 /// The most copies that a pool makes file by file at once.
 const MOST_AT_ONCE: usize = 4;

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::fault::InContext;
+use linux::fault::InContext;
+use linux::quota::Enforcement;
+use objects::Bytes;
+
 use crate::pool::base::Pool;
 use crate::pool::copies::job::{CopyJob, Origin};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::Result;
 use crate::pool::store::record::RetainedCharge;
-use crate::quota::Enforcement;
-use crate::types::Bytes;
 
 impl Pool {
     /// The charges that a copy of a subvolume will retain: those that its source retains, and, of a

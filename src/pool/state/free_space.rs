@@ -1,8 +1,9 @@
 //! The free space of a pool, computed from a measurement and its reservations.
 
+use objects::Bytes;
+
 use crate::pool::store::options::{Overcommit, PoolOptions, Reserve};
 use crate::pool::store::space::Space;
-use crate::types::Bytes;
 
 /// Left free for the filesystem's own metadata: 1 %, at most 64 MiB.
 const MAX_SLACK: u64 = 64 << 20;

@@ -7,14 +7,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use linux::quota::Enforcement;
+use objects::{ObjectId, PoolId, SnapshotId, SnapshotName, VolumeId, VolumeName};
+
 use crate::pool::state::quarantine::Quarantine;
 use crate::pool::state::quarantine::Quarantined;
 use crate::pool::state::retained::Retained;
 use crate::pool::store::entry::{Entry, SnapshotEntry};
 use crate::pool::store::record::{Record, RetainedCharge, SnapshotRecord, Source, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
-use crate::quota::Enforcement;
-use crate::types::{ObjectId, PoolId, SnapshotId, SnapshotName, VolumeId, VolumeName};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use objects::{Bytes, NameHash, ObjectId};
+
 use crate::pool::store::error::Error;
 use crate::pool::store::layout;
 use crate::pool::store::record::Record;
-use crate::types::{Bytes, NameHash, ObjectId};
 
 /// An entry of `volumes/` or `snapshots/` that cannot be trusted and is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +92,7 @@ mod tests {
     use crate::pool::state::index::Index;
     use crate::pool::store::entry::Entry;
     use crate::pool::store::record::{SnapshotRecord, VolumeRecord};
-    use crate::types::{PoolId, SnapshotId, VolumeId, VolumeName};
+    use objects::{PoolId, SnapshotId, VolumeId, VolumeName};
 
     fn id(pool: PoolId, name: &str) -> VolumeId {
         VolumeId::new(pool, &name.parse::<VolumeName>().unwrap())

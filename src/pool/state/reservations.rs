@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use objects::Bytes;
+
 use crate::pool::state::free_space::{FreeSpace, Others, Policy};
 use crate::pool::state::index::Index;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::record::{Record, VolumeRecord};
 use crate::pool::store::space::Space;
-use crate::types::Bytes;
 
 /// The age at which charges are read again to report the capacity. A grant always reads them.
 const MAX_AGE: Duration = Duration::from_secs(1);

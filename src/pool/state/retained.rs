@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use objects::VolumeId;
+
 use crate::pool::store::record::{RetainedCharge, Source};
-use crate::types::VolumeId;
 
 /// The retained charges of all volumes of a pool.
 #[derive(Debug, Clone, Default)]
@@ -94,9 +95,8 @@ fn saturated(bytes: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use objects::{Bytes, ObjectId, PoolId, VolumeName};
     use proptest::prelude::*;
-
-    use crate::types::{Bytes, ObjectId, PoolId, VolumeName};
 
     use super::*;
 

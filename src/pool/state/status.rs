@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use linux::quota::Enforcement;
+use objects::{Bytes, PoolId};
+
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::Enforcement;
-use crate::types::{Bytes, PoolId};
 
 #[derive(Debug, Clone, Default)]
 pub struct PoolStatus {

@@ -8,11 +8,11 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
+use linux::fault::{Fault, InContext};
+use linux::os;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::layout;
 use crate::pool::store::options::PoolOptions;

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use linux::sync::lock;
+use objects::{PoolId, PoolName};
+
 use crate::pool::store::unavailable::Unavailable;
-use crate::sync::lock;
-use crate::types::{PoolId, PoolName};
 
 /// The pool that has each filesystem and identity.
 #[derive(Debug, Default)]

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::os::Os;
+use linux::os::Os;
+use linux::quota::Quotas;
+use objects::NodeName;
+
 use crate::pool::store::claims::Claims;
 use crate::pool::store::memory::Memory;
-use crate::quota::Quotas;
-use crate::types::NodeName;
 
 /// The settings and services that all pools of a server share.
 #[derive(Debug, Clone)]

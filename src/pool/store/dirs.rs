@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
+use linux::fault::{Fault, InContext};
+use linux::os;
+
 use crate::pool::store::layout;
 use crate::pool::store::record::Record;
 

@@ -11,14 +11,18 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use linux::fault::{Fault, InContext};
+use linux::filesystem::{self, Filesystem};
+use linux::mount::{GuardedDir, MountEntry, Place};
+use linux::os::{self, FileId, Status};
+use linux::quota::{Enforcement, Quota};
+use linux::sync::lock;
+use linux::tree;
+use objects::{Bytes, NameHash, PoolId};
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::fault::{Fault, InContext};
-use crate::filesystem::{self, Filesystem};
-use crate::mount::{GuardedDir, MountEntry, Place};
-use crate::os::{self, FileId, Status};
 use crate::pool::store::context::Context;
 use crate::pool::store::dirs::{RecordDirs, open_own};
 use crate::pool::store::enforcement::Unenforced;
@@ -31,10 +35,6 @@ use crate::pool::store::path::{
 use crate::pool::store::record::{self, Method, Record};
 use crate::pool::store::space::Space;
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::{Enforcement, Quota};
-use crate::sync::lock;
-use crate::tree;
-use crate::types::{Bytes, NameHash, PoolId};
 
 pub(in crate::pool) const INSPECT_DATA: &str = "inspect a volume's data";
 

@@ -3,11 +3,10 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use linux::filesystem::Filesystem;
+use linux::mount::Place;
+use linux::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 use rustix::io::Errno;
-
-use crate::filesystem::Filesystem;
-use crate::mount::Place;
-use crate::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 
 /// A pool that enforces no sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,9 +113,8 @@ fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::mount::MountEntry;
-
     use super::*;
+    use linux::mount::MountEntry;
 
     fn place(mount_point: &str, whole: bool) -> Place {
         Place {

@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use linux::os;
+use linux::quota::Enforcement;
+use objects::{Bytes, ObjectId, PoolId};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::os;
 use crate::pool::store::layout;
 use crate::pool::store::record::{self, Record, SnapshotRecord, Unreadable, VolumeRecord};
-use crate::quota::Enforcement;
-use crate::types::{Bytes, ObjectId, PoolId};
 
 /// A volume or a snapshot, and the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
+use linux::fault::{Fault, PathFault};
+use linux::image::FormatFault;
+use objects::{Bytes, Invalid, PoolId, PoolName};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, PathFault};
-use crate::image::FormatFault;
 use crate::pool::store::unavailable::Unavailable;
-use crate::types::{Bytes, Invalid, PoolId, PoolName};
 
 /// The result of an operation on a pool.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -3,12 +3,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use linux::fault::{Fault, InContext};
+use linux::os::{self, Os};
 use rustix::fs::{FileType, FlockOperation};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
 use crate::pool::store::disk::{Disk, Staged};
 use crate::pool::store::layout;
 use crate::pool::store::record::{self, Record, Unreadable, VolumeRecord};

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use crate::types::NameHash;
+use objects::NameHash;
 
 /// The driver's own directory.
 pub(crate) const META: &str = ".rootcellar";
@@ -111,7 +111,7 @@ fn safe(c: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{ObjectId, PoolId, VolumeId, VolumeName};
+    use objects::{ObjectId, PoolId, VolumeId, VolumeName};
 
     /// Proves: V3.
     #[test]

@@ -3,21 +3,20 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use linux::fault::{Fault, InContext};
+use linux::filesystem::Filesystem;
+use linux::mount::GuardedDir;
+use linux::os::{self, Os, now};
+use linux::quota::{AtInit, Quotas};
+use linux::tree;
+use objects::{Bytes, NodeName, PoolId};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, InContext};
-use crate::filesystem::Filesystem;
-use crate::mount::GuardedDir;
-use crate::os::now;
-use crate::os::{self, Os};
 use crate::pool::store::layout;
 use crate::pool::store::record;
 use crate::pool::store::space::Space;
 use crate::pool::store::unavailable::Unavailable;
-use crate::quota::{AtInit, Quotas};
-use crate::tree;
-use crate::types::{Bytes, NodeName, PoolId};
 
 /// The marker, `.rootcellar/pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

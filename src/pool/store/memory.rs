@@ -8,16 +8,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use linux::fault::{Fault, PathFault};
+use linux::os::{self, Os};
+use linux::sync::lock;
+use objects::PoolId;
 use rustix::fs::{FlockOperation, Statx, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, PathFault};
-use crate::os::{self, Os};
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::record::{self, Unknown, Unreadable};
-use crate::sync::lock;
-use crate::types::PoolId;
 
 const FILE: &str = "pools.json";
 

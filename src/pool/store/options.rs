@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::{FromStr, Split};
 
-use crate::types::{Bytes, Invalid, PoolName};
+use objects::{Bytes, Invalid, PoolName};
 
 /// The flag that errors name.
 const FLAG: &str = "--pool";

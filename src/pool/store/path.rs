@@ -5,14 +5,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use linux::fault::{Fault, InContext};
+use linux::filesystem::{self, Filesystem};
+use linux::image::below;
+use linux::mount::{self, GuardedDir, MountTable, Place};
+use linux::os;
+use objects::NodeName;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::filesystem::{self, Filesystem};
-use crate::image::below;
-use crate::mount::{self, GuardedDir, MountTable, Place};
-use crate::os;
 use crate::pool::store::claims::Claims;
 use crate::pool::store::context::Context;
 use crate::pool::store::enforcement::said_at_init;
@@ -21,7 +22,6 @@ use crate::pool::store::marker::{self, Marker};
 use crate::pool::store::memory::Memory;
 use crate::pool::store::options::PoolOptions;
 use crate::pool::store::unavailable::Unavailable;
-use crate::types::NodeName;
 
 const LOCK_POLL: Duration = Duration::from_millis(100);
 

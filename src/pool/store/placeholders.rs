@@ -10,10 +10,10 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
+use linux::fault::{Fault, InContext};
+use linux::os;
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::layout;
 

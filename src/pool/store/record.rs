@@ -14,7 +14,7 @@ pub(crate) use file::{
     Unreadable, has_content, open, overwrite, read, read_open, write, write_new,
 };
 pub use image::{Image, ImageContent};
-pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields, ReclaimPolicy};
+pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields};
 pub use moved::{Move, MoveState};
 pub use snapshot::{Method, SnapshotRecord};
-pub use volume::{AccessMode, Mode, Parameters, Sharing, VolumeRecord};
+pub use volume::{Mode, Parameters, Sharing, VolumeRecord};

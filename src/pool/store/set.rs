@@ -6,13 +6,13 @@ use std::path::Path;
 use std::str::FromStr;
 
 use glob::Pattern;
+use linux::mount::MountTable;
+use linux::os;
+use objects::{Invalid, PoolName};
 
-use crate::mount::MountTable;
-use crate::os;
 use crate::pool::store::error::Result;
 use crate::pool::store::memory::Memory;
 use crate::pool::store::options::{PoolOptions, needs_value, set_each, split};
-use crate::types::{Invalid, PoolName};
 
 /// The flag that errors name.
 const FLAG: &str = "--pool-set";

@@ -3,13 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::fault::{Fault, InContext};
-use crate::os;
+use linux::fault::{Fault, InContext};
+use linux::os;
+use objects::VolumeId;
+
 use crate::pool::store::layout;
 use crate::pool::store::record::{
     self, Record, RetainedCharge, SnapshotRecord, Unreadable, VolumeRecord,
 };
-use crate::types::VolumeId;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TrashEntry {

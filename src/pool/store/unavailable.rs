@@ -1,10 +1,10 @@
 //! The reasons why a pool cannot be used.
 
+use linux::fault::Fault;
+use objects::{NodeName, PoolId, PoolName};
 use rustix::io::Errno;
 
-use crate::fault::Fault;
 use crate::pool::store::record::Unreadable;
-use crate::types::{NodeName, PoolId, PoolName};
 
 /// The reason why a pool cannot be used now, with the way out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use linux::fault::Fault;
 use rustix::io::Errno;
 
-use crate::fault::Fault;
 use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
 

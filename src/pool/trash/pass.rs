@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use linux::fault::{Fault, InContext};
+use linux::os;
+use linux::sync::lock;
+use linux::tree::{self, Watch};
+use objects::VolumeId;
 use rustix::io::Errno;
 
-use crate::fault::{Fault, InContext};
-use crate::os;
 use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::layout;
 use crate::pool::store::trash::{self, TrashEntry};
 use crate::pool::work::Work;
-use crate::sync::lock;
-use crate::tree::{self, Watch};
-use crate::types::VolumeId;
 
 pub(super) const LAST_RETRY: Duration = Duration::from_mins(5);
 const FIRST_RETRY: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::sync::lock;
+use linux::sync::lock;
 
 /// How long reclaimers may take to stop.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);

@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
+use linux::os::Os;
+use linux::quota::KernelQuotas;
 use tempfile::TempDir;
 
-use crate::os::Os;
 use crate::pool::{CALLS_AT_ONCE, Context, Memory};
-use crate::quota::KernelQuotas;
 
 use super::*;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use objects::VolumeName;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -12,7 +13,6 @@ use tonic::{Response, Status, Streaming};
 use crate::admin::{CopyVolumeRequest, CopyVolumeResponse};
 use crate::error::{Error, Operation, Result};
 use crate::rpc::{Answer, Edge, Rpc, request};
-use crate::types::VolumeName;
 use crate::volume::GoesOn;
 
 use super::paths::text;

@@ -1,12 +1,13 @@
 //! `VolumeCapability`.
 
+use linux::mount::MountOptions;
+use objects::{AccessMode, MAX_FIELD_BYTES};
+
 use crate::csi;
 use crate::csi::volume_capability::AccessType;
 use crate::csi::volume_capability::access_mode::Mode;
 use crate::error::{Error, Result};
-use crate::mount::MountOptions;
-use crate::types::MAX_FIELD_BYTES;
-use crate::volume::{AccessMode, Capability};
+use crate::volume::Capability;
 
 use super::limits::{MAX_MAP_BYTES, within_limit};
 

@@ -1,3 +1,5 @@
+use linux::mount::{Atime, MountOptions};
+use objects::AccessMode;
 use proptest::collection::{hash_map, vec};
 use proptest::prelude::*;
 
@@ -7,8 +9,6 @@ use crate::csi::volume_capability::access_mode::Mode;
 use crate::csi::volume_capability::{AccessMode as ModeMessage, AccessType, MountVolume};
 use crate::error::Code::{self, InvalidArgument as Invalid, OutOfRange as Range};
 use crate::error::Operation;
-use crate::mount::{Atime, MountOptions};
-use crate::volume::AccessMode;
 
 fn here() -> Topology {
     Topology {

@@ -3,6 +3,11 @@ mod troubleshooting;
 use std::io;
 use std::path::PathBuf;
 
+use linux::fault::{Fault, PathFault};
+use linux::image::FormatFault;
+use linux::mount::Error as MountError;
+use objects::{Bytes, PoolId, PoolName};
+
 use super::*;
 use crate::error::Code::{
     Aborted as Abort, AlreadyExists as Exists, FailedPrecondition as Precon, Internal as Intern,
@@ -10,11 +15,7 @@ use crate::error::Code::{
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
 use crate::error::Object;
-use crate::fault::{Fault, PathFault};
-use crate::image::FormatFault;
-use crate::mount::Error as MountError;
 use crate::pool::{Error as PoolError, Unavailable};
-use crate::types::{Bytes, PoolId, PoolName};
 
 const OPERATIONS: [Operation; 6] = [
     Operation::CreateVolume,
@@ -62,7 +63,7 @@ table! {
     // Variant, sample                                          CreateVolume CreateSnapshot Delete Expand Volume Query
     Error::Invalid(_), Error::invalid("parameter \"x\"", "unknown")
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
-    pool_error!(PoolError::Invalid(_)), existing(crate::types::Invalid::new("PATH", "bad").into())
+    pool_error!(PoolError::Invalid(_)), existing(objects::Invalid::new("PATH", "bad").into())
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
     Error::OutOfRange(_), Error::OutOfRange(text())          => [Range,   Range,   Range,   Range,   Range,   Range];
     pool_error!(PoolError::OutOfRange(_)), existing(PoolError::OutOfRange(text()))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rootcellar::mount::KernelMounter;
+use linux::mount::KernelMounter;
 use rootcellar::volume::Kind;
 use rustix::fs::FallocateFlags;
 use support::driver_node::DriverNode;

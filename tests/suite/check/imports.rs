@@ -1,6 +1,6 @@
 //! Imports that were interrupted.
 
-use rootcellar::os::Os;
+use linux::os::Os;
 use support::imports::{Lost, import, import_of, make_tree};
 use support::memory::MemoryNode;
 

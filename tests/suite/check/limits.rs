@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use objects::Bytes;
 use rootcellar::check::{About, Finding, Level};
-use rootcellar::types::Bytes;
 
 use super::{assert_limits_are_well, assert_well, below, follow, note, of_level, report_on, wrong};
 use crate::sizes::{Rig, SIZE};

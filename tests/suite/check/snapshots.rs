@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use objects::Bytes;
 use rootcellar::check::{About, Level};
-use rootcellar::types::Bytes;
 use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
 use serde_json::Value;
 

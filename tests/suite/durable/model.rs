@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rootcellar::os::{self, FileId, Object, Step};
+use linux::os::{self, FileId, Object, Step};
 
 /// More than any operation needs. The limit stops a test that would never end.
 const MOST_WORLDS: usize = 20_000;

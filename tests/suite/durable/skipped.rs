@@ -4,12 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
-use rootcellar::os::Step::{self, Fsync, Syncfs};
-
 use super::lose_power;
 use crate::poweroff::BTRFS_WITH_QUOTA;
 use crate::poweroff::operations::{OPERATIONS, Operation};
 use crate::poweroff::scene::Pools;
+use linux::os::Step::{self, Fsync, Syncfs};
 use support::poweroff::loops;
 use support::poweroff::moves::MOVES;
 use support::require;

@@ -1,8 +1,8 @@
 //! Names, ids and tokens with arbitrary bytes.
 
+use objects::{ObjectId, VolumeId};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use rootcellar::types::{ObjectId, VolumeId};
 use tokio::runtime::Runtime;
 use tonic::Code;
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::chown;
 use std::process::Command;
 use std::sync::{Condvar, Mutex};
 
-use rootcellar::os;
+use linux::os;
 use rustix::fs::{FallocateFlags, Mode as FileMode, OFlags, fallocate};
 
 use super::*;

@@ -1,6 +1,6 @@
 //! The capacity for images, and their part of it.
 
-use rootcellar::types::Bytes;
+use objects::Bytes;
 use rootcellar::volume::{Class, Kind, Settings, Volumes};
 use support::Node;
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rootcellar::mount::Mounter;
-use rootcellar::sys;
+use linux::mount::Mounter;
+use linux::sys;
 
 use super::*;
 
@@ -99,9 +99,8 @@ fn a_device_grows_and_is_copied_and_never_mounted() {
         "{refused}"
     );
     let mut both = device("both", 64 * MIB);
-    both.capabilities.push(support::capability(
-        rootcellar::volume::AccessMode::SingleNodeWriter,
-    ));
+    both.capabilities
+        .push(support::capability(objects::AccessMode::SingleNodeWriter));
     let refused = rig.driver().create(&both).unwrap_err();
     assert_eq!(
         refused.code(Operation::CreateVolume),

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
-use rootcellar::mount::MountTable;
-use rootcellar::sys::{self, LoopStatus};
+use linux::mount::MountTable;
+use linux::sys::{self, LoopStatus};
 use rustix::fs::OFlags;
 
 use super::*;

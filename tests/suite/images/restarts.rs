@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Mutex;
 
-use rootcellar::image::loops::Loop;
-use rootcellar::mount::{
+use linux::image::loops::Loop;
+use linux::mount::{
     Error as MountError, MountOptions, Mountable, Mounter, Prepared, Target, Tidied,
 };
-use rootcellar::os::FileId;
-use rootcellar::sys;
+use linux::os::FileId;
+use linux::sys;
 use rootcellar::volume::{Seams, Volumes};
 use rustix::fs::StatVfsMountFlags;
 use support::{Running, loops::run};

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use rootcellar::sys;
+use linux::sys;
 use support::fuse::HangingFile;
 
 use super::*;

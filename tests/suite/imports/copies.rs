@@ -1,9 +1,9 @@
 //! Imports and exports of directories that cannot be renamed into a pool, and are copied.
 
+use linux::quota::Enforcement;
+use objects::VolumeName;
 use rootcellar::import::ImportServer;
 use rootcellar::pool::ImportMethod;
-use rootcellar::quota::Enforcement;
-use rootcellar::types::VolumeName;
 use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
 use rustix::mount::MountFlags;
 use support::disk::Disk;

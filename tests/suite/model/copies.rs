@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use objects::{ObjectId, SnapshotId, VolumeId};
 use proptest::prelude::*;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::types::{ObjectId, SnapshotId, VolumeId};
 use rootcellar::volume::{SnapshotFilter, SourceId};
 
 use super::{MIB, coded, play};

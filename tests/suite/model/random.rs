@@ -1,10 +1,10 @@
 //! Random requests of few kinds, so that they collide.
 
+use linux::mount::MountOptions;
+use objects::{AccessMode, Bytes};
 use proptest::prelude::*;
 
-use rootcellar::mount::MountOptions;
-use rootcellar::pool::{AccessMode, Mode, Parameters, Sharing};
-use rootcellar::types::Bytes;
+use rootcellar::pool::{Mode, Parameters, Sharing};
 use rootcellar::volume::{Allocation, Capability, Class, CreateRequest, Kind};
 
 use support::create;

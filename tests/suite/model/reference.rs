@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use linux::mount::{Atime, MountOptions};
+use objects::AccessMode;
 use rustix::fs::StatVfsMountFlags;
 
 use rootcellar::error::{Code, Result};
-use rootcellar::mount::{Atime, MountOptions};
-use rootcellar::pool::{AccessMode, Image, ImageContent, Parameters, Sharing};
+use rootcellar::pool::{Image, ImageContent, Parameters, Sharing};
 use rootcellar::volume::{Capability, Class, CreateRequest, Kind};
 
 use super::{MIB, POOLS, RESERVABLE};

@@ -3,11 +3,11 @@
 use std::fs;
 use std::sync::{Arc, Condvar, Mutex};
 
-use rootcellar::error::{Code, Operation};
-use rootcellar::mount::{
+use linux::mount::{
     Found, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown, Target,
 };
-use rootcellar::os::{FileId, Status};
+use linux::os::{FileId, Status};
+use rootcellar::error::{Code, Operation};
 use rustix::fs::StatVfsMountFlags;
 
 use support::mounter::FakeMounter;

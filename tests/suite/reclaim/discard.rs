@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rootcellar::os::Step;
+use linux::os::Step;
+use objects::Bytes;
 use rootcellar::pool::Unavailable;
-use rootcellar::types::Bytes;
 use rootcellar::volume::{Class, CreateRequest};
 use rustix::io::Errno;
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use linux::os::Step;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use rootcellar::os::Step;
 use rootcellar::volume::Volume;
 use support::disk::{Disk, FILESYSTEMS};
 use support::driver_node::DriverNode;

@@ -4,10 +4,10 @@
 use std::fs;
 use std::process::Output;
 
+use objects::{Bytes, ObjectId, SnapshotId, VolumeId};
 use rootcellar::csi;
 use rootcellar::csi::volume_content_source::{SnapshotSource, Type};
 use rootcellar::pool::{CopyStatus, FORMAT, Method, Source};
-use rootcellar::types::{Bytes, ObjectId, SnapshotId, VolumeId};
 use serde_json::Value;
 
 use super::rootcellar;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use objects::ObjectId;
 use rootcellar::error::Result;
-use rootcellar::types::ObjectId;
 use rootcellar::volume::{
     Class, CopyPolicy, CreateRequest, SnapshotClass, SnapshotRequest, SourceId, Volume, Volumes,
 };

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rootcellar::os::Os;
+use linux::os::Os;
+use objects::{ObjectId, PoolId};
 use rootcellar::pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
-use rootcellar::types::{ObjectId, PoolId};
 use rootcellar::volume::{CreateRequest, ExpandRequest, SourceId};
 
 use super::{

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use rootcellar::os::Os;
+use linux::os::Os;
+use objects::ObjectId;
 use rootcellar::pool::{Memory, retire};
-use rootcellar::types::ObjectId;
 
 use super::{
     Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, Unavailable, assert_code, capacity,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use linux::os::Step;
 use rustix::io::Errno;
 
 use rootcellar::error::Result;
-use rootcellar::os::Step;
 use rootcellar::volume::{
     Class, CreateRequest, ExpandRequest, SnapshotRequest, SourceId, Volume, Volumes,
 };

@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 
+use linux::os::Os;
+use objects::{ObjectId, PoolId, VolumeId};
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::prop_oneof;
 use proptest::sample::select;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use rootcellar::os::Os;
 use rootcellar::pool::{Memory, Pool, retire};
-use rootcellar::types::{ObjectId, PoolId, VolumeId};
 use rootcellar::volume::MEMBER_WAIT;
 
 use super::{

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rootcellar::filesystem::Filesystem;
-use rootcellar::mount::Users;
-use rootcellar::os::Os;
+use linux::filesystem::Filesystem;
+use linux::mount::Users;
+use linux::os::Os;
+use linux::quota::{self, Enforcement, Quota, Quotas};
+use objects::{ObjectId, PoolId, PoolName, VolumeId};
 use rootcellar::pool::{Memory, retire};
-use rootcellar::quota::{self, Enforcement, Quota, Quotas};
-use rootcellar::types::{ObjectId, PoolId, PoolName, VolumeId};
 use rootcellar::volume::{ExpandRequest, Moved, Settings, SourceId, Volume};
 use serde_json::Value;
 

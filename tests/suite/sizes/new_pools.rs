@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use rootcellar::filesystem::Filesystem;
-use rootcellar::os::Os;
+use linux::filesystem::Filesystem;
+use linux::os::Os;
+use linux::quota::{AtInit, Enforcement, Mode, Quota, Quotas, mode};
 use rootcellar::pool::{self, Wanted};
-use rootcellar::quota::{AtInit, Enforcement, Mode, Quota, Quotas, mode};
 use rustix::io::Errno;
 
 use super::SIZE;

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use objects::{Bytes, VolumeId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rootcellar::types::{Bytes, VolumeId};
 use rootcellar::volume::{EnforcementPolicy, ExpandRequest, Volume};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, syncfs};
 

@@ -4,9 +4,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rootcellar::os::Step;
-
 use super::*;
+use linux::os::Step;
 use support::driver_node::Qgroup;
 use support::loops::run;
 use support::require;

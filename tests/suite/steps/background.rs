@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use linux::os::{Observer, Os, Step};
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::os::{Observer, Os, Step};
 use rootcellar::volume::{Seams, Volumes};
 
 use super::fixture::{SIZE, StepFixture, Trouble};

@@ -7,12 +7,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use linux::filesystem::Filesystem;
+use linux::os::{Observer, Os, Step};
+use linux::quota::{KernelQuotas, Quotas};
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::filesystem::Filesystem;
-use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::{KernelQuotas, Quotas};
 use rootcellar::volume::{Snapshot, SourceId, Volume};
 
 use super::fixture::{Script, Trouble};

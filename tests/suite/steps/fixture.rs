@@ -4,11 +4,10 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use linux::os::{Observer, Os, Step};
+use linux::quota::Quotas;
+use objects::{ObjectId, VolumeId};
 use rustix::io::Errno;
-
-use rootcellar::os::{Observer, Os, Step};
-use rootcellar::quota::Quotas;
-use rootcellar::types::{ObjectId, VolumeId};
 
 use support::memory::MemoryNode;
 use support::{Fakes, Running, create, eventually, name, names};

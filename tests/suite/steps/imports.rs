@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
+use objects::VolumeId;
 use rootcellar::error::Result;
-use rootcellar::types::VolumeId;
 
 use super::fixture::{StepFixture, Trouble};
 use super::*;
@@ -62,7 +62,7 @@ fn run_export(fixture: &StepFixture) -> Result<PathBuf> {
 }
 
 fn parse(id: &str) -> VolumeId {
-    rootcellar::types::ObjectId::parse(id).unwrap()
+    objects::ObjectId::parse(id).unwrap()
 }
 
 /// Asserts that the tree is complete, and in one place: at its path, in the pool, or on the way. A copy leaves

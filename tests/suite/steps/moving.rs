@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rootcellar::mount::Users;
-
 use super::fixture::{Script, Trouble};
 use super::*;
+use linux::mount::Users;
 use support::memory::MemorySet;
 use support::{Fakes, Running, directory_of, eventually, names, require};
 

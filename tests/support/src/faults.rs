@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 
-use rootcellar::os::{Observer, Os, Step};
+use linux::os::{Observer, Os, Step};
 use rustix::io::Errno;
 
 use crate::Fakes;

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
+use linux::mount::Users;
+use linux::os::Os;
+use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 use rootcellar::error::{Error, Result};
 use rootcellar::import::{ExportTo, Import, ImportServer, Imported};
-use rootcellar::mount::Users;
-use rootcellar::os::Os;
-use rootcellar::pool::{AccessMode, KubernetesFields, Sharing};
-use rootcellar::types::{Bytes, ClaimLabel, VolumeId, VolumeName};
+use rootcellar::pool::{KubernetesFields, Sharing};
 use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
 
 use crate::name;

@@ -42,12 +42,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rootcellar::image::loops as loop_devices;
-use rootcellar::mount::{MountEntry, MountOptions, MountTable, Mounter};
-use rootcellar::os::{self, FileId, Os};
-use rootcellar::pool::{AccessMode, Pool, PoolOptions, Unavailable};
-use rootcellar::quota::{KernelQuotas, Quotas};
-use rootcellar::types::{Bytes, VolumeName};
+use linux::image::loops as loop_devices;
+use linux::mount::{MountEntry, MountOptions, MountTable, Mounter};
+use linux::os::{self, FileId, Os};
+use linux::quota::{KernelQuotas, Quotas};
+use objects::{AccessMode, Bytes, VolumeName};
+use rootcellar::pool::{Pool, PoolOptions, Unavailable};
 use rootcellar::volume::{
     Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PATIENCE, PublishRequest, Seams,
     Settings, SnapshotClass, SnapshotRequest, Volumes,

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rootcellar::sys;
+use linux::sys;
 use rustix::io::Errno;
 
 /// A filesystem in an image file, mounted at a directory until it is unmounted.

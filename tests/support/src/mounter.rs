@@ -5,16 +5,15 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FileType, StatVfsMountFlags};
-use rustix::io::Errno;
-
-use rootcellar::image::Format;
-use rootcellar::image::loops::{Loop, MAJOR, Number};
-use rootcellar::mount::{
+use linux::image::Format;
+use linux::image::loops::{Loop, MAJOR, Number};
+use linux::mount::{
     Found, MountEntry, MountOptions, MountTable, Mountable, Mounter, Prepared, Result, Shown,
     Target, Tidied,
 };
-use rootcellar::os::{self, FileId, Status};
+use linux::os::{self, FileId, Status};
+use rustix::fs::{FileType, StatVfsMountFlags};
+use rustix::io::Errno;
 
 /// Mounts that stay until they are unmounted, for all drivers that share the fake.
 #[derive(Debug, Default)]

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use linux::filesystem::Filesystem;
+use linux::os::{self, FileId, Os};
+use linux::quota::{Charge, Enforcement, NameIn, NoQuota, OURS, Quota, Quotas, Result};
+use objects::Bytes;
 use rustix::io::Errno;
-
-use rootcellar::filesystem::Filesystem;
-use rootcellar::os::{self, FileId, Os};
-use rootcellar::quota::{Charge, Enforcement, NameIn, NoQuota, OURS, Quota, Quotas, Result};
-use rootcellar::types::Bytes;
 
 /// Limits that exist until they are released, for all drivers that share the fake.
 #[derive(Debug, Clone, Default)]

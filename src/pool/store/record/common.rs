@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 
 use super::image::Image;
 use super::moved::{Move, MoveState};

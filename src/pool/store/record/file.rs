@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use linux::fault::{Fault, InContext};
+use linux::os::{self, Os};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
-
-use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
 
 use super::common::{FORMAT, FORMAT_2};
 

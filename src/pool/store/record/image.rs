@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use linux::image::{Allocation, Format};
 use serde::{Deserialize, Serialize};
-
-use crate::image::{Allocation, Format};
 
 /// The image of a volume or snapshot. Nothing in it changes later, except that a filesystem is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,9 @@
 //! The parts of a volume's record from which its Kubernetes objects can be made again.
 
 use std::fmt;
-use std::str::FromStr;
 
+use objects::ReclaimPolicy;
 use serde::{Deserialize, Serialize};
-
-use crate::types::Invalid;
 
 /// The fields of a `PersistentVolume` that only its class has. Volumes of older drivers and of classes
 /// without the parameters have none.
@@ -25,43 +23,6 @@ impl KubernetesFields {
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-/// The fate of a volume whose claim was deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ReclaimPolicy {
-    Delete,
-    Retain,
-}
-
-impl ReclaimPolicy {
-    pub const ALL: [Self; 2] = [Self::Delete, Self::Retain];
-
-    /// The name in Kubernetes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "Delete",
-            Self::Retain => "Retain",
-        }
-    }
-}
-
-impl fmt::Display for ReclaimPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for ReclaimPolicy {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|policy| policy.as_str() == text).ok_or_else(|| {
-            let problem = format!("{text:?} is not one of Delete, Retain");
-            Invalid::new("reclaim policy", problem)
-        })
     }
 }
 

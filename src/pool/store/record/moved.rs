@@ -1,8 +1,7 @@
 //! The part of a volume's record about its moves between the members of a set.
 
+use objects::PoolId;
 use serde::{Deserialize, Serialize};
-
-use crate::types::PoolId;
 
 /// A move of a volume between two members of a set, in the record of one of the two copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

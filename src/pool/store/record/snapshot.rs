@@ -2,13 +2,11 @@
 
 use std::fmt;
 
+use linux::quota::{Enforcement, OURS};
+use objects::{Bytes, ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, SnapshotName, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::pool::store::layout;
-use crate::quota::{Enforcement, OURS};
-use crate::types::{
-    Bytes, ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, SnapshotName, VolumeId,
-};
 
 use super::common::{Record, RetainedCharge, Unknown};
 use super::image::Image;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use linux::os::now;
+use linux::quota::{Charge, Enforcement, OURS};
+use objects::{AccessMode, Bytes, ClaimLabel, ObjectId, PoolId, VolumeId, VolumeName};
 use serde::{Deserialize, Serialize};
 
-use crate::os::now;
 use crate::pool::store::layout;
-use crate::quota::{Charge, Enforcement, OURS};
-use crate::types::{Bytes, ClaimLabel, ObjectId, PoolId, VolumeId, VolumeName};
 
 use super::common::{FORMAT, Record, RetainedCharge, Source, Unknown, format_of};
 use super::image::{Image, ImageContent};
@@ -223,47 +223,6 @@ impl Record for VolumeRecord {
     fn directory(&self) -> String {
         let (namespace, claim) = (self.claim.namespace.as_deref(), self.claim.claim.as_deref());
         layout::directory_name(self.id.hash(), self.name.as_str(), namespace, claim)
-    }
-}
-
-/// The access modes of the specification that a directory can honour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum AccessMode {
-    /// Read and write, one target.
-    SingleNodeWriter,
-    /// Read only, one target.
-    SingleNodeReaderOnly,
-    /// Read and write, one target (`ReadWriteOncePod`).
-    SingleNodeSingleWriter,
-    /// Read and write, many targets (`ReadWriteOnce`).
-    SingleNodeMultiWriter,
-    /// Read only, many targets.
-    MultiNodeReaderOnly,
-    /// One writer, many targets.
-    MultiNodeSingleWriter,
-    /// Read and write, many targets.
-    MultiNodeMultiWriter,
-}
-
-impl AccessMode {
-    /// Whether a second target is refused.
-    pub fn is_exclusive(self) -> bool {
-        matches!(
-            self,
-            Self::SingleNodeWriter | Self::SingleNodeReaderOnly | Self::SingleNodeSingleWriter
-        )
-    }
-
-    pub fn is_read_only(self) -> bool {
-        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
-    }
-
-    pub fn is_multi_node(self) -> bool {
-        matches!(
-            self,
-            Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter
-        )
     }
 }
 

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use objects::NodeName;
+
 use super::*;
 use crate::pool::QuotaConflict;
-use crate::types::NodeName;
 use crate::volume::Class;
 
 /// Stands for a part of a message that varies.

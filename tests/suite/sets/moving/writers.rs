@@ -6,9 +6,8 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-use rootcellar::mount::KernelMounter;
-use rootcellar::os::{Observer, Step};
-
+use linux::mount::KernelMounter;
+use linux::os::{Observer, Step};
 use support::loops::run;
 use support::nobody::as_nobody;
 

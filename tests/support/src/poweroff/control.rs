@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use rootcellar::os::{self, Object, Observer, Step};
+use linux::os::{self, Object, Observer, Step};
 use rustix::io::Errno;
 
 /// A step at which the driver is killed.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rootcellar::os;
+use linux::os;
 
 use super::operations::{Operation, with_kept};
 use super::scene::{self, Scene};
@@ -90,7 +90,7 @@ impl Scene {
 
     /// Makes the volume the directory, or finds that.
     fn export(&self, old: &str) {
-        let id = rootcellar::types::ObjectId::parse(&self.id_of("pvc")).unwrap();
+        let id = objects::ObjectId::parse(&self.id_of("pvc")).unwrap();
         let exported = export_back(self.driver(), self.os(), id);
         let is_there = self.node.path(old).is_dir();
         assert!(exported.is_ok() || is_there, "{exported:?}");

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rootcellar::os::{Object, Observer, Step};
+use linux::os::{Object, Observer, Step};
 
 use super::image::Image;
 use super::loops::{Filesystems, Kind, Recorder, Shot, play_all};

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rootcellar::os::{Object, Observer, Step};
+use linux::os::{Object, Observer, Step};
 use rootcellar::pool::enable_quota;
 use rustix::mount::{MountFlags, UnmountFlags};
 

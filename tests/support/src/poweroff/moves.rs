@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use linux::mount::Users;
+use linux::os::Step;
 use rootcellar::error::{Code, Operation as Call};
-use rootcellar::mount::Users;
-use rootcellar::os::Step;
 
 use super::control::Kill;
 use super::operations::{Operation, with_kept};

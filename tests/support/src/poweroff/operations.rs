@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::fd::AsFd;
 
-use rootcellar::os::{self, Step};
+use linux::os::{self, Step};
 use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 

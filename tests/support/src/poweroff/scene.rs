@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use linux::os::{self, Observer, Os};
+use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::error::{Code, Operation as Call};
-use rootcellar::os::{self, Observer, Os};
 use rootcellar::pool::{ImageContent, PoolStatus};
-use rootcellar::types::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::volume::{
     CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass, SnapshotFilter,
     SnapshotRequest, SourceId,

@@ -1,0 +1,19 @@
+//! System calls on a pool's disk. Every call that changes the disk is a method of [`Os`], so that a
+//! test can observe, fail or stop each one and skip a sync. Calls that only read are functions.
+
+mod change;
+mod copy;
+mod open;
+mod status;
+
+pub use change::{Object, Observer, Os, Step};
+pub use copy::{attribute, attributes, open_source_dir, open_source_file};
+pub use open::{
+    entry_names, is_empty, open_dir, open_entry, open_file, open_node, open_path, open_place,
+    open_protected, open_writable, path_of, read_all,
+};
+pub use status::now;
+pub use status::{
+    FileId, Status, is_subvolume, kernel_version, status, status_at, status_behind, statx,
+    statx_at, written_at,
+};
