@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use linux::filesystem::Filesystem;
-use linux::os::Os;
+use linux::os::{At, Os};
 use linux::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use objects::Bytes;
 use rustix::fs::{Mode, OFlags};
@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<(), Errno> {
 /// Creates and removes a directory under a quota id; returns the id.
 fn come_and_go(quota: &dyn Quota, dir: &OwnedFd) -> Result<Option<u32>, Errno> {
     let os = Os::default();
-    let id = quota.create_dir(&os, (dir.as_fd(), "data"), SIZE)?;
+    let id = quota.create_dir(&os, At::new(&dir, "data"), SIZE)?;
     os.rmdir(dir, "data")?;
     if let Some(id) = id {
         quota.release(&os, id)?;

@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use linux::filesystem::Filesystem;
-use linux::os::{self, Os};
-use linux::quota::{Charge, Enforcement, NameIn, OURS, Quota, Quotas, Result};
+use linux::os::{self, At, Os};
+use linux::quota::{Charge, Enforcement, OURS, Quota, Quotas, Result};
 use linux::sys;
 use objects::Bytes;
 use support::disk::{Disk, EXT4, XFS, XFS_PLAIN};
@@ -147,7 +147,7 @@ impl Quota for StoredIds {
         self.0.enforcement()
     }
 
-    fn create_dir(&self, os: &Os, at: NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
+    fn create_dir(&self, os: &Os, at: At<'_>, size: Bytes) -> Result<Option<u32>> {
         self.0.create_dir(os, at, size)
     }
 

@@ -159,8 +159,8 @@ impl Examination<'_> {
 
     fn not_enforced(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
         let (filesystem, root) = (opened.filesystem, opened.root.as_fd());
-        let place = (&*self.options.path, place);
-        let found = Unenforced::find(&*opened.quota, filesystem, root, place);
+        let path = &*self.options.path;
+        let found = Unenforced::find(&*opened.quota, filesystem, root, path, place);
         let Some(Unenforced { reason, remedy }) = found.context(READ_LIMITS)? else {
             return Ok(());
         };
@@ -206,7 +206,7 @@ impl Examination<'_> {
         for Quarantined { path, reason, .. } in quarantined {
             let what = format!("quarantined, not touched: {reason}");
             let remedy = advice::quarantined(&self.options.path, &path);
-            self.find_of((Level::Wrong, About::Records), &path, what, remedy);
+            self.find_of(Level::Wrong, About::Records, &path, what, remedy);
         }
     }
 
@@ -227,7 +227,7 @@ impl Examination<'_> {
                 "mount the disk of pool {pool}, or, to use this copy, rootcellar pool retire {pool}; \
                  rootcellar volume move {id} --to {name}"
             );
-            self.find_of((Level::Wrong, About::Records), &entry.path(), what, remedy);
+            self.find_of(Level::Wrong, About::Records, &entry.path(), what, remedy);
         }
     }
 
@@ -240,7 +240,7 @@ impl Examination<'_> {
                 let what = "`volume enforce` works on it or was interrupted; it cannot be published \
                             before that has ended";
                 let remedy = format!("rootcellar volume enforce {}", record.id);
-                self.find_of((Level::Wrong, About::Sizes), &entry.path(), what, remedy);
+                self.find_of(Level::Wrong, About::Sizes, &entry.path(), what, remedy);
             }
             if enforcement == Enforcement::None || !entry.is_not_enforced(enforcement) {
                 continue;
@@ -256,7 +256,7 @@ impl Examination<'_> {
             } else {
                 "copy its data to a new volume".to_owned()
             };
-            self.find_of((Level::Note, About::Sizes), &entry.path(), what, remedy);
+            self.find_of(Level::Note, About::Sizes, &entry.path(), what, remedy);
         }
     }
 }

@@ -12,14 +12,14 @@ mod flow;
 mod kind;
 mod place;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use linux::fault::PathFault;
-use linux::mount::{MountTable, OpenFiles, Users, find_user};
-use linux::os::{self, Os, Status};
+use linux::mount::{MountTable, OpenFiles, Used, Users, find_user};
+use linux::os::{self, At, Os, Status};
 use linux::tree::{self, LinkCount, LinkedFiles};
 use objects::{Bytes, VolumeId};
 use rustix::fs::{FileType, Statx, StatxAttributes};
@@ -46,14 +46,14 @@ pub struct HostPath {
     pub path: PathBuf,
     parent: OwnedFd,
     name: OsString,
-    pub found: At,
+    pub found: Found,
     /// Whether it is the root of a mount, which cannot be renamed.
     is_mount: bool,
 }
 
 /// The entry at a path of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum At {
+pub enum Found {
     Nothing,
     Directory,
     /// The file that an import left there, with its text.
@@ -73,12 +73,8 @@ pub struct Content {
 }
 
 /// Moves the directory at a place by `act`, and keeps its times, which XFS changes by that.
-fn keep_times(
-    os: &Os,
-    (parent, name): (&OwnedFd, impl AsRef<OsStr>),
-    act: impl FnOnce() -> Result<(), Errno>,
-) -> Result<(), Errno> {
-    let top = os::open_source_dir(parent, name)?;
+fn keep_times(os: &Os, at: At<'_>, act: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    let top = os::open_source_dir(at.dir, at.name)?;
     let before = os::statx(&top)?;
     act()?;
     os.set_times(&top, &before)
@@ -127,7 +123,7 @@ impl HostPath {
         let opened = opened.map_err(|errno| fault("open the parent of", errno))?;
         let (found, is_mount) = match os::status_at(&opened, name) {
             Ok(status) => (find(&path, &opened, &status)?, status.is_mount_root),
-            Err(Errno::NOENT) => (At::Nothing, false),
+            Err(Errno::NOENT) => (Found::Nothing, false),
             Err(errno) => return Err(fault("inspect", errno).into()),
         };
         Ok(Self {
@@ -142,8 +138,8 @@ impl HostPath {
     /// Whether it is the file that the import of a volume left.
     pub fn is_notice_of(&self, id: VolumeId) -> bool {
         match &self.found {
-            At::Notice(text) => text.lines().next() == Some(&*first_line(id)),
-            At::Nothing | At::Directory => false,
+            Found::Notice(text) => text.lines().next() == Some(&*first_line(id)),
+            Found::Nothing | Found::Directory => false,
         }
     }
 
@@ -232,7 +228,10 @@ pub fn check_unused(path: &Path, users: Users) -> Result<()> {
     let mut files = OpenFiles::default();
     let found = find_user(
         Path::new(PROCESSES),
-        (&place, Some(path)),
+        Used {
+            place: &place,
+            path: Some(path),
+        },
         &mut files,
         &|| (),
     );
@@ -256,11 +255,11 @@ pub fn check_unused(path: &Path, users: Users) -> Result<()> {
 }
 
 /// Finds out what is at a path, and refuses what is neither a directory nor the file of an import.
-fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<At> {
+fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<Found> {
     let name = path.file_name().unwrap_or_default();
     let shown = path.display();
     match status.file_type {
-        FileType::Directory => Ok(At::Directory),
+        FileType::Directory => Ok(Found::Directory),
         FileType::Symlink => {
             let to = path.canonicalize().map_err(PathFault::at("find", path))?;
             refuse(format!(
@@ -272,7 +271,7 @@ fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<At> {
             let text = os::open_file(parent, name).and_then(|file| os::read_all(&file, MAX_NOTICE));
             let text = text.unwrap_or_default();
             match String::from_utf8(text) {
-                Ok(text) if text.starts_with("rootcellar: ") => Ok(At::Notice(text)),
+                Ok(text) if text.starts_with("rootcellar: ") => Ok(Found::Notice(text)),
                 _ => refuse(format!("{shown} is a file, and not a directory")),
             }
         }

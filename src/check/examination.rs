@@ -50,7 +50,8 @@ impl Examination<'_> {
 
     pub(super) fn find_of(
         &mut self,
-        (level, about): (Level, About),
+        level: Level,
+        about: About,
         volume: &Path,
         what: impl Into<String>,
         remedy: impl Into<Option<String>>,

@@ -61,7 +61,7 @@ impl Examination<'_> {
         if length < recorded {
             let what = format!("its image has {length}, and its record says {recorded}");
             let remedy = "restore it from a snapshot or a backup".to_owned();
-            self.find_of((Level::Wrong, About::Images), &entry.path(), what, remedy);
+            self.find_of(Level::Wrong, About::Images, &entry.path(), what, remedy);
         } else if image.allocation == Allocation::Thick && allocated < recorded {
             let what = format!(
                 "{allocated} of its {recorded} are allocated, because discards released the rest"
@@ -69,7 +69,7 @@ impl Examination<'_> {
             let remedy =
                 "free space if its disk is full, and start its pod again, which allocates the rest"
                     .to_owned();
-            self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
+            self.find_of(Level::Note, About::Images, &entry.path(), what, remedy);
         }
     }
 
@@ -80,7 +80,7 @@ impl Examination<'_> {
             Err(fault) => {
                 let text = fault.to_string();
                 let (what, remedy) = advice::split(&text);
-                return self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
+                return self.find_of(Level::Note, About::Images, &entry.path(), what, remedy);
             }
         };
         for device in devices {
@@ -92,7 +92,7 @@ impl Examination<'_> {
             };
             let what = format!("its device {} {problem}", device.path.display());
             let remedy = "delete its pods, and start them again".to_owned();
-            self.find_of((Level::Note, About::Images), &entry.path(), what, remedy);
+            self.find_of(Level::Note, About::Images, &entry.path(), what, remedy);
         }
     }
 }

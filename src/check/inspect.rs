@@ -124,7 +124,7 @@ fn unenforced(
     quota: &dyn Quota,
 ) -> Result<Option<Unenforced>, Unavailable> {
     let place = find_mount(|table| table.place_at(path))?;
-    let found = Unenforced::find(quota, filesystem, root.as_fd(), (path, &place));
+    let found = Unenforced::find(quota, filesystem, root.as_fd(), path, &place);
     Ok(found.context(ASK)?)
 }
 

@@ -125,7 +125,7 @@ impl Examination<'_> {
                 )
             }
         };
-        self.find_of((Level::Wrong, About::Limits), at, what, remedy);
+        self.find_of(Level::Wrong, About::Limits, at, what, remedy);
     }
 
     /// Finds quarantined trees that are charged to the quota id of a volume, as a manual copy is.
@@ -137,10 +137,10 @@ impl Examination<'_> {
                 continue;
             };
             let what = format!("its data is charged to quota id {id}, which is another's");
-            let (at, wrong) = (&quarantined.path, (Level::Wrong, About::Limits));
+            let at = &quarantined.path;
             let data = self.options.path.join(at).join(layout::DATA);
             let remedy = advice::discharge(opened.quota.enforcement(), &data);
-            self.find_of(wrong, at, what, remedy);
+            self.find_of(Level::Wrong, About::Limits, at, what, remedy);
         }
     }
 

@@ -116,7 +116,7 @@ impl Examination<'_> {
         let explained = !strays.is_empty();
         self.strays(opened, owners, owner, strays);
         if is_light && !explained {
-            self.light(opened, place, owner, (&charges, &weight));
+            self.light(opened, place, owner, &charges, &weight);
         } else if !on_btrfs && charges.are_more_than(&weight) {
             let what = format!(
                 "{} are charged to it, and its tree occupies {}: files that are deleted and still \
@@ -128,7 +128,7 @@ impl Examination<'_> {
                 "lsattr -pR {pool} | awk '$1 == {id}' lists the files; deleting the pod frees an \
                  open one"
             );
-            self.find_of((Level::Note, About::Usage), &owner.path, what, remedy);
+            self.find_of(Level::Note, About::Usage, &owner.path, what, remedy);
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Examination<'_> {
             errno => errno.to_string(),
         };
         let what = format!("a part of its tree could not be measured: {why}");
-        self.find_of((Level::Note, About::Usage), &owner.path, what, None);
+        self.find_of(Level::Note, About::Usage, &owner.path, what, None);
     }
 
     fn strays(
@@ -168,7 +168,7 @@ impl Examination<'_> {
                 Enforcement::Project => advice::retag(id, &data),
                 enforcement => advice::charge(enforcement, id, &data.join(&found.first), pool),
             };
-            self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
+            self.find_of(Level::Wrong, About::Usage, &owner.path, what, remedy);
         }
     }
 
@@ -178,7 +178,8 @@ impl Examination<'_> {
         opened: &OpenPool,
         place: &Place,
         owner: &Owner,
-        (charges, weight): (&Charges, &Weight),
+        charges: &Charges,
+        weight: &Weight,
     ) {
         let what = format!(
             "its tree occupies {weight}, and no more than {} are charged to it",
@@ -186,10 +187,10 @@ impl Examination<'_> {
         );
         if opened.quota.enforcement() == Enforcement::Squota {
             let what = format!("{what}: it shares blocks with others, or is compressed");
-            self.find_of((Level::Note, About::Usage), &owner.path, what, None);
+            self.find_of(Level::Note, About::Usage, &owner.path, what, None);
         } else {
             let remedy = advice::recount(opened.filesystem, place);
-            self.find_of((Level::Wrong, About::Usage), &owner.path, what, remedy);
+            self.find_of(Level::Wrong, About::Usage, &owner.path, what, remedy);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use linux::fault::PathFault;
 use linux::filesystem::Filesystem;
-use linux::os::{self, Os};
+use linux::os::{self, At, Os};
 use linux::sync::lock;
 use linux::tree::{self, CopyFault, CopyReason, CopyWatch, Copying, Since, Transfer};
 use linux::{mount, sys};
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::volume::GoesOn;
 
 use super::kind::Kind;
-use super::{At, HostPath, Taken, keep_times, notice, refuse};
+use super::{Found, HostPath, Taken, keep_times, notice, refuse};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -88,18 +88,18 @@ impl<'a> Original<'a> {
         );
         if at.is_dir_beside(&name)? {
             return match at.found {
-                At::Directory => refuse(format!(
+                Found::Directory => refuse(format!(
                     "{path} is a directory again, and {} is the one whose import began; move one of them \
                      elsewhere",
                     former.display()
                 )),
-                At::Nothing => at.make_notice(os, &at.own_name(), &text),
-                At::Notice(_) => os
+                Found::Nothing => at.make_notice(os, &at.own_name(), &text),
+                Found::Notice(_) => os
                     .fsync(&at.parent)
                     .map_err(at.fault("fsync the parent of")),
             };
         }
-        if at.found != At::Directory || at.is_mount {
+        if at.found != Found::Directory || at.is_mount {
             return refuse(format!(
                 "{path} is not the directory whose import began, and {} is missing",
                 former.display()
@@ -121,18 +121,19 @@ impl<'a> Original<'a> {
         if at.is_dir_beside(&name)? {
             let path = at.path.display();
             match &at.found {
-                At::Directory => return refuse(format!("{path} is a directory now")),
-                At::Nothing => {
-                    let renamed = os.rename((&at.parent, &name), (&at.parent, &at.name));
+                Found::Directory => return refuse(format!("{path} is a directory now")),
+                Found::Nothing => {
+                    let renamed =
+                        os.rename(At::new(&at.parent, &name), At::new(&at.parent, &at.name));
                     let synced = renamed.and_then(|()| os.fsync(&at.parent));
                     synced.map_err(at.fault("rename a directory to"))?;
                 }
-                At::Notice(_) if at.is_notice_of(self.id) => {
+                Found::Notice(_) if at.is_notice_of(self.id) => {
                     at.swap(os, &name, FileType::RegularFile)?;
                 }
-                At::Notice(_) => return refuse(format!("{path} is the file of another import")),
+                Found::Notice(_) => return refuse(format!("{path} is the file of another import")),
             }
-        } else if at.found != At::Directory {
+        } else if at.found != Found::Directory {
             return refuse(format!(
                 "{} is missing; mount its disk",
                 self.path().display()
@@ -156,7 +157,8 @@ impl<'a> Original<'a> {
         &self,
         os: &Os,
         target: &OwnedFd,
-        (size, total): (Bytes, Option<Bytes>),
+        size: Bytes,
+        total: Option<Bytes>,
         goes_on: GoesOn<'_>,
     ) -> Result<()> {
         let path = self.path();
@@ -221,14 +223,19 @@ impl HostPath {
     /// Exchanges the entry at the path, which has this type, with an entry beside it, durably. One of them
     /// is a directory.
     fn swap(&self, os: &Os, name: &str, at_path: FileType) -> Result<()> {
-        let exchange = || os.exchange((&self.parent, name), (&self.parent, &self.name));
+        let exchange = || {
+            os.exchange(
+                At::new(&self.parent, name),
+                At::new(&self.parent, &self.name),
+            )
+        };
         let dir = if at_path == FileType::Directory {
             self.name.as_os_str()
         } else {
             name.as_ref()
         };
         let fault = self.fault("exchange with a file");
-        keep_times(os, (&self.parent, dir), exchange).map_err(&fault)?;
+        keep_times(os, At::new(&self.parent, dir), exchange).map_err(&fault)?;
         let moved = os::status_at(&self.parent, name).map_err(&fault)?;
         if moved.file_type != at_path {
             exchange().map_err(&fault)?;
@@ -260,13 +267,15 @@ impl HostPath {
     pub(super) fn put_copy(
         &self,
         os: &Os,
-        (id, entry): (VolumeId, &str),
-        (tree, from): (&OwnedFd, &Path),
+        id: VolumeId,
+        entry: &str,
+        tree: &OwnedFd,
+        from: &Path,
         pool: &Path,
     ) -> Result<()> {
         let name = export_name(id, entry);
-        let copied = self.copy_beside(os, &name, (tree, from)).and_then(|()| {
-            if self.found == At::Nothing {
+        let copied = self.copy_beside(os, &name, tree, from).and_then(|()| {
+            if self.found == Found::Nothing {
                 return self.make_notice(os, &self.own_name(), &notice(id, pool));
             }
             Ok(())
@@ -280,7 +289,7 @@ impl HostPath {
         self.swap(os, &name, FileType::RegularFile)
     }
 
-    fn copy_beside(&self, os: &Os, name: &str, (tree, from): (&OwnedFd, &Path)) -> Result<()> {
+    fn copy_beside(&self, os: &Os, name: &str, tree: &OwnedFd, from: &Path) -> Result<()> {
         self.remove_beside(os, name)?;
         let made = os.mkdir(&self.parent, name, 0o700);
         made.map_err(self.fault("make a directory beside"))?;
@@ -306,7 +315,7 @@ impl HostPath {
     /// Whether the copy of an export is at the path, and the file that was there is still beside it.
     pub(super) fn has_copy(&self, id: VolumeId, entry: &str) -> bool {
         let file = os::status_at(&self.parent, export_name(id, entry));
-        self.found == At::Directory
+        self.found == Found::Directory
             && file.is_ok_and(|file| file.file_type == FileType::RegularFile)
     }
 

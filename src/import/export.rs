@@ -11,7 +11,7 @@ use crate::volume::Export;
 
 use super::apart::check_outside;
 use super::copy::Original;
-use super::{At, Host, HostPath, ImportServer, Taken, check_unused, refuse};
+use super::{Found, Host, HostPath, ImportServer, Taken, check_unused, refuse};
 
 /// A volume that shall become a directory of the host.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ impl ExportTo {
         host.clear(self.id)?;
         let exported = server.export(&id, false)?;
         let taken = host.entry(&exported.name.clone().unwrap_or_default())?;
-        let put = self.put((&host, &taken), path, &exported, is_copy);
+        let put = self.put(&host, &taken, path, &exported, is_copy);
         let at = put.or_else(|error| {
             refuse(format!(
                 "{error}; the directory waits in the pool, so run this command again, with another --to if \
@@ -116,7 +116,7 @@ impl ExportTo {
             );
             return Err(Error::invalid("--to", problem));
         }
-        if HostPath::open(path)?.found != At::Directory {
+        if HostPath::open(path)?.found != Found::Directory {
             let id = self.id;
             return refuse(format!(
                 "volume {id} was exported to {shown} before, where no directory is now"
@@ -186,7 +186,7 @@ impl ExportTo {
     ) -> Result<Option<Exported>> {
         let done = |is_copy| Ok(Some(Exported::new(at.path.clone(), is_copy)));
         let is_copy = at.has_copy(self.id, rest.name());
-        if at.found != At::Directory || rest.has_tree() && !is_copy {
+        if at.found != Found::Directory || rest.has_tree() && !is_copy {
             return Ok(None);
         }
         if self.dry_run {
@@ -203,7 +203,8 @@ impl ExportTo {
     /// Moves or copies a tree to a path.
     fn put(
         &self,
-        (host, taken): (&Host, &Taken),
+        host: &Host,
+        taken: &Taken,
         path: &Path,
         exported: &Export,
         is_copy: bool,
@@ -215,8 +216,14 @@ impl ExportTo {
         host.note_export(self.id, &at.path)?;
         if is_copy {
             let (tree, from) = (taken.open_tree()?, taken.path());
-            let of = (self.id, taken.name());
-            at.put_copy(&self.os, of, (&tree, &from), &exported.pool)?;
+            at.put_copy(
+                &self.os,
+                self.id,
+                taken.name(),
+                &tree,
+                &from,
+                &exported.pool,
+            )?;
         } else {
             host.put(taken, &at)?;
         }
@@ -239,10 +246,10 @@ impl ExportTo {
     /// Refuses a path that has something else than the file of this volume's import.
     fn check_target(&self, at: &HostPath) -> Result<()> {
         let problem = match &at.found {
-            At::Nothing => return Ok(()),
-            At::Notice(_) if at.is_notice_of(self.id) => return Ok(()),
-            At::Notice(_) => "is the file of another volume, as its text says",
-            At::Directory => "is a directory",
+            Found::Nothing => return Ok(()),
+            Found::Notice(_) if at.is_notice_of(self.id) => return Ok(()),
+            Found::Notice(_) => "is the file of another volume, as its text says",
+            Found::Directory => "is a directory",
         };
         refuse(format!(
             "{} {problem}; choose another path with --to",

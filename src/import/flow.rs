@@ -16,7 +16,7 @@ use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volum
 use super::apart::check_apart;
 use super::copy::Original;
 use super::kind::Kind;
-use super::{At, Content, Host, HostPath, Taken, check_unused, refuse};
+use super::{Content, Found, Host, HostPath, Taken, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -121,14 +121,14 @@ impl Import {
     ) -> Result<Imported> {
         let path = at.path.display();
         match at.found {
-            At::Directory => {}
-            At::Notice(_) => {
+            Found::Directory => {}
+            Found::Notice(_) => {
                 return refuse(format!(
                     "{path} is the file of another import, as its text says; use the name and the pool of \
                      that"
                 ));
             }
-            At::Nothing => {
+            Found::Nothing => {
                 let problem = format!("{path} does not exist");
                 return Err(Error::invalid("directory", problem));
             }
@@ -156,7 +156,7 @@ impl Import {
             }
             ImportMethod::Copy => {
                 let entry = host.await_copy(&record, Kind::of(at)?)?;
-                self.copy(server, (host, &entry), at, &record, Some(content.bytes))
+                self.copy(server, host, &entry, at, &record, Some(content.bytes))
             }
         }
     }
@@ -198,7 +198,7 @@ impl Import {
             host.rewrite(taken, &renewed)?;
         }
         if taken.awaits_copy() {
-            return self.copy(server, (host, taken), at, &renewed, None);
+            return self.copy(server, host, taken, at, &renewed, None);
         }
         let unused = check_unused(&taken.path(), self.users);
         self.finish(server, host, at, taken, unused)
@@ -209,7 +209,8 @@ impl Import {
     fn copy(
         &self,
         server: &mut impl ImportServer,
-        (host, entry): (&Host, &Taken),
+        host: &Host,
+        entry: &Taken,
         at: &HostPath,
         record: &VolumeRecord,
         total: Option<Bytes>,
@@ -223,7 +224,7 @@ impl Import {
             check_unused(&path, self.users)?;
             server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
                 let target = host.open_below(data)?;
-                original.copy(&self.os, &target, (record.size_bytes, total), goes_on)?;
+                original.copy(&self.os, &target, record.size_bytes, total, goes_on)?;
                 check_unused(&path, self.users)
             })
         });
@@ -335,7 +336,7 @@ impl Import {
 /// Refuses the path of a volume where files may have been written since its import.
 fn check_left(at: &HostPath, id: VolumeId) -> Result<()> {
     let path = at.path.display();
-    if at.found != At::Directory {
+    if at.found != Found::Directory {
         return Ok(());
     }
     match Kind::of(at)? {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use linux::fault::{Fault, PathFault};
-use linux::os::{self, Os};
+use linux::os::{self, At, Os};
 use objects::{PoolId, VolumeId};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -293,8 +293,11 @@ impl Host {
             self.remove(&taken)?;
             return Err(error);
         }
-        let moved = keep_times(&self.os, (&at.parent, &at.name), || {
-            os.exchange((&at.parent, &at.name), (&taken.dir, layout::DATA))
+        let moved = keep_times(&self.os, At::new(&at.parent, &at.name), || {
+            os.exchange(
+                At::new(&at.parent, &at.name),
+                At::new(&taken.dir, layout::DATA),
+            )
         });
         if let Err(errno) = moved {
             // It fails if the tree is there.
@@ -318,7 +321,8 @@ impl Host {
 
     /// Moves a tree to a path, in place of the file of its import or of nothing.
     pub fn put(&self, taken: &Taken, at: &HostPath) -> Result<()> {
-        let (tree, path) = ((&taken.dir, layout::DATA), (&at.parent, &at.name));
+        let tree = At::new(&taken.dir, layout::DATA);
+        let path = At::new(&at.parent, &at.name);
         let moved = keep_times(&self.os, tree, || match self.os.rename(tree, path) {
             Err(Errno::EXIST) => self.os.exchange(tree, path),
             moved => moved,

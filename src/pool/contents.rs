@@ -75,7 +75,7 @@ impl Pool {
             return self.change(&disk, entry, record);
         };
         let file = self.open_image_file(&disk, entry)?;
-        let expanded = self.expand_image(&disk, (entry, image), &file, record);
+        let expanded = self.expand_image(&disk, entry, image, &file, record);
         if expanded.is_err()
             && let Ok(status) = os::status(&file)
             && status.length > entry.record.size_bytes.0
@@ -92,7 +92,8 @@ impl Pool {
     fn expand_image(
         &self,
         disk: &Disk,
-        (entry, image): (&Entry, Image),
+        entry: &Entry,
+        image: Image,
         file: &OwnedFd,
         record: VolumeRecord,
     ) -> Result<Arc<Entry>> {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
-use linux::os;
+use linux::os::{self, At};
 use linux::quota::Enforcement;
 use linux::sync::lock;
 use linux::tree::{CopyFault, CopyReason, Copying, Transfer};
@@ -190,7 +190,7 @@ impl Pool {
         let retains = self.retained_by(job)?;
         job.reservation.cover(needs(job, reserved, 0, &retains))?;
         let _pending = self.retain(disk, retains)?;
-        let target = (target.as_fd(), layout::DATA);
+        let target = At::new(target, layout::DATA);
         let read_only = matches!(job.copy, Source::Snapshot(_));
         let quota = &disk.quota;
         let copied = quota
@@ -260,7 +260,7 @@ impl Pool {
         let os = &self.context.os;
         let made = disk
             .quota
-            .create_dir(os, (target.as_fd(), layout::DATA), job.limit);
+            .create_dir(os, At::new(target, layout::DATA), job.limit);
         let quota_id = made.context("make the copy's data").map_err(fault)?;
         let data = os::open_dir(target, layout::DATA).context("open the copy's data");
         let data = data.map_err(fault)?;

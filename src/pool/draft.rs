@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
 use linux::image::{Allocation, FormatFault};
-use linux::os;
+use linux::os::{self, At};
 use objects::Bytes;
 use rustix::io::Errno;
 
@@ -160,7 +160,7 @@ impl<'a> Draft<'a> {
         record.quota_id = self
             .disk
             .quota
-            .create_dir(os, (dir, layout::DATA), limit)
+            .create_dir(os, At::new(&dir, layout::DATA), limit)
             .context("make a volume's data")?;
         self.content = Content::Empty(record.quota_id);
         let data = os::open_dir(dir, layout::DATA).context("open a volume's data")?;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
-use linux::os;
+use linux::os::{self, At};
 use linux::quota::Enforcement;
 use linux::tree::{self, LinkCount, LinkedFiles, Seen, Weight};
 use objects::{Bytes, VolumeId};
@@ -228,7 +228,7 @@ impl Pool {
         let limit = record.limit(0);
         let mut draft = Draft::begin(self, &disk)?;
         let data = self.path().join(draft.data_path());
-        let place = (draft.for_copy().as_fd(), layout::DATA);
+        let place = At::new(draft.for_copy(), layout::DATA);
         let made = disk.quota.create_dir(&self.context.os, place, limit);
         record.quota_id = made.context("make the copy's data").map_err(classify)?;
         fill(&data)?;

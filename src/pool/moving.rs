@@ -62,13 +62,14 @@ impl Pool {
         &self,
         reservation: &Reservation<'_>,
         enforcement: Enforcement,
-        (from, id): (&Pool, PoolId),
+        from: &Pool,
+        from_id: PoolId,
         reading: &Work<'_>,
         entry: &Arc<Entry>,
     ) -> Result<Arc<Entry>> {
         let moved = Move {
             state: MoveState::Incoming,
-            pool: id,
+            pool: from_id,
         };
         let declined = entry.record.declines_enforcement();
         let record = VolumeRecord {

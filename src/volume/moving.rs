@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use linux::mount::{OpenFiles, Users, find_user};
+use linux::mount::{OpenFiles, Used, Users, find_user};
 use linux::quota::Enforcement;
 use objects::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
@@ -76,7 +76,7 @@ impl Volumes {
         let enforcement = target.enforcement();
         self.check_unpublished(&from, &entry)?;
         check_movable(&entry, &target, enforcement)?;
-        let committed = self.copy_over((&from, &entry), (&target, enforcement), users);
+        let committed = self.copy_over(&from, &entry, &target, enforcement, users);
         // After a failure, the disks decide which copy is the volume.
         let settled = self.settle(parsed);
         committed?;
@@ -96,8 +96,10 @@ impl Volumes {
     /// Makes the copy, and commits the move.
     fn copy_over(
         &self,
-        (from, entry): (&Pool, &Arc<Entry>),
-        (target, enforcement): (&Pool, Enforcement),
+        from: &Pool,
+        entry: &Arc<Entry>,
+        target: &Pool,
+        enforcement: Enforcement,
         users: Users,
     ) -> Result<()> {
         let id = entry.record.id;
@@ -111,7 +113,7 @@ impl Volumes {
         let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.
         self.memory.add_moved_from(&[id.pool()].into())?;
-        let copied = target.receive(&room, enforcement, (from, from_id), &reading, entry);
+        let copied = target.receive(&room, enforcement, from, from_id, &reading, entry);
         copied.map_err(|error| match error {
             pool::Error::OutOfRange(_) => Error::Precondition(format!(
                 "the content of volume {id} does not fit into its size, {size}, in pool {}; delete files \
@@ -285,7 +287,15 @@ impl Volumes {
         let id = entry.record.id;
         let (mut files, place) = (OpenFiles::default(), pool.place_of(entry)?);
         let processes = &*self.settings.processes;
-        let found = find_user(processes, (&place, None), &mut files, step);
+        let found = find_user(
+            processes,
+            Used {
+                place: &place,
+                path: None,
+            },
+            &mut files,
+            step,
+        );
         let found = found.map_err(|problem| {
             Error::Precondition(format!(
                 "cannot find out who uses volume {id}: {problem}; start the server with the host's \

@@ -16,4 +16,4 @@ pub use kernel::KernelMounter;
 pub use options::{Atime, MountOptions};
 pub use table::{MountEntry, MountTable, MountWatch, Place};
 pub use target::{Found, Target};
-pub use users::{OpenFiles, User, Users, UsersUnknown, find_user};
+pub use users::{OpenFiles, Used, User, Users, UsersUnknown, find_user};

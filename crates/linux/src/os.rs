@@ -6,7 +6,7 @@ mod copy;
 mod open;
 mod status;
 
-pub use change::{Object, Observer, Os, Step};
+pub use change::{At, Object, Observer, Os, Step};
 pub use copy::{attribute, attributes, open_source_dir, open_source_file};
 pub use open::{
     entry_names, is_empty, open_dir, open_entry, open_file, open_node, open_path, open_place,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use linux::fault::{Fault, InContext};
-use linux::os::{self, Os, now};
+use linux::os::{self, At, Os, now};
 use linux::sync::lock;
 use linux::tree::CopyWatch;
 use objects::Bytes;
@@ -206,7 +206,7 @@ impl<'a> Progress<'a> {
         os.unlink_any(dir, TEMPORARY)?;
         let file = os.create(dir, TEMPORARY)?;
         os.write_all(&file, &json)?;
-        os.replace((dir, TEMPORARY), (dir, FILE))
+        os.replace(At::new(&dir, TEMPORARY), At::new(&dir, FILE))
     }
 }
 

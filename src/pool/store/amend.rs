@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use linux::fault::{Fault, InContext};
-use linux::os;
+use linux::os::{self, At};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -59,8 +59,8 @@ impl Disk {
         // In staging, because a short one still serves a full disk.
         let (os, name) = (&self.context.os, Uuid::new_v4().simple().to_string());
         let made = self.make_spare(&name).and_then(|()| {
-            let spare = (&self.meta, layout::SPARE);
-            let renamed = os.replace((&self.staging, &name), spare);
+            let spare = At::new(&self.meta, layout::SPARE);
+            let renamed = os.replace(At::new(&self.staging, &name), spare);
             renamed.context("rename a spare file")?;
             self.sync_dirs([&self.meta])
         });
@@ -132,11 +132,11 @@ impl<D: Deref<Target = Disk>> Amendment<D> {
         self.file = File::Spare;
         // A move that is undone finds the record of before in the spare file, and a full btrfs could not
         // write it again. The time of a record that begins a move is that of the move.
-        let spare = (&self.disk.meta, layout::SPARE);
+        let spare = At::new(&self.disk.meta, layout::SPARE);
         if record.is_served() && record::has_content(spare, record)? {
             return Ok(());
         }
-        let Ok(file) = os::open_writable(spare.0, spare.1) else {
+        let Ok(file) = os::open_writable(spare.dir, spare.name) else {
             return Err(full);
         };
         record::overwrite(&self.disk.context.os, &file, record)
@@ -144,10 +144,11 @@ impl<D: Deref<Target = Disk>> Amendment<D> {
 
     /// Makes the new version the record, durably.
     pub(in crate::pool) fn commit(mut self) -> Result<(), Fault> {
-        let (os, record) = (&self.disk.context.os, (&self.dir, VolumeRecord::FILE));
+        let os = &self.disk.context.os;
+        let record = At::new(&self.dir, VolumeRecord::FILE);
         let renamed = match &self.file {
-            File::Staged(name) => os.replace((&self.disk.staging, name), record),
-            File::Spare => os.exchange((&self.disk.meta, layout::SPARE), record),
+            File::Staged(name) => os.replace(At::new(&self.disk.staging, name), record),
+            File::Spare => os.exchange(At::new(&self.disk.meta, layout::SPARE), record),
         };
         renamed.context("rename a record")?;
         self.is_committed = true;

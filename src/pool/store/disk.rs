@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use linux::fault::{Fault, InContext};
 use linux::filesystem::{self, Filesystem};
 use linux::mount::{GuardedDir, MountEntry, Place};
-use linux::os::{self, FileId, Status};
+use linux::os::{self, At, FileId, Status};
 use linux::quota::{Enforcement, Quota};
 use linux::sync::lock;
 use linux::tree;
@@ -172,7 +172,7 @@ impl Disk {
     /// The reason why the disk enforces no sizes; `None` if it does.
     pub(crate) fn unenforced(&self, path: &Path) -> Result<Option<Unenforced>, Errno> {
         let root = self.root.as_fd();
-        Unenforced::find(&*self.quota, self.filesystem, root, (path, &self.place))
+        Unenforced::find(&*self.quota, self.filesystem, root, path, &self.place)
     }
 
     pub(crate) fn statvfs(&self) -> Result<StatVfs, Fault> {
@@ -223,8 +223,8 @@ impl Disk {
             let Some((name, place)) = lock(&self.left).pop() else {
                 return Ok(moved);
             };
-            let to = (&self.homes.trash, &place);
-            let renamed = self.context.os.rename((&self.staging, &name), to);
+            let to = At::new(&self.homes.trash, &place);
+            let renamed = self.context.os.rename(At::new(&self.staging, &name), to);
             if let Err(fault) = renamed.context("move staging to the trash") {
                 self.leave(name, place);
                 return if fault.is_full() {
@@ -348,8 +348,8 @@ impl Disk {
         directory: &str,
     ) -> Result<(), Fault> {
         let parent = staged.parent.as_ref().unwrap_or(&self.staging);
-        let (from, to) = ((parent, &staged.name), (self.homes.of::<R>(), directory));
-        let renamed = self.context.os.rename(from, to);
+        let to = At::new(self.homes.of::<R>(), directory);
+        let renamed = self.context.os.rename(At::new(parent, &staged.name), to);
         renamed.context("rename a draft into place")
     }
 
@@ -368,7 +368,7 @@ impl Disk {
         let from = staged.parent.as_ref().unwrap_or(&self.staging);
         let to = &self.homes.trash;
         let os = &self.context.os;
-        let renamed = os.rename((from, &staged.name), (to, &staged.name));
+        let renamed = os.rename(At::new(&from, &staged.name), At::new(&to, &staged.name));
         renamed.context("move a draft to the trash")
     }
 
@@ -389,7 +389,7 @@ impl Disk {
         let moved = self
             .context
             .os
-            .rename((home, directory), (&self.homes.trash, place));
+            .rename(At::new(&home, directory), At::new(&self.homes.trash, place));
         let was_there = match moved {
             Ok(()) => true,
             Err(Errno::NOENT) => false,

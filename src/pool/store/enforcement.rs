@@ -23,7 +23,8 @@ impl Unenforced {
         quota: &dyn Quota,
         filesystem: Filesystem,
         root: BorrowedFd<'_>,
-        (path, place): (&Path, &Place),
+        path: &Path,
+        place: &Place,
     ) -> Result<Option<Self>, Errno> {
         if quota.enforcement() != Enforcement::None {
             return Ok(None);

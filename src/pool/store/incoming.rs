@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use linux::fault::{Fault, InContext};
-use linux::os::{self, Os};
+use linux::os::{self, At, Os};
 use rustix::fs::{FileType, FlockOperation};
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -156,7 +156,7 @@ impl Disk {
         let incoming = incoming.context("open the directory of imports")?;
         let name = Uuid::new_v4().simple().to_string();
         let volumes = &self.homes.volumes;
-        let moved = os.rename((volumes, directory), (&incoming, &name));
+        let moved = os.rename(At::new(&volumes, directory), At::new(&incoming, &name));
         moved.context("move a volume out of the pool")?;
         self.sync_dirs([&incoming, volumes])?;
         Ok(name)

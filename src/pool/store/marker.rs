@@ -6,7 +6,7 @@ use std::path::Path;
 use linux::fault::{Fault, InContext};
 use linux::filesystem::Filesystem;
 use linux::mount::GuardedDir;
-use linux::os::{self, Os, now};
+use linux::os::{self, At, Os, now};
 use linux::quota::{AtInit, Quotas};
 use linux::tree;
 use objects::{Bytes, NodeName, PoolId};
@@ -83,7 +83,10 @@ pub(crate) fn init(
     let quota = quotas.enable_for_new_pool(filesystem, root.as_fd());
     let id = PoolId::random();
     build(os, root, node, id)?;
-    match os.rename((root, layout::META_BUILDING), (root, layout::META)) {
+    match os.rename(
+        At::new(&root, layout::META_BUILDING),
+        At::new(&root, layout::META),
+    ) {
         Ok(()) => {}
         // Another process made the pool meanwhile.
         Err(Errno::EXIST) => {

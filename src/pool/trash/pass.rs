@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use linux::fault::{Fault, InContext};
-use linux::os;
+use linux::os::{self, At};
 use linux::sync::lock;
 use linux::tree::{self, Watch};
 use objects::VolumeId;
@@ -283,7 +283,7 @@ impl Pass<'_> {
             self.left.emptied.insert(name.to_owned(), emptied);
             self.left.all_referenced = None;
         }
-        match disk.quota.destroy_dir(os, (dir.as_fd(), layout::DATA)) {
+        match disk.quota.destroy_dir(os, At::new(&dir, layout::DATA)) {
             Ok(true) => {
                 self.destroyed = true;
                 progress.removed();

@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use linux::os::{self, FileId, Object, Step};
+use linux::os::{self, At, FileId, Object, Step};
 
 /// More than any operation needs. The limit stops a test that would never end.
 const MOST_WORLDS: usize = 20_000;
@@ -139,7 +139,7 @@ impl Model {
     pub fn note(&mut self, step: Step, object: Object<'_>) {
         self.now += 1;
         match (step, object) {
-            (Step::Mkdir | Step::Create, Object::Entry(dir, name)) => {
+            (Step::Mkdir | Step::Create, Object::Entry(At { dir, name })) => {
                 let id = os::status_at(dir, name).unwrap().id;
                 let parent = self.index(dir);
                 let access = access(&proc_path(dir).join(name));
@@ -164,12 +164,12 @@ impl Model {
             (Step::Fsync, Object::Open(file)) => self.fsync(self.index(file)),
             (Step::Syncfs, Object::Open(file)) => self.syncfs(self.index(file)),
             (Step::Rename, Object::Moved { from, to }) => {
-                let (from_dir, to_dir) = (self.index(from.0), self.index(to.0));
-                let index = self.last(from_dir, from.1).unwrap();
-                self.unlink(from_dir, from.1);
-                self.link(to_dir, to.1, index);
+                let (from_dir, to_dir) = (self.index(from.dir), self.index(to.dir));
+                let index = self.last(from_dir, from.name).unwrap();
+                self.unlink(from_dir, from.name);
+                self.link(to_dir, to.name, index);
             }
-            (Step::Unlink | Step::Rmdir, Object::Entry(dir, name)) => {
+            (Step::Unlink | Step::Rmdir, Object::Entry(At { dir, name })) => {
                 self.unlink(self.index(dir), name);
             }
             (Step::SetFlags | Step::SetTimes, Object::Open(_)) => {}

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linux::filesystem::Filesystem;
-use linux::os::{self, FileId, Os};
-use linux::quota::{Charge, Enforcement, NameIn, NoQuota, OURS, Quota, Quotas, Result};
+use linux::os::{self, At, FileId, Os};
+use linux::quota::{Charge, Enforcement, NoQuota, OURS, Quota, Quotas, Result};
 use objects::Bytes;
 use rustix::io::Errno;
 
@@ -50,7 +50,7 @@ impl Quota for FakeQuota {
         Enforcement::Project
     }
 
-    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
+    fn create_dir(&self, os: &Os, At { dir, name }: At<'_>, size: Bytes) -> Result<Option<u32>> {
         let id = self.take()?;
         self.lock().limits.insert(id, size);
         os.mkdir(dir, name, 0o700).inspect_err(|_| {

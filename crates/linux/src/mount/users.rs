@@ -93,12 +93,19 @@ pub enum UsersUnknown {
     Fault(#[from] PathFault),
 }
 
-/// A process that uses the directory at a place, if there is one, of those in a mount of proc(5). `path`
-/// is that of the directory on the host; every process sees a mount at it, so that is no sign of use.
+/// A directory that processes may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Used<'a> {
+    pub place: &'a Place,
+    /// Its path on the host. Every process sees a mount there, so that is no sign of use.
+    pub path: Option<&'a Path>,
+}
+
+/// A process that uses a directory, if there is one, of those in a mount of proc(5).
 /// `visited` is called for every process.
 pub fn find_user(
     processes: &Path,
-    (place, path): (&Place, Option<&Path>),
+    used: Used<'_>,
     files: &mut OpenFiles,
     visited: &dyn Fn(),
 ) -> Result<Option<User>, UsersUnknown> {
@@ -118,7 +125,7 @@ pub fn find_user(
             continue;
         }
         let mut opened = OpenFiles::default();
-        match use_by(&process, (place, path), &mut opened) {
+        match use_by(&process, used, &mut opened) {
             Err(error) if !has_ended(&error) => {
                 return Err(PathFault::at("examine", &process)(error).into());
             }
@@ -163,17 +170,12 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
 }
 
-/// How a process uses the directory at a place, which has this path on the host, if it does. The first
-/// thread may have ended before the others, and each may have its own mounts and working directory.
-fn use_by(
-    process: &Path,
-    place: (&Place, Option<&Path>),
-    files: &mut OpenFiles,
-) -> io::Result<Option<String>> {
+/// How a process uses a directory, if it does. The first thread may have ended before the others, and each may have its own mounts and working directory.
+fn use_by(process: &Path, used: Used<'_>, files: &mut OpenFiles) -> io::Result<Option<String>> {
     let mut table = None;
     for thread in fs::read_dir(process.join("task"))? {
         let thread = thread?.path();
-        match use_by_thread((process, &thread), place, &mut table, files) {
+        match use_by_thread(process, &thread, used, &mut table, files) {
             Err(error) if has_ended(&error) => {}
             Ok(None) => {}
             found => return found,
@@ -187,8 +189,9 @@ type Mounts = (Option<PathBuf>, MountTable);
 
 /// As [`use_by`], of a thread. `known` has the mounts of the thread before.
 fn use_by_thread(
-    (process, thread): (&Path, &Path),
-    (place, path): (&Place, Option<&Path>),
+    process: &Path,
+    thread: &Path,
+    used: Used<'_>,
     known: &mut Option<Mounts>,
     files: &mut OpenFiles,
 ) -> io::Result<Option<String>> {
@@ -208,7 +211,7 @@ fn use_by_thread(
         Some((of, table)) if of.is_some() && *of == namespace => table,
         known => {
             let table = MountTable::parse(&fs::read(thread.join("mountinfo"))?);
-            if let Some(mount) = find_mount(&table, place, path) {
+            if let Some(mount) = find_mount(&table, used) {
                 let at = mount.mount_point.display();
                 return Ok(Some(format!("has it mounted at {at}")));
             }
@@ -217,16 +220,12 @@ fn use_by_thread(
     };
     Ok(links.into_iter().find_map(|link| {
         let file = fs::read_link(link).ok()?;
-        is_below(&file, table, place).then(|| format!("has {} open", file.display()))
+        is_below(&file, table, used.place).then(|| format!("has {} open", file.display()))
     }))
 }
 
 /// A mount of the directory at a place, other than the directory itself.
-fn find_mount<'t>(
-    table: &'t MountTable,
-    place: &Place,
-    path: Option<&Path>,
-) -> Option<&'t MountEntry> {
+fn find_mount<'t>(table: &'t MountTable, Used { place, path }: Used<'_>) -> Option<&'t MountEntry> {
     let is_itself = |entry: &MountEntry| place.is_mount_root && Some(&*entry.mount_point) == path;
     table.entries.iter().find(|entry| {
         entry.device == place.mount.device

@@ -64,24 +64,32 @@ pub enum Step {
     Format,
 }
 
+/// An entry of a directory, which need not exist.
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    pub dir: BorrowedFd<'a>,
+    pub name: &'a OsStr,
+}
+
+impl<'a> At<'a> {
+    pub fn new(dir: &'a (impl AsFd + ?Sized), name: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        Self { dir, name }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub enum Object<'a> {
     Open(BorrowedFd<'a>),
-    Entry(BorrowedFd<'a>, &'a OsStr),
-    /// An entry that moves, from one directory and name to another.
-    Moved {
-        /// Its directory and name before.
-        from: (BorrowedFd<'a>, &'a OsStr),
-        /// Its directory and name after.
-        to: (BorrowedFd<'a>, &'a OsStr),
-    },
+    Entry(At<'a>),
+    Moved { from: At<'a>, to: At<'a> },
 }
 
 impl<'a> Object<'a> {
     fn name(&self) -> &'a OsStr {
         match self {
             Self::Open(_) => OsStr::new(""),
-            Self::Entry(_, name) | Self::Moved { to: (_, name), .. } => name,
+            Self::Entry(at) | Self::Moved { to: at, .. } => at.name,
         }
     }
 }
@@ -144,11 +152,10 @@ impl Os {
     pub(super) fn on_entry<T>(
         &self,
         step: Step,
-        (dir, name): (impl AsFd, impl AsRef<OsStr>),
-        call: impl FnOnce(BorrowedFd<'_>, &OsStr) -> Outcome<T>,
+        at: At<'_>,
+        call: impl FnOnce(At<'_>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        self.step(step, Object::Entry(dir, name), || call(dir, name))
+        self.step(step, Object::Entry(at), || call(at))
     }
 
     fn sync(&self, step: Step, file: impl AsFd, call: fn(BorrowedFd<'_>) -> Outcome) -> Outcome {
@@ -161,8 +168,8 @@ impl Os {
 
     /// Creates a directory with a mode, less the umask.
     pub fn mkdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>, mode: u32) -> Outcome {
-        self.on_entry(Step::Mkdir, (dir, name), |dir, name| {
-            rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))
+        self.on_entry(Step::Mkdir, At::new(&dir, &name), |at| {
+            rustix::fs::mkdirat(at.dir, at.name, Mode::from_raw_mode(mode))
         })
     }
 
@@ -180,8 +187,8 @@ impl Os {
     ) -> Outcome<OwnedFd> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.on_entry(Step::Create, (dir, name), |dir, name| {
-            rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))
+        self.on_entry(Step::Create, At::new(&dir, &name), |at| {
+            rustix::fs::openat(at.dir, at.name, flags, Mode::from_raw_mode(mode))
         })
     }
 
@@ -210,51 +217,30 @@ impl Os {
     }
 
     /// Renames, and replaces the file at the new name.
-    pub fn replace(
-        &self,
-        from: (impl AsFd, impl AsRef<OsStr>),
-        to: (impl AsFd, impl AsRef<OsStr>),
-    ) -> Outcome {
+    pub fn replace(&self, from: At<'_>, to: At<'_>) -> Outcome {
         self.rename_with(from, to, RenameFlags::empty())
     }
 
     /// Renames to a name that must not exist yet.
-    pub fn rename(
-        &self,
-        from: (impl AsFd, impl AsRef<OsStr>),
-        to: (impl AsFd, impl AsRef<OsStr>),
-    ) -> Outcome {
+    pub fn rename(&self, from: At<'_>, to: At<'_>) -> Outcome {
         self.rename_with(from, to, RenameFlags::NOREPLACE)
     }
 
     /// Exchanges two entries in one step.
-    pub fn exchange(
-        &self,
-        one: (impl AsFd, impl AsRef<OsStr>),
-        other: (impl AsFd, impl AsRef<OsStr>),
-    ) -> Outcome {
+    pub fn exchange(&self, one: At<'_>, other: At<'_>) -> Outcome {
         self.rename_with(one, other, RenameFlags::EXCHANGE)
     }
 
-    fn rename_with(
-        &self,
-        (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
-        (to_dir, to): (impl AsFd, impl AsRef<OsStr>),
-        flags: RenameFlags,
-    ) -> Outcome {
-        let (from, to) = (
-            (from_dir.as_fd(), from.as_ref()),
-            (to_dir.as_fd(), to.as_ref()),
-        );
+    fn rename_with(&self, from: At<'_>, to: At<'_>, flags: RenameFlags) -> Outcome {
         self.step(Step::Rename, Object::Moved { from, to }, || {
-            rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)
+            rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)
         })
     }
 
     /// Removes an entry that is not a directory.
     pub fn unlink(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        self.on_entry(Step::Unlink, (dir, name), |dir, name| {
-            rustix::fs::unlinkat(dir, name, AtFlags::empty())
+        self.on_entry(Step::Unlink, At::new(&dir, &name), |at| {
+            rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())
         })
     }
 
@@ -268,8 +254,8 @@ impl Os {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        self.on_entry(Step::Rmdir, (dir, name), |dir, name| {
-            rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
+        self.on_entry(Step::Rmdir, At::new(&dir, &name), |at| {
+            rustix::fs::unlinkat(at.dir, at.name, AtFlags::REMOVEDIR)
         })
     }
 
@@ -362,8 +348,8 @@ impl Os {
         name: impl AsRef<OsStr>,
         qgroup: Option<u64>,
     ) -> Outcome {
-        self.on_entry(Step::CreateSubvolume, (dir, name), |dir, name| {
-            sys::create_subvolume(dir, name, qgroup)
+        self.on_entry(Step::CreateSubvolume, At::new(&dir, &name), |at| {
+            sys::create_subvolume(at.dir, at.name, qgroup)
         })
     }
 
@@ -371,12 +357,12 @@ impl Os {
     pub fn snapshot_subvolume(
         &self,
         source: impl AsFd,
-        target: (impl AsFd, &str),
+        target: At<'_>,
         qgroup: Option<u64>,
         read_only: bool,
     ) -> Outcome {
-        self.on_entry(Step::SnapshotSubvolume, target, |dir, name| {
-            sys::snapshot_subvolume(source.as_fd(), dir, name, qgroup, read_only)
+        self.on_entry(Step::SnapshotSubvolume, target, |at| {
+            sys::snapshot_subvolume(source.as_fd(), at.dir, at.name, qgroup, read_only)
         })
     }
 

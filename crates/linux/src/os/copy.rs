@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::change::{Os, Step};
+use super::change::{At, Os, Step};
 use super::open::{open_beneath, own_link};
 use super::status::Outcome;
 
@@ -103,20 +103,16 @@ impl Os {
     }
 
     /// Gives a file another name, which must not exist yet.
-    pub fn link(
-        &self,
-        (from_dir, from): (impl AsFd, impl AsRef<OsStr>),
-        to: (impl AsFd, impl AsRef<OsStr>),
-    ) -> Outcome {
-        self.on_entry(Step::Link, to, |to_dir, to| {
-            rustix::fs::linkat(from_dir, from.as_ref(), to_dir, to, AtFlags::empty())
+    pub fn link(&self, from: At<'_>, to: At<'_>) -> Outcome {
+        self.on_entry(Step::Link, to, |to| {
+            rustix::fs::linkat(from.dir, from.name, to.dir, to.name, AtFlags::empty())
         })
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, target: &CStr, dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome {
-        self.on_entry(Step::Symlink, (dir, name), |dir, name| {
-            rustix::fs::symlinkat(target, dir, name)
+        self.on_entry(Step::Symlink, At::new(&dir, &name), |at| {
+            rustix::fs::symlinkat(target, at.dir, at.name)
         })
     }
 
@@ -130,8 +126,8 @@ impl Os {
     ) -> Outcome {
         let mode = Mode::from_raw_mode(0o600);
         let device = rustix::fs::makedev(major, minor);
-        self.on_entry(Step::Mknod, (dir, name), |dir, name| {
-            rustix::fs::mknodat(dir, name, kind, mode, device)
+        self.on_entry(Step::Mknod, At::new(&dir, &name), |at| {
+            rustix::fs::mknodat(at.dir, at.name, kind, mode, device)
         })
     }
 

@@ -10,11 +10,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::os::{self, Os};
+use crate::os::{self, At, Os};
 use crate::sys;
 
 use super::ids::{OURS, QuotaIds};
-use super::interface::{AtInit, Charge, Enforcement, NameIn, Quota, Result};
+use super::interface::{AtInit, Charge, Enforcement, Quota, Result};
 
 const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;
@@ -206,7 +206,7 @@ impl Quota for BtrfsQuota {
         }
     }
 
-    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
+    fn create_dir(&self, os: &Os, At { dir, name }: At<'_>, size: Bytes) -> Result<Option<u32>> {
         self.make_limited(os, size, |qgroup| os.create_subvolume(dir, name, qgroup))
     }
 
@@ -218,7 +218,7 @@ impl Quota for BtrfsQuota {
         &self,
         os: &Os,
         source: BorrowedFd<'_>,
-        target: NameIn<'_>,
+        target: At<'_>,
         size: Bytes,
         read_only: bool,
     ) -> Result<Option<u32>> {
@@ -291,7 +291,7 @@ impl Quota for BtrfsQuota {
         self.ids.note(id);
     }
 
-    fn destroy_dir(&self, os: &Os, (dir, name): NameIn<'_>) -> Result<bool> {
+    fn destroy_dir(&self, os: &Os, At { dir, name }: At<'_>) -> Result<bool> {
         let data = match os::open_dir(dir, name) {
             Ok(data) => data,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::Filesystem;
-use crate::os::Os;
+use crate::os::{At, Os};
 
 /// The result of a call of the kernel.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -135,8 +135,6 @@ impl MissingQuota {
     }
 }
 
-pub type NameIn<'a> = (BorrowedFd<'a>, &'a str);
-
 /// The quota of one pool's filesystem. Each volume has a quota id. The methods with a body are those
 /// of a filesystem without quota.
 pub trait Quota: Send + Sync + fmt::Debug {
@@ -144,7 +142,7 @@ pub trait Quota: Send + Sync + fmt::Debug {
 
     /// Creates a directory, limited to `size` (zero: not limited) from its first byte, and returns
     /// its quota id. A failure leaves neither.
-    fn create_dir(&self, os: &Os, at: NameIn<'_>, size: Bytes) -> Result<Option<u32>>;
+    fn create_dir(&self, os: &Os, at: At<'_>, size: Bytes) -> Result<Option<u32>>;
 
     /// Whether [`Quota::copy_dir`] can copy a directory.
     fn copies(&self, _source: BorrowedFd<'_>) -> Result<bool> {
@@ -157,7 +155,7 @@ pub trait Quota: Send + Sync + fmt::Debug {
         &self,
         _os: &Os,
         _source: BorrowedFd<'_>,
-        _target: NameIn<'_>,
+        _target: At<'_>,
         _size: Bytes,
         _read_only: bool,
     ) -> Result<Option<u32>> {
@@ -236,7 +234,7 @@ pub trait Quota: Send + Sync + fmt::Debug {
 
     /// Removes a directory of [`Quota::create_dir`] with its content, if the filesystem can; false if
     /// its entries must be removed one by one.
-    fn destroy_dir(&self, _os: &Os, _at: NameIn<'_>) -> Result<bool> {
+    fn destroy_dir(&self, _os: &Os, _at: At<'_>) -> Result<bool> {
         Ok(false)
     }
 

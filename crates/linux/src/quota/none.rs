@@ -2,9 +2,9 @@
 
 use objects::Bytes;
 
-use crate::os::Os;
+use crate::os::{At, Os};
 
-use super::interface::{Enforcement, NameIn, Quota, Result};
+use super::interface::{Enforcement, Quota, Result};
 
 #[derive(Debug, Default)]
 pub struct NoQuota;
@@ -14,7 +14,7 @@ impl Quota for NoQuota {
         Enforcement::None
     }
 
-    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, _size: Bytes) -> Result<Option<u32>> {
+    fn create_dir(&self, os: &Os, At { dir, name }: At<'_>, _size: Bytes) -> Result<Option<u32>> {
         os.mkdir(dir, name, 0o700)?;
         Ok(None)
     }

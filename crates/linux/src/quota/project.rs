@@ -1,6 +1,7 @@
 //! The project quota of XFS and ext4, which have the same system calls.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -8,11 +9,11 @@ use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::filesystem::Filesystem;
-use crate::os::{self, Os};
+use crate::os::{self, At, Os};
 use crate::sys;
 
 use super::ids::{OURS, QuotaIds};
-use super::interface::{Charge, Enforcement, MissingQuota, NameIn, Quota, Result};
+use super::interface::{Charge, Enforcement, MissingQuota, Quota, Result};
 use super::none::NoQuota;
 
 /// The unit of the system calls, in bytes.
@@ -118,7 +119,7 @@ impl Quota for ProjectQuota {
     }
 
     /// Sets the limit first. In the other order a power-off may leave a directory without a limit.
-    fn create_dir(&self, os: &Os, (dir, name): NameIn<'_>, size: Bytes) -> Result<Option<u32>> {
+    fn create_dir(&self, os: &Os, At { dir, name }: At<'_>, size: Bytes) -> Result<Option<u32>> {
         let id = self.take()?;
         let limited = match size {
             Bytes::ZERO => Ok(()),
@@ -224,7 +225,7 @@ impl From<sys::DiskQuota> for Charge {
 }
 
 /// Creates a directory that is charged to a quota id.
-fn make(os: &Os, dir: BorrowedFd<'_>, name: &str, id: u32) -> Result<()> {
+fn make(os: &Os, dir: BorrowedFd<'_>, name: &OsStr, id: u32) -> Result<()> {
     os.mkdir(dir, name, 0o700)?;
     os.set_project(os::open_dir(dir, name)?, id, true)
 }

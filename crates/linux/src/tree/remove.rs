@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::fault::{Fault, InContext};
 use crate::filesystem::RemovalPolicy;
-use crate::os::{self, Os};
+use crate::os::{self, At, Os};
 
 use super::entries::{Entry, next_entries};
 use super::threads::Threads;
@@ -223,7 +223,10 @@ impl Removal<'_> {
     fn move_up(&self, dir: &Dir<'_>, name: &OsStr) -> Result<(), Errno> {
         let unique = format!("deep-{}", Uuid::new_v4().simple());
         let move_to = |target: &Dir<'_>| {
-            self.insist(dir, name, || self.os.rename((dir, name), (target, &unique)))
+            self.insist(dir, name, || {
+                self.os
+                    .rename(At::new(&dir, name), At::new(&target, &unique))
+            })
         };
         match move_to(self.top) {
             Err(Errno::XDEV) => move_to(dir.below_top()),

@@ -13,7 +13,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
+use crate::os::{self, At, Os};
 use crate::quota::Quota;
 
 use super::copy::attributes;
@@ -164,7 +164,10 @@ impl Tagging<'_> {
         let source = source.context(STATUS)?;
         let inode = source.status.stx_ino;
         let retained = linked.get(&inode);
-        let link = retained.map(|name| self.os.link((scratch, name), (scratch, NODE)));
+        let link = retained.map(|name| {
+            self.os
+                .link(At::new(&scratch, name), At::new(&scratch, NODE))
+        });
         match link {
             // The new node may already have as many names as the filesystem allows.
             None | Some(Err(Errno::MLINK)) => self.make(scratch, &source)?,
@@ -172,11 +175,15 @@ impl Tagging<'_> {
         }
         if source.status.stx_nlink > 1 && retained.is_none() {
             let name = format!("linked-{inode}");
-            let link = self.os.link((scratch, NODE), (scratch, &name));
+            let link = self
+                .os
+                .link(At::new(&scratch, NODE), At::new(&scratch, &name));
             link.context(LINK)?;
             linked.insert(inode, name);
         }
-        let replaced = self.os.replace((scratch, NODE), (dir, name));
+        let replaced = self
+            .os
+            .replace(At::new(&scratch, NODE), At::new(&dir, name));
         replaced.context("replace a node")?;
         // A rename between two names of one inode does nothing.
         let removed = self.os.unlink_any(scratch, NODE);

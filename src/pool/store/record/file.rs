@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use linux::fault::{Fault, InContext};
-use linux::os::{self, Os};
+use linux::os::{self, At, Os};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -27,7 +27,7 @@ pub(crate) fn write(
     os.unlink_any(&dir, &temporary)
         .context("remove an old temporary record")?;
     write_new(os, &dir, &temporary, record)?;
-    os.replace((&dir, &temporary), (&dir, name))
+    os.replace(At::new(&dir, &temporary), At::new(&dir, name))
         .context("rename a record")?;
     os.fsync(&dir).context_sync("fsync a record's directory")
 }
@@ -55,12 +55,9 @@ pub(crate) fn overwrite(os: &Os, file: impl AsFd, record: &impl Serialize) -> Re
 }
 
 /// Whether a file has exactly this record as its content on the disk. One that cannot be read has not.
-pub(crate) fn has_content(
-    (dir, name): (impl AsFd, &str),
-    record: &impl Serialize,
-) -> Result<bool, Fault> {
+pub(crate) fn has_content(at: At<'_>, record: &impl Serialize) -> Result<bool, Fault> {
     let json = encode(record)?;
-    let found = os::open_file(dir, name).and_then(|file| {
+    let found = os::open_file(at.dir, at.name).and_then(|file| {
         // A failed write leaves pages behind that the disk lacks.
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
         os::read_all(&file, MAX_RECORD_BYTES)

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::fd::AsFd;
 
-use linux::os::{self, Step};
+use linux::os::{self, At, Step};
 use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
@@ -317,8 +317,8 @@ pub const OPERATIONS: &[Operation] = &[
             scene.end();
             let disk = os::open_path(&scene.node.path("disk"));
             let disk = os::open_dir(disk.unwrap(), ".").unwrap();
-            let away = (&disk, AWAY);
-            scene.os().rename((&disk, "pool"), away).unwrap();
+            let away = At::new(&disk, AWAY);
+            scene.os().rename(At::new(&disk, "pool"), away).unwrap();
             scene.os().syncfs(&disk).unwrap();
         },
         act: |scene| {

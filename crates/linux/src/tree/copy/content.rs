@@ -1,5 +1,6 @@
 //! Copies the content of a file.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{SeekFrom, seek};
@@ -70,7 +71,7 @@ impl Copying<'_> {
                 Err(Errno::NXIO) => break,
                 hole => hole.context("find a hole in a file")?,
             };
-            if !self.copy_range(source, target, (data, hole.min(size)))? {
+            if !self.copy_range(source, target, data..hole.min(size))? {
                 break;
             }
             at = hole;
@@ -88,8 +89,9 @@ impl Copying<'_> {
         &self,
         source: &OwnedFd,
         target: &OwnedFd,
-        (mut at, end): (u64, u64),
+        range: Range<u64>,
     ) -> Result<bool, Reason> {
+        let Range { start: mut at, end } = range;
         while at < end {
             let piece = usize::try_from(PIECE.min(end - at)).unwrap_or(usize::MAX);
             let copied = self.os.copy_range(target, source, at, piece);

@@ -7,7 +7,7 @@ use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
+use crate::os::{self, At, Os};
 use crate::sync::lock;
 
 use super::Work;
@@ -66,7 +66,7 @@ impl Work<'_> {
         }
         // A file with these flags accepts no further name.
         if self.make_copy(dir, name, source, IFlags::empty())? {
-            let copy = (dir.target.as_fd(), name);
+            let copy = At::new(&dir.target, name);
             self.links.retain(self.copying.os, copy, &key)?;
         }
         Ok(())
@@ -74,7 +74,7 @@ impl Work<'_> {
 
     /// Links a name to the retained copy of a file; false if there is none.
     fn link(&self, dir: &Dir<'_>, name: &OsStr, key: &Key) -> Result<bool, Fault> {
-        let name = (dir.target.as_fd(), name);
+        let name = At::new(&dir.target, name);
         let linked = self.links.link(self.copying.os, key, name)?;
         if linked {
             self.count(0);

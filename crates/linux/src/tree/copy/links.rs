@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
+use crate::os::{self, At, Os};
 
 use super::super::entries::next_entries;
 use super::attributes;
@@ -84,17 +84,12 @@ impl Links {
     }
 
     /// Links a name to the retained copy of a file; false if there is no such copy.
-    pub(super) fn link(
-        &self,
-        os: &Os,
-        key: &Key,
-        (dir, name): (BorrowedFd<'_>, &OsStr),
-    ) -> Result<bool, Fault> {
+    pub(super) fn link(&self, os: &Os, key: &Key, name: At<'_>) -> Result<bool, Fault> {
         let retained = key.to_string();
-        let linked = match os.link((&self.dir, &retained), (dir, name)) {
+        let linked = match os.link(At::new(&self.dir, &retained), name) {
             // The copy has as many names as a file can have, so it gives up the one here.
             Err(Errno::MLINK) => {
-                let moved = os.rename((&self.dir, &retained), (dir, name));
+                let moved = os.rename(At::new(&self.dir, &retained), name);
                 moved.map(|()| key.flags)
             }
             linked => linked.map(|()| IFlags::empty()),
@@ -105,20 +100,15 @@ impl Links {
             Err(Errno::EXIST) => Ok(true),
             linked => {
                 let flags = linked.context("link a file")?;
-                protect(os, (dir, name), flags, || Ok(()))?;
+                protect(os, name, flags, || Ok(()))?;
                 Ok(true)
             }
         }
     }
 
     /// Retains a copy for the other names.
-    pub(super) fn retain(
-        &self,
-        os: &Os,
-        copy: (BorrowedFd<'_>, &OsStr),
-        key: &Key,
-    ) -> Result<(), Fault> {
-        os.link(copy, (&self.dir, key.to_string()))
+    pub(super) fn retain(&self, os: &Os, copy: At<'_>, key: &Key) -> Result<(), Fault> {
+        os.link(copy, At::new(&self.dir, &key.to_string()))
             .context("retain a file for its other names")
     }
 
@@ -146,7 +136,7 @@ impl Links {
                 let name = entry.name();
                 let unlink = || os.unlink(&self.dir, name).context("remove a link");
                 let flags = Key::flags_in(name);
-                protect(os, (self.dir.as_fd(), name), flags, unlink)?;
+                protect(os, At::new(&self.dir.as_fd(), name), flags, unlink)?;
             }
         }
         os.rmdir(target, &self.name)
@@ -158,11 +148,11 @@ impl Links {
 /// Changes the names of a file, then sets its flags.
 fn protect(
     os: &Os,
-    (dir, name): (BorrowedFd<'_>, &OsStr),
+    name: At<'_>,
     flags: IFlags,
     change: impl FnOnce() -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let file = (!flags.is_empty()).then(|| os::open_source_file(dir, name));
+    let file = (!flags.is_empty()).then(|| os::open_source_file(name.dir, name.name));
     let file = file.transpose().context("open a copied file")?;
     change()?;
     file.map_or(Ok(()), |file| attributes::protect(os, file, flags))
