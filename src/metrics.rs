@@ -73,58 +73,83 @@ impl Metrics {
 #[derive(Debug)]
 struct Pools(Vec<(PoolName, PoolStatus)>);
 
-/// A metric of a pool: name, type, value, help. The name of a counter gets the suffix `_total`.
-type Metric = (
-    &'static str,
-    MetricType,
-    fn(&PoolStatus) -> u64,
-    &'static str,
-);
+/// A metric of a pool.
+struct Metric {
+    /// Its name, to which [`PREFIX`] and for a counter `_total` are added.
+    name: &'static str,
+    kind: MetricType,
+    value: fn(&PoolStatus) -> u64,
+    help: &'static str,
+}
+
+const fn gauge(name: &'static str, value: fn(&PoolStatus) -> u64, help: &'static str) -> Metric {
+    Metric {
+        name,
+        kind: Gauge,
+        value,
+        help,
+    }
+}
+
+const fn counter(name: &'static str, value: fn(&PoolStatus) -> u64, help: &'static str) -> Metric {
+    Metric {
+        name,
+        kind: Counter,
+        value,
+        help,
+    }
+}
 
 #[rustfmt::skip]
-const METRICS: [Metric; 18] = [
-    ("pool_healthy", Gauge, |pool| (pool.unavailable.is_none() && pool.silence.is_none()).into(),
-     "Whether the pool can be used."),
-    ("pool_answering", Gauge, |pool| pool.silence.is_none().into(),
-     "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds."),
-    ("pool_cordoned", Gauge, |pool| pool.cordoned.into(),
-     "Whether the pool gets no new volumes, snapshots and copies."),
-    ("pool_total_bytes", Gauge, |pool| pool.total.0,
-     "The size of the pool's filesystem; 0 while the pool is unavailable or its disk does not answer."),
-    ("pool_available_bytes", Gauge, |pool| pool.available.0,
-     "The largest size of the next volume; 0 while the pool is unavailable or cordoned, or its disk does not answer."),
-    ("pool_reserved_bytes", Gauge, |pool| pool.reserved.0,
-     "The bytes reserved for the pool's volumes and snapshots."),
-    ("pool_volumes", Gauge, |pool| pool.volumes as u64,
-     "How many volumes the pool has."),
-    ("pool_snapshots", Gauge, |pool| pool.snapshots as u64,
-     "How many snapshots the pool has."),
-    ("pool_copies", Gauge, |pool| pool.copies as u64,
-     "How many snapshots, restores and clones are being copied file by file."),
-    ("pool_enforces", Gauge, |pool| (pool.enforcement != Enforcement::None).into(),
-     "Whether the kernel enforces the sizes of the pool's volumes; 0 while the pool is unavailable."),
-    ("pool_volumes_not_enforced", Gauge, |pool| pool.not_enforced as u64,
-     "How many volumes have a size that is not enforced."),
-    ("pool_quarantined", Gauge, |pool| pool.quarantined as u64,
-     "How many records and directories are quarantined."),
-    ("pool_trash", Gauge, |pool| pool.trash as u64,
-     "How many deleted volumes and snapshots wait to be reclaimed."),
-    ("pool_trash_resisting", Gauge, |pool| pool.resisting as u64,
-     "How many of those could not be reclaimed at the last attempt."),
-    ("reclaimed_entries", Counter, |pool| pool.reclaimed,
-     "How many files and directories were reclaimed since start."),
-    ("pool_copied_entries", Counter, |pool| pool.copied_entries,
-     "How many files and directories were copied since start."),
-    ("pool_copied_bytes", Counter, |pool| pool.copied_bytes.0,
-     "How many bytes those occupied at their source."),
-    ("pool_limits_restored", Counter, |pool| pool.limits_restored,
-     "How many limits differed from their records and were restored since start."),
+const METRICS: &[Metric] = &[
+    gauge("pool_healthy", |pool| (pool.unavailable.is_none() && pool.silence.is_none()).into(),
+        "Whether the pool can be used."),
+    gauge("pool_answering", |pool| pool.silence.is_none().into(),
+        "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds."),
+    gauge("pool_cordoned", |pool| pool.cordoned.into(),
+        "Whether the pool gets no new volumes, snapshots and copies."),
+    gauge("pool_total_bytes", |pool| pool.total.0,
+        "The size of the pool's filesystem; 0 while the pool is unavailable or its disk does not answer."),
+    gauge("pool_available_bytes", |pool| pool.available.0,
+        "The largest size of the next volume; 0 while the pool is unavailable or cordoned, or its disk does not answer."),
+    gauge("pool_reserved_bytes", |pool| pool.reserved.0,
+        "The bytes reserved for the pool's volumes and snapshots."),
+    gauge("pool_volumes", |pool| pool.volumes as u64,
+        "How many volumes the pool has."),
+    gauge("pool_snapshots", |pool| pool.snapshots as u64,
+        "How many snapshots the pool has."),
+    gauge("pool_copies", |pool| pool.copies as u64,
+        "How many snapshots, restores and clones are being copied file by file."),
+    gauge("pool_enforces", |pool| (pool.enforcement != Enforcement::None).into(),
+        "Whether the kernel enforces the sizes of the pool's volumes; 0 while the pool is unavailable."),
+    gauge("pool_volumes_not_enforced", |pool| pool.not_enforced as u64,
+        "How many volumes have a size that is not enforced."),
+    gauge("pool_quarantined", |pool| pool.quarantined as u64,
+        "How many records and directories are quarantined."),
+    gauge("pool_trash", |pool| pool.trash as u64,
+        "How many deleted volumes and snapshots wait to be reclaimed."),
+    gauge("pool_trash_resisting", |pool| pool.resisting as u64,
+        "How many of those could not be reclaimed at the last attempt."),
+    counter("reclaimed_entries", |pool| pool.reclaimed,
+        "How many files and directories were reclaimed since start."),
+    counter("pool_copied_entries", |pool| pool.copied_entries,
+        "How many files and directories were copied since start."),
+    counter("pool_copied_bytes", |pool| pool.copied_bytes.0,
+        "How many bytes those occupied at their source."),
+    counter("pool_limits_restored", |pool| pool.limits_restored,
+        "How many limits differed from their records and were restored since start."),
 ];
 
 impl Collector for Pools {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        for (name, kind, value, help) in METRICS {
-            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+        for Metric {
+            name,
+            kind,
+            value,
+            help,
+        } in METRICS
+        {
+            let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
             for (name, pool) in &self.0 {
                 let mut labels = vec![("pool", name.in_classes())];
                 labels.extend(name.member().map(|member| ("member", member)));
@@ -143,9 +168,13 @@ impl Collector for Pools {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::pool::Unavailable;
     use objects::Bytes;
+
+    const OPERATIONS: &str = include_str!("../docs/operations.md");
 
     fn pool(
         name: &str,
@@ -175,6 +204,32 @@ mod tests {
             reclaimed: 77,
         };
         (name.parse().unwrap(), status)
+    }
+
+    /// The metrics that operations.md names; `…` stands for the prefix of the one before.
+    fn documented() -> BTreeSet<String> {
+        let quoted = OPERATIONS.split('`').skip(1).step_by(2);
+        let names = quoted.filter_map(|quoted| {
+            let name = quoted.strip_prefix("rootcellar_").map(str::to_owned);
+            name.or_else(|| Some(format!("pool{}", quoted.strip_prefix('…')?)))
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn operations_md_has_every_metric() {
+        let metrics = Metrics::new();
+        metrics.observe("CreateVolume", "OK", Duration::ZERO);
+        let text = metrics.text(vec![pool("fast", None, None)]).unwrap();
+        let families = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE rootcellar_"));
+        let names = families.map(|family| match family.split_once(' ').unwrap() {
+            (name, "counter") => format!("{name}_total"),
+            (name, "info") => format!("{name}_info"),
+            (name, _) => name.to_owned(),
+        });
+        assert_eq!(documented(), names.collect());
     }
 
     #[test]
