@@ -15,6 +15,7 @@ use super::moving::{self, MoveArgs};
 use crate::check::{Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Move, MoveState, Record, Source, VolumeRecord};
+use crate::volume::{Class, Parametrized};
 
 /// The commands for volumes.
 #[derive(Debug, Subcommand)]
@@ -159,7 +160,12 @@ impl Kind for VolumeRecord {
         let modes = modes.as_array().into_iter().flatten();
         let modes: Vec<&str> = modes.filter_map(Value::as_str).collect();
         fields.add("access modes", modes.join(", "));
-        fields.add("parameters", record.parameters);
+        let parameters = Class::PARAMETERS.iter();
+        let parameters = parameters.filter_map(|known| Some((known.key, known.of(record)?)));
+        let parameters: Vec<String> = parameters
+            .map(|(key, has)| format!("{key}={has}"))
+            .collect();
+        fields.add("parameters", parameters.join(" "));
         add_kubernetes(&mut fields, record);
         if let Some(Move { state, pool }) = record.moved {
             let moved = match state {

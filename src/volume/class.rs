@@ -1,23 +1,11 @@
 //! The parameters of storage classes and snapshot classes.
 
-use std::collections::BTreeMap;
-use std::str::FromStr;
-use std::time::Duration;
-
 use linux::image::Allocation;
-use objects::{ClaimLabel, Invalid, PoolName, ReclaimPolicy, SnapshotLabel};
+use objects::{ClaimLabel, PoolName, ReclaimPolicy, SnapshotLabel};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::{CopyPolicy, KubernetesFields, Mode, Parameters, Sharing};
-
-/// The prefix of the sidecars' keys.
-const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
-
-/// The longest name of a Kubernetes object.
-const MAX_OBJECT_NAME: usize = 253;
-
-/// The largest uid or gid; 4294967295 means "no change" to chown(2).
-const MAX_ID: u32 = u32::MAX - 1;
+use crate::volume::parameter::{Parameter, Parametrized, set, set_all};
 
 /// The checked parameters of a `StorageClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -109,158 +97,93 @@ impl SnapshotClass {
     }
 }
 
-/// A parameter of classes `C`. This is the only place with its key and its values.
-#[derive(Debug)]
-pub struct Parameter<C: 'static> {
-    pub key: &'static str,
-    /// All values, or examples of them.
-    pub values: &'static [&'static str],
-    set: Set<C>,
-}
-
-/// The effect of a parameter.
-#[derive(Debug)]
-enum Set<C> {
-    Checked(fn(&mut C, Given<'_>) -> Result<()>),
-    /// Any text is kept, for people.
-    Kept(fn(&mut C) -> &mut Option<String>),
-}
-
-/// Classes with parameters.
-pub trait Parametrized: Default + 'static {
-    /// The known parameters, in the order of the message about an unknown one.
-    const PARAMETERS: &'static [Parameter<Self>];
-
-    fn copies(&mut self) -> &mut CopyPolicy;
-
-    /// The parameters that a class sets, and no sidecar.
-    fn own_parameters() -> impl Iterator<Item = &'static Parameter<Self>> {
-        let is_own = |known: &&Parameter<Self>| !known.key.starts_with(SIDECAR_PREFIX);
-        Self::PARAMETERS.iter().filter(is_own)
-    }
-}
-
-impl<C: Parametrized> Parameter<C> {
-    /// Whether a filesystem that shares no blocks may copy.
-    const COPY: Self = Self {
-        key: "copy",
-        values: &["allowed", "refused"],
-        set: Set::Checked(|class, given| {
-            let choices = [("allowed", true), ("refused", false)];
-            given.choose(&mut class.copies().copy, &choices)
-        }),
-    };
-    /// The longest time for which a file may be locked during its copy.
-    const MAX_STALL: Self = Self {
-        key: "maxStall",
-        values: &["100ms", "2s"],
-        set: Set::Checked(|class, given| given.parse_stall(&mut class.copies().max_stall)),
-    };
-
-    const fn label(key: &'static str, field: fn(&mut C) -> &mut Option<String>) -> Self {
-        Self {
-            key,
-            values: &["shop", ""],
-            set: Set::Kept(field),
-        }
-    }
-}
-
 impl Parametrized for Class {
     const PARAMETERS: &'static [Parameter<Self>] = &[
-        Parameter {
-            key: "pool",
-            values: &["default"],
-            set: Set::Checked(|class, given| given.parse(&mut class.pool)),
-        },
-        Parameter {
-            key: "kind",
-            values: &["directory", "image"],
-            set: Set::Checked(|class, given| {
-                let choices = [("directory", Kind::Directory), ("image", Kind::Image)];
-                given.choose(&mut class.kind, &choices)
-            }),
-        },
-        Parameter {
-            key: "allocation",
-            values: &["thick", "thin"],
-            set: Set::Checked(|class, given| {
-                let choices = [Allocation::Thick, Allocation::Thin];
-                let choices = choices.map(|choice| (choice.as_str(), Some(choice)));
-                given.choose(&mut class.allocation, &choices)
-            }),
-        },
-        Parameter {
-            key: "exclusive",
-            values: &["true", "false"],
-            set: Set::Checked(|class, given| {
-                given.choose(&mut class.exclusive, &[("true", true), ("false", false)])
-            }),
-        },
-        Parameter {
-            key: "enforcement",
-            values: &["auto", "required", "none"],
-            set: Set::Checked(|class, given| {
+        Parameter::new("pool", &["default"], |class, given| {
+            given.parse(&mut class.pool)
+        }),
+        Parameter::new("kind", &["directory", "image"], |class, given| {
+            let choices = [("directory", Kind::Directory), ("image", Kind::Image)];
+            given.choose(&mut class.kind, &choices)
+        }),
+        Parameter::new("allocation", &["thick", "thin"], |class, given| {
+            let choices = [Allocation::Thick, Allocation::Thin];
+            let choices = choices.map(|choice| (choice.as_str(), Some(choice)));
+            given.choose(&mut class.allocation, &choices)
+        }),
+        Parameter::recorded(
+            "exclusive",
+            &["true", "false"],
+            |class, given| given.choose(&mut class.exclusive, &[("true", true), ("false", false)]),
+            |class| class.exclusive.to_string(),
+            |volume| volume.exclusive.to_string(),
+        ),
+        Parameter::new(
+            "enforcement",
+            &["auto", "required", "none"],
+            |class, given| {
                 let choices = [
                     ("auto", EnforcementPolicy::Auto),
                     ("required", EnforcementPolicy::Required),
                     ("none", EnforcementPolicy::None),
                 ];
                 given.choose(&mut class.enforcement, &choices)
-            }),
-        },
-        Parameter {
-            key: "mode",
-            values: &["0777", "2750"],
-            set: Set::Checked(|class, given| {
+            },
+        ),
+        Parameter::recorded(
+            "mode",
+            &["0777", "2750"],
+            |class, given| {
                 let mode = Mode::parse(given.value);
                 let problem = || format!("{:?} is not an octal mode up to 3777", given.value);
                 class.parameters.mode = mode.ok_or_else(|| given.is_wrong(&problem()))?;
                 Ok(())
-            }),
-        },
-        Parameter {
-            key: "uid",
-            values: &["0", "1000"],
-            set: Set::Checked(|class, given| given.parse_id(&mut class.parameters.uid)),
-        },
-        Parameter {
-            key: "gid",
-            values: &["0", "1000"],
-            set: Set::Checked(|class, given| given.parse_id(&mut class.parameters.gid)),
-        },
-        Parameter {
-            key: "sharing",
-            values: &["none", "node"],
-            set: Set::Checked(|class, given| {
-                let choices = [("none", Sharing::None), ("node", Sharing::Node)];
+            },
+            |class| class.parameters.mode.to_string(),
+            |volume| volume.parameters.mode.to_string(),
+        ),
+        Parameter::recorded(
+            "uid",
+            &["0", "1000"],
+            |class, given| given.parse_id(&mut class.parameters.uid),
+            |class| class.parameters.uid.to_string(),
+            |volume| volume.parameters.uid.to_string(),
+        ),
+        Parameter::recorded(
+            "gid",
+            &["0", "1000"],
+            |class, given| given.parse_id(&mut class.parameters.gid),
+            |class| class.parameters.gid.to_string(),
+            |volume| volume.parameters.gid.to_string(),
+        ),
+        Parameter::recorded(
+            "sharing",
+            &["none", "node"],
+            |class, given| {
+                let choices = Sharing::ALL.map(|sharing| (sharing.as_str(), sharing));
                 given.choose(&mut class.parameters.sharing, &choices)
-            }),
-        },
+            },
+            |class| class.parameters.sharing.as_str().to_string(),
+            |volume| volume.parameters.sharing.as_str().to_string(),
+        ),
         Parameter::COPY,
         Parameter::MAX_STALL,
-        Parameter {
-            key: "class",
-            values: &["fast"],
-            set: Set::Checked(|class, given| given.name(&mut class.kubernetes.class)),
-        },
-        Parameter {
-            key: "reclaimPolicy",
-            values: &["Delete", "Retain"],
-            set: Set::Checked(|class, given| {
-                let policies = ReclaimPolicy::ALL.map(|policy| (policy.as_str(), Some(policy)));
-                given.choose(&mut class.kubernetes.reclaim_policy, &policies)
-            }),
-        },
-        Parameter {
-            key: "csi.storage.k8s.io/fstype",
-            values: &["ext4", "xfs", ""],
-            set: Set::Checked(|class, given| {
+        Parameter::new("class", &["fast"], |class, given| {
+            given.name(&mut class.kubernetes.class)
+        }),
+        Parameter::new("reclaimPolicy", &["Delete", "Retain"], |class, given| {
+            let policies = ReclaimPolicy::ALL.map(|policy| (policy.as_str(), Some(policy)));
+            given.choose(&mut class.kubernetes.reclaim_policy, &policies)
+        }),
+        Parameter::new(
+            "csi.storage.k8s.io/fstype",
+            &["ext4", "xfs", ""],
+            |class, given| {
                 let is_given = !given.value.is_empty();
                 class.fs_type = is_given.then(|| given.value.to_owned());
                 Ok(())
-            }),
-        },
+            },
+        ),
         Parameter::label("csi.storage.k8s.io/pvc/namespace", |class| {
             &mut class.claim.namespace
         }),
@@ -279,14 +202,10 @@ impl Parametrized for Class {
 
 impl Parametrized for SnapshotClass {
     const PARAMETERS: &'static [Parameter<Self>] = &[
-        Parameter {
-            key: "inUse",
-            values: &["allow", "refuse"],
-            set: Set::Checked(|class, given| {
-                let choices = [("allow", InUse::Allow), ("refuse", InUse::Refuse)];
-                given.choose(&mut class.in_use, &choices)
-            }),
-        },
+        Parameter::new("inUse", &["allow", "refuse"], |class, given| {
+            let choices = [("allow", InUse::Allow), ("refuse", InUse::Refuse)];
+            given.choose(&mut class.in_use, &choices)
+        }),
         Parameter::COPY,
         Parameter::MAX_STALL,
         Parameter::label("csi.storage.k8s.io/volumesnapshot/namespace", |class| {
@@ -305,124 +224,14 @@ impl Parametrized for SnapshotClass {
     }
 }
 
-fn set<C: Parametrized>(class: &mut C, key: &str, value: &str) -> Result<()> {
-    let given = Given { key, value };
-    match C::PARAMETERS.iter().find(|parameter| parameter.key == key) {
-        Some(Parameter {
-            set: Set::Checked(set),
-            ..
-        }) => set(class, given),
-        Some(Parameter {
-            set: Set::Kept(field),
-            ..
-        }) => {
-            *field(class) = Some(value.to_owned());
-            Ok(())
-        }
-        None if key.starts_with(SIDECAR_PREFIX) => Ok(()),
-        None => {
-            let known: Vec<&str> = C::own_parameters().map(|known| known.key).collect();
-            let (last, others) = known.split_last().unwrap_or((&"", &[]));
-            let others = others.join(", ");
-            Err(given.is_wrong(&format!("unknown parameter; known are {others} and {last}")))
-        }
-    }
-}
-
-/// Sets every parameter of a class. They are sorted, so that of several mistakes always the same one
-/// is reported.
-fn set_all<'a, C: Parametrized>(
-    pairs: impl IntoIterator<Item = (&'a String, &'a String)>,
-) -> Result<C> {
-    let mut class = C::default();
-    for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
-        set(&mut class, key, value)?;
-    }
-    Ok(class)
-}
-
-/// A key and its value, as received.
-#[derive(Debug, Clone, Copy)]
-struct Given<'a> {
-    key: &'a str,
-    value: &'a str,
-}
-
-impl Given<'_> {
-    fn is_wrong(self, problem: &str) -> Error {
-        Error::invalid(format!("parameter {:?}", self.key), problem)
-    }
-
-    fn parse<T: FromStr<Err = Invalid>>(self, field: &mut Option<T>) -> Result<()> {
-        let parsed = self.value.parse();
-        *field = Some(parsed.map_err(|error: Invalid| self.is_wrong(&error.problem))?);
-        Ok(())
-    }
-
-    /// Takes the choice with the name.
-    fn choose<T: Copy>(self, field: &mut T, choices: &[(&str, T)]) -> Result<()> {
-        let Some((_, choice)) = choices.iter().find(|(name, _)| *name == self.value) else {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            let names = names.join(", ");
-            return Err(self.is_wrong(&format!("{:?} is not one of {names}", self.value)));
-        };
-        *field = *choice;
-        Ok(())
-    }
-
-    /// A number with the unit `ms` or `s`; at least one millisecond.
-    fn parse_stall(self, field: &mut Option<Duration>) -> Result<()> {
-        let (milliseconds, seconds) = (self.value.strip_suffix("ms"), self.value.strip_suffix('s'));
-        let (digits, unit) = match (milliseconds, seconds) {
-            (Some(digits), _) => (digits, 1),
-            (None, Some(digits)) => (digits, 1000),
-            (None, None) => ("", 0),
-        };
-        let stall = number(digits).and_then(|number: u64| number.checked_mul(unit));
-        let Some(stall) = stall.filter(|stall| *stall > 0) else {
-            let problem = format!("{:?} is not a time such as 100ms or 2s", self.value);
-            return Err(self.is_wrong(&problem));
-        };
-        *field = Some(Duration::from_millis(stall));
-        Ok(())
-    }
-
-    /// The name of a Kubernetes object.
-    fn name(self, field: &mut Option<String>) -> Result<()> {
-        let allowed =
-            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        let has_length = (1..=MAX_OBJECT_NAME).contains(&self.value.len());
-        if !has_length || !self.value.chars().all(allowed) {
-            let problem = format!("{:?} is not the name of a Kubernetes object", self.value);
-            return Err(self.is_wrong(&problem));
-        }
-        *field = Some(self.value.to_owned());
-        Ok(())
-    }
-
-    fn parse_id(self, field: &mut u32) -> Result<()> {
-        let Some(id) = number(self.value).filter(|id| *id <= MAX_ID) else {
-            let problem = format!("{:?} is not a number from 0 to {MAX_ID}", self.value);
-            return Err(self.is_wrong(&problem));
-        };
-        *field = id;
-        Ok(())
-    }
-}
-
-/// A number without the sign that [`str::parse`] accepts.
-fn number<T: FromStr>(text: &str) -> Option<T> {
-    let is_number = text.bytes().all(|b| b.is_ascii_digit());
-    is_number.then(|| text.parse().ok()).flatten()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use serde_json::Value;
 
     use super::*;
+    use crate::volume::parameter::SIDECAR_PREFIX;
 
     const SCHEMA: &str = include_str!("../../deploy/chart/values.schema.json");
     const CLASSES: &str = include_str!("../../docs/classes.md");
@@ -480,6 +289,16 @@ mod tests {
         let by_chart = ["pool", "class", "reclaimPolicy"];
         assert_consistent::<Class>("storageClasses", &by_chart, CLASSES);
         assert_consistent::<SnapshotClass>("snapshots/properties/classes", &[], SNAPSHOTS);
+    }
+
+    /// A volume that is asked for again has the values of its record.
+    #[test]
+    fn every_parameter_in_the_record_is_compared() {
+        let recorded = serde_json::to_value(Parameters::default()).unwrap();
+        for key in recorded.as_object().unwrap().keys() {
+            let row = Class::PARAMETERS.iter().find(|known| known.key == key);
+            assert!(row.unwrap().is_recorded(), "{key}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::volume::capability::Capability;
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::ids::parse_id;
 use crate::volume::images;
+use crate::volume::parameter::Parametrized;
 use crate::volume::requests::{Capacity, CreateRequest, SourceId};
 use crate::volume::volumes::Volumes;
 
@@ -126,9 +127,8 @@ pub(super) fn check_fits(
             let problem = format!("the volume is in pool {}, not in {name}", pool.name());
             return Err(Error::invalid("parameter \"pool\"", problem));
         }
-        if class.exclusive != entry.record.exclusive {
-            let problem = format!("the volume was made with {}", entry.record.exclusive);
-            return Err(Error::invalid("parameter \"exclusive\"", problem));
+        for parameter in Class::PARAMETERS {
+            parameter.check_same(class, &entry.record)?;
         }
         let (has, asked) = (entry.record.image, images::asked(class, capabilities)?);
         if has.is_some() != asked.is_some() {
@@ -143,12 +143,6 @@ pub(super) fn check_fits(
             }
             Some(_) => {}
             None => check_enforced(entry.record.enforcement, class.enforcement)?,
-        }
-        let has = entry.record.parameters;
-        if class.parameters != has {
-            let asked = class.parameters;
-            let problem = format!("the volume was made with {has}, not with {asked}");
-            return Err(Error::invalid("parameters", problem));
         }
     }
     for capability in capabilities {

@@ -291,6 +291,18 @@ pub enum Sharing {
     Node,
 }
 
+impl Sharing {
+    pub const ALL: [Self; 2] = [Self::None, Self::Node];
+
+    /// The name in classes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Node => "node",
+        }
+    }
+}
+
 /// The parameters of a class that a volume has until its deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -301,20 +313,4 @@ pub struct Parameters {
     pub gid: u32,
     /// The pods that may share it.
     pub sharing: Sharing,
-}
-
-impl fmt::Display for Parameters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            mode,
-            uid,
-            gid,
-            sharing,
-        } = self;
-        let sharing = match sharing {
-            Sharing::None => "none",
-            Sharing::Node => "node",
-        };
-        write!(f, "mode={mode} uid={uid} gid={gid} sharing={sharing}")
-    }
 }
