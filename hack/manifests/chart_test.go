@@ -184,7 +184,6 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"long name", "pools: [{name: " + strings.Repeat("a", 64) + "}]", "a name has at most 63 characters"},
 		{"overcommit too fine", "pools: [{name: a, overcommit: 1.0001}]", "overcommit 1.0001 has more than 3 decimals"},
 		{"overcommit nothing", "pools: [{name: a, overcommit: 0}]", "at '/pools/0/overcommit'"},
-		{"discard with a word", "pools: [{name: a, discard: weekly}]", "at '/pools/0/discard'"},
 		{"reserve too much", "pools: [{name: a, reserve: 101%}]", "at '/pools/0/reserve'"},
 
 		{"set outside", "poolSets: [{name: a, path: /srv}]", "pool set a: /srv is not below poolsDir, which is /var/lib/rootcellar/pools"},
@@ -380,8 +379,7 @@ func TestPools(t *testing.T) {
 		"[{name: a, requireMount: true, init: false}]":    "a=/var/lib/rootcellar/pools/a,require-mount",
 		"[{name: a, overcommit: 1.5, reserve: 10%}]":      "a=/var/lib/rootcellar/pools/a,overcommit=1.5,reserve=10%",
 		"[{name: a, overcommit: 2, reserve: 0}]":          "a=/var/lib/rootcellar/pools/a,overcommit=2,reserve=0",
-		"[{name: a, reserve: 1Gi, discard: true}]":        "a=/var/lib/rootcellar/pools/a,reserve=1Gi,discard",
-		"[{name: a, discard: false}]":                     "a=/var/lib/rootcellar/pools/a",
+		"[{name: a, reserve: 1Gi}]":                       "a=/var/lib/rootcellar/pools/a,reserve=1Gi",
 		"[{name: a, overcommit: 1000}]":                   "a=/var/lib/rootcellar/pools/a,overcommit=1000",
 		"[{name: a, reserve: 500000000000}]":              "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
 		"[{name: a, reserve: 50Gi}, {name: b, path: aa}]": "a=/var/lib/rootcellar/pools/a,reserve=50Gi;b=/var/lib/rootcellar/pools/aa",
@@ -401,9 +399,9 @@ func TestPoolSets(t *testing.T) {
 		"[{name: a, path: b/c/, init: true}]":           "a=/var/lib/rootcellar/pools/b/c,init",
 		"[{name: a, path: .}]":                          "a=/var/lib/rootcellar/pools",
 		"[{name: a, path: /var/lib/rootcellar/pools/}]": "a=/var/lib/rootcellar/pools",
-		"[{name: a, init: true, discard: true, reserve: 5%, overcommit: 1.5, match: \"[!x]?-*.d\"}]": "a=/var/lib/rootcellar/pools/a,match=[!x]?-*.d,init,overcommit=1.5,reserve=5%,discard",
-		"[{name: a, path: d, match: a*}, {name: b, path: d, match: b*}]":                             "a=/var/lib/rootcellar/pools/d,match=a*;b=/var/lib/rootcellar/pools/d,match=b*",
-		"[{name: a, init: false, discard: false, reserve: 500000000000}]":                            "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
+		"[{name: a, init: true, reserve: 5%, overcommit: 1.5, match: \"[!x]?-*.d\"}]": "a=/var/lib/rootcellar/pools/a,match=[!x]?-*.d,init,overcommit=1.5,reserve=5%",
+		"[{name: a, path: d, match: a*}, {name: b, path: d, match: b*}]":              "a=/var/lib/rootcellar/pools/d,match=a*;b=/var/lib/rootcellar/pools/d,match=b*",
+		"[{name: a, init: false, reserve: 500000000000}]":                             "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
 	}
 	for sets, want := range tests {
 		found := objects(t, values(t, "{pools: [], poolSets: "+sets+", storageClasses: [{name: c, pool: a, parameters: {exclusive: \"true\"}}]}"))

@@ -5,7 +5,6 @@
 //! start finds the quota id there. An entry that cannot be removed is reported and tried again, each time
 //! after a longer wait.
 
-mod discard;
 mod pass;
 pub(super) mod reclaimer;
 
@@ -17,7 +16,6 @@ use linux::fault::Fault;
 
 use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
-use crate::pool::trash::discard::Discard;
 use crate::pool::trash::pass::LAST_RETRY;
 use crate::pool::trash::pass::Leftovers;
 
@@ -38,7 +36,6 @@ fn run(pool: &Pool) {
     std::thread::scope(|scope| {
         let mut measuring: Option<ScopedJoinHandle<'_, ()>> = None;
         let mut left = Leftovers::default();
-        let mut discard = Discard::new(pool);
         let mut last_reclaimed = None;
         // Whether the trash may have entries that no pass has seen.
         let mut news = true;
@@ -55,7 +52,6 @@ fn run(pool: &Pool) {
                     Ok(_) => {
                         last_reclaimed = Some(Instant::now());
                         pool.measure_member(&disk);
-                        discard.reclaimed();
                     }
                     Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
@@ -74,7 +70,7 @@ fn run(pool: &Pool) {
                     Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
             }
-            news |= discard.wait(wait);
+            news |= pool.trash.wait(wait);
         }
     });
 }

@@ -43,11 +43,6 @@ impl Pool {
         }
     }
 
-    /// Whether a call is at work. Every copy is part of one.
-    pub(super) fn is_at_work(&self) -> bool {
-        self.works.calls() > 0
-    }
-
     /// The time since the disk answered last, if that is too long.
     pub fn silence(&self) -> Option<Duration> {
         let silence = self.works.silence();

@@ -58,10 +58,6 @@ impl Works {
         state.calls -= usize::from(is_call);
     }
 
-    pub(super) fn calls(&self) -> usize {
-        lock(&self.0).calls
-    }
-
     /// The longest time since the disk answered, if work is in progress.
     pub(super) fn silence(&self) -> Option<Duration> {
         let state = lock(&self.0);

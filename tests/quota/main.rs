@@ -7,7 +7,6 @@ mod check;
 mod classes;
 mod copies;
 mod detection;
-mod discard;
 mod documents;
 mod enforce;
 mod escapes;

@@ -1,7 +1,6 @@
 //! Reclaiming volumes after pods: every entry in a deleted volume is removed, and nothing outside
 //! it.
 
-mod discard;
 mod fixture;
 mod placeholders;
 

@@ -1,7 +1,6 @@
 //! All facts about types of filesystems on which the driver depends.
 
 use std::fmt;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
@@ -70,13 +69,6 @@ const KNOWN: &[(u64, Filesystem)] = &[
     (0x7461_636F, Filesystem::Unsuitable("ocfs2")),
     (0x4D44, Filesystem::Unsuitable("vfat")),
 ];
-
-/// The most bytes that are trimmed at once.
-const TRIM_BYTES: u64 = 1 << 30;
-
-/// The first kernel in which XFS trims nothing beyond the range. The ones before trim the whole of each
-/// free extent that the range touches, which may be an allocation group.
-const XFS_TRIMS_RANGES: (u32, u32) = (6, 10);
 
 impl Filesystem {
     pub fn of(directory: impl AsFd) -> Result<Self, Errno> {
@@ -170,38 +162,6 @@ impl Filesystem {
             _ => Ok(None),
         }
     }
-
-    /// The next range to trim on the filesystem of `root`, from an address on that is 0 or the end of
-    /// another range. `None`: there is none.
-    ///
-    /// Addresses are offsets on the device. Their end is unknown, because statvfs(3) leaves out
-    /// metadata; a range that begins behind it is EINVAL. On btrfs they are logical addresses, which
-    /// have gaps and exceed the size, and no range is EINVAL. So its ranges are the chunks, each with at
-    /// most 1 GiB of a device. The first call also trims all space outside of chunks.
-    pub fn next_trim(self, root: BorrowedFd<'_>, from: u64) -> Result<Option<Range<u64>>, Errno> {
-        let (start, bytes) = match self {
-            Self::Btrfs => match sys::next_chunk(root, from)? {
-                Some(chunk) => chunk,
-                None => return Ok(None),
-            },
-            Self::Xfs => {
-                let kernel = rustix::system::uname();
-                let kernel = os::kernel_version(&kernel.release().to_string_lossy());
-                (from, xfs_trim_bytes(kernel, sys::group_bytes(root)?))
-            }
-            _ => (from, TRIM_BYTES),
-        };
-        Ok(Some(start..start.saturating_add(bytes)))
-    }
-}
-
-/// The bytes that are trimmed at once on an XFS. No free extent exceeds an allocation group, so ranges
-/// of this size let an old kernel trim each extent once.
-fn xfs_trim_bytes(kernel: Option<(u32, u32)>, group: u64) -> u64 {
-    match kernel {
-        Some(version) if version >= XFS_TRIMS_RANGES => TRIM_BYTES,
-        _ => group,
-    }
 }
 
 /// The name that mount(8) knows.
@@ -241,21 +201,6 @@ mod tests {
             let filesystem = Filesystem::with_magic(magic);
             assert!(!filesystem.is_suitable(), "{filesystem}");
             assert_eq!(filesystem.to_string(), name);
-        }
-    }
-
-    #[test]
-    fn an_old_xfs_is_trimmed_by_allocation_groups() {
-        let group = 80 << 30;
-        for (kernel, bytes) in [
-            (Some((6, 18)), 1 << 30),
-            (Some((6, 10)), 1 << 30),
-            (Some((10, 0)), 1 << 30),
-            (Some((6, 9)), group),
-            (Some((5, 14)), group),
-            (None, group),
-        ] {
-            assert_eq!(xfs_trim_bytes(kernel, group), bytes, "{kernel:?}");
         }
     }
 }

@@ -5,7 +5,6 @@ mod btrfs;
 mod loops;
 mod project;
 
-use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
@@ -97,31 +96,6 @@ pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
     Ok(map.mapped)
 }
 
-/// `struct fstrim_range` of `linux/fs.h`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct TrimRange {
-    start: u64,
-    length: u64,
-    /// The least free extent; the kernel raises it to the least that the device can discard.
-    least: u64,
-}
-
-/// Discards the free space in a range of a filesystem's addresses, by any open file on it: `FITRIM`.
-/// Returns the number of bytes that the filesystem reports; XFS reports the range. EOPNOTSUPP, ENOTTY:
-/// the device or the filesystem cannot discard; EINVAL: the range begins behind the end.
-pub fn trim(fs: BorrowedFd<'_>, range: &Range<u64>) -> Result<u64, Errno> {
-    const FITRIM: Opcode = opcode::read_write::<TrimRange>(b'X', 121);
-    let mut trimmed = TrimRange {
-        start: range.start,
-        length: range.end.saturating_sub(range.start),
-        least: 0,
-    };
-    // SAFETY: the ioctl reads and writes one `struct fstrim_range`.
-    unsafe { ioctl(fs, Updater::<FITRIM, _>::new(&mut trimmed))? };
-    Ok(trimmed.length)
-}
-
 /// `struct xfs_fsop_geom_v4` of `xfs_fs.h`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -143,12 +117,6 @@ struct Geometry {
 pub fn has_reflinks(fs: BorrowedFd<'_>) -> Result<bool, Errno> {
     const REFLINK: u32 = 1 << 20;
     Ok(geometry(fs)?.flags & REFLINK != 0)
-}
-
-/// The bytes of an allocation group of an XFS. The last group may be smaller.
-pub fn group_bytes(fs: BorrowedFd<'_>) -> Result<u64, Errno> {
-    let geometry = geometry(fs)?;
-    Ok(u64::from(geometry.block_size) * u64::from(geometry.group_blocks))
 }
 
 /// The bytes of an inode of an XFS.
@@ -174,7 +142,6 @@ mod tests {
     #[test]
     fn structs_have_the_layout_the_kernel_knows() {
         assert_eq!(size_of::<Geometry>(), 112);
-        assert_eq!(size_of::<TrimRange>(), 24);
         assert_eq!(std::mem::offset_of!(Geometry, inode_bytes), 24);
         assert_eq!(std::mem::offset_of!(Geometry, flags), 92);
     }

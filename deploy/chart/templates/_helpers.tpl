@@ -180,9 +180,6 @@ driver would refuse at its start. */}}
 {{- $reserve := kindIs "string" .reserve | ternary .reserve (int64 .reserve | toString) -}}
 {{- $pool = append $pool (printf "reserve=%s" $reserve) -}}
 {{- end -}}
-{{- if .discard -}}
-{{- $pool = append $pool "discard" -}}
-{{- end -}}
 {{- $pools = append $pools (join "," $pool) -}}
 {{- end -}}
 {{- join ";" $pools -}}

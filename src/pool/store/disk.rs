@@ -4,7 +4,6 @@
 //! unmounting the original; each check opens the path again.
 
 use std::ffi::OsString;
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -397,29 +396,6 @@ impl Disk {
         };
         self.sync_dirs([&self.homes.trash, home])?;
         Ok(was_there)
-    }
-
-    /// Makes the removals from the trash durable. No filesystem discards blocks before.
-    pub(crate) fn sync_trash(&self) -> Result<(), Fault> {
-        if self.filesystem.needs_syncfs() {
-            return self.sync();
-        }
-        self.sync_dirs([&self.homes.trash])
-    }
-
-    /// Trims the next range of the filesystem, as in [`Filesystem::next_trim`]; returns it, and the bytes
-    /// that the filesystem reports. `None`: there is none.
-    pub(crate) fn trim(&self, from: u64) -> Result<Option<(Range<u64>, u64)>, Fault> {
-        const TRIM: &str = "discard free space";
-        let next = self.filesystem.next_trim(self.root.as_fd(), from);
-        let Some(range) = next.context(TRIM)? else {
-            return Ok(None);
-        };
-        match self.context.os.trim(&self.root, &range) {
-            Ok(bytes) => Ok(Some((range, bytes))),
-            Err(Errno::INVAL) if from > 0 => Ok(None),
-            Err(errno) => Err(Fault::new(TRIM, errno)),
-        }
     }
 
     pub(in crate::pool) fn sync_dirs<const N: usize>(

@@ -8,7 +8,7 @@ use objects::{Bytes, Invalid, PoolName};
 /// The flag that errors name.
 const FLAG: &str = "--pool";
 
-const KNOWN: &str = "init, require-mount, overcommit=R, reserve=BYTES|N% and discard";
+const KNOWN: &str = "init, require-mount, overcommit=R and reserve=BYTES|N%";
 
 /// The factor of a pool's capacity that may be reserved, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,6 @@ pub struct PoolOptions {
     pub overcommit: Overcommit,
     /// The part that is not used for volumes; by default nothing, or 15 % on the root disk.
     pub reserve: Option<Reserve>,
-    /// Whether free space is discarded after entries of the trash were reclaimed.
-    pub discard: bool,
     /// Whether tests may use any filesystem.
     pub any_filesystem: bool,
 }
@@ -89,7 +87,6 @@ impl PoolOptions {
             require_mount: false,
             overcommit: Overcommit::default(),
             reserve: None,
-            discard: false,
             any_filesystem: false,
         }
     }
@@ -117,7 +114,6 @@ impl PoolOptions {
     ) -> Result<(), String> {
         match (key, value) {
             ("init", None) => self.init = true,
-            ("discard", None) => self.discard = true,
             ("any-filesystem", None) => self.any_filesystem = true,
             ("overcommit", Some(value)) => {
                 self.overcommit = parse_overcommit(value).ok_or_else(|| {
@@ -135,7 +131,7 @@ impl PoolOptions {
                     )
                 })?);
             }
-            ("init" | "discard" | "any-filesystem", Some(_)) => {
+            ("init" | "any-filesystem", Some(_)) => {
                 return Err(takes_no_value(key));
             }
             ("overcommit" | "reserve", None) => return Err(needs_value(key)),
@@ -152,7 +148,7 @@ impl PoolOptions {
 impl FromStr for PoolOptions {
     type Err = Invalid;
 
-    /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%][,discard]`.
+    /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]`.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }
@@ -238,7 +234,6 @@ mod tests {
             require_mount: false,
             overcommit: Overcommit(1000),
             reserve: None,
-            discard: false,
             any_filesystem: false,
         }
     }
@@ -252,10 +247,6 @@ mod tests {
         };
         let reserve = |r| PoolOptions {
             reserve: Some(r),
-            ..base.clone()
-        };
-        let discard = PoolOptions {
-            discard: true,
             ..base.clone()
         };
         let bytes = |n| reserve(Reserve::Bytes(Bytes(n)));
@@ -275,7 +266,6 @@ mod tests {
                     ..base.clone()
                 },
             ),
-            (",discard", discard),
             (
                 ",any-filesystem",
                 PoolOptions {
@@ -309,7 +299,7 @@ mod tests {
 
     #[test]
     fn options_combine_in_any_order() {
-        let options: PoolOptions = "a=/b,discard,overcommit=2,init,reserve=1%,require-mount"
+        let options: PoolOptions = "a=/b,overcommit=2,init,reserve=1%,require-mount"
             .parse()
             .unwrap();
         let expected = PoolOptions {
@@ -317,7 +307,6 @@ mod tests {
             require_mount: true,
             overcommit: Overcommit(2000),
             reserve: Some(Reserve::Percent(1)),
-            discard: true,
             ..plain("a", "/b")
         };
         assert_eq!(options, expected);
@@ -366,10 +355,7 @@ mod tests {
             "option \"reserve\" is given twice",
         ),
         ("fast=/srv,init=true", "option \"init\" takes no value"),
-        (
-            "fast=/srv,discard=true",
-            "option \"discard\" takes no value",
-        ),
+        ("fast=/srv,discard", "unknown option \"discard\""),
         (
             "fast=/srv,overcommit",
             "option \"overcommit\" needs a value",

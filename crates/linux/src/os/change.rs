@@ -56,8 +56,6 @@ pub enum Step {
     SetAttribute,
     /// utimensat(2).
     SetTimes,
-    /// `FITRIM`.
-    Trim,
     /// fallocate(2).
     Allocate,
     /// A program that makes a filesystem in a file.
@@ -406,14 +404,6 @@ impl Os {
         make: impl FnOnce() -> Result<(), E>,
     ) -> Outcome<Result<(), E>> {
         self.on_file(Step::Format, file, |_| Ok(make()))
-    }
-
-    /// Discards the free space in a range of a filesystem's addresses; returns the number of bytes that
-    /// the filesystem reports.
-    pub fn trim(&self, filesystem: impl AsFd, range: &Range<u64>) -> Outcome<u64> {
-        self.on_file(Step::Trim, filesystem, |filesystem| {
-            sys::trim(filesystem, range)
-        })
     }
 }
 

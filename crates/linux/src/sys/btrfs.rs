@@ -213,30 +213,6 @@ pub fn search_tree(
     kind: u32,
     least: u64,
 ) -> Result<Vec<u64>, Errno> {
-    let arguments = search(fs, tree, object, kind, least)?;
-    Ok(arguments.items().map(|(offset, _)| offset).collect())
-}
-
-/// The first chunk of a btrfs, from the logical address `least` on: its address and its bytes.
-pub fn next_chunk(fs: BorrowedFd<'_>, least: u64) -> Result<Option<(u64, u64)>, Errno> {
-    const CHUNK_TREE: u64 = 3;
-    const CHUNKS: u64 = 256;
-    const CHUNK_ITEM: u32 = 228;
-    let arguments = search(fs, CHUNK_TREE, CHUNKS, CHUNK_ITEM, least)?;
-    let chunk = arguments.items().next();
-    Ok(chunk.and_then(|(address, item)| {
-        let bytes = item.first_chunk()?;
-        Some((address, u64::from_le_bytes(*bytes)))
-    }))
-}
-
-fn search(
-    fs: BorrowedFd<'_>,
-    tree: u64,
-    object: u64,
-    kind: u32,
-    least: u64,
-) -> Result<SearchArguments, Errno> {
     const MOST: u32 = 64;
     let mut arguments = SearchArguments {
         tree,
@@ -251,28 +227,24 @@ fn search(
     };
     // SAFETY: the ioctl reads and writes one `btrfs_ioctl_search_args`.
     unsafe { ioctl(fs, Updater::<BTRFS_IOC_TREE_SEARCH, _>::new(&mut arguments))? };
-    Ok(arguments)
+    Ok(Offsets(&arguments.found)
+        .take(arguments.items as usize)
+        .collect())
 }
 
-impl SearchArguments {
-    fn items(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        Items(&self.found).take(self.items as usize)
-    }
-}
+/// The offset in each `struct btrfs_ioctl_search_header`, which an item follows.
+struct Offsets<'a>(&'a [u8]);
 
-/// The offset in each `struct btrfs_ioctl_search_header`, and the item behind it.
-struct Items<'a>(&'a [u8]);
+impl Iterator for Offsets<'_> {
+    type Item = u64;
 
-impl<'a> Iterator for Items<'a> {
-    type Item = (u64, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next(&mut self) -> Option<u64> {
         let (header, rest) = self.0.split_first_chunk::<32>()?;
         let offset = header.get(16..24)?.try_into().ok()?;
         let length = header.get(28..)?.try_into().ok()?;
-        let (item, rest) = rest.split_at_checked(u32::from_ne_bytes(length) as usize)?;
+        let (_, rest) = rest.split_at_checked(u32::from_ne_bytes(length) as usize)?;
         self.0 = rest;
-        Some((u64::from_ne_bytes(offset), item))
+        Some(u64::from_ne_bytes(offset))
     }
 }
 
@@ -355,12 +327,11 @@ mod tests {
             found.extend_from_slice(&length.to_ne_bytes());
             found.extend(std::iter::repeat_n(0xFF, length as usize));
         }
-        let (first, second) = ((7, &[0xFF; 3][..]), (9, &[][..]));
-        let items = |found| -> Vec<_> { Items(found).collect() };
-        assert_eq!(items(&found), [first, second]);
-        assert_eq!(items(&found[..40]), [first], "cut short");
-        assert_eq!(items(&found[..34]), [], "cut shorter");
-        assert_eq!(items(&[]), []);
+        let offsets = |found: &[u8]| -> Vec<_> { Offsets(found).collect() };
+        assert_eq!(offsets(&found), [7, 9]);
+        assert_eq!(offsets(&found[..40]), [7], "cut short");
+        assert!(offsets(&found[..34]).is_empty(), "cut shorter");
+        assert!(offsets(&[]).is_empty());
     }
 
     #[test]
