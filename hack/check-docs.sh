@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares the documents with the tree: docs/test-index.md has the tests of every promise in docs/semantics.md, and no
+# Compares the documents with the tree: every promise in docs/semantics.md has a test, and no
 # relative link in the Markdown of the root, docs/, e2e/ or the chart is dead.
 #
 # Needs: nothing but a POSIX shell with awk, find, grep, sed and sort.
@@ -11,7 +11,7 @@ complain() {
     bad=1
 }
 
-hack/test-index.sh check || bad=1
+hack/test-index.sh >/dev/null || bad=1
 
 for page in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
     links=$(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//')

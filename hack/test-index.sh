@@ -1,23 +1,15 @@
 #!/bin/sh
-# Writes docs/test-index.md, which lists the tests of each promise in docs/semantics.md.
+# Prints the tests of each promise in docs/semantics.md, as Markdown.
 # A promise is a list entry or a table row of semantics.md that begins with its id in bold.
 # A test names its promises in the last line of its comment: `/// Proves: R4, R7.` in Rust, `// Proves: K2.` above a
 # scenario of e2e/scenarios, and `# Proves: D13.` in the header of a script in hack/.
 # Fails if a promise has no id or no test, if two promises have one id, if a test proves an unknown id, or if a test of
 # tests/suite, tests/quota, tests/replay or e2e/scenarios proves nothing.
 #
-# Usage: test-index.sh [write|check]   check compares the present file with the result; default: write
 # Needs: nothing but a POSIX shell with awk, find and sort.
 set -eu
 cd "$(dirname "$0")/.."
-goal=${1:-write} promises=docs/semantics.md index=docs/test-index.md
-case $goal in
-write | check) ;;
-*)
-    echo "usage: test-index.sh [write|check]" >&2
-    exit 64
-    ;;
-esac
+promises=docs/semantics.md
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
@@ -137,8 +129,6 @@ awk -F '\t' -v promises="$promises" '
     }
     END {
         print "# Tests of the promises\n"
-        print "`hack/test-index.sh` writes this page from the ids in [semantics.md](semantics.md) and the `Proves:` lines of the tests."
-        print "Do not edit it.\n"
         print "A name with `tests::` is a unit test in `src` or `crates`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs."
         print "The other names are tests of `tests/suite`, `tests/quota` and `tests/replay`, by the names that `cargo test` shows."
         section = ""
@@ -151,11 +141,4 @@ awk -F '\t' -v promises="$promises" '
             printf "%s", tests[order[i]]
         }
         exit bad
-    }' "$promises" "$work/tests" >"$work/index"
-
-if [ "$goal" = write ]; then
-    cp "$work/index" "$index"
-elif ! cmp -s "$work/index" "$index"; then
-    echo "test-index: $index is out of date; run hack/test-index.sh" >&2
-    exit 1
-fi
+    }' "$promises" "$work/tests"

@@ -28,11 +28,11 @@ const (
 	// Free relatives per 1,000 words at which Markdown or comments fail.
 	maxRelatives = 2.0
 	// Words of the pages that a reader is expected to read.
-	maxWords = 29900
+	maxWords = 29300
 )
 
 // Neither written here nor by hand.
-var excluded = regexp.MustCompile(`^(?:LICENSE|docs/test-index\.md|proto/csi\.proto|deploy/install/.*/rootcellar\.yaml|.*\.sum|.*\.lock)$`)
+var excluded = regexp.MustCompile(`^(?:LICENSE|proto/csi\.proto|deploy/install/.*/rootcellar\.yaml|.*\.sum|.*\.lock)$`)
 
 // The pages with a budget of words, without the tables that scripts write into them.
 var budgeted = regexp.MustCompile(`^(?:README|CONTRIBUTING|docs/[^/]+)\.md$`)
