@@ -5,7 +5,7 @@ mod advice;
 mod contents;
 mod examination;
 mod images;
-mod imports;
+mod incoming;
 mod inspect;
 mod limits;
 mod report;
@@ -112,7 +112,7 @@ impl Examination<'_> {
         self.sizes(&opened);
         self.usage(&opened, &place, &owners)?;
         self.images(&opened);
-        self.imports(&opened)?;
+        self.incoming(&opened)?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! ```text
 //! cli, server, http              the command line; the server and its pages
 //! rpc, metrics, csi, admin       the services; nothing below knows gRPC or Kubernetes
-//! config, check, import, volume   flags; pools without a server; directories of the host; all volumes
+//! config, check, host, volume    flags; pools without a server; directories of the host; all volumes
 //! error                          every failure, with its code for each call
 //! pool                           one pool: records, free space, limits, copies, trash
 //! ```
@@ -23,8 +23,8 @@ pub mod cli;
 pub mod config;
 pub mod csi;
 pub mod error;
+pub mod host;
 pub mod http;
-pub mod import;
 pub mod metrics;
 pub mod pool;
 pub mod rpc;

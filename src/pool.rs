@@ -14,11 +14,11 @@ mod adopt;
 mod base;
 mod capacity;
 mod contents;
+mod conversion;
 mod copies;
 mod cordon;
 mod draft;
 mod enforce;
-mod import;
 mod init;
 mod life;
 mod limits;
@@ -35,13 +35,13 @@ mod works;
 
 pub use adopt::{Adopted, adopt, retire};
 pub use base::Pool;
+pub(crate) use conversion::{Import, MAX_PATH};
 pub use copies::job::CopyPolicy;
 pub(crate) use copies::job::{Content, Origin};
 pub(crate) use copies::progress::unfinished;
 pub use copies::progress::{CopyStatus, Unfinished};
 pub use cordon::find_id;
 pub use enforce::Enforced;
-pub(crate) use import::{Import, MAX_PATH};
 pub(crate) use init::open_root;
 pub use init::{Wanted, enable_quota, init};
 pub(crate) use limits::{

@@ -3,6 +3,7 @@
 
 mod capability;
 mod class;
+mod conversion;
 mod create;
 mod enforce;
 mod expand;
@@ -10,7 +11,6 @@ mod find;
 mod fits;
 mod ids;
 mod images;
-mod import;
 mod in_flight;
 mod moving;
 mod parameter;
@@ -25,8 +25,8 @@ mod volumes;
 pub use crate::pool::{CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
+pub use conversion::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState};
 pub use expand::ExpandRequest;
-pub use import::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState};
 pub use linux::image::Allocation;
 pub use moving::Moved;
 pub use parameter::{Parameter, Parametrized};

@@ -18,7 +18,7 @@ use super::client::{ServerArgs, parse_id};
 use super::manifest::{parse_claim, parse_size};
 use super::output::print;
 use crate::error::{Error, Result};
-use crate::import::{ExportTo, Import, Imported};
+use crate::host::{ExportTo, Import, Imported};
 use crate::pool::{ImportMethod, KubernetesFields, Sharing};
 
 use connection::Connection;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use rootcellar::error::{Code, Operation, Result as Answer};
-use rootcellar::import::{ExportTo, Imported};
+use rootcellar::host::{ExportTo, Imported};
 use rootcellar::pool::ImportMethod;
 
 use support::imports::{Lost, assert_tree, export_back, import, import_of, make_tree};

@@ -16,7 +16,7 @@ use crate::admin::{
 };
 use crate::cli::client::{Server, parse_id};
 use crate::error::{Error, Result};
-use crate::import::ImportServer;
+use crate::host::ImportServer;
 use crate::pool::ImportMethod;
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState};
 

@@ -2,7 +2,7 @@
 
 use linux::quota::Enforcement;
 use objects::VolumeName;
-use rootcellar::import::ImportServer;
+use rootcellar::host::ImportServer;
 use rootcellar::pool::ImportMethod;
 use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
 use rustix::mount::MountFlags;

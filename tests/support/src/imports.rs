@@ -8,7 +8,7 @@ use linux::mount::Users;
 use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 use rootcellar::error::{Error, Result};
-use rootcellar::import::{ExportTo, Import, ImportServer, Imported};
+use rootcellar::host::{ExportTo, Import, ImportServer, Imported};
 use rootcellar::pool::{KubernetesFields, Sharing};
 use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
 

@@ -3,12 +3,12 @@
 //! It runs in the mount namespace of the host, because a rename works only within one mount. One exchange
 //! moves the directory into the pool and leaves a file at its path, so that a pod of its old
 //! `PersistentVolume` cannot start on an empty directory. A directory that cannot be renamed into the pool
-//! is exchanged with a file beside it, and copied. `pool::import` has the server's side.
+//! is exchanged with a file beside it, and copied. `volume::conversion` has the server's side.
 
 mod apart;
 mod copy;
 mod export;
-mod flow;
+mod import;
 mod kind;
 mod place;
 
@@ -30,7 +30,7 @@ use crate::pool::Marker;
 use crate::pool::layout;
 
 pub use export::{ExportTo, Exported};
-pub use flow::{Import, ImportServer, Imported};
+pub use import::{Import, ImportServer, Imported};
 pub use place::{Host, Taken};
 
 /// The processes of the host.

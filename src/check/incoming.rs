@@ -15,7 +15,7 @@ use super::report::{About, Level};
 
 impl Examination<'_> {
     /// Reports imports and exports that ended before they were complete.
-    pub(super) fn imports(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+    pub(super) fn incoming(&mut self, opened: &OpenPool) -> Result<(), Fault> {
         let incoming = match opened.own(layout::INCOMING) {
             Err(Fault {
                 errno: Errno::NOENT,

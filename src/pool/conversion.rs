@@ -1,6 +1,6 @@
-//! Imports and exports: a directory of the host becomes a volume, or a volume such a directory.
+//! One pool's side of imports and exports: a directory of the host becomes a volume, or a volume such a directory.
 //!
-//! The host's side (`crate::import`) makes an entry in the directory of imports with the record that the
+//! The host's side (`crate::host`) makes an entry in the directory of imports with the record that the
 //! volume will have, and exchanges the directory with a file in it. The tree is a volume once it is renamed
 //! into place like any draft. If it cannot be renamed, the host's side copies it into a draft. An export
 //! moves the volume back to the directory of imports.

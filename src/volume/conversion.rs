@@ -1,4 +1,5 @@
-//! Import of directories as volumes, and their export.
+//! The server's side of imports and exports, in all pools: a directory of the host becomes a volume, or a volume
+//! such a directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
