@@ -31,7 +31,6 @@ use crate::pool::layout;
 
 pub use export::{ExportTo, Exported};
 pub use import::{Import, ImportServer, Imported};
-pub use place::{Host, Taken};
 
 /// The processes of the host.
 const PROCESSES: &str = "/proc";

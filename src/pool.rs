@@ -35,7 +35,6 @@ mod works;
 
 pub use adopt::{Adopted, adopt, retire};
 pub use base::Pool;
-pub(crate) use conversion::{Import, MAX_PATH};
 pub use copies::job::CopyPolicy;
 pub(crate) use copies::job::{Content, Origin};
 pub(crate) use copies::progress::unfinished;

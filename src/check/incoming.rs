@@ -7,7 +7,8 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::incoming::{lock, names, read_entry};
+use crate::pool::incoming::{IncomingEntry, lock, names};
+use crate::pool::record::Unreadable;
 use crate::pool::{VolumeRecord, layout};
 
 use super::examination::Examination;
@@ -28,9 +29,11 @@ impl Examination<'_> {
             return Ok(());
         }
         for name in names(&incoming).context("list the imports")? {
-            let (what, remedy) = match read_entry(&incoming, &name)? {
-                Some(Ok((record, progress))) if progress.is_unfinished() => waiting(&record),
-                Some(Err(damage)) => {
+            let (what, remedy) = match IncomingEntry::open(&incoming, &name) {
+                Ok(Some(entry)) if entry.progress().is_unfinished() => waiting(&entry.record),
+                Ok(_) => continue,
+                Err(Unreadable::Fault(fault)) => return Err(fault),
+                Err(Unreadable::Damaged(damage)) => {
                     let path = Path::new(layout::META).join(layout::INCOMING);
                     let tree = self.options.path.join(path).join(&name).join(layout::DATA);
                     (
@@ -38,7 +41,6 @@ impl Examination<'_> {
                         format!("move {} to where it belongs", tree.display()),
                     )
                 }
-                Some(Ok(_)) | None => continue,
             };
             self.find(Level::Wrong, About::Records, what, remedy);
         }

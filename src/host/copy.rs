@@ -21,10 +21,11 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::pool::incoming::IncomingEntry;
 use crate::volume::GoesOn;
 
 use super::kind::Kind;
-use super::{Found, HostPath, Taken, keep_times, notice, refuse};
+use super::{Found, HostPath, keep_times, notice, refuse};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -41,12 +42,12 @@ pub(super) struct Original<'a> {
 
 impl<'a> Original<'a> {
     /// The directory at a path, or that was at it when the import began.
-    pub(super) fn of(at: &'a HostPath, entry: &'a Taken, id: VolumeId) -> Result<Self> {
+    pub(super) fn of(at: &'a HostPath, entry: &'a IncomingEntry) -> Result<Self> {
         Ok(Self {
-            id,
+            id: entry.record.id,
             at,
             entry: entry.name(),
-            kind: match entry.kind() {
+            kind: match Kind::noted_in(entry) {
                 Some(kind) => kind,
                 None => Kind::of(at)?,
             },

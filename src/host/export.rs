@@ -7,11 +7,13 @@ use linux::os::Os;
 use objects::VolumeId;
 
 use crate::error::{Error, Result};
+use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::volume::Export;
 
 use super::apart::check_outside;
 use super::copy::Original;
-use super::{Found, Host, HostPath, ImportServer, Taken, check_unused, refuse};
+use super::place::HostPool;
+use super::{Found, HostPath, ImportServer, check_unused, refuse};
 
 /// A volume that shall become a directory of the host.
 #[derive(Debug, Clone)]
@@ -51,19 +53,19 @@ impl ExportTo {
     pub fn run(&self, server: &mut impl ImportServer) -> Result<Exported> {
         let id = self.id.to_string();
         let place = server.export(&id, true)?;
-        let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
+        let pool = HostPool::open(self.os.clone(), &place.pool, place.pool_id)?;
         let place = server.export(&id, true)?;
         if let Some(path) = &place.exported_to {
             return self.repeated(path);
         }
         let origin = place.origin.as_deref().map(Path::new);
-        let rest = place.name.as_deref().map(|name| host.entry(name));
+        let rest = place.name.as_deref().map(|name| pool.entry(name));
         let rest = rest.transpose()?;
         if let Some((rest, path)) = rest
             .as_ref()
             .and_then(|rest| Some((rest, rest.copied_to()?)))
         {
-            return self.end_copy(server, &host, rest, path);
+            return self.end_copy(server, &pool, rest, path);
         }
         let Some(path) = self.to.as_deref().or(origin) else {
             let problem = "missing, and the volume was not imported; say where its directory goes";
@@ -71,24 +73,24 @@ impl ExportTo {
         };
         let at = HostPath::open(path)?;
         if let Some(rest) = rest {
-            if rest.awaits_copy() {
-                return self.bring_back(&host, &rest, &at, origin);
+            if rest.progress() == Progress::AwaitsCopy {
+                return self.bring_back(&pool, &rest, &at, origin);
             }
-            if let Some(done) = self.go_on(server, &host, &rest, &at)? {
+            if let Some(done) = self.go_on(server, &pool, rest, &at)? {
                 return Ok(done);
             }
         }
         self.check_target(&at)?;
         check_outside(&at.path, &place.taken)?;
-        let is_copy = !place.renames || !host.renames(&at)?;
+        let is_copy = !place.renames || !pool.renames(&at)?;
         if self.dry_run {
             return Ok(Exported::new(at.path, is_copy));
         }
         // An import by copy may have left its entry.
-        host.clear(self.id)?;
+        pool.clear(self.id)?;
         let exported = server.export(&id, false)?;
-        let taken = host.entry(&exported.name.clone().unwrap_or_default())?;
-        let put = self.put(&host, &taken, path, &exported, is_copy);
+        let mut taken = pool.entry(&exported.name.clone().unwrap_or_default())?;
+        let put = self.put(&pool, &taken, path, &exported, is_copy);
         let at = put.or_else(|error| {
             refuse(format!(
                 "{error}; the directory waits in the pool, so run this command again, with another --to if \
@@ -96,10 +98,10 @@ impl ExportTo {
             ))
         })?;
         if is_copy {
-            self.drop_original(server, &host, &taken, &at)?;
+            self.drop_original(server, &pool, &mut taken, &at)?;
         }
         if let Some(origin) = origin.filter(|origin| *origin != at.path) {
-            host.remove_notice(origin, self.id);
+            pool.remove_notice(origin, self.id);
         }
         Ok(Exported::new(at.path, is_copy))
     }
@@ -131,8 +133,8 @@ impl ExportTo {
     /// Undoes an import by copy that was interrupted.
     fn bring_back(
         &self,
-        host: &Host,
-        entry: &Taken,
+        pool: &HostPool,
+        entry: &IncomingEntry,
         at: &HostPath,
         origin: Option<&Path>,
     ) -> Result<Exported> {
@@ -141,11 +143,11 @@ impl ExportTo {
                 "the import of the volume was interrupted, so its directory goes where it was";
             return Err(Error::invalid("--to", problem));
         }
-        let original = Original::of(at, entry, self.id)?;
+        let original = Original::of(at, entry)?;
         if !self.dry_run {
-            host.note_export(self.id, &at.path)?;
+            pool.note_export(self.id, &at.path)?;
             original.bring_back(&self.os)?;
-            host.remove(entry)?;
+            pool.remove(entry)?;
         }
         Ok(Exported::new(at.path.clone(), false))
     }
@@ -154,8 +156,8 @@ impl ExportTo {
     fn end_copy(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
-        rest: &Taken,
+        pool: &HostPool,
+        rest: &IncomingEntry,
         path: PathBuf,
     ) -> Result<Exported> {
         if let Some(to) = self.to.as_ref().filter(|to| **to != path) {
@@ -171,7 +173,7 @@ impl ExportTo {
                 at.remove_export_file(&self.os, self.id, rest.name())?;
             }
             server.drop_export(&self.id.to_string())?;
-            host.remove_notice(&path, self.id);
+            pool.remove_notice(&path, self.id);
         }
         Ok(Exported::new(path, true))
     }
@@ -180,8 +182,8 @@ impl ExportTo {
     fn go_on(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
-        rest: &Taken,
+        pool: &HostPool,
+        mut rest: IncomingEntry,
         at: &HostPath,
     ) -> Result<Option<Exported>> {
         let done = |is_copy| Ok(Some(Exported::new(at.path.clone(), is_copy)));
@@ -193,9 +195,9 @@ impl ExportTo {
             return done(is_copy);
         }
         if is_copy {
-            self.drop_original(server, host, rest, at)?;
+            self.drop_original(server, pool, &mut rest, at)?;
         } else {
-            host.remove(rest)?;
+            pool.remove(&rest)?;
         }
         done(is_copy)
     }
@@ -203,19 +205,19 @@ impl ExportTo {
     /// Moves or copies a tree to a path.
     fn put(
         &self,
-        host: &Host,
-        taken: &Taken,
+        pool: &HostPool,
+        taken: &IncomingEntry,
         path: &Path,
         exported: &Export,
         is_copy: bool,
     ) -> Result<HostPath> {
-        check_unused(&taken.path(), self.users)?;
+        check_unused(&pool.tree(taken), self.users)?;
         // The way there may have taken long.
         let at = HostPath::open(path)?;
         self.check_target(&at)?;
-        host.note_export(self.id, &at.path)?;
+        pool.note_export(self.id, &at.path)?;
         if is_copy {
-            let (tree, from) = (taken.open_tree()?, taken.path());
+            let (tree, from) = (pool.open_tree(taken)?, pool.tree(taken));
             at.put_copy(
                 &self.os,
                 self.id,
@@ -225,7 +227,7 @@ impl ExportTo {
                 &exported.pool,
             )?;
         } else {
-            host.put(taken, &at)?;
+            pool.put(taken, &at)?;
         }
         Ok(at)
     }
@@ -234,11 +236,11 @@ impl ExportTo {
     fn drop_original(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
-        taken: &Taken,
+        pool: &HostPool,
+        taken: &mut IncomingEntry,
         at: &HostPath,
     ) -> Result<()> {
-        host.mark_copied(taken, &at.path)?;
+        pool.mark_copied(taken, &at.path)?;
         at.remove_export_file(&self.os, self.id, taken.name())?;
         server.drop_export(&self.id.to_string())
     }

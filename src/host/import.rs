@@ -8,6 +8,7 @@ use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 
 use crate::error::{Code, Error, Operation, Result};
+use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::pool::{
     ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
 };
@@ -16,7 +17,8 @@ use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volum
 use super::apart::check_apart;
 use super::copy::Original;
 use super::kind::Kind;
-use super::{Content, Found, Host, HostPath, Taken, check_unused, refuse};
+use super::place::HostPool;
+use super::{Content, Found, HostPath, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -83,16 +85,16 @@ impl Import {
     pub fn run(&self, server: &mut impl ImportServer) -> Result<Imported> {
         let ask = self.request(ImportMethod::Rename, None);
         let place = server.check_import(&ask)?;
-        let host = Host::open(self.os.clone(), &place.pool, place.pool_id)?;
+        let pool = HostPool::open(self.os.clone(), &place.pool, place.pool_id)?;
         // Another command may have ended since.
         let place = server.check_import(&ask)?;
         let at = HostPath::open(&self.directory)?;
         let id = place.id;
         match &place.state {
-            ImportState::New => self.begin(server, &host, &at, &place),
+            ImportState::New => self.begin(server, &pool, &at, &place),
             ImportState::Waiting(entry) => {
-                let taken = host.entry(entry)?;
-                self.go_on(server, &host, &at, &taken)
+                let entry = pool.entry(entry)?;
+                self.go_on(server, &pool, &at, entry)
             }
             ImportState::Imported(from) if at.path == Path::new(from) => {
                 check_left(&at, id)?;
@@ -101,7 +103,7 @@ impl Import {
                     return Ok(done);
                 }
                 // An import by copy may have left its entry.
-                host.clear(id)?;
+                pool.clear(id)?;
                 server.import(&self.pool, &self.name).map(|_| done)
             }
             ImportState::Imported(from) => refuse(format!(
@@ -115,7 +117,7 @@ impl Import {
     fn begin(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
+        pool: &HostPool,
         at: &HostPath,
         place: &ImportPlace,
     ) -> Result<Imported> {
@@ -134,7 +136,7 @@ impl Import {
             }
         }
         check_apart(&at.path, &place.taken)?;
-        let by = if host.renames(at)? && place.renames {
+        let by = if pool.renames(at)? && place.renames {
             ImportMethod::Rename
         } else {
             ImportMethod::Copy
@@ -149,14 +151,14 @@ impl Import {
         let record = self.record(id, at, by, content);
         match by {
             ImportMethod::Rename => {
-                let taken = host.take(at, &record)?;
+                let taken = pool.take(at, record)?;
                 // A pod may have started since the first check.
-                let unused = check_unused(&taken.path(), self.users);
-                self.finish(server, host, at, &taken, unused)
+                let unused = check_unused(&pool.tree(&taken), self.users);
+                self.finish(server, pool, at, &taken, unused)
             }
             ImportMethod::Copy => {
-                let entry = host.await_copy(&record, Kind::of(at)?)?;
-                self.copy(server, host, &entry, at, &record, Some(content.bytes))
+                let entry = pool.await_copy(record, Kind::of(at)?)?;
+                self.copy(server, pool, at, &entry, Some(content.bytes))
             }
         }
     }
@@ -165,12 +167,13 @@ impl Import {
     fn go_on(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
+        pool: &HostPool,
         at: &HostPath,
-        taken: &Taken,
+        mut entry: IncomingEntry,
     ) -> Result<Imported> {
-        let record = host.record(taken)?;
-        let from = record.origin.as_ref().map(|origin| &*origin.path);
+        let id = entry.record.id;
+        let origin = entry.record.origin.as_ref();
+        let from = origin.map(|origin| &*origin.path);
         if from != at.path.to_str() {
             let from = from.unwrap_or("of an export");
             return refuse(format!(
@@ -178,30 +181,26 @@ impl Import {
                 self.name
             ));
         }
-        let by = record
-            .origin
-            .as_ref()
-            .map_or(ImportMethod::Rename, |origin| origin.by);
-        if taken.copied_to().is_some() || at.has_copy(record.id, taken.name()) {
+        let by = origin.map_or(ImportMethod::Rename, |origin| origin.by);
+        if entry.copied_to().is_some() || at.has_copy(id, entry.name()) {
             return refuse(format!(
                 "volume {id} was exported to {}; run `rootcellar volume export {id}` to finish that",
-                at.path.display(),
-                id = record.id
+                at.path.display()
             ));
         }
         if self.dry_run {
-            return Ok(Imported::Possible(record.id, by, None));
+            return Ok(Imported::Possible(id, by, None));
         }
-        let mut renewed = self.renewed(record.clone());
+        let mut renewed = self.renewed(entry.record.clone());
         renewed.parameters.sharing = self.sharing;
-        if renewed != record {
-            host.rewrite(taken, &renewed)?;
+        if renewed != entry.record {
+            pool.rewrite(&mut entry, renewed)?;
         }
-        if taken.awaits_copy() {
-            return self.copy(server, host, taken, at, &renewed, None);
+        if entry.progress() == Progress::AwaitsCopy {
+            return self.copy(server, pool, at, &entry, None);
         }
-        let unused = check_unused(&taken.path(), self.users);
-        self.finish(server, host, at, taken, unused)
+        let unused = check_unused(&pool.tree(&entry), self.users);
+        self.finish(server, pool, at, &entry, unused)
     }
 
     /// Copies the directory into a new volume, or leaves it as it was. The bytes of one whose import was
@@ -209,28 +208,27 @@ impl Import {
     fn copy(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
-        entry: &Taken,
+        pool: &HostPool,
         at: &HostPath,
-        record: &VolumeRecord,
+        entry: &IncomingEntry,
         total: Option<Bytes>,
     ) -> Result<Imported> {
-        let id = record.id;
-        let original = Original::of(at, entry, id)?;
+        let (id, size) = (entry.record.id, entry.record.size_bytes);
+        let original = Original::of(at, entry)?;
         let path = original.path();
-        let set_aside = original.set_aside(&self.os, host.pool());
+        let set_aside = original.set_aside(&self.os, pool.path());
         let copied = set_aside.and_then(|()| {
             // A pod may have started since the first check.
             check_unused(&path, self.users)?;
             server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
-                let target = host.open_below(data)?;
-                original.copy(&self.os, &target, record.size_bytes, total, goes_on)?;
+                let target = pool.open_below(data)?;
+                original.copy(&self.os, &target, size, total, goes_on)?;
                 check_unused(&path, self.users)
             })
         });
         let refused = match copied {
             Ok(id) => {
-                host.remove(entry)?;
+                pool.remove(entry)?;
                 return Ok(Imported::Done(id, Some(path)));
             }
             Err(refused) => refused,
@@ -245,7 +243,7 @@ impl Import {
             let at = &at;
             Original { at, ..original }.bring_back(&self.os)
         });
-        match back.and_then(|()| host.remove(entry)) {
+        match back.and_then(|()| pool.remove(entry)) {
             Ok(()) => Err(refused),
             Err(error) => refuse(format!(
                 "{refused}; and the directory is still at {}, because of this: {error}; run this command \
@@ -259,9 +257,9 @@ impl Import {
     fn finish(
         &self,
         server: &mut impl ImportServer,
-        host: &Host,
+        pool: &HostPool,
         at: &HostPath,
-        taken: &Taken,
+        taken: &IncomingEntry,
         unused: Result<()>,
     ) -> Result<Imported> {
         let done = unused.and_then(|()| server.import(&self.pool, &self.name));
@@ -271,7 +269,7 @@ impl Import {
             Err(error) if is_undecided(&error) => return Err(error.unfinished()),
             Err(refused) => refused,
         };
-        match host.give_back(taken, at) {
+        match pool.give_back(taken, at) {
             Ok(true) => Err(refused),
             Ok(false) => refuse(format!(
                 "{refused}; {} is in the pool now, so run this command again",

@@ -3,8 +3,13 @@
 use linux::{filesystem, os};
 
 use crate::error::Result;
+use crate::pool::incoming::IncomingEntry;
+use crate::pool::layout;
 
 use super::HostPath;
+
+/// More bytes than the name of a kind has.
+const MAX_KIND: usize = 64;
 
 /// A directory that is imported by copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +45,11 @@ impl Kind {
         }
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    /// The kind of the directory that an entry awaits. An interrupted write leaves none.
+    pub(super) fn noted_in(entry: &IncomingEntry) -> Option<Self> {
+        let file = os::open_file(&entry.dir, layout::TO_COPY).ok()?;
+        let text = os::read_all(&file, MAX_KIND).ok()?;
+        let text = std::str::from_utf8(&text).ok()?;
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }

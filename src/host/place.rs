@@ -1,8 +1,7 @@
 //! The way of a directory into a pool, and back.
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use linux::fault::{Fault, PathFault};
@@ -10,88 +9,25 @@ use linux::os::{self, At, Os};
 use objects::{PoolId, VolumeId};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use uuid::Uuid;
 
 use crate::error::Result;
-use crate::pool::MAX_PATH;
 use crate::pool::Marker;
-use crate::pool::incoming::{Progress, lock, names, read_entry, remove_entry};
+use crate::pool::incoming::{IncomingEntry, Progress, lock, names};
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 
 use super::kind::Kind;
 use super::{HostPath, keep_times, notice, refuse};
 
-/// More bytes than the name of a kind has.
-const MAX_KIND: usize = 64;
-
 /// A pool, as the host sees it.
 #[derive(Debug)]
-pub struct Host {
+pub(super) struct HostPool {
     os: Os,
-    pool: PathBuf,
+    path: PathBuf,
     meta: OwnedFd,
 }
 
-/// An entry of the directory of imports.
-#[derive(Debug)]
-pub struct Taken {
-    pool: PathBuf,
-    incoming: OwnedFd,
-    dir: OwnedFd,
-    name: String,
-}
-
-impl Taken {
-    /// The path of the tree now.
-    pub fn path(&self) -> PathBuf {
-        let parts = [layout::META, layout::INCOMING, &self.name, layout::DATA];
-        parts
-            .iter()
-            .fold(self.pool.clone(), |path, part| path.join(part))
-    }
-
-    pub(super) fn has_tree(&self) -> bool {
-        self.progress() == Progress::HasTree && os::open_dir(&self.incoming, &self.name).is_ok()
-    }
-
-    /// Whether the tree shall be copied from a path of the host.
-    pub(super) fn awaits_copy(&self) -> bool {
-        self.progress() == Progress::AwaitsCopy
-    }
-
-    /// The kind of the directory that shall be copied. An interrupted write leaves none.
-    pub(super) fn kind(&self) -> Option<Kind> {
-        let file = os::open_file(&self.dir, layout::TO_COPY).ok()?;
-        let text = os::read_all(&file, MAX_KIND).ok()?;
-        Kind::parse(std::str::from_utf8(&text).ok()?)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The path of the host to which the tree was copied; empty if writing it was interrupted.
-    pub(super) fn copied_to(&self) -> Option<PathBuf> {
-        if self.progress() != Progress::Copied {
-            return None;
-        }
-        let file = os::open_file(&self.dir, layout::COPIED).ok()?;
-        let path = os::read_all(&file, MAX_PATH).ok()?;
-        Some(OsString::from_vec(path).into())
-    }
-
-    fn progress(&self) -> Progress {
-        Progress::of(&self.dir)
-    }
-
-    pub(super) fn open_tree(&self) -> Result<OwnedFd> {
-        let opened = os::open_dir(&self.dir, layout::DATA);
-        Ok(opened.map_err(PathFault::at("open", &self.path()))?)
-    }
-}
-
-impl Drop for Host {
+impl Drop for HostPool {
     /// Unlocks the pool at once. A child process of another thread has the descriptor until its exec, and
     /// would keep the lock.
     fn drop(&mut self) {
@@ -99,71 +35,75 @@ impl Drop for Host {
     }
 }
 
-impl Host {
+impl HostPool {
     /// Opens the pool with an id at a path, and waits until no other import or export works in it.
-    pub fn open(os: Os, pool: &Path, id: PoolId) -> Result<Self> {
-        let fault = |what, errno: Errno| PathFault::at(what, pool)(errno);
-        let root = os::open_path(pool).map_err(|errno| fault("open the pool at", errno))?;
+    pub(super) fn open(os: Os, path: &Path, id: PoolId) -> Result<Self> {
+        let fault = |what, errno: Errno| PathFault::at(what, path)(errno);
+        let root = os::open_path(path).map_err(|errno| fault("open the pool at", errno))?;
         let marker = Marker::read(&root).ok().flatten();
         if marker.is_none_or(|marker| marker.id != id) {
             return refuse(format!(
                 "{} is not pool {id} here, as it is for the driver; run this in the mount namespace of the \
                  host",
-                pool.display()
+                path.display()
             ));
         }
         let meta = os::open_dir(&root, layout::META);
         let meta = meta.map_err(|errno| fault("open the pool at", errno))?;
         let locked = lock(&meta, FlockOperation::NonBlockingLockExclusive).or_else(|_| {
-            tracing::info!(pool = %pool.display(), "waiting for another import or export");
+            tracing::info!(pool = %path.display(), "waiting for another import or export");
             lock(&meta, FlockOperation::LockExclusive)
         });
         locked.map_err(|errno| fault("lock the pool at", errno))?;
         Ok(Self {
             os,
-            pool: pool.to_owned(),
+            path: path.to_owned(),
             meta,
         })
     }
 
     /// Its path.
-    pub fn pool(&self) -> &Path {
-        &self.pool
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of the tree of an entry.
+    pub(super) fn tree(&self, entry: &IncomingEntry) -> PathBuf {
+        let parts = [layout::META, layout::INCOMING, entry.name(), layout::DATA];
+        parts
+            .iter()
+            .fold(self.path.clone(), |path, part| path.join(part))
+    }
+
+    pub(super) fn open_tree(&self, entry: &IncomingEntry) -> Result<OwnedFd> {
+        let opened = os::open_dir(&entry.dir, layout::DATA);
+        Ok(opened.map_err(PathFault::at("open", &self.tree(entry)))?)
     }
 
     /// Opens a directory in the pool by its absolute path.
     pub(super) fn open_below(&self, path: &Path) -> Result<OwnedFd> {
         let fault = |errno: Errno| PathFault::at("open", path)(errno);
-        let below = path.strip_prefix(&self.pool).unwrap_or(path);
-        let root = os::open_path(&self.pool).map_err(fault)?;
+        let below = path.strip_prefix(&self.path).unwrap_or(path);
+        let root = os::open_path(&self.path).map_err(fault)?;
         Ok(os::open_dir(&root, below).map_err(fault)?)
     }
 
     /// Opens an entry of the directory of imports.
-    pub(super) fn entry(&self, name: &str) -> Result<Taken> {
-        let incoming = self.open_incoming()?;
-        let dir = os::open_dir(&incoming, name);
-        Ok(Taken {
-            dir: dir.map_err(|errno| self.fault(Fault::new("open an import in", errno)))?,
-            incoming,
-            name: name.to_owned(),
-            pool: self.pool.clone(),
-        })
-    }
-
-    /// The record of the volume that a tree becomes, or was.
-    pub(super) fn record(&self, taken: &Taken) -> Result<VolumeRecord> {
-        match record::read(&taken.dir, VolumeRecord::FILE) {
-            Ok(record) => Ok(record),
+    pub(super) fn entry(&self, name: &str) -> Result<IncomingEntry> {
+        match IncomingEntry::open(&self.open_incoming()?, name) {
+            Ok(Some(entry)) => Ok(entry),
+            Ok(None) => Err(self.fault(Fault::new("find an import in", Errno::NOENT))),
             Err(Unreadable::Fault(fault)) => Err(self.fault(fault)),
             Err(Unreadable::Damaged(damage)) => refuse(damage),
         }
     }
 
-    /// Replaces the record, durably.
-    pub(super) fn rewrite(&self, taken: &Taken, record: &VolumeRecord) -> Result<()> {
-        let written = record::write(&self.os, &taken.dir, VolumeRecord::FILE, record);
-        written.map_err(|fault| self.fault(fault))
+    /// Replaces the record of an entry, durably.
+    pub(super) fn rewrite(&self, entry: &mut IncomingEntry, record: VolumeRecord) -> Result<()> {
+        let written = record::write(&self.os, &entry.dir, VolumeRecord::FILE, &record);
+        written.map_err(|fault| self.fault(fault))?;
+        entry.record = record;
+        Ok(())
     }
 
     /// Removes the file of an import, if it is still there. It promises an export to a wrong path.
@@ -177,12 +117,12 @@ impl Host {
     }
 
     /// Whether a directory can be renamed between a path and the pool. Otherwise it is copied.
-    pub fn renames(&self, at: &HostPath) -> Result<bool> {
-        let fault = |errno: Errno| PathFault::at("inspect", &self.pool)(errno);
+    pub(super) fn renames(&self, at: &HostPath) -> Result<bool> {
+        let fault = |errno: Errno| PathFault::at("inspect", &self.path)(errno);
         let pool = self
-            .pool
+            .path
             .canonicalize()
-            .map_err(PathFault::at("find", &self.pool))?;
+            .map_err(PathFault::at("find", &self.path))?;
         let (shown, shown_pool) = (at.path.display(), pool.display());
         for above in at.path.ancestors() {
             let marker = os::open_path(above).map(|above| Marker::read(&above));
@@ -207,24 +147,55 @@ impl Host {
         Ok(true)
     }
 
-    /// Makes an entry for a directory of this kind that shall be copied, durably.
-    pub(super) fn await_copy(&self, record: &VolumeRecord, kind: Kind) -> Result<Taken> {
-        self.forget_export(record.id)?;
-        let entry = self.begin(self.open_incoming()?)?;
-        let os = &self.os;
-        // The record first, so that an entry that awaits a copy has one.
-        let made = record::write_new(os, &entry.dir, VolumeRecord::FILE, record).and_then(|()| {
-            let marked = os.create(&entry.dir, layout::TO_COPY);
-            let synced = marked
-                .and_then(|file| {
-                    os.write_all(&file, kind.as_str().as_bytes())?;
-                    os.fsync(&file)
-                })
-                .and_then(|()| os.fsync(&entry.dir))
-                .and_then(|()| os.fsync(&entry.incoming));
-            synced.map_err(|errno| Fault::new("write", errno))
+    /// Makes an entry for a directory of this kind that shall be copied, durably. The record is that of the
+    /// volume that it becomes.
+    pub(super) fn await_copy(&self, record: VolumeRecord, kind: Kind) -> Result<IncomingEntry> {
+        self.make_entry(record, |entry| {
+            let file = self.os.create(&entry.dir, layout::TO_COPY)?;
+            self.os.write_all(&file, kind.as_str().as_bytes())?;
+            self.os.fsync(&file)
+        })
+    }
+
+    /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
+    /// volume that it becomes.
+    pub(super) fn take(&self, at: &HostPath, record: VolumeRecord) -> Result<IncomingEntry> {
+        let text = notice(record.id, &self.path);
+        let entry = self.make_entry(record, |entry| {
+            let file = self.os.create_as(&entry.dir, layout::DATA, 0o444)?;
+            self.os.write_all(&file, text.as_bytes())?;
+            self.os.fsync(&file)
+        })?;
+        let path = At::new(&at.parent, &at.name);
+        let moved = keep_times(&self.os, path, || {
+            self.os.exchange(path, At::new(&entry.dir, layout::DATA))
         });
-        if let Err(fault) = made {
+        if let Err(errno) = moved {
+            // It fails if the tree is there.
+            self.remove(&entry)?;
+            return Err(at.fault("move into the pool")(errno));
+        }
+        self.sync(&entry, at)?;
+        Ok(entry)
+    }
+
+    /// Makes an entry with its record and a file, durably.
+    fn make_entry(
+        &self,
+        record: VolumeRecord,
+        write: impl FnOnce(&IncomingEntry) -> Result<(), Errno>,
+    ) -> Result<IncomingEntry> {
+        self.forget_export(record.id)?;
+        let os = &self.os;
+        let made = IncomingEntry::make(os, self.open_incoming()?, record);
+        let entry = made.map_err(|errno| self.fault(Fault::new("make a directory in", errno)))?;
+        // The record first, so that an entry with that file has one.
+        let filled =
+            record::write_new(os, &entry.dir, VolumeRecord::FILE, &entry.record).and_then(|()| {
+                let written = write(&entry).and_then(|()| entry.sync(os));
+                written.map_err(|errno| Fault::new("write", errno))
+            });
+        if let Err(fault) = filled {
             self.remove(&entry)?;
             return Err(self.fault(fault));
         }
@@ -236,106 +207,69 @@ impl Host {
         let incoming = self.open_incoming()?;
         let listed = names(&incoming).map_err(|errno| Fault::new("list the imports in", errno));
         for name in listed.map_err(|fault| self.fault(fault))? {
-            let entry = read_entry(&incoming, &name).map_err(|fault| self.fault(fault))?;
-            if let Some(Ok((record, Progress::AwaitsCopy))) = entry
-                && record.id == id
-            {
-                self.remove(&self.entry(&name)?)?;
+            match IncomingEntry::open(&incoming, &name) {
+                Ok(Some(entry))
+                    if entry.record.id == id && entry.progress() == Progress::AwaitsCopy =>
+                {
+                    self.remove(&entry)?;
+                }
+                Ok(_) | Err(Unreadable::Damaged(_)) => {}
+                Err(Unreadable::Fault(fault)) => return Err(self.fault(fault)),
             }
         }
         Ok(())
     }
 
     /// Notes durably that a tree was copied to a path of the host.
-    pub(super) fn mark_copied(&self, taken: &Taken, path: &Path) -> Result<()> {
-        let record = self.record(taken)?;
-        if record.enforcing {
+    pub(super) fn mark_copied(&self, entry: &mut IncomingEntry, path: &Path) -> Result<()> {
+        if entry.record.enforcing {
             // The tree of an interrupted import has no quota id yet, and another volume may have it.
             let record = VolumeRecord {
                 quota_id: None,
                 enforcing: false,
-                ..record
+                ..entry.record.clone()
             };
-            self.rewrite(taken, &record)?;
+            self.rewrite(entry, record)?;
         }
         let path = path.as_os_str().as_bytes();
-        let marked = match self.os.create(&taken.dir, layout::COPIED) {
+        let marked = match self.os.create(&entry.dir, layout::COPIED) {
             Err(Errno::EXIST) => Ok(()),
             made => made.and_then(|file| {
                 self.os.write_all(&file, path)?;
                 self.os.fsync(&file)
             }),
         };
-        let synced = marked.and_then(|()| self.os.fsync(&taken.dir));
+        let synced = marked.and_then(|()| self.os.fsync(&entry.dir));
         synced.map_err(|errno| self.fault(Fault::new("mark an export in", errno)))
-    }
-
-    /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
-    /// volume that it becomes.
-    pub fn take(&self, at: &HostPath, record: &VolumeRecord) -> Result<Taken> {
-        self.forget_export(record.id)?;
-        let taken = self.begin(self.open_incoming()?)?;
-        let path = notice(record.id, &self.pool);
-        let os = &self.os;
-        let filled = record::write_new(os, &taken.dir, VolumeRecord::FILE, record)
-            .and_then(|()| {
-                let write = || -> Result<(), Errno> {
-                    let file = os.create_as(&taken.dir, layout::DATA, 0o444)?;
-                    os.write_all(&file, path.as_bytes())?;
-                    os.fsync(&file)?;
-                    os.fsync(&taken.dir)?;
-                    os.fsync(&taken.incoming)
-                };
-                write().map_err(|errno| Fault::new("write", errno))
-            })
-            .map_err(|fault| self.fault(fault));
-        if let Err(error) = filled {
-            self.remove(&taken)?;
-            return Err(error);
-        }
-        let moved = keep_times(&self.os, At::new(&at.parent, &at.name), || {
-            os.exchange(
-                At::new(&at.parent, &at.name),
-                At::new(&taken.dir, layout::DATA),
-            )
-        });
-        if let Err(errno) = moved {
-            // It fails if the tree is there.
-            self.remove(&taken)?;
-            return Err(at.fault("move into the pool")(errno));
-        }
-        self.sync(&taken, at)?;
-        Ok(taken)
     }
 
     /// Exchanges the directory with the file again; false if the server took it, or if the file is not at
     /// the path any more.
-    pub fn give_back(&self, taken: &Taken, at: &HostPath) -> Result<bool> {
-        let record = self.record(taken)?;
-        if !taken.has_tree() || !HostPath::open(&at.path)?.is_notice_of(record.id) {
+    pub(super) fn give_back(&self, entry: &IncomingEntry, at: &HostPath) -> Result<bool> {
+        if !entry.has_tree() || !HostPath::open(&at.path)?.is_notice_of(entry.record.id) {
             return Ok(false);
         }
-        self.put(taken, at)?;
+        self.put(entry, at)?;
         Ok(true)
     }
 
     /// Moves a tree to a path, in place of the file of its import or of nothing.
-    pub fn put(&self, taken: &Taken, at: &HostPath) -> Result<()> {
-        let tree = At::new(&taken.dir, layout::DATA);
+    pub(super) fn put(&self, entry: &IncomingEntry, at: &HostPath) -> Result<()> {
+        let tree = At::new(&entry.dir, layout::DATA);
         let path = At::new(&at.parent, &at.name);
         let moved = keep_times(&self.os, tree, || match self.os.rename(tree, path) {
             Err(Errno::EXIST) => self.os.exchange(tree, path),
             moved => moved,
         });
         moved.map_err(at.fault("move the directory to"))?;
-        if taken.progress() == Progress::HasTree {
+        if entry.progress() == Progress::HasTree {
             // Somebody made a directory at the path meanwhile.
             let moved = self.os.exchange(tree, path);
             moved.map_err(at.fault("move the directory from"))?;
             return refuse(format!("{} is a directory now", at.path.display()));
         }
-        self.sync(taken, at)?;
-        self.remove(taken)
+        self.sync(entry, at)?;
+        self.remove(entry)
     }
 
     /// Notes durably where the directory of a volume goes. A repeated export finds nothing else.
@@ -387,31 +321,19 @@ impl Host {
         os::open_dir(&self.meta, name)
     }
 
-    fn begin(&self, incoming: OwnedFd) -> Result<Taken> {
-        let name = Uuid::new_v4().simple().to_string();
-        let made = self.os.mkdir(&incoming, &name, 0o700);
-        let dir = made.and_then(|()| os::open_dir(&incoming, &name));
-        Ok(Taken {
-            dir: dir.map_err(|errno| self.fault(Fault::new("make a directory in", errno)))?,
-            incoming,
-            name,
-            pool: self.pool.clone(),
-        })
-    }
-
-    fn sync(&self, taken: &Taken, at: &HostPath) -> Result<()> {
+    fn sync(&self, entry: &IncomingEntry, at: &HostPath) -> Result<()> {
         let synced = self.os.fsync(&at.parent);
-        let synced = synced.and_then(|()| self.os.fsync(&taken.dir));
+        let synced = synced.and_then(|()| self.os.fsync(&entry.dir));
         synced.map_err(at.fault("fsync the parent of"))
     }
 
     /// Removes the files that are left of an import or export.
-    pub(super) fn remove(&self, taken: &Taken) -> Result<()> {
-        let removed = remove_entry(&self.os, &taken.incoming, &taken.dir, &taken.name);
+    pub(super) fn remove(&self, entry: &IncomingEntry) -> Result<()> {
+        let removed = entry.remove(&self.os);
         removed.map_err(|errno| self.fault(Fault::new("clean up in", errno)))
     }
 
     fn fault(&self, fault: Fault) -> crate::error::Error {
-        PathFault::at(fault.what, &self.pool)(fault.errno).into()
+        PathFault::at(fault.what, &self.path)(fault.errno).into()
     }
 }

@@ -21,44 +21,16 @@ use rustix::io::Errno;
 use crate::pool::base::Pool;
 use crate::pool::draft::Draft;
 use crate::pool::reservation::Reservation;
-use crate::pool::store::disk::{Disk, Staged};
+use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
-use crate::pool::store::incoming::{Progress, names, read_entry};
+use crate::pool::store::incoming::{IncomingEntry, MAX_PATH, names};
 use crate::pool::store::layout;
-use crate::pool::store::record::{Record, VolumeRecord};
+use crate::pool::store::record::{Record, Unreadable, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::work::Work;
 
 const MEASURE: &str = "measure a tree";
-
-/// The bytes of the longest path of a directory of the host.
-pub(crate) const MAX_PATH: usize = 4096;
-
-/// An entry of the directory of imports. An import makes its tree a volume, and an export makes it a
-/// directory of the host.
-#[derive(Debug)]
-pub(crate) struct Import {
-    staged: Staged,
-    pub(crate) record: VolumeRecord,
-    pub(crate) progress: Progress,
-}
-
-impl Import {
-    fn open(incoming: OwnedFd, name: &str, record: VolumeRecord) -> Result<Self, Fault> {
-        let staged = Staged::in_incoming(incoming, name)?;
-        Ok(Self {
-            progress: Progress::of(&staged.dir),
-            staged,
-            record,
-        })
-    }
-
-    /// Its name in the directory of imports.
-    pub(crate) fn name(&self) -> &str {
-        &self.staged.name
-    }
-}
 
 impl Pool {
     /// Whether an existing directory can become a volume. Simple quota enforces sizes of new subvolumes only.
@@ -110,37 +82,39 @@ impl Pool {
 
     /// An entry of the directory of imports, by its record: one with a tree, or else one whose import or
     /// export can go on, or else any.
-    pub(crate) fn find_import(
+    pub(crate) fn find_incoming(
         &self,
         is_wanted: impl Fn(&VolumeRecord) -> bool,
-    ) -> Result<Option<Import>> {
+    ) -> Result<Option<IncomingEntry>> {
         let disk = self.disk()?;
         let found = (|| {
             let Some(incoming) = disk.incoming()? else {
                 return Ok(None);
             };
-            let mut found = Vec::new();
+            let mut best: Option<IncomingEntry> = None;
             for name in names(&incoming).context("list the imports")? {
-                if let Some(Ok((record, progress))) = read_entry(&incoming, &name)?
-                    && is_wanted(&record)
-                {
-                    found.push((progress, name, record));
-                }
+                let entry = match IncomingEntry::open(&incoming, &name) {
+                    Ok(entry) => entry.filter(|entry| is_wanted(&entry.record)),
+                    Err(Unreadable::Damaged(_)) => None,
+                    Err(Unreadable::Fault(fault)) => return Err(fault),
+                };
+                best = best
+                    .into_iter()
+                    .chain(entry)
+                    .min_by_key(IncomingEntry::progress);
             }
-            let best = found.into_iter().min_by_key(|(progress, ..)| *progress);
-            let best = best.map(|(_, name, record)| Import::open(incoming, &name, record));
-            best.transpose()
+            Ok(best)
         })();
         found.map_err(|fault: Fault| self.classify(fault))
     }
 
     /// Refuses the id of a volume whose tree waits in the directory of imports.
     pub(crate) fn check_no_import(&self, id: VolumeId) -> Result<()> {
-        let waits = self.find_import(|record| record.id == id)?;
-        let Some(import) = waits.filter(|import| import.progress.is_unfinished()) else {
+        let waits = self.find_incoming(|record| record.id == id)?;
+        let Some(entry) = waits.filter(|entry| entry.progress().is_unfinished()) else {
             return Ok(());
         };
-        let name = &import.record.name;
+        let name = &entry.record.name;
         Err(Error::Precondition(format!(
             "pool {} has a directory that waits to become volume {name:?}; finish it with `rootcellar volume \
              import`, or take it back with `rootcellar volume export {id}`",
@@ -150,11 +124,11 @@ impl Pool {
 
     /// Makes a tree a volume, visible by one rename and durable on return. If the pool enforces sizes,
     /// the volume is not published before [`Pool::enforce`] has ended.
-    pub(crate) fn import(&self, work: &Work<'_>, import: Import) -> Result<Arc<Entry>> {
+    pub(crate) fn import(&self, work: &Work<'_>, tree: IncomingEntry) -> Result<Arc<Entry>> {
         let (disk, _) = self.attached()?;
         let classify = |fault| self.classify(fault);
-        let Import { staged, record, .. } = import;
-        let data = os::open_source_dir(&staged.dir, layout::DATA).context(MEASURE);
+        let record = tree.record.clone();
+        let data = os::open_source_dir(&tree.dir, layout::DATA).context(MEASURE);
         let mut linked = LinkedFiles::default();
         let used =
             self.measure_tree(work, data.map_err(classify)?, &mut |seen| linked.note(seen))?;
@@ -164,7 +138,7 @@ impl Pool {
             return Err(Error::Precondition(problem));
         }
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
-        let (quota_id, enforcement) = self.quota_of_tree(&disk, &staged)?;
+        let (quota_id, enforcement) = self.quota_of_tree(&disk, &tree)?;
         let is_new = enforcement == Enforcement::None;
         let record = VolumeRecord {
             quota_id,
@@ -172,7 +146,8 @@ impl Pool {
             enforcement,
             ..record
         };
-        let committed = Draft::of_import(self, &disk, staged).commit(record, &reservation);
+        let committed =
+            Draft::of_import(self, &disk, tree.into_staged()).commit(record, &reservation);
         if let (Err(Error::DiskFull { .. } | Error::Retry { .. }), Some(id)) =
             (&committed, quota_id.filter(|_| is_new))
             && let Err(errno) = disk.quota.release(&self.context.os, id)
@@ -192,7 +167,11 @@ impl Pool {
 
     /// The quota id for a tree, and the enforcement that it has already. A subvolume has them from the
     /// volume whose export is undone.
-    fn quota_of_tree(&self, disk: &Disk, staged: &Staged) -> Result<(Option<u32>, Enforcement)> {
+    fn quota_of_tree(
+        &self,
+        disk: &Disk,
+        tree: &IncomingEntry,
+    ) -> Result<(Option<u32>, Enforcement)> {
         let classify = |fault| self.classify(fault);
         let (quota, none) = (&disk.quota, Enforcement::None);
         match quota.enforcement() {
@@ -202,7 +181,7 @@ impl Pool {
                 Ok((Some(taken.map_err(classify)?), none))
             }
             Enforcement::Squota => {
-                let data = os::open_dir(&staged.dir, layout::DATA);
+                let data = os::open_dir(&tree.dir, layout::DATA);
                 let id = data.and_then(|data| quota.charged_to(data.as_fd()));
                 let id = id.context("find the quota id of a tree");
                 let id = id.map_err(classify)?;
@@ -216,13 +195,11 @@ impl Pool {
     pub(crate) fn import_copy<E: From<Error>>(
         &self,
         reservation: &Reservation<'_>,
-        import: Import,
+        awaiting: &IncomingEntry,
         fill: &mut dyn FnMut(&Path) -> Result<(), E>,
     ) -> Result<Arc<Entry>, E> {
         let (disk, _) = self.attached()?;
-        let Import {
-            staged, mut record, ..
-        } = import;
+        let mut record = awaiting.record.clone();
         let classify = |fault| self.classify(fault);
         record.enforcement = disk.quota.enforcement();
         let limit = record.limit(0);
@@ -252,7 +229,7 @@ impl Pool {
         }
         let entry = draft.commit(record, reservation)?;
         // The entry awaits nothing any more, and is removed by the host, or by the next start.
-        if let Err(errno) = self.context.os.unlink_any(&staged.dir, layout::TO_COPY) {
+        if let Err(errno) = self.context.os.unlink_any(&awaiting.dir, layout::TO_COPY) {
             tracing::warn!(pool = %self.name(), %errno, "left the entry of an import");
         }
         self.measure_member(&disk);
@@ -330,13 +307,12 @@ impl Pool {
     }
 
     /// Deletes a tree that was copied to a path of the host.
-    pub(crate) fn drop_export(&self, work: &Work<'_>, import: &Import) -> Result<()> {
+    pub(crate) fn drop_export(&self, work: &Work<'_>, copied: IncomingEntry) -> Result<()> {
         let (disk, _) = self.attached()?;
-        let name = OsStr::new(import.name());
         let used = if disk.accounts() {
             Weight::default()
         } else {
-            let tree = os::open_source_dir(&import.staged.dir, layout::DATA).context(MEASURE);
+            let tree = os::open_source_dir(&copied.dir, layout::DATA).context(MEASURE);
             self.measure_tree(
                 work,
                 tree.map_err(|fault| self.classify(fault))?,
@@ -344,9 +320,11 @@ impl Pool {
             )?
         };
         // Counted before it is moved, because the reclaimer may remove it at once.
-        let trashed = TrashEntry::new(&import.record);
+        let trashed = TrashEntry::new(&copied.record);
+        let staged = copied.into_staged();
+        let name = OsStr::new(&staged.name);
         self.state.add_to_trash(name.to_owned(), trashed);
-        if let Err(fault) = disk.drop_staged(&import.staged) {
+        if let Err(fault) = disk.drop_staged(&staged) {
             self.state.remove_from_trash(name);
             return Err(self.classify(fault));
         }

@@ -9,7 +9,7 @@ use linux::tree::Weight;
 use objects::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
 use crate::error::{Error, Result};
-use crate::pool::incoming::Progress;
+use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
 use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;
@@ -134,9 +134,9 @@ impl Volumes {
         let pool = self.pool_named(&request.pool)?;
         let work = pool.begin()?;
         let id = VolumeId::new(id_of(&pool)?, &request.name);
-        let waiting = pool.find_import(|record| record.id == id)?;
-        if let Some(import) = waiting.filter(|import| import.progress.is_unfinished()) {
-            return place(&pool, id, ImportState::Waiting(import.name().to_owned()));
+        let waiting = pool.find_incoming(|record| record.id == id)?;
+        if let Some(entry) = waiting.filter(|entry| entry.progress().is_unfinished()) {
+            return place(&pool, id, ImportState::Waiting(entry.name().to_owned()));
         }
         self.check_new(&pool, &request.name)?;
         if request.size > Bytes::ZERO {
@@ -177,9 +177,9 @@ impl Volumes {
         let id = VolumeId::new(id_of(&pool)?, name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         self.check_not_moved_before(name)?;
-        let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
-        let has_tree = |import: &pool::Import| import.progress == Progress::HasTree;
-        let Some(import) = waiting.filter(has_tree) else {
+        let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
+        let has_tree = |entry: &IncomingEntry| entry.progress() == Progress::HasTree;
+        let Some(tree) = waiting.filter(has_tree) else {
             return Err(Error::Precondition(format!(
                 "pool {} has no directory that waits to become volume {name:?}; `rootcellar volume \
                  import` takes it",
@@ -187,7 +187,7 @@ impl Volumes {
             )));
         };
         let work = pool.begin()?;
-        let entry = pool.import(&work, import).map_err(Error::of_new)?;
+        let entry = pool.import(&work, tree).map_err(Error::of_new)?;
         drop(work);
         self.finish_import(&pool, &entry)
     }
@@ -209,9 +209,9 @@ impl Volumes {
             )));
         }
         let _id = self.in_flight.lock_id(&id.to_string())?;
-        let waiting = pool.find_import(|record| record.id == id && record.name == *name)?;
-        let awaits = |import: &pool::Import| import.progress == Progress::AwaitsCopy;
-        let Some(import) = waiting.filter(awaits) else {
+        let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
+        let awaits_copy = |entry: &IncomingEntry| entry.progress() == Progress::AwaitsCopy;
+        let Some(awaiting) = waiting.filter(awaits_copy) else {
             return Err(Error::Precondition(format!(
                 "pool {} awaits no directory that shall be copied as volume {name:?}; `rootcellar volume \
                  import` begins that",
@@ -220,12 +220,12 @@ impl Volumes {
         };
         self.check_new(&pool, name)?;
         let work = pool.begin()?;
-        let size = import.record.size_bytes;
+        let size = awaiting.record.size_bytes;
         let reservation = pool.reserve::<VolumeRecord>(&work, id, None, size);
         let reservation = reservation.map_err(Error::of_new)?;
         let goes_on = || pool.copy_goes_on(&work, id).map_err(Error::of_new);
         let mut fill = |data: &Path| fill(data, &goes_on).map_err(NotCopied::Host);
-        match pool.import_copy(&reservation, import, &mut fill) {
+        match pool.import_copy(&reservation, &awaiting, &mut fill) {
             Ok(entry) => Ok(entry.record.id),
             Err(NotCopied::Host(error)) => Err(error),
             Err(NotCopied::Pool(error)) => Err(Error::of_new(error)),
@@ -260,11 +260,11 @@ impl Volumes {
         let parsed: VolumeId = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
         for pool in self.pools().iter().filter(|pool| answers(pool)) {
-            let import = pool.find_import(|record| record.id == parsed)?;
-            let is_copied = |import: &pool::Import| import.progress == Progress::Copied;
-            if let Some(import) = import.filter(is_copied) {
+            let entry = pool.find_incoming(|record| record.id == parsed)?;
+            let is_copied = |entry: &IncomingEntry| entry.progress() == Progress::Copied;
+            if let Some(copied) = entry.filter(is_copied) {
                 let work = pool.begin()?;
-                pool.drop_export(&work, &import)?;
+                pool.drop_export(&work, copied)?;
             }
         }
         Ok(())
@@ -275,8 +275,8 @@ impl Volumes {
         let pools = self.pools();
         let answering = || pools.iter().filter(|pool| answers(pool));
         for pool in answering() {
-            if let Some(import) = pool.find_import(|record| record.id == id)? {
-                let (name, record) = (import.name().to_owned(), &import.record);
+            if let Some(entry) = pool.find_incoming(|record| record.id == id)? {
+                let (name, record) = (entry.name().to_owned(), &entry.record);
                 // The tree of an import has its id only as a volume.
                 let renames = record.quota_id.is_none() || record.enforcing;
                 let taken = self.taken_paths();

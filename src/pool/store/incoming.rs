@@ -1,7 +1,10 @@
 //! The directory of imports: the entries of imports and exports that are under way, each with the record
 //! of its volume.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 use linux::fault::{Fault, InContext};
 use linux::os::{self, At, Os};
@@ -12,6 +15,9 @@ use uuid::Uuid;
 use crate::pool::store::disk::{Disk, Staged};
 use crate::pool::store::layout;
 use crate::pool::store::record::{self, Record, Unreadable, VolumeRecord};
+
+/// The bytes of the longest path of a directory of the host.
+pub(crate) const MAX_PATH: usize = 4096;
 
 /// The state of an entry, the most important one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,33 +67,99 @@ pub(crate) fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// The record and the state of an entry, or the damage of the record of one with a tree. `None`: the entry
-/// is being made or removed.
-#[allow(clippy::type_complexity, reason = "the parts have no other use")]
-pub(crate) fn read_entry(
-    incoming: &OwnedFd,
-    name: &str,
-) -> Result<Option<Result<(VolumeRecord, Progress), String>>, Fault> {
-    let Ok(dir) = os::open_dir(incoming, name) else {
-        return Ok(None);
-    };
-    let progress = Progress::of(&dir);
-    match record::read(&dir, VolumeRecord::FILE) {
-        Ok(record) => Ok(Some(Ok((record, progress)))),
-        Err(Unreadable::Fault(fault)) => Err(fault),
-        Err(Unreadable::Damaged(damage)) => {
-            Ok((progress == Progress::HasTree).then_some(Err(damage)))
+/// An entry of the directory of imports, opened with its record. The server and the host's side work on it in
+/// turns, so its state is read anew each time.
+#[derive(Debug)]
+pub(crate) struct IncomingEntry {
+    incoming: OwnedFd,
+    pub(crate) dir: OwnedFd,
+    name: String,
+    /// The record of the volume that the tree becomes, or was.
+    pub(crate) record: VolumeRecord,
+}
+
+impl IncomingEntry {
+    /// Makes an entry without files, for a volume with this record.
+    pub(crate) fn make(os: &Os, incoming: OwnedFd, record: VolumeRecord) -> Result<Self, Errno> {
+        let name = Uuid::new_v4().simple().to_string();
+        os.mkdir(&incoming, &name, 0o700)?;
+        Ok(Self {
+            dir: os::open_dir(&incoming, &name)?,
+            incoming,
+            name,
+            record,
+        })
+    }
+
+    /// Opens a listed entry. `None`: it is being made or removed. Only the damage of one with a tree counts.
+    pub(crate) fn open(incoming: &OwnedFd, name: &str) -> Result<Option<Self>, Unreadable> {
+        let Ok(dir) = os::open_dir(incoming, name) else {
+            return Ok(None);
+        };
+        // Before the record, which an entry has before its tree.
+        let progress = Progress::of(&dir);
+        match record::read(&dir, VolumeRecord::FILE) {
+            Ok(record) => {
+                let incoming = os::open_dir(incoming, ".").context("open the directory of imports");
+                Ok(Some(Self {
+                    incoming: incoming.map_err(Unreadable::Fault)?,
+                    dir,
+                    name: name.to_owned(),
+                    record,
+                }))
+            }
+            Err(Unreadable::Damaged(_)) if progress != Progress::HasTree => Ok(None),
+            Err(unreadable) => Err(unreadable),
+        }
+    }
+
+    /// Its name in the directory of imports.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        Progress::of(&self.dir)
+    }
+
+    /// Whether it has the tree, and the server has not made the entry a volume.
+    pub(crate) fn has_tree(&self) -> bool {
+        self.progress() == Progress::HasTree && os::open_dir(&self.incoming, &self.name).is_ok()
+    }
+
+    /// The path of the host to which the tree was copied; empty if writing it was interrupted.
+    pub(crate) fn copied_to(&self) -> Option<PathBuf> {
+        if self.progress() != Progress::Copied {
+            return None;
+        }
+        let file = os::open_file(&self.dir, layout::COPIED).ok()?;
+        let path = os::read_all(&file, MAX_PATH).ok()?;
+        Some(OsString::from_vec(path).into())
+    }
+
+    /// Makes the entry durable, once its files are.
+    pub(crate) fn sync(&self, os: &Os) -> Result<(), Errno> {
+        os.fsync(&self.dir)?;
+        os.fsync(&self.incoming)
+    }
+
+    /// Removes it, unless it has a tree: EISDIR.
+    pub(crate) fn remove(&self, os: &Os) -> Result<(), Errno> {
+        remove_entry(os, &self.incoming, &self.dir, &self.name)
+    }
+
+    /// The draft of the volume.
+    pub(in crate::pool) fn into_staged(self) -> Staged {
+        Staged {
+            dir: self.dir,
+            name: self.name,
+            parent: Some(self.incoming),
         }
     }
 }
 
-/// Removes an entry, unless it has a tree: EISDIR.
-pub(crate) fn remove_entry(
-    os: &Os,
-    incoming: &OwnedFd,
-    dir: &OwnedFd,
-    name: &str,
-) -> Result<(), Errno> {
+/// Removes an entry, unless it has a tree: EISDIR. Its record may be missing.
+fn remove_entry(os: &Os, incoming: &OwnedFd, dir: &OwnedFd, name: &str) -> Result<(), Errno> {
     // The tree first, and the record last: without that, the entry would be unknown.
     let temporary = format!("{}.tmp", VolumeRecord::FILE);
     for file in [
@@ -99,17 +171,6 @@ pub(crate) fn remove_entry(
         os.unlink_any(dir, file)?;
     }
     os.rmdir(incoming, name)
-}
-
-impl Staged {
-    /// An entry of the directory of imports.
-    pub(crate) fn in_incoming(incoming: OwnedFd, name: &str) -> Result<Self, Fault> {
-        Ok(Self {
-            dir: os::open_dir(&incoming, name).context("open an import")?,
-            name: name.to_owned(),
-            parent: Some(incoming),
-        })
-    }
 }
 
 impl Disk {
