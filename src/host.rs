@@ -13,7 +13,6 @@ mod kind;
 mod place;
 
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -209,21 +208,31 @@ impl HostPath {
     }
 }
 
-/// Refuses a directory that a process uses, or in which something is mounted.
-pub fn check_unused(path: &Path, users: Users) -> Result<()> {
-    let fault = || PathFault::at::<io::Error>("read the mounts of", path);
-    let table = MountTable::read().map_err(fault())?;
+/// The mounts of the host. Refuses a directory in which something is mounted.
+fn check_no_mounts(path: &Path) -> Result<MountTable> {
+    let table = MountTable::read().map_err(PathFault::at("read the mounts of", path))?;
     let is_inside = |at: &Path| at.starts_with(path) && at != path;
-    let shown = path.display();
     let mut mounts = table.entries.iter();
-    if let Some(inside) = mounts.find(|entry| is_inside(&entry.mount_point)) {
-        let inside = inside.mount_point.display();
-        return refuse(format!("{inside} is mounted in {shown}; unmount it"));
+    match mounts.find(|entry| is_inside(&entry.mount_point)) {
+        None => Ok(table),
+        Some(inside) => refuse(format!(
+            "{} is mounted in {}; unmount it",
+            inside.mount_point.display(),
+            path.display()
+        )),
     }
+}
+
+/// Refuses a directory that a process uses, or in which something is mounted. It examines every process, and
+/// every entry of the tree.
+fn check_unused(path: &Path, users: Users) -> Result<()> {
+    let table = check_no_mounts(path)?;
     if users == Users::Ignore {
         return Ok(());
     }
-    let place = table.place_at(path).map_err(fault())?;
+    let shown = path.display();
+    let place = table.place_at(path);
+    let place = place.map_err(PathFault::at("read the mounts of", path))?;
     let mut files = OpenFiles::default();
     let found = find_user(
         Path::new(PROCESSES),

@@ -25,7 +25,7 @@ mod volumes;
 pub use crate::pool::{CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
-pub use conversion::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState};
+pub use conversion::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState, NewImport};
 pub use expand::ExpandRequest;
 pub use linux::image::Allocation;
 pub use moving::Moved;

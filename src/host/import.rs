@@ -12,13 +12,13 @@ use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::pool::{
     ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
 };
-use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, Volumes};
+use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, NewImport, Volumes};
 
 use super::apart::check_apart;
 use super::copy::Original;
 use super::kind::Kind;
 use super::place::HostPool;
-use super::{Content, Found, HostPath, check_unused, refuse};
+use super::{Content, Found, HostPath, check_no_mounts, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -83,11 +83,10 @@ pub enum Imported {
 impl Import {
     /// Makes the directory a volume. After a failure it is as it was, or the import can be repeated.
     pub fn run(&self, server: &mut impl ImportServer) -> Result<Imported> {
-        let ask = self.request(ImportMethod::Rename, None);
-        let place = server.check_import(&ask)?;
+        // The first answer names the pool to lock. Another command may end before it is locked.
+        let place = self.find(server)?;
         let pool = HostPool::open(self.os.clone(), &place.pool, place.pool_id)?;
-        // Another command may have ended since.
-        let place = server.check_import(&ask)?;
+        let place = self.find(server)?;
         let at = HostPath::open(&self.directory)?;
         let id = place.id;
         match &place.state {
@@ -121,29 +120,24 @@ impl Import {
         at: &HostPath,
         place: &ImportPlace,
     ) -> Result<Imported> {
-        let path = at.path.display();
-        match at.found {
-            Found::Directory => {}
-            Found::Notice(_) => {
-                return refuse(format!(
-                    "{path} is the file of another import, as its text says; use the name and the pool of \
-                     that"
-                ));
-            }
-            Found::Nothing => {
-                let problem = format!("{path} does not exist");
-                return Err(Error::invalid("directory", problem));
-            }
-        }
+        check_is_directory(at)?;
         check_apart(&at.path, &place.taken)?;
         let by = if pool.renames(at)? && place.renames {
             ImportMethod::Rename
         } else {
             ImportMethod::Copy
         };
-        check_unused(&at.path, self.users)?;
+        check_no_mounts(&at.path)?;
         let content = at.inspect()?;
-        server.check_import(&self.request(by, Some(&content)))?;
+        // The server's only permission, before anybody stops the processes of the directory in vain.
+        server.check_import(&self.request(Some(NewImport {
+            size: self.size,
+            used: content.bytes,
+            inodes: content.inodes,
+            by,
+        })))?;
+        // Before the directory is moved, so that no process loses it. The measurement may have taken minutes.
+        check_unused(&at.path, self.users)?;
         let id = place.id;
         if self.dry_run {
             return Ok(Imported::Possible(id, by, Some(content)));
@@ -152,7 +146,7 @@ impl Import {
         match by {
             ImportMethod::Rename => {
                 let taken = pool.take(at, record)?;
-                // A pod may have started since the first check.
+                // A process may have opened it until it was moved.
                 let unused = check_unused(&pool.tree(&taken), self.users);
                 self.finish(server, pool, at, &taken, unused)
             }
@@ -234,9 +228,8 @@ impl Import {
             Err(refused) => refused,
         };
         // The directory comes back only if it is certain that there is no volume.
-        let ask = self.request(ImportMethod::Copy, None);
         let is_waiting = |place: ImportPlace| matches!(place.state, ImportState::Waiting(_));
-        if is_undecided(&refused) || !server.check_import(&ask).is_ok_and(is_waiting) {
+        if is_undecided(&refused) || !self.find(server).is_ok_and(is_waiting) {
             return Err(refused.unfinished());
         }
         let back = HostPath::open(&at.path).and_then(|at| {
@@ -282,13 +275,16 @@ impl Import {
         }
     }
 
-    fn request(&self, by: ImportMethod, content: Option<&Content>) -> ImportRequest {
+    /// The place of the import and its progress, whether or not a new one is permitted.
+    fn find(&self, server: &mut impl ImportServer) -> Result<ImportPlace> {
+        server.check_import(&self.request(None))
+    }
+
+    fn request(&self, new: Option<NewImport>) -> ImportRequest {
         ImportRequest {
             pool: self.pool.clone(),
             name: self.name.clone(),
-            size: content.map_or(Bytes::ZERO, |_| self.size),
-            used: content.map_or((Bytes::ZERO, 0), |content| (content.bytes, content.inodes)),
-            by,
+            new,
         }
     }
 
@@ -328,6 +324,21 @@ impl Import {
             }),
             ..new
         })
+    }
+}
+
+/// Refuses a path without a directory.
+fn check_is_directory(at: &HostPath) -> Result<()> {
+    let path = at.path.display();
+    match at.found {
+        Found::Directory => Ok(()),
+        Found::Notice(_) => refuse(format!(
+            "{path} is the file of another import, as its text says; use the name and the pool of that"
+        )),
+        Found::Nothing => {
+            let problem = format!("{path} does not exist");
+            Err(Error::invalid("directory", problem))
+        }
     }
 }
 

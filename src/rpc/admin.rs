@@ -14,7 +14,7 @@ use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Result};
 use crate::pool::{Enforced, ImportMethod};
-use crate::volume::{ImportRequest, ImportState, Moved};
+use crate::volume::{ImportRequest, ImportState, Moved, NewImport};
 use paths::{text, texts};
 
 use super::{Answer, Edge, Rpc, request, service};
@@ -51,12 +51,16 @@ service! {
 
         check_import(CheckImportRequest: name) -> CheckImportResponse,
             Rpc::read(Operation::Volume), |edge, request| {
+                let new = NewImport {
+                    size: Bytes(request.size_bytes),
+                    used: Bytes(request.used_bytes),
+                    inodes: request.used_inodes,
+                    by: if request.copy { ImportMethod::Copy } else { ImportMethod::Rename },
+                };
                 let place = edge.volumes.check_import(&ImportRequest {
                     pool: request.pool,
                     name: VolumeName::try_from(request.name)?,
-                    size: Bytes(request.size_bytes),
-                    used: (Bytes(request.used_bytes), request.used_inodes),
-                    by: if request.copy { ImportMethod::Copy } else { ImportMethod::Rename },
+                    new: Some(new).filter(|new| new.size > Bytes::ZERO),
                 })?;
                 let mut response = admin::CheckImportResponse {
                     volume_id: place.id.to_string(),

@@ -22,10 +22,19 @@ pub struct ImportRequest {
     /// The pool, or the member of a set.
     pub pool: String,
     pub name: VolumeName,
+    /// The import that asks for permission to begin; `None`: only the place is found.
+    pub new: Option<NewImport>,
+}
+
+/// An import that has not begun.
+#[derive(Debug, Clone, Copy)]
+pub struct NewImport {
     /// The size of the volume.
     pub size: Bytes,
-    /// The bytes, and the files and directories, in the directory.
-    pub used: (Bytes, u64),
+    /// The bytes in the directory.
+    pub used: Bytes,
+    /// The files and directories in it.
+    pub inodes: u64,
     pub by: ImportMethod,
 }
 
@@ -112,8 +121,8 @@ impl From<pool::Error> for NotCopied {
 }
 
 impl Volumes {
-    /// Returns the place of a directory that shall become a volume. With a size, it checks whether a new
-    /// import is possible. Nothing is changed.
+    /// Returns the place of a directory that shall become a volume. A new import is refused if the pool takes no
+    /// new volume, or has no free space for it. Nothing is changed.
     pub fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
         // A call may be making the volume, although its client has ended.
         let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
@@ -138,16 +147,15 @@ impl Volumes {
         if let Some(entry) = waiting.filter(|entry| entry.progress().is_unfinished()) {
             return place(&pool, id, ImportState::Waiting(entry.name().to_owned()));
         }
-        self.check_new(&pool, &request.name)?;
-        if request.size > Bytes::ZERO {
-            let (bytes, inodes) = request.used;
+        if let Some(new) = &request.new {
+            self.check_new(&pool, &request.name)?;
             let tree = Weight {
-                bytes: bytes.0,
-                inodes,
+                bytes: new.used.0,
+                inodes: new.inodes,
                 unseen: None,
             };
-            let is_copied = request.by == ImportMethod::Copy;
-            let checked = pool.check_import(&work, id, request.size, &tree, is_copied);
+            let is_copied = new.by == ImportMethod::Copy;
+            let checked = pool.check_import(&work, id, new.size, &tree, is_copied);
             checked.map_err(Error::of_new)?;
         }
         place(&pool, id, ImportState::New)
@@ -218,6 +226,7 @@ impl Volumes {
                 pool.name()
             )));
         };
+        // An import that goes on after an interruption asks nothing before.
         self.check_new(&pool, name)?;
         let work = pool.begin()?;
         let size = awaiting.record.size_bytes;

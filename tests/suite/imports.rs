@@ -3,6 +3,7 @@
 mod apart;
 mod command;
 mod copies;
+mod moments;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

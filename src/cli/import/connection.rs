@@ -64,13 +64,20 @@ fn given(text: String) -> Option<String> {
 
 impl ImportServer for Connection {
     fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
-        let call = self.0.admin.check_import(CheckImportRequest {
+        let asked = CheckImportRequest {
             name: request.name.to_string(),
             pool: request.pool.clone(),
-            size_bytes: request.size.0,
-            used_bytes: request.used.0.0,
-            used_inodes: request.used.1,
-            copy: request.by == ImportMethod::Copy,
+            ..Default::default()
+        };
+        let call = self.0.admin.check_import(match &request.new {
+            None => asked,
+            Some(new) => CheckImportRequest {
+                size_bytes: new.size.0,
+                used_bytes: new.used.0,
+                used_inodes: new.inodes,
+                copy: new.by == ImportMethod::Copy,
+                ..asked
+            },
         });
         let place = self.0.runtime.block_on(call);
         let place = place.map_err(|status| refused(&status))?.into_inner();

@@ -12,14 +12,14 @@ use support::{Node, name};
 use super::*;
 
 /// A directory on another filesystem than the pool.
-fn elsewhere(host: &Host) -> PathBuf {
+pub(super) fn elsewhere(host: &Host) -> PathBuf {
     let at = host.node.path("elsewhere/old");
     make_tree(&at, "content");
     at
 }
 
 /// A mount.
-fn mounted(host: &Host) -> PathBuf {
+pub(super) fn mounted(host: &Host) -> PathBuf {
     let at = host.node.path("mount");
     fs::create_dir(&at).unwrap();
     rustix::mount::mount("none", &at, "tmpfs", MountFlags::empty(), None).unwrap();
@@ -202,9 +202,7 @@ fn an_interrupted_copy_is_repeated_or_ended() {
             let place = host.driver.check_import(&ImportRequest {
                 pool: "default".into(),
                 name: name("pvc"),
-                size: Bytes::ZERO,
-                used: (Bytes::ZERO, 0),
-                by: ImportMethod::Copy,
+                new: None,
             });
             let mut export = export_of(&host.os, place.unwrap().id);
             export.to = Some(host.node.path("other"));
