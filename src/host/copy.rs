@@ -67,6 +67,11 @@ impl<'a> Original<'a> {
         }
     }
 
+    /// Whether its path leads to a file while it is copied, so that no process opens it there.
+    pub(super) fn is_apart(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+
     /// Keeps pods from it, durably unless it is a mount. It may be repeated.
     pub(super) fn set_aside(&self, os: &Os, pool: &Path) -> Result<()> {
         let (at, name, path) = (self.at, self.name(), self.at.path.display());

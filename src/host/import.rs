@@ -212,11 +212,16 @@ impl Import {
         let path = original.path();
         let set_aside = original.set_aside(&self.os, pool.path());
         let copied = set_aside.and_then(|()| {
-            // A pod may have started since the first check.
+            // A process may have opened it until it was set aside, or since the interruption.
             check_unused(&path, self.users)?;
             server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
                 let target = pool.open_below(data)?;
                 original.copy(&self.os, &target, size, total, goes_on)?;
+                if original.is_apart() {
+                    // Since that scan, no pod can start on it, and a change would have been found.
+                    return Ok(());
+                }
+                // A pod may have started on the mount during the copy.
                 check_unused(&path, self.users)
             })
         });
