@@ -10,7 +10,7 @@ use linux::fault::PathFault;
 use linux::mount;
 use objects::{Invalid, PoolId, PoolName};
 
-use crate::pool::{self, Unavailable};
+use crate::pool::{self, Busy, Unavailable};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -100,9 +100,9 @@ pub enum Error {
     Precondition(String),
     #[error("{target:?} was unpublished before the volume was mounted there; publish it again")]
     Unpublished { target: PathBuf },
-    /// Another call works on the same name, id or target.
-    #[error("{0} is being worked on; try again")]
-    Busy(String),
+    /// Another call works on the same object, or just did.
+    #[error(transparent)]
+    Busy(Busy),
     #[error("starting_token {0:?} is not one of ours; list again from the beginning")]
     BadToken(String),
     #[error("the driver is loading its records; try again")]

@@ -63,7 +63,7 @@ pub(crate) use store::enforcement::quoted;
 pub use store::enforcement::{Unenforced, said_at_init};
 pub use store::entry::{Entry, SnapshotEntry};
 pub(crate) use store::entry::{claims, read_entry};
-pub use store::error::{Error, Result};
+pub use store::error::{Busy, Error, Result};
 pub(crate) use store::incoming;
 pub(crate) use store::layout;
 pub(crate) use store::marker::Marker;

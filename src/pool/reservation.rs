@@ -8,7 +8,7 @@ use objects::{Bytes, VolumeId};
 use crate::pool::base::Pool;
 use crate::pool::state::index::{Index, Resource};
 use crate::pool::state::reservations::{Demand, Held, Measurement};
-use crate::pool::store::error::{Error, Result};
+use crate::pool::store::error::{Busy, Error, Result};
 use crate::pool::store::record::VolumeRecord;
 use crate::pool::work::Work;
 
@@ -134,7 +134,7 @@ impl Pool {
         let size = self.grant(demand, expected, &|index| {
             let current = index.get::<R>(id).map(|entry| &entry.record);
             if current != known || index.quarantined_as::<R>(id).is_some() {
-                return Err(Error::Busy(format!("{id}, whose pool was just opened,")));
+                return Err(Error::Busy(Busy::Changed(id.to_string())));
             }
             Ok(())
         })?;

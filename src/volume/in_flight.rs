@@ -9,6 +9,7 @@ use linux::sync::lock;
 use objects::NameHash;
 
 use crate::error::{Error, Result};
+use crate::pool::Busy;
 
 /// The locks of the domain, for which no call ever waits. A change to a volume or snapshot locks its
 /// id, a creation also its name, and a mount or unmount its target. A publish waits for the disk
@@ -52,7 +53,7 @@ impl InFlight {
     pub(crate) fn lock_to_delete(&self, id: &str) -> Result<KeyLock<'_>> {
         let locked = self.lock_id(id)?;
         if lock(&self.keys).copied.contains_key(&locked.key) {
-            return Err(Error::Busy(format!("{id} is being copied, and so")));
+            return Err(Error::Busy(Busy::Copied(id.to_owned())));
         }
         Ok(locked)
     }
@@ -67,7 +68,7 @@ impl InFlight {
         let key = id_key(id);
         let mut keys = lock(&self.keys);
         if keys.locked.contains(&key) {
-            return Err(Error::Busy(key));
+            return Err(Error::Busy(Busy::Locked(key)));
         }
         *keys.copied.entry(key.clone()).or_default() += 1;
         Ok(KeyLock {
@@ -86,7 +87,7 @@ impl InFlight {
         let (in_flight, target) = (self, target.to_owned());
         let mut keys = lock(&self.keys);
         if keys.publishing.contains_key(&target) {
-            return Err(Error::Busy(target_key(&target)));
+            return Err(Error::Busy(Busy::Locked(target_key(&target))));
         }
         keys.publishing.insert(target.clone(), false);
         Ok(Publishing { in_flight, target })
@@ -103,7 +104,7 @@ impl InFlight {
 
     fn lock_key(&self, key: String) -> Result<KeyLock<'_>> {
         if !lock(&self.keys).locked.insert(key.clone()) {
-            return Err(Error::Busy(key));
+            return Err(Error::Busy(Busy::Locked(key)));
         }
         Ok(KeyLock {
             in_flight: self,

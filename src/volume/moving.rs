@@ -13,7 +13,7 @@ use objects::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
 use crate::error::{Error, Result};
 use crate::pool::{
-    self, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
+    self, Busy, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
 };
 use crate::volume::find::Place;
 use crate::volume::fits::check_cordon;
@@ -333,7 +333,7 @@ impl Volumes {
         });
         let copies: Vec<(&Arc<Pool>, Move)> = copies.collect();
         let [(pool, moved)] = copies.as_slice() else {
-            return Error::Busy(format!("volume {id}, which was moved,"));
+            return Error::Busy(Busy::Changed(format!("volume {id}")));
         };
         let (pool, other) = (pool.name().clone(), moved.pool);
         if let Err(error) = self.check_not_moved::<R>(id, self.unread_members()) {
@@ -374,9 +374,7 @@ impl Volumes {
         let places = self.places::<VolumeRecord>(parsed);
         let copies: Vec<MoveCopy<'_>> = places.iter().filter_map(MoveCopy::of).collect();
         if copies.len() < places.len() {
-            return Err(Error::Busy(format!(
-                "volume {id}, whose move was finished,"
-            )));
+            return Err(Error::Busy(Busy::Changed(format!("volume {id}"))));
         }
         self.check_not_moved::<VolumeRecord>(parsed, self.unread_members())?;
         for copy in &copies {
@@ -416,9 +414,7 @@ impl Volumes {
             let id = VolumeId::new(home, name);
             if !self.places::<VolumeRecord>(id).is_empty() {
                 self.entry::<VolumeRecord>(id)?;
-                return Err(Error::Busy(format!(
-                    "volume {id}, which was read meanwhile,"
-                )));
+                return Err(Error::Busy(Busy::Changed(format!("volume {id}"))));
             }
         }
         Ok(())

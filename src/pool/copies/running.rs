@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use objects::PoolName;
 
-use crate::pool::store::error::Error;
+use crate::pool::store::error::{Busy, Error};
 
 /// The most copies that a pool makes file by file at once.
 const MOST_AT_ONCE: usize = 4;
@@ -30,8 +30,8 @@ impl Copies {
         match begun {
             Ok(_) => Ok(Turn(self)),
             Err(running) => {
-                let what = format!("pool {pool} makes {running} copies at once already, and");
-                Err(Error::Busy(what))
+                let pool = pool.clone();
+                Err(Error::Busy(Busy::Copies { pool, running }))
             }
         }
     }

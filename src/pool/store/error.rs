@@ -15,6 +15,21 @@ use crate::pool::store::unavailable::Unavailable;
 /// The result of an operation on a pool.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The reason why a call must be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Busy {
+    /// Another call has locked the name, the id or the target.
+    #[error("{0} is being worked on; try again")]
+    Locked(String),
+    #[error("{0} is being copied, and can be deleted after that; try again")]
+    Copied(String),
+    /// The object was read, moved or finished while this call ran.
+    #[error("{0} changed meanwhile; try again")]
+    Changed(String),
+    #[error("pool {pool} makes {running} copies already, which is the most at once; try again")]
+    Copies { pool: PoolName, running: usize },
+}
+
 /// The reason why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -59,9 +74,9 @@ pub enum Error {
     Retry { pool: PoolName, fault: Fault },
     #[error("pool {pool}: cannot format an image: {fault}")]
     NotFormatted { pool: PoolName, fault: FormatFault },
-    /// Another call works on the same object.
-    #[error("{0} is being worked on; try again")]
-    Busy(String),
+    /// Another call works on the same object, or just did.
+    #[error(transparent)]
+    Busy(Busy),
     #[error("{0} was stopped because the driver stops; repeat the request to start again")]
     Stopped(String),
     /// The size is too small.

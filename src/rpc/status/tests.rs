@@ -15,7 +15,7 @@ use crate::error::Code::{
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
 use crate::error::Object;
-use crate::pool::{Error as PoolError, Unavailable};
+use crate::pool::{Busy, Error as PoolError, Unavailable};
 
 const OPERATIONS: [Operation; 6] = [
     Operation::CreateVolume,
@@ -109,8 +109,8 @@ table! {
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::Precondition(_), Error::Precondition(text())
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Error::Busy(_), Error::Busy(text())                      => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
-    pool_error!(PoolError::Busy(_)), existing(PoolError::Busy(text()))
+    Error::Busy(_), Error::Busy(busy())                      => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    pool_error!(PoolError::Busy(_)), existing(PoolError::Busy(busy()))
                                                              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     Error::Unpublished { .. }, Error::Unpublished { target: path() }
                                                              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
@@ -155,6 +155,10 @@ fn path_fault() -> PathFault {
         path: path(),
         source: eio(),
     }
+}
+
+fn busy() -> Busy {
+    Busy::Locked(text())
 }
 
 fn text() -> String {
