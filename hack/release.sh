@@ -48,8 +48,13 @@ bom=rootcellar-$version.cdx
 git archive --output="$parts/sources.tar" HEAD
 tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
 (cd "$parts/sources/rootcellar" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom")
-sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' "$parts/sources/rootcellar/$bom.json" |
-    jq --rawfile others THIRD-PARTY.txt '.components += [$others | split("\n")[] | select(contains(".deb ")) |
+# One for each package. That of the driver gets the other program, and what only that is built of.
+(cd "$parts/sources/rootcellar" && cat "$bom.json" "crates/migrate/$bom.json") |
+    sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' |
+    jq --slurp --rawfile others THIRD-PARTY.txt '.[1] as $migrate | .[0] |
+        .metadata.component.components += $migrate.metadata.component.components |
+        .components = (.components + $migrate.components | unique_by(."bom-ref")) |
+        .dependencies = (.dependencies + $migrate.dependencies | unique_by(.ref)) | .components += [$others | split("\n")[] | select(contains(".deb ")) |
         capture("^(?<sum>[0-9a-f]{64}) .*/(?<name>[^_]+)_(?<version>[^_]+)_(?<arch>[^_]+)\\.deb +(?<license>.+)$") |
         "pkg:deb/debian/\(.name)@\(.version | @uri)?arch=\(.arch)&distro=debian-12" as $purl |
         {type: "library", "bom-ref": $purl, name, version, hashes: [{alg: "SHA-256", content: .sum}],
