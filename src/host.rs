@@ -245,11 +245,7 @@ fn check_unused(path: &Path, users: Users) -> Result<()> {
     );
     let used = match found {
         Ok(Some(user)) => Some(user.to_string()),
-        Ok(None) => {
-            let top = os::open_node(path);
-            let found = top.and_then(|top| tree::find_open(top, path, &files, &|| ()));
-            found.map_err(PathFault::at("look for open files in", path))?
-        }
+        Ok(None) => find_open(path, &files)?,
         Err(fault) => {
             return refuse(format!(
                 "cannot find out who uses {shown}: {fault}; run this as root in the process namespace of \
@@ -257,8 +253,26 @@ fn check_unused(path: &Path, users: Users) -> Result<()> {
             ));
         }
     };
+    refuse_used(path, used)
+}
+
+/// Refuses a directory in which a file is open for writing. It examines every entry of the tree, and no process.
+fn check_not_written(path: &Path, users: Users) -> Result<()> {
+    match users {
+        Users::Ignore => Ok(()),
+        Users::Check => refuse_used(path, find_open(path, &OpenFiles::default())?),
+    }
+}
+
+fn find_open(path: &Path, files: &OpenFiles) -> Result<Option<String>> {
+    let top = os::open_node(path);
+    let found = top.and_then(|top| tree::find_open(top, path, files, &|| ()));
+    Ok(found.map_err(PathFault::at("look for open files in", path))?)
+}
+
+fn refuse_used(path: &Path, used: Option<String>) -> Result<()> {
     used.map_or(Ok(()), |used| {
-        refuse(format!("{shown} is in use: {used}; stop it"))
+        refuse(format!("{} is in use: {used}; stop it", path.display()))
     })
 }
 

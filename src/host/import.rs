@@ -18,7 +18,7 @@ use super::apart::check_apart;
 use super::copy::Original;
 use super::kind::Kind;
 use super::place::HostPool;
-use super::{Content, Found, HostPath, check_no_mounts, check_unused, refuse};
+use super::{Content, Found, HostPath, check_no_mounts, check_not_written, check_unused, refuse};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -218,8 +218,9 @@ impl Import {
                 let target = pool.open_below(data)?;
                 original.copy(&self.os, &target, size, total, goes_on)?;
                 if original.is_apart() {
-                    // Since that scan, no pod can start on it, and a change would have been found.
-                    return Ok(());
+                    // Since that scan, a process can open it only by its name beside the path. One that still
+                    // has a file open there may write what the copy lacks.
+                    return check_not_written(&path, self.users);
                 }
                 // A pod may have started on the mount during the copy.
                 check_unused(&path, self.users)

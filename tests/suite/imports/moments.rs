@@ -66,6 +66,52 @@ fn a_process_that_opens_it_meanwhile_is_found() {
     }
 }
 
+/// Opens the file in the directory that is set aside, for writing, once the copy begins, and keeps it open.
+#[derive(Debug)]
+struct WritesAside {
+    beside: PathBuf,
+    opened: Mutex<Option<File>>,
+}
+
+impl Observer for WritesAside {
+    fn after(&self, step: Step, _name: &OsStr) {
+        let mut opened = self.opened.lock().unwrap();
+        let mut entries = support::names(&self.beside).into_iter();
+        let aside = entries.find(|name| name.starts_with(".rootcellar-"));
+        if step == Step::Syncfs
+            && opened.is_none()
+            && let Some(aside) = aside
+        {
+            let file = self.beside.join(aside).join("file");
+            *opened = Some(File::options().append(true).open(file).unwrap());
+        }
+    }
+}
+
+/// A process that opens a file of a directory by its name beside the path, and does not write yet, is found
+/// after the copy.
+///
+/// Proves: IM5.
+#[test]
+fn a_writer_of_a_directory_that_is_set_aside_is_found() {
+    require!(mount_namespace);
+    let host = Host::new();
+    let at = elsewhere(&host);
+    let writes = Arc::new(WritesAside {
+        beside: at.parent().unwrap().to_owned(),
+        opened: Mutex::default(),
+    });
+    let mut request = import_of(&host.os, at.clone(), "pvc", SIZE);
+    request.os = Os::observed(Arc::clone(&writes) as Arc<dyn Observer>);
+    let (code, problem) = result(import(&host.driver, &request)).unwrap_err();
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(problem.contains("open for writing"), "{problem}");
+    assert!(writes.opened.lock().unwrap().take().is_some());
+    assert_tree(&at, "content");
+    assert_eq!(host.incoming(), [""; 0]);
+    host.import_from(at).unwrap();
+}
+
 /// A cordoned pool takes no directory, and says so before anybody stops the processes of the directory.
 ///
 /// Proves: IM2, PC1.
