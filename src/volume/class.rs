@@ -228,9 +228,12 @@ impl Parametrized for SnapshotClass {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use objects::{ObjectId, PoolId, VolumeId};
     use serde_json::Value;
+    use uuid::Uuid;
 
     use super::*;
+    use crate::pool::VolumeRecord;
     use crate::volume::parameter::SIDECAR_PREFIX;
 
     const SCHEMA: &str = include_str!("../../deploy/chart/values.schema.json");
@@ -291,13 +294,36 @@ mod tests {
         assert_consistent::<SnapshotClass>("snapshots/properties/classes", &[], SNAPSHOTS);
     }
 
-    /// A volume that is asked for again has the values of its record.
+    /// A volume has the values of the class that made it, and no other class fits. Every field of the record's
+    /// parameters has a row.
     #[test]
     fn every_parameter_in_the_record_is_compared() {
+        let made_by = |class: &Class| VolumeRecord {
+            exclusive: class.exclusive,
+            parameters: class.parameters,
+            ..VolumeRecord::new(
+                VolumeId::new(PoolId(Uuid::nil()), &"pvc".parse().unwrap()),
+                "pvc".parse().unwrap(),
+            )
+        };
         let recorded = serde_json::to_value(Parameters::default()).unwrap();
-        for key in recorded.as_object().unwrap().keys() {
+        let keys = recorded.as_object().unwrap().keys().map(String::as_str);
+        for key in keys.chain(["exclusive"]) {
             let row = Class::PARAMETERS.iter().find(|known| known.key == key);
-            assert!(row.unwrap().is_recorded(), "{key}");
+            let row = row.unwrap();
+            let of = |value| {
+                let mut class = Class::default();
+                set(&mut class, key, value).unwrap();
+                class
+            };
+            let [one, other] = row.values else {
+                panic!("{key} has no two values");
+            };
+            let volume = made_by(&of(one));
+            assert_eq!(row.of(&volume).as_deref(), Some(*one), "{key}");
+            row.check_same(&of(one), &volume).unwrap();
+            let refused = row.check_same(&of(other), &volume).unwrap_err();
+            assert!(refused.to_string().contains(key), "{refused}");
         }
     }
 

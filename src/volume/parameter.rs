@@ -112,12 +112,6 @@ impl<C: Parametrized> Parameter<C> {
         }
     }
 
-    /// Whether a volume retains the parameter.
-    #[cfg(test)]
-    pub(super) fn is_recorded(&self) -> bool {
-        self.recorded.is_some()
-    }
-
     /// The value of a volume, if volumes retain the parameter.
     pub fn of(&self, volume: &VolumeRecord) -> Option<String> {
         Some((self.recorded.as_ref()?.in_volume)(volume))

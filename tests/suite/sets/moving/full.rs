@@ -70,7 +70,7 @@ fn a_volume_leaves_a_full_disk() {
         let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
         changes.assert_done();
         assert!(
-            refused.to_string().contains("changed meanwhile"),
+            refused.to_string().contains("changed meanwhile; stop"),
             "{}: {refused}",
             disk.name
         );

@@ -399,7 +399,7 @@ fn assert_not_moved(driver: &Running, volume: &Volume, changes: &Changes) {
     let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
     changes.assert_done();
     assert!(
-        refused.to_string().contains("changed meanwhile"),
+        refused.to_string().contains("changed meanwhile; stop"),
         "{refused}"
     );
     assert_eq!(driver.get(&id).unwrap(), *volume);
