@@ -130,12 +130,18 @@ impl Import {
         check_no_mounts(&at.path)?;
         let content = at.inspect()?;
         // The server's only permission, before anybody stops the processes of the directory in vain.
-        server.check_import(&self.request(Some(NewImport {
+        let permitted = server.check_import(&self.request(Some(NewImport {
             size: self.size,
             used: content.bytes,
             inodes: content.inodes,
             by,
         })))?;
+        if permitted.state != ImportState::New {
+            return refuse(format!(
+                "another import of {} has begun meanwhile; choose another --name",
+                self.name
+            ));
+        }
         // Before the directory is moved, so that no process loses it. The measurement may have taken minutes.
         check_unused(&at.path, self.users)?;
         let id = place.id;

@@ -174,15 +174,13 @@ impl Volumes {
     /// Makes the tree with a name, which waits in a pool, a volume. It may be repeated.
     pub fn import(&self, pool: &str, name: &VolumeName) -> Result<VolumeId> {
         let _name = self.in_flight.lock_name("volume", name.as_str())?;
-        if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(name)? {
-            imported_from(&entry)?;
-            let _id = self
-                .in_flight
-                .lock_to_delete(&entry.record.id.to_string())?;
-            return self.finish_import(&pool, &entry);
-        }
         let pool = self.pool_named(pool)?;
         let id = VolumeId::new(id_of(&pool)?, name);
+        if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(name)? {
+            check_is_of_import(&entry, id)?;
+            let _id = self.in_flight.lock_to_delete(&id.to_string())?;
+            return self.finish_import(&pool, &entry);
+        }
         let _id = self.in_flight.lock_id(&id.to_string())?;
         self.check_not_moved_before(name)?;
         let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
@@ -207,14 +205,8 @@ impl Volumes {
         let pool = self.pool_named(pool)?;
         let id = VolumeId::new(id_of(&pool)?, name);
         if let Some((_, entry)) = self.find_by_name::<VolumeRecord>(name)? {
-            imported_from(&entry)?;
-            let found = entry.record.id;
-            if found == id {
-                return Ok(id);
-            }
-            return Err(Error::Precondition(format!(
-                "volume {found} has the name {name} already; choose another --name"
-            )));
+            check_is_of_import(&entry, id)?;
+            return Ok(id);
         }
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
@@ -353,6 +345,19 @@ fn imported_from(entry: &Entry) -> Result<String> {
             record.id, record.name
         ))
     })
+}
+
+/// Refuses a volume with the name of an import that is not its result: another import of the name may have gone to
+/// another pool meanwhile.
+fn check_is_of_import(entry: &Entry, id: VolumeId) -> Result<()> {
+    imported_from(entry)?;
+    let (found, name) = (entry.record.id, &entry.record.name);
+    if found == id {
+        return Ok(());
+    }
+    Err(Error::Precondition(format!(
+        "volume {found} has the name {name} already; choose another --name"
+    )))
 }
 
 fn answers(pool: &Pool) -> bool {

@@ -112,6 +112,24 @@ fn a_writer_of_a_directory_that_is_set_aside_is_found() {
     host.import_from(at).unwrap();
 }
 
+/// An import is not answered with the volume of another one of its name, which went to another pool meanwhile.
+///
+/// Proves: IM2.
+#[test]
+fn an_import_is_not_answered_with_the_volume_of_another_pool() {
+    require!(mount_namespace);
+    let node = MemoryNode::new(&["default", "other"]);
+    let driver = node.volumes_of(&node.options(), &Fakes::default());
+    let old = node.pool("default").with_file_name("old");
+    make_tree(&old, "content");
+    let request = import_of(&Os::default(), old, "pvc", SIZE);
+    let id = result(import(&driver, &request)).unwrap();
+    assert_eq!(driver.import("default", &request.name).unwrap(), id);
+    let (code, problem) = result(driver.import("other", &request.name)).unwrap_err();
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(problem.contains("choose another --name"), "{problem}");
+}
+
 /// A cordoned pool takes no directory, and says so before anybody stops the processes of the directory.
 ///
 /// Proves: IM2, PC1.
