@@ -347,8 +347,8 @@ fn imported_from(entry: &Entry) -> Result<String> {
     })
 }
 
-/// Refuses a volume with the name of an import that is not its result: another import of the name may have gone to
-/// another pool meanwhile.
+/// Refuses a volume with the name of an import that is not its result: another import of the name may have made it
+/// in another pool meanwhile.
 fn check_is_of_import(entry: &Entry, id: VolumeId) -> Result<()> {
     imported_from(entry)?;
     let (found, name) = (entry.record.id, &entry.record.name);
