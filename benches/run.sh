@@ -47,6 +47,8 @@ if [ "$goal" = compare ]; then
     rm -rf "$sources"
     mkdir -p "$sources"
     git archive "$revision" | tar -x -C "$sources"
+    mkdir -p "$target/compare/target"
+    ln -sfn "$target/tools" "$target/compare/target/tools"
     CARGO_TARGET_DIR=$target/compare/target "$sources/hack/musl.sh"
     export OTHER
 fi
