@@ -14,13 +14,16 @@ if [ $# -gt 0 ]; then
     tar -xf "$work/tree.tar" -C "$work"
     cd "$work"
 fi
-# A module of tests is the last of its file.
-find src crates/*/src -name '*.rs' ! -path '*/tests/*' ! -name tests.rs -exec awk '
-    FNR == 1 { is_test = 0; directory = FILENAME; sub("/[^/]*$", "", directory) }
-    /^#\[cfg\(test\)\]$/ { is_test = 1 }
+set -- src
+[ ! -d crates ] || set -- src crates/*/src
+# Tests in a file are a module at its end.
+find "$@" -name '*.rs' ! -path '*/tests/*' ! -name tests.rs -exec awk '
+    FNR == 1 { is_test = is_marked = 0; directory = FILENAME; sub("/[^/]*$", "", directory) }
+    is_marked && /^mod [a-z_]+ \{$/ { is_test = 1; lines[directory]--; sum-- }
+    { is_marked = $0 == "#[cfg(test)]" }
     !is_test { lines[directory]++; sum++ }
     END {
         for (directory in lines) printf "%-40s %6d\n", directory, lines[directory] | "sort"
         close("sort")
         printf "%-40s %6d\n", "in all", sum
-    }' {} + 2>"$work/missing" || [ ! -d crates ]
+    }' {} +

@@ -54,7 +54,8 @@ tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
     jq --slurp --rawfile others THIRD-PARTY.txt '.[1] as $migrate | .[0] |
         .metadata.component.components += $migrate.metadata.component.components |
         .components = (.components + $migrate.components | unique_by(."bom-ref")) |
-        .dependencies = (.dependencies + $migrate.dependencies | unique_by(.ref)) | .components += [$others | split("\n")[] | select(contains(".deb ")) |
+        .dependencies = (.dependencies + $migrate.dependencies | unique_by(.ref)) |
+        .components += [$others | split("\n")[] | select(contains(".deb ")) |
         capture("^(?<sum>[0-9a-f]{64}) .*/(?<name>[^_]+)_(?<version>[^_]+)_(?<arch>[^_]+)\\.deb +(?<license>.+)$") |
         "pkg:deb/debian/\(.name)@\(.version | @uri)?arch=\(.arch)&distro=debian-12" as $purl |
         {type: "library", "bom-ref": $purl, name, version, hashes: [{alg: "SHA-256", content: .sum}],
