@@ -208,6 +208,13 @@ impl HostPath {
     }
 }
 
+/// Makes a file with this content, durably but for its name.
+fn make_file(os: &Os, at: At<'_>, mode: u32, content: &[u8]) -> Result<(), Errno> {
+    let file = os.create_as(at.dir, at.name, mode)?;
+    os.write_all(&file, content)?;
+    os.fsync(&file)
+}
+
 /// The mounts of the host. Refuses a directory in which something is mounted.
 fn check_no_mounts(path: &Path) -> Result<MountTable> {
     let table = MountTable::read().map_err(PathFault::at("read the mounts of", path))?;

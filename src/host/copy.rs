@@ -25,7 +25,7 @@ use crate::pool::incoming::IncomingEntry;
 use crate::volume::GoesOn;
 
 use super::kind::Kind;
-use super::{Found, HostPath, keep_times, notice, refuse};
+use super::{Found, HostPath, keep_times, make_file, notice, refuse};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -215,10 +215,7 @@ impl HostPath {
 
     /// Makes a file with this name in the parent, which says where the directory went.
     fn make_notice(&self, os: &Os, name: &str, text: &str) -> Result<()> {
-        let made = os.create_as(&self.parent, name, 0o444).and_then(|file| {
-            os.write_all(&file, text.as_bytes())?;
-            os.fsync(&file)
-        });
+        let made = make_file(os, At::new(&self.parent, name), 0o444, text.as_bytes());
         made.map_err(self.fault("make a file for"))
     }
 

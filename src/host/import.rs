@@ -152,9 +152,7 @@ impl Import {
         match by {
             ImportMethod::Rename => {
                 let taken = pool.take(at, record)?;
-                // A process may have opened it until it was moved.
-                let unused = check_unused(&pool.tree(&taken), self.users);
-                self.finish(server, pool, at, &taken, unused)
+                self.finish(server, pool, at, &taken)
             }
             ImportMethod::Copy => {
                 let entry = pool.await_copy(record, Kind::of(at)?)?;
@@ -199,8 +197,7 @@ impl Import {
         if entry.progress() == Progress::AwaitsCopy {
             return self.copy(server, pool, at, &entry, None);
         }
-        let unused = check_unused(&pool.tree(&entry), self.users);
-        self.finish(server, pool, at, &entry, unused)
+        self.finish(server, pool, at, &entry)
     }
 
     /// Copies the directory into a new volume, or leaves it as it was. The bytes of one whose import was
@@ -265,8 +262,9 @@ impl Import {
         pool: &HostPool,
         at: &HostPath,
         taken: &IncomingEntry,
-        unused: Result<()>,
     ) -> Result<Imported> {
+        // A process may have opened it until it was moved, or since the interruption.
+        let unused = check_unused(&pool.tree(taken), self.users);
         let done = unused.and_then(|()| server.import(&self.pool, &self.name));
         let refused = match done {
             Ok(id) => return Ok(Imported::Done(id, None)),

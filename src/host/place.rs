@@ -17,7 +17,7 @@ use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 
 use super::kind::Kind;
-use super::{HostPath, keep_times, notice, refuse};
+use super::{HostPath, keep_times, make_file, notice, refuse};
 
 /// A pool, as the host sees it.
 #[derive(Debug)]
@@ -150,22 +150,14 @@ impl HostPool {
     /// Makes an entry for a directory of this kind that shall be copied, durably. The record is that of the
     /// volume that it becomes.
     pub(super) fn await_copy(&self, record: VolumeRecord, kind: Kind) -> Result<IncomingEntry> {
-        self.make_entry(record, |entry| {
-            let file = self.os.create(&entry.dir, layout::TO_COPY)?;
-            self.os.write_all(&file, kind.as_str().as_bytes())?;
-            self.os.fsync(&file)
-        })
+        self.make_entry(record, layout::TO_COPY, 0o600, kind.as_str())
     }
 
     /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
     /// volume that it becomes.
     pub(super) fn take(&self, at: &HostPath, record: VolumeRecord) -> Result<IncomingEntry> {
         let text = notice(record.id, &self.path);
-        let entry = self.make_entry(record, |entry| {
-            let file = self.os.create_as(&entry.dir, layout::DATA, 0o444)?;
-            self.os.write_all(&file, text.as_bytes())?;
-            self.os.fsync(&file)
-        })?;
+        let entry = self.make_entry(record, layout::DATA, 0o444, &text)?;
         let path = At::new(&at.parent, &at.name);
         let moved = keep_times(&self.os, path, || {
             self.os.exchange(path, At::new(&entry.dir, layout::DATA))
@@ -183,7 +175,9 @@ impl HostPool {
     fn make_entry(
         &self,
         record: VolumeRecord,
-        write: impl FnOnce(&IncomingEntry) -> Result<(), Errno>,
+        file: &str,
+        permissions: u32,
+        text: &str,
     ) -> Result<IncomingEntry> {
         self.forget_export(record.id)?;
         let os = &self.os;
@@ -192,7 +186,9 @@ impl HostPool {
         // The record first, so that an entry with that file has one.
         let filled =
             record::write_new(os, &entry.dir, VolumeRecord::FILE, &entry.record).and_then(|()| {
-                let written = write(&entry).and_then(|()| entry.sync(os));
+                let file = At::new(&entry.dir, file);
+                let written =
+                    make_file(os, file, permissions, text.as_bytes()).and_then(|()| entry.sync(os));
                 written.map_err(|errno| Fault::new("write", errno))
             });
         if let Err(fault) = filled {
@@ -232,12 +228,10 @@ impl HostPool {
             self.rewrite(entry, record)?;
         }
         let path = path.as_os_str().as_bytes();
-        let marked = match self.os.create(&entry.dir, layout::COPIED) {
+        let file = At::new(&entry.dir, layout::COPIED);
+        let marked = match make_file(&self.os, file, 0o600, path) {
             Err(Errno::EXIST) => Ok(()),
-            made => made.and_then(|file| {
-                self.os.write_all(&file, path)?;
-                self.os.fsync(&file)
-            }),
+            made => made,
         };
         let synced = marked.and_then(|()| self.os.fsync(&entry.dir));
         synced.map_err(|errno| self.fault(Fault::new("mark an export in", errno)))

@@ -91,19 +91,16 @@ impl Pool {
             let Some(incoming) = disk.incoming()? else {
                 return Ok(None);
             };
-            let mut best: Option<IncomingEntry> = None;
+            let mut found = Vec::new();
             for name in names(&incoming).context("list the imports")? {
                 let entry = match IncomingEntry::open(&incoming, &name) {
                     Ok(entry) => entry.filter(|entry| is_wanted(&entry.record)),
                     Err(Unreadable::Damaged(_)) => None,
                     Err(Unreadable::Fault(fault)) => return Err(fault),
                 };
-                best = best
-                    .into_iter()
-                    .chain(entry)
-                    .min_by_key(IncomingEntry::progress);
+                found.extend(entry);
             }
-            Ok(best)
+            Ok(found.into_iter().min_by_key(IncomingEntry::progress))
         })();
         found.map_err(|fault: Fault| self.classify(fault))
     }
