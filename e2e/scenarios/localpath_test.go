@@ -17,7 +17,6 @@ var fromLocalPath = []entry{
 	{"a StatefulSet and a Deployment of local-path move by local volumes, and back at the end", moveLocal},
 	{"a pod that starts on an imported hostPath directory meets a file and waits", fileAtHostPath},
 	{"a pod that starts on an imported local directory meets a file and waits", fileAtLocal},
-	{"a claim of a StatefulSet is replaced by one of another class, and back, and the StatefulSet may make it itself", swapClass},
 	{"an import whose pod is killed is repeated", importKilled},
 	{"a claim without its volume keeps out the pods that a loop starts again and again", scaleLoop},
 }
@@ -286,41 +285,6 @@ func (s *scenario) meetsFile(class, text string) {
 	m.bind()
 	s.pod("worker", with("data", "/data"))
 	s.sameData("worker", files)
-}
-
-// swapClass follows a plan that replaces the claim too.
-//
-// Proves: IM1.
-func swapClass(s *scenario) {
-	t := s.tenants(hostPathClass)
-	m, files := t.moves[1], t.files[1]
-	m.planned("--swap class --class rootcellar")
-	has := func(class, volume string) {
-		s.Helper()
-		s.sameData(s.userOf(m.claim).Name, files)
-		if claim := s.theClaim(m.claim); *claim.Spec.StorageClassName != class || claim.Spec.VolumeName != volume {
-			s.Fatalf("claim %s is %+v", m.claim, claim.Spec)
-		}
-	}
-	for number := range swapFinish + 1 {
-		m.do(number)
-	}
-	has("rootcellar", m.old.Name+"-rootcellar")
-	for number := swapFinish; number >= 0; number-- {
-		m.undo(number)
-	}
-	has(hostPathClass, m.old.Name)
-
-	for number := range swapDeleteClaim + 1 {
-		m.do(number)
-	}
-	s.kubectl("scale", "statefulset/db", "--replicas=2")
-	s.userOf(m.claim)
-	created := m.plan.steps[swapCreateClaim]
-	m.must(m.run(created, created.verify))
-	m.do(swapStart)
-	m.do(swapFinish)
-	has(hostPathClass, m.old.Name+"-rootcellar")
 }
 
 // importKilled ends the process of an import as soon as it is there, several times.

@@ -7,22 +7,16 @@ import (
 	"strings"
 )
 
-// plan is what rootcellar-migrate prints for one claim.
+// plan is the script that rootcellar-migrate prints for one claim.
 type plan struct {
 	// text is all of it.
 	text                    string
 	directory, node, handle string
-	steps                   []plannedStep
+	// steps are their names.
+	steps []string
 }
 
-// plannedStep has the blocks of a step, as they are printed.
-type plannedStep struct {
-	title, run, verify, rollback string
-	// onNode says that the blocks are for a shell of the node.
-	onNode bool
-}
-
-// The steps of a plan that keeps the claim, and of one that replaces it too.
+// The steps of a plan for a directory.
 const (
 	stepRetain = iota
 	stepStop
@@ -32,19 +26,18 @@ const (
 	stepStart
 	stepFinish
 	stepRemove
+)
 
-	swapImport = iota - 6
-	swapBind
-	swapDeleteClaim
-	swapCreateClaim
-	swapStart
-	swapFinish
+// The actions of a step.
+const (
+	actionDo    = "do"
+	actionCheck = "check"
+	actionUndo  = "undo"
 )
 
 var (
 	planPlace = regexp.MustCompile(`bytes: (\S+) on node (\S+) becomes volume (\S+) of pool `)
-	planStep  = regexp.MustCompile(`(?m)^### \d+\. (.*)$`)
-	planBlock = regexp.MustCompile("(?ms)^```sh( node|) ?(verify|rollback|)\n(.*?)\n```$")
+	planSteps = regexp.MustCompile(`(?m)^Steps: (.*)$`)
 )
 
 // makePlan plans a claim by the commands of docs/migration.md. The flags are added to them. It fails if they fail.
@@ -58,31 +51,14 @@ func (s *scenario) makePlan(claim string, flags ...string) (*plan, error) {
 		"NAMESPACE/CLAIM", s.namespace+"/"+claim+" "+strings.Join(flags, " "))
 	path := "PATH=" + filepath.Join(target, "x86_64-unknown-linux-musl/release") + ":" + os.Getenv("PATH")
 	_, failed := s.shell("env", path, "sh", "-euc", "cd "+dir+"\n"+words.Replace(block))
-	text, err := os.ReadFile(filepath.Join(dir, "plan-NAMESPACE-CLAIM.md"))
+	text, err := os.ReadFile(filepath.Join(dir, "plan.sh"))
 	s.must(err)
 	p := &plan{text: string(text)}
 	if place := planPlace.FindStringSubmatch(p.text); place != nil {
 		p.directory, p.node, p.handle = place[1], place[2], place[3]
 	}
-	titles := planStep.FindAllStringSubmatchIndex(p.text, -1)
-	for i, at := range titles {
-		end := len(p.text)
-		if i+1 < len(titles) {
-			end = titles[i+1][0]
-		}
-		step := plannedStep{title: p.text[at[2]:at[3]]}
-		for _, block := range planBlock.FindAllStringSubmatch(p.text[at[0]:end], -1) {
-			step.onNode = block[1] != ""
-			switch block[2] {
-			case "verify":
-				step.verify = block[3]
-			case "rollback":
-				step.rollback = block[3]
-			default:
-				step.run = block[3]
-			}
-		}
-		p.steps = append(p.steps, step)
+	if steps := planSteps.FindStringSubmatch(p.text); steps != nil {
+		p.steps = strings.Fields(steps[1])
 	}
 	return p, failed
 }
@@ -100,58 +76,56 @@ func (m *move) planned(flags ...string) {
 	m.plan, m.id = p, p.handle
 }
 
-// run runs a block of a step.
-func (m *move) run(step plannedStep, block string) error {
-	if step.onNode {
-		_, err := m.on(m.home, "sh", "-c", block)
-		return err
+// run runs an action of a step, on the node if it works there.
+func (m *move) run(number int, action string) error {
+	step := m.plan.steps[number]
+	script := []string{"-c", m.plan.text, "plan.sh", action, step, m.namespace + "/" + m.claim}
+	var err error
+	if step == "move" || step == "remove" {
+		_, err = m.on(m.home, "sh", script...)
+	} else {
+		_, err = m.shell("sh", script...)
 	}
-	_, err := m.shell("sh", "-c", block)
 	return err
 }
 
-// do runs a step of the plan and its check.
+// do runs a step of the plan, which includes its check.
 func (m *move) do(number int) {
 	m.Helper()
-	step := m.plan.steps[number]
-	m.must(m.run(step, step.run))
-	m.must(m.run(step, step.verify))
+	m.must(m.run(number, actionDo))
 }
 
-// doTwice runs a step, its check, and both again. The second run may fail, but the check may not.
+// doTwice runs a step twice. The second run may fail, but the check may not.
 func (m *move) doTwice(number int) {
 	m.Helper()
 	m.do(number)
-	step := m.plan.steps[number]
-	_ = m.run(step, step.run)
-	m.must(m.run(step, step.verify))
+	_ = m.run(number, actionDo)
+	m.must(m.run(number, actionCheck))
 }
 
 // undo runs the rollback of a step.
 func (m *move) undo(number int) {
 	m.Helper()
-	step := m.plan.steps[number]
-	m.must(m.run(step, step.rollback))
+	m.must(m.run(number, actionUndo))
 }
 
 // undoTwice runs it twice. The second run may fail.
 func (m *move) undoTwice(number int) {
 	m.Helper()
 	m.undo(number)
-	step := m.plan.steps[number]
-	_ = m.run(step, step.rollback)
+	_ = m.run(number, actionUndo)
 }
 
 // refuses checks that a step fails, and that its claim and its PersistentVolume are as before.
 func (m *move) refuses(number int) {
 	m.Helper()
 	before, step := m.volume(m.claim), m.plan.steps[number]
-	if err := m.run(step, step.run); err == nil {
-		m.Fatalf("step %q runs", step.title)
+	if err := m.run(number, actionDo); err == nil {
+		m.Fatalf("step %q runs", step)
 	}
 	m.sameClaim()
 	if got := m.volume(m.claim); got.UID != before.UID || got.DeletionTimestamp != nil {
-		m.Fatalf("step %q left %+v", step.title, got)
+		m.Fatalf("step %q left %+v", step, got)
 	}
 }
 

@@ -136,7 +136,7 @@ spec:
 			for number := range mountImport {
 				m.do(number)
 			}
-			if err := m.run(m.plan.steps[mountImport], m.plan.steps[mountImport].run); err == nil {
+			if err := m.run(mountImport, actionDo); err == nil {
 				s.Fatal("a mount that was writable again is not copied")
 			}
 			drop()

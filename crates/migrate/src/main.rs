@@ -4,17 +4,15 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
-mod output;
+mod documents;
 mod plan;
 mod planned;
 mod pods;
 mod pools;
 mod quantity;
-mod shell;
+mod script;
 mod source;
-mod steps;
 
-use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use objects::{DriverArgs, manifest};
 
-use cluster::{Cluster, Metadata, Volume};
+use cluster::{Cluster, Metadata};
 use planned::Plan;
 use pools::Pools;
 use source::System;
@@ -40,23 +38,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print the steps for each claim, with their checks and the way back; changes nothing
+    /// Print a shell script with the steps for each claim, their checks and the way back; changes nothing
     Plan(Box<Options>),
-}
-
-/// The new owner of the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Swap {
-    /// Keep the claim and its class, and replace its `PersistentVolume`
-    Claim,
-    /// Replace the claim too, by one of the class that --class names
-    Class,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
-    Markdown,
-    Json,
 }
 
 #[derive(Debug, Args)]
@@ -97,14 +80,6 @@ struct Options {
     #[arg(long, value_name = "NAMESPACE/NAME")]
     claim: Option<String>,
 
-    /// Keep each claim, or replace it too, to change its class
-    #[arg(long, value_enum, default_value = "claim")]
-    swap: Swap,
-
-    /// With --swap class: the class of the new claims
-    #[arg(long, value_name = "NAME", required_if_eq("swap", "class"), value_parser = parse_name)]
-    class: Option<String>,
-
     /// The directory of a CSI volume on its node, with {handle} in place of its volumeHandle
     #[arg(long, value_name = "TEMPLATE")]
     path: Option<String>,
@@ -120,10 +95,6 @@ struct Options {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet",
           value_parser = parse_kubelet_dir)]
     kubelet_dir: String,
-
-    /// Print in this form
-    #[arg(long, value_enum, default_value = "markdown")]
-    output: Form,
 }
 
 /// The systems whose volumes are planned.
@@ -158,13 +129,6 @@ fn parse_namespace(text: &str) -> Result<String, String> {
         .ok_or_else(|| "not the name of a namespace".to_owned())
 }
 
-fn parse_name(text: &str) -> Result<String, String> {
-    let is_valid = manifest::is_name(text);
-    is_valid
-        .then(|| text.to_owned())
-        .ok_or_else(|| "not the name of an object".to_owned())
-}
-
 fn parse_kubelet_dir(text: &str) -> Result<String, String> {
     let clean = source::clean(text);
     clean.ok_or_else(|| "not an absolute path below /".to_owned())
@@ -187,19 +151,6 @@ impl Options {
             .as_ref()
             .is_none_or(|asked| asked == namespace)
             && named.is_none_or(|asked| *asked == format!("{namespace}/{name}"))
-    }
-
-    /// The class of the new objects of a claim.
-    fn class_for(&self, volume: &Volume) -> Result<String, String> {
-        if self.swap == Swap::Class {
-            let class = self.class.clone();
-            return class.ok_or_else(|| "--swap class needs --class".to_owned());
-        }
-        let class = &volume.spec.storage_class_name;
-        if !class.is_empty() && !manifest::is_name(class) {
-            return Err(format!("{class:?} is not the name of a class"));
-        }
-        Ok(class.clone())
     }
 }
 
@@ -231,24 +182,18 @@ fn run(options: &Options) -> Result<bool, String> {
     if options.objects == options.pools {
         return Err("--objects and --pools are the same".to_owned());
     }
-    if options.class.is_some() && options.swap == Swap::Claim {
-        return Err("--class needs --swap class, because a claim keeps its class".to_owned());
-    }
     let cluster = read(&options.objects, Cluster::parse)?;
     let pools = read(&options.pools, Pools::parse)?;
     let report = Report::new(&cluster, &pools, options);
-    let text = match options.output {
-        Form::Markdown => output::Markdown(&report).to_string(),
-        Form::Json => serde_json::to_string_pretty(&report)
-            .map_err(|error| format!("encode JSON: {error}"))?,
-    };
-    print(text)?;
+    let mut out = io::stdout().lock();
+    let written = write!(out, "{}", script::Script(&report)).and_then(|()| out.flush());
+    written.map_err(|error| format!("write to stdout: {error}"))?;
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
     Ok(!is_refused && !report.claims.is_empty())
 }
 
 /// Everything that is printed.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug)]
 struct Report {
     /// The parts of the input that are missing.
     unchecked: Vec<String>,
@@ -281,10 +226,6 @@ fn read<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T,
     let shown = path.display();
     read.map_err(|error| format!("read {shown}: {error}"))?;
     parse(&text).map_err(|problem| format!("{shown}: {problem}"))
-}
-
-fn print(text: impl Display) -> Result<(), String> {
-    writeln!(io::stdout().lock(), "{text}").map_err(|error| format!("write to stdout: {error}"))
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use crate::Options;
 use crate::cluster::{Claim, Cluster, Stored, Volume};
+use crate::documents::{export_command, import_command, old_volume, pod, pod_name, yaml};
 use crate::planned::{Facts, Plan, Planned};
 use crate::pods;
 use crate::pools::{Pools, is_within};
 use crate::quantity;
 use crate::source::{self, System};
-use crate::steps;
 
 /// A claim and its volume, if they are bound to each other.
 pub(crate) struct Bound<'a> {
@@ -152,14 +152,14 @@ impl Plan {
             .filter(|size| *size > 0);
         let size = self.or_refuse(size.ok_or_else(|| "its claim requests no size".to_owned()));
         let name = self.or_refuse(volume_name(&volume.metadata.name));
-        let class = self.or_refuse(options.class_for(volume));
+        let class = self.or_refuse(class_of(volume));
         let policy = volume.spec.persistent_volume_reclaim_policy;
         let policy = policy.ok_or_else(|| {
             "its reclaim policy is missing or Recycle; set it to Retain first".to_owned()
         });
         let policy = self.or_refuse(policy);
         let runners = pods::runners(claim, cluster, self);
-        self.warn(claim, volume, cluster, options);
+        self.warn(claim, volume, cluster);
         let mount_options = self.mount_options(volume);
         let pool = pool?;
         let name = name?;
@@ -256,7 +256,7 @@ impl Plan {
         }
     }
 
-    fn warn(&mut self, claim: &Claim, volume: &Volume, cluster: &Cluster, options: &Options) {
+    fn warn(&mut self, claim: &Claim, volume: &Volume, cluster: &Cluster) {
         let request = claim.spec.resources.requests.get("storage");
         let capacity = volume.spec.capacity.get("storage");
         if let (Some(request), Some(capacity)) = (request, capacity)
@@ -280,11 +280,7 @@ impl Plan {
             ));
         }
         pods::warn_fs_group(claim, volume, cluster, self);
-        let class = options
-            .class
-            .as_ref()
-            .or(claim.spec.storage_class_name.as_ref());
-        let class = class.map_or("", String::as_str);
+        let class = claim.spec.storage_class_name.as_deref().unwrap_or_default();
         let known = cluster
             .classes
             .iter()
@@ -341,7 +337,7 @@ impl Facts<'_> {
         &self.claim.object.metadata.name
     }
 
-    pub(crate) fn old_name(&self) -> &str {
+    fn old_name(&self) -> &str {
         &self.volume.object.metadata.name
     }
 
@@ -351,7 +347,7 @@ impl Facts<'_> {
     }
 
     /// The beginning of the paths at which imports by copy leave the former content, if it is no mount.
-    pub(crate) fn asides(&self) -> String {
+    fn asides(&self) -> String {
         let parent = self
             .directory
             .rsplit_once('/')
@@ -359,29 +355,76 @@ impl Facts<'_> {
         format!("{parent}/.rootcellar-{}-", self.handle)
     }
 
-    /// The driver and the handle of the old volume, if it is one of CSI.
-    pub(crate) fn old_csi(&self) -> String {
+    /// The driver and the handle of the old volume, which are empty if it is not of CSI.
+    fn old_csi(&self) -> String {
         let csi = self.volume.object.spec.csi.as_ref();
-        csi.map_or(String::new(), |csi| {
+        csi.map_or(" ".to_owned(), |csi| {
             format!("{} {}", csi.driver, csi.volume_handle)
         })
     }
 
     fn planned(self, options: &Options) -> Result<Planned, String> {
-        steps::Steps::new(self, options)?.planned()
+        let steps = match self.mount {
+            Some(_) => "retain stop move drop import bind start finish remove",
+            None => "retain stop drop import bind start finish remove",
+        };
+        Ok(Planned {
+            node: self.node.to_owned(),
+            size: self.size,
+            pool: self.pool.name.clone(),
+            handle: self.handle.to_string(),
+            steps,
+            variables: self.variables(steps, options)?,
+            directory: self.directory,
+        })
     }
 
-    /// The new volume, as its `PersistentVolume` describes it.
-    pub(crate) fn new_volume(
+    /// The variables that `plan.sh` uses.
+    fn variables(
         &self,
-        name: &str,
-        claim: ClaimRef,
+        steps: &str,
         options: &Options,
-    ) -> Result<manifest::Volume, String> {
+    ) -> Result<Vec<(&'static str, String)>, String> {
+        let pod = |verb, command| yaml(&pod(self, options, verb, command));
+        let handle = self.handle.to_string();
+        Ok(vec![
+            ("steps", steps.to_owned()),
+            ("namespace", self.namespace().to_owned()),
+            ("claim", self.claim_name().to_owned()),
+            ("volume", self.old_name().to_owned()),
+            ("policy", self.policy.as_str().to_owned()),
+            ("node", self.node.to_owned()),
+            ("directory", self.directory.clone()),
+            ("mount", self.mount.clone().unwrap_or_default()),
+            ("originals", self.asides()),
+            ("workloads", self.runners.workloads.join(" ")),
+            ("deleting", self.runners.deleting.join(" ")),
+            ("bare_pods", self.runners.bare_pods.join(" ")),
+            ("others", self.runners.others.join("; ")),
+            ("old_csi", self.old_csi()),
+            (
+                "new_csi",
+                format!("{} {handle}", options.driver.driver_name),
+            ),
+            ("handle", handle),
+            ("pod_namespace", options.pod_namespace.clone()),
+            ("import_name", pod_name(self, "import")),
+            ("export_name", pod_name(self, "export")),
+            ("import_pod", pod("import", import_command(self, options))?),
+            ("export_pod", pod("export", export_command(self, options))?),
+            ("old_volume", old_volume(&self.volume.json)?),
+            ("new_volume", yaml(&self.new_volume(options)?.document())?),
+        ])
+    }
+
+    /// The new volume for the same claim, as its `PersistentVolume` describes it.
+    fn new_volume(&self, options: &Options) -> Result<manifest::Volume, String> {
+        let uid = self.claim.object.metadata.uid.clone();
+        let claim = ClaimRef::new(self.namespace(), self.claim_name(), Some(uid));
         let node = self.node.parse();
         let node = node.map_err(|error| format!("node {}: {error}", self.node))?;
         Ok(manifest::Volume {
-            name: name.to_owned(),
+            name: self.old_name().to_owned(),
             labels: self.volume.object.metadata.labels.clone(),
             handle: self.handle.to_string(),
             place: Place {
@@ -400,6 +443,15 @@ impl Facts<'_> {
             attributes: BTreeMap::new(),
         })
     }
+}
+
+/// The class of a volume, or nothing.
+fn class_of(volume: &Volume) -> Result<String, String> {
+    let class = &volume.spec.storage_class_name;
+    if !class.is_empty() && !manifest::is_name(class) {
+        return Err(format!("{class:?} is not the name of a class"));
+    }
+    Ok(class.clone())
 }
 
 /// The name of a volume: that of its old `PersistentVolume`, so that the handle is known before the import

@@ -2,14 +2,13 @@
 
 use objects::manifest::ClaimMode;
 use objects::{ReclaimPolicy, VolumeId, VolumeName};
-use serde::Serialize;
 
 use crate::cluster::{Claim, Stored, Volume};
 use crate::pools::Pool;
 use crate::source::System;
 
 /// The plan for one claim.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct Plan {
     /// Its namespace and name.
     pub(crate) claim: String,
@@ -18,23 +17,22 @@ pub(crate) struct Plan {
     /// The reasons why it is not planned. With any, there are no steps.
     pub(crate) refusals: Vec<String>,
     pub(crate) warnings: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) planned: Option<Planned>,
 }
 
 /// The part of a plan that only a claim without refusals has.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) node: String,
     pub(crate) directory: String,
-    pub(crate) size_bytes: u64,
+    /// In bytes.
+    pub(crate) size: u64,
     pub(crate) pool: String,
-    pub(crate) volume_handle: String,
-    /// The pod that imports, as YAML.
-    pub(crate) import_pod: String,
-    /// The final `PersistentVolume`, as YAML.
-    pub(crate) new_persistent_volume: String,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) handle: String,
+    /// The names of the steps, in their order.
+    pub(crate) steps: &'static str,
+    /// The variables that `plan.sh` uses.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// Everything that the steps need to know about a claim.
@@ -51,38 +49,22 @@ pub(crate) struct Facts<'a> {
     pub(crate) handle: VolumeId,
     pub(crate) modes: Vec<ClaimMode>,
     pub(crate) mount_options: Vec<String>,
-    /// The class of the new objects.
+    /// The class of the volume.
     pub(crate) class: String,
     /// The policy before the migration.
     pub(crate) policy: ReclaimPolicy,
-    pub(crate) runners: Vec<Runner>,
+    pub(crate) runners: Runners,
 }
 
-/// A step: its commands, the commands that fail if it is not done, and those that undo it. The way back
-/// is to undo the steps that were begun, the last one first.
-#[derive(Debug, Serialize)]
-pub(crate) struct Step {
-    pub(crate) title: &'static str,
-    /// Sentences for the person who runs it.
-    pub(crate) text: String,
-    /// Whether the commands are for a root shell of the node.
-    pub(crate) on_node: bool,
-    pub(crate) run: String,
-    pub(crate) verify: String,
-    pub(crate) rollback: String,
-}
-
-/// Something that runs pods with a claim.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Runner {
-    /// A workload that `kubectl scale` stops.
-    Scalable {
-        kind: &'static str,
-        name: String,
-        replicas: u32,
-        /// Whether it deletes the claim of a pod that a scale-down removes.
-        deletes_claims: bool,
-    },
-    /// A pod of another owner, which a person stops.
-    Pod { name: String, owner: String },
+/// The pods of a claim, and the workloads that run them.
+#[derive(Debug, Default)]
+pub(crate) struct Runners {
+    /// Workloads that `kubectl scale` stops and starts, as `KIND/NAME=REPLICAS`.
+    pub(crate) workloads: Vec<String>,
+    /// Those of them that delete the claim of a pod that a scale-down removes, as `KIND/NAME`.
+    pub(crate) deleting: Vec<String>,
+    /// Pods without a controller.
+    pub(crate) bare_pods: Vec<String>,
+    /// The controllers that a person stops, and their pods.
+    pub(crate) others: Vec<String>,
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::{Claim, Cluster, PodSpec, Volume, Workload};
-use crate::planned::{Plan, Runner};
+use crate::cluster::{Claim, Cluster, PodSpec, Volume};
+use crate::planned::{Plan, Runners};
 
 /// The runners of a claim. Those that cannot be scaled are also a warning.
-pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Vec<Runner> {
+pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Runners {
     let mut workloads = BTreeMap::new();
-    let mut runners = Vec::new();
+    let mut runners = Runners::default();
     let kinds = [
         ("deployment", &cluster.deployments),
         ("statefulset", &cluster.stateful_sets),
@@ -22,7 +22,13 @@ pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Vec<
         let name = &pod.metadata.name;
         let mut owners = pod.metadata.owner_references.iter();
         let owner = match owners.find(|owner| owner.controller) {
-            None => String::new(),
+            None => {
+                plan.warnings.push(format!(
+                    "pods: pod {name} has no controller: the step stop deletes it, and you create it again"
+                ));
+                runners.bare_pods.push(name.clone());
+                continue;
+            }
             Some(owner) => {
                 let of = workload_of(&owner.kind, &owner.name);
                 if of.is_some_and(|of| workloads.contains_key(&of)) {
@@ -31,34 +37,28 @@ pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Vec<
                 format!("{} {}", owner.kind, owner.name)
             }
         };
-        plan.warnings.push(if owner.is_empty() {
-            format!(
-                "pods: pod {name} has no controller: step 2 deletes it, and you create it again"
-            )
-        } else {
-            format!(
-                "pods: pod {name} is of {owner}, which this plan cannot scale: stop it yourself"
-            )
-        });
-        let name = name.clone();
-        runners.push(Runner::Pod { name, owner });
+        plan.warnings.push(format!(
+            "pods: pod {name} is of {owner}, which this plan cannot scale: stop it yourself"
+        ));
+        runners
+            .others
+            .push(format!("{owner}, which runs pod {name}"));
     }
     for ((kind, name), workload) in workloads {
-        if workload.replicas() > 0 {
-            runners.push(scalable(kind, name, workload));
+        let replicas = workload.replicas();
+        if replicas == 0 {
+            continue;
+        }
+        let workload_name = format!("{kind}/{name}");
+        runners
+            .workloads
+            .push(format!("{workload_name}={replicas}"));
+        let retention = &workload.spec.persistent_volume_claim_retention_policy;
+        if retention.when_scaled == "Delete" {
+            runners.deleting.push(workload_name);
         }
     }
     runners
-}
-
-fn scalable(kind: &'static str, name: &str, workload: &Workload) -> Runner {
-    let retention = &workload.spec.persistent_volume_claim_retention_policy;
-    Runner::Scalable {
-        kind,
-        name: name.to_owned(),
-        replicas: workload.replicas(),
-        deletes_claims: retention.when_scaled == "Delete",
-    }
 }
 
 /// The workload behind the controller of a pod. A `ReplicaSet` has the name of its Deployment and a hash.

@@ -3,7 +3,6 @@
 use std::path::{Component, Path};
 
 use clap::ValueEnum;
-use serde::Serialize;
 
 use crate::cluster::{Affinity, Expression, Node, Term, Volume};
 
@@ -12,8 +11,7 @@ const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const IDENTITY: &str = "hostPathProvisionerIdentity";
 
 /// A system of volumes on nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum System {
     /// Rancher's local-path-provisioner, also that of k3s
     LocalPath,

@@ -1,4 +1,4 @@
-mod order;
+mod steps;
 
 use serde_json::{Value, json};
 
@@ -71,6 +71,12 @@ fn planned(name: &str, line: &str) -> Planned {
 
 fn parsed(yaml: &str) -> Value {
     serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"))
+}
+
+fn variable<'a>(planned: &'a Planned, name: &str) -> &'a str {
+    let mut variables = planned.variables.iter();
+    let (_, value) = variables.find(|(of, _)| *of == name).unwrap();
+    value
 }
 
 /// The object of this kind of a fixture.
@@ -184,7 +190,7 @@ fn each_system_is_recognised_with_its_node_and_directory() {
             "{name}"
         );
 
-        let pod = parsed(&planned.import_pod);
+        let pod = parsed(variable(&planned, "import_pod"));
         let spec = &pod["spec"];
         assert_eq!(spec["nodeName"], node, "{name}");
         assert_eq!(
@@ -197,7 +203,7 @@ fn each_system_is_recognised_with_its_node_and_directory() {
         let words = container["command"].as_array().unwrap();
         let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
         let volume = plan.persistent_volume.as_str();
-        let size = planned.size_bytes.to_string();
+        let size = planned.size.to_string();
         let source = match system {
             System::Static => "/mnt/disks.rootcellar/vol1",
             _ => directory,
@@ -232,7 +238,7 @@ fn the_new_volume_replaces_the_old_one_for_the_same_claim() {
         let planned = planned(name, line);
         let mut objects = fixture(name);
         let old = object(&mut objects, "PersistentVolume").clone();
-        let new = parsed(&planned.new_persistent_volume);
+        let new = parsed(variable(&planned, "new_volume"));
         assert_eq!(
             new["metadata"],
             json!({"name": old["metadata"]["name"]}),
@@ -248,7 +254,7 @@ fn the_new_volume_replaces_the_old_one_for_the_same_claim() {
             spec["storageClassName"], old["spec"]["storageClassName"],
             "{name}"
         );
-        assert_eq!(spec["csi"]["volumeHandle"], planned.volume_handle, "{name}");
+        assert_eq!(spec["csi"]["volumeHandle"], planned.handle, "{name}");
         let terms = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"];
         assert_eq!(
             terms[0]["matchExpressions"][0]["values"],
@@ -261,7 +267,7 @@ fn the_new_volume_replaces_the_old_one_for_the_same_claim() {
 #[test]
 fn sizes_come_from_the_claim() {
     for (name, size) in [("manual", 1_500_000_000_u64), ("kutti", 1 << 30)] {
-        assert_eq!(planned(name, "").size_bytes, size, "{name}");
+        assert_eq!(planned(name, "").size, size, "{name}");
     }
 }
 
@@ -270,7 +276,7 @@ fn the_handle_is_that_of_the_driver() {
     use objects::{ObjectId, PoolId, VolumeId};
     let pool = PoolId::parse("11111111-2222-4333-8444-555555555555").unwrap();
     let id = VolumeId::new(pool, &"pvc-11".parse().unwrap());
-    assert_eq!(planned("local-path", "").volume_handle, id.to_string());
+    assert_eq!(planned("local-path", "").handle, id.to_string());
 }
 
 #[test]
@@ -444,35 +450,62 @@ fn missing_kinds_are_named() {
     }
 }
 
+/// The old volume comes back as it was, but with policy Retain and for the claim that exists.
 #[test]
-fn the_page_has_every_block_and_no_text_of_the_cluster_begins_one() {
+fn a_rollback_makes_the_old_volume_again() {
+    let planned = planned("local-path", "");
+    let old = parsed(variable(&planned, "old_volume"));
     let mut objects = fixture("local-path");
-    let mut other = object(&mut objects, "PersistentVolume").clone();
-    other["metadata"]["name"] = "other".into();
-    other["spec"]["claimRef"]["name"] = "x\n```sh\nrm\n```".into();
-    other["spec"]["hostPath"]["path"] = "/srv/other".into();
-    objects.push(other);
-    let report = report(&objects, "");
-    let text = output::Markdown(&report).to_string();
-    let steps = &report.claims[0].planned.as_ref().unwrap().steps;
-    for step in steps {
-        let place = if step.on_node { "sh node" } else { "sh" };
-        for block in [
-            format!("\n```{place}\n{}\n```\n", step.run),
-            format!("\n```{place} verify\n{}\n```", step.verify),
-        ] {
-            assert!(text.contains(&block), "{}", step.title);
-        }
+    let was = object(&mut objects, "PersistentVolume");
+    was["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
+    let claim = was["spec"]["claimRef"].as_object_mut().unwrap();
+    claim.remove("resourceVersion");
+    assert_eq!(old["spec"], was["spec"]);
+    let annotations = was["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    assert_eq!(
+        old["metadata"]["annotations"],
+        was["metadata"]["annotations"]
+    );
+    for key in ["uid", "resourceVersion", "finalizers", "creationTimestamp"] {
+        assert_eq!(old["metadata"][key], Value::Null, "{key}");
     }
-    assert!(text.contains("Not planned"));
-    let blocks = text
-        .lines()
-        .filter(|line| line.starts_with("```") && line.len() > 3)
-        .count();
-    let expected = steps
-        .iter()
-        .map(|step| 2 + usize::from(!step.rollback.is_empty()));
-    assert_eq!(blocks, expected.sum::<usize>());
+}
+
+#[test]
+fn workloads_and_pods_of_a_claim_are_found() {
+    let found = |objects: &[Value]| {
+        let plan = only(report(objects, ""));
+        let planned = plan.planned.unwrap();
+        let names = ["workloads", "deleting", "bare_pods", "others"];
+        (
+            names.map(|name| variable(&planned, name).to_owned()),
+            plan.warnings.join("\n"),
+        )
+    };
+    let mut objects = fixture("local-path");
+    let (names, _) = found(&objects);
+    assert_eq!(names, ["statefulset/db=2", "statefulset/db", "", ""]);
+    let (names, _) = found(&fixture("kutti"));
+    assert_eq!(names, ["deployment/web=3", "", "", ""]);
+    objects.retain(|object| object["kind"] != "StatefulSet");
+    let (names, warnings) = found(&objects);
+    assert_eq!(names, ["", "", "", "StatefulSet db, which runs pod db-0"]);
+    assert!(warnings.contains("of StatefulSet db"), "{warnings}");
+    object(&mut objects, "Pod")["metadata"]["ownerReferences"] = json!([]);
+    assert_eq!(found(&objects).0, ["", "", "db-0", ""]);
+}
+
+/// The pods enter the mounts of the node, where the socket has another path than in the driver's pod.
+#[test]
+fn the_pods_reach_the_driver_below_the_directory_of_the_kubelet() {
+    let line = "--kubelet-dir=/var/lib/k0s/kubelet/ --driver-name=disks.example";
+    let planned = planned("local-path", line);
+    for name in ["import_pod", "export_pod"] {
+        let text = variable(&planned, name);
+        let socket = "unix:///var/lib/k0s/kubelet/plugins/disks.example/csi.sock";
+        assert!(text.contains(socket), "{text}");
+    }
 }
 
 #[test]

@@ -1,19 +1,27 @@
-//! The objects in the steps: the pods that import and export, and the old objects as they were.
+//! The objects in a plan: the pods that import and export, and the old volume as it was.
 
 use objects::manifest::{
-    Container, Document, Metadata, Object, PodSpec, SecurityContext, Toleration,
+    self, Container, Document, Metadata, Object, PodSpec, SecurityContext, Toleration,
 };
 use objects::{ObjectId, ReclaimPolicy};
 use serde_json::Value;
 
 use crate::Options;
 use crate::planned::Facts;
-use crate::shell::{annotations, fresh};
 
-/// The longest name of the new `PersistentVolume` before its ending.
-const MAX_STEM: usize = 200;
+/// The fields that the API server writes, and those that would make an object another one.
+const FOREIGN: [&str; 8] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "managedFields",
+    "finalizers",
+];
 
-pub(super) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String> {
+pub(crate) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String> {
     let mut words: Vec<String> = ["/rootcellar", "volume", "import"]
         .map(str::to_owned)
         .to_vec();
@@ -44,13 +52,20 @@ pub(super) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String
     words
 }
 
+pub(crate) fn export_command(facts: &Facts<'_>, options: &Options) -> Vec<String> {
+    let (handle, endpoint) = (facts.handle.to_string(), options.endpoint());
+    let words = ["/rootcellar", "volume", "export", &handle, "--host"];
+    let words = words.into_iter().chain(["--endpoint", &endpoint]);
+    words.map(str::to_owned).collect()
+}
+
 /// The name of the pod that runs a command for a volume.
-pub(super) fn pod_name(facts: &Facts<'_>, verb: &str) -> String {
+pub(crate) fn pod_name(facts: &Facts<'_>, verb: &str) -> String {
     format!("rootcellar-{verb}-{}", facts.handle.hash())
 }
 
 /// A pod that runs a command in the mount namespace of the node, once.
-pub(super) fn pod(
+pub(crate) fn pod(
     facts: &Facts<'_>,
     options: &Options,
     verb: &'static str,
@@ -79,42 +94,35 @@ pub(super) fn pod(
     })
 }
 
-/// The name of a second `PersistentVolume` for the same data.
-pub(super) fn second_name(old: &str) -> String {
-    let stem = old
-        .get(..MAX_STEM)
-        .unwrap_or(old)
-        .trim_end_matches(['.', '-']);
-    format!("{stem}-rootcellar")
-}
-
 /// The old volume as it is created again, with policy Retain until the first step is undone. The claim
 /// keeps its uid, because it exists.
-pub(super) fn old_volume(json: &Value) -> Value {
-    let mut json = fresh(json);
+pub(crate) fn old_volume(json: &Value) -> Result<String, String> {
+    let mut json = json.clone();
+    if let Some(object) = json.as_object_mut() {
+        object.remove("status");
+    }
+    if let Some(metadata) = json["metadata"].as_object_mut() {
+        metadata.retain(|key, _| !FOREIGN.contains(&key.as_str()));
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
     let spec = &mut json["spec"];
     spec["persistentVolumeReclaimPolicy"] = Value::from(ReclaimPolicy::Retain.as_str());
     if let Some(claim) = spec["claimRef"].as_object_mut() {
         claim.remove("resourceVersion");
     }
-    json
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let text = serde_saphyr::to_string_with_options(&json, options);
+    text.map_err(|error| format!("encode YAML: {error}"))
 }
 
-/// The old claim as it is created again. Annotations about its binding would make it Lost.
-pub(super) fn old_claim(json: &Value) -> Value {
-    let mut json = fresh(json);
-    if let Some(metadata) = json["metadata"].as_object_mut() {
-        metadata.remove("ownerReferences");
-    }
-    if let Some(annotations) = annotations(&mut json) {
-        annotations.retain(|key, _| {
-            !key.starts_with("pv.kubernetes.io/")
-                && !key.starts_with("volume.kubernetes.io/")
-                && !key.starts_with("volume.beta.kubernetes.io/")
-        });
-    }
-    if let Some(spec) = json["spec"].as_object_mut() {
-        spec.retain(|key, _| !key.starts_with("dataSource") && key != "volumeAttributesClassName");
-    }
-    json
+/// The YAML of one object that this program builds.
+pub(crate) fn yaml(document: &Document) -> Result<String, String> {
+    let text = manifest::yaml(std::slice::from_ref(document));
+    let text = text.map_err(|error| format!("encode YAML: {error}"))?;
+    Ok(text.trim_start_matches("---\n").to_owned())
 }

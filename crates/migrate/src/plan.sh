@@ -1,0 +1,332 @@
+# shellcheck shell=sh disable=SC2154,SC2317 # the variables are of facts, which rootcellar-migrate writes above
+# The steps of a claim. Between any two of them, and within each, its data is complete at one place. No pod can start on an
+# empty directory, because the claim has no volume, or its old path has a file or nothing. Each step, check and rollback can
+# be repeated after an interruption.
+set -eu
+fstab=/etc/fstab
+
+usage() {
+    cat <<'EOF'
+Usage: sh PLAN                           print this, and the claims with their warnings and refusals
+       sh PLAN do STEP NAMESPACE/CLAIM     take a step, and check it
+       sh PLAN check STEP NAMESPACE/CLAIM  fail if the step is not done
+       sh PLAN undo STEP NAMESPACE/CLAIM   take it back; undo the steps that were begun, the last one first
+
+  retain  keep the data if an object is deleted; do this for every claim before you stop any pod
+  stop    stop the pods; suspend GitOps, autoscalers and operators first, because they start pods again
+  move    as root on the node, only for the static provisioner: move the mount to another path
+  drop    delete the old PersistentVolume, not its data; the claim is Lost until bind
+  import  import the directory, by a pod on the node
+  bind    create the new PersistentVolume, with policy Retain until finish
+  start   start the pods; then check the data by the application's own means
+  finish  set the policy of before, when the application was checked; resume what you suspended
+  remove  as root on the node: remove the original of a copy, when you do not go back; it cannot be undone
+EOF
+}
+
+kube() { kubectl --namespace "$namespace" "$@"; }
+pods() { kubectl --namespace "$pod_namespace" "$@"; }
+
+expect() { # DESCRIPTION FOUND EXPECTED
+    test "$2" = "$3" || { echo "$1 is '$2', not '$3'" >&2 && return 1; }
+}
+
+# A failing kubectl is no proof.
+is_absent() { # KIND/NAME [argument...]
+    found=$(kubectl get "$@" --ignore-not-found --output name) &&
+        { test -z "$found" || { echo "$found exists" >&2 && return 1; }; }
+}
+
+# Succeeds if no pod names the claim, ended and terminating ones included.
+is_unused() {
+    claims=$(kube get pods --output jsonpath='{.items[*].spec.volumes[*].persistentVolumeClaim.claimName}') &&
+        ! echo "$claims" | tr ' ' '\n' | grep -qxF "$claim"
+}
+check_unused() {
+    is_unused || { echo "a pod names claim $claim" >&2 && return 1; }
+}
+
+has_policy() {
+    expect "the policy of $volume" \
+        "$(kubectl get pv "$volume" --output jsonpath='{.spec.persistentVolumeReclaimPolicy}')" "$1"
+}
+
+set_policy() {
+    kubectl patch pv "$volume" --patch "{\"spec\": {\"persistentVolumeReclaimPolicy\": \"$1\"}}"
+}
+
+# Both are empty for a volume without CSI.
+is_volume() { # 'DRIVER HANDLE'
+    expect "the driver and handle of $volume" \
+        "$(kubectl get pv "$volume" --output jsonpath='{.spec.csi.driver} {.spec.csi.volumeHandle}')" "$1"
+}
+
+# Deletes the PersistentVolume of this driver and handle. Its data stays, because its policy is Retain. The finalizer of a
+# bound one is removed; one that is not bound has disappeared by then.
+delete_volume() { # 'DRIVER HANDLE'
+    has_policy Retain
+    is_volume "$1"
+    kubectl delete pv "$volume" --wait=false
+    kubectl patch pv "$volume" --type merge --patch '{"metadata": {"finalizers": null}}' || is_absent "pv/$volume"
+}
+
+is_claim() { # PHASE
+    expect "the phase of claim $claim" "$(kube get pvc "$claim" --output jsonpath='{.status.phase}')" "$1"
+}
+
+wait_claim() { # PHASE
+    kube wait "pvc/$claim" --for=jsonpath='{.status.phase}'="$1" --timeout=60s
+}
+
+create() { # YAML
+    printf '%s\n' "$1" | kubectl create --filename -
+}
+
+pod_phase() { pods get pod "$1" --ignore-not-found --output jsonpath='{.status.phase}'; }
+
+run_pod() { # NAME YAML
+    pods delete pod "$1" --ignore-not-found
+    create "$2"
+    until pod_phase "$1" | grep -qxE 'Succeeded|Failed'; do
+        sleep 2
+    done
+    has_succeeded "$1" || { pods logs "$1" && return 1; }
+}
+has_succeeded() { expect "the phase of pod $1" "$(pod_phase "$1")" Succeeded; }
+
+delete_pods() { pods delete pod "$import_name" "$export_name" --ignore-not-found; }
+
+# Sets whether StatefulSets that delete the claims of a scale-down do that.
+set_deletion() { # Retain|Delete
+    for workload in $deleting; do
+        kube patch "$workload" --patch "{\"spec\": {\"persistentVolumeClaimRetentionPolicy\": {\"whenScaled\": \"$1\"}}}"
+    done
+}
+
+deletion() { # statefulset/NAME
+    kube get "$1" --output jsonpath='{.spec.persistentVolumeClaimRetentionPolicy.whenScaled}'
+}
+
+scale_up() {
+    for workload in $workloads; do
+        kube scale "${workload%=*}" --replicas "${workload#*=}"
+    done
+    test -z "$others" || echo "Start by their own means: $others"
+}
+
+# Stops the pods, and waits for their end. A StatefulSet that deletes claims is not scaled down, because it would delete
+# the claims that were migrated already as well.
+scale_down() {
+    for workload in $workloads; do
+        case $workload in
+        statefulset/*)
+            deletion=$(deletion "${workload%=*}")
+            test "$deletion" != Delete || { echo "${workload%=*} deletes claims; repeat retain" >&2 && return 1; }
+            ;;
+        esac
+    done
+    for workload in $workloads; do
+        kube scale "${workload%=*}" --replicas 0
+    done
+    for pod in $bare_pods; do
+        kube delete pod "$pod" --ignore-not-found
+    done
+    test -z "$others" || echo "Stop by their own means: $others"
+    until is_unused; do
+        sleep 2
+    done
+}
+
+do_retain() {
+    set_policy Retain
+    set_deletion Retain
+}
+check_retain() {
+    has_policy Retain
+    for workload in $deleting; do
+        expect "whenScaled of $workload" "$(deletion "$workload")" Retain
+    done
+}
+undo_retain() {
+    set_deletion Delete
+    set_policy "$policy"
+}
+
+do_stop() {
+    has_policy Retain
+    scale_down
+}
+check_stop() {
+    check_unused
+    has_policy Retain
+}
+undo_stop() { scale_up; }
+
+do_drop() {
+    check_unused
+    delete_volume "$old_csi"
+}
+check_drop() {
+    is_absent "pv/$volume"
+    wait_claim Lost
+}
+undo_drop() {
+    is_absent "pod/$import_name" --namespace "$pod_namespace"
+    create "$old_volume"
+    wait_claim Bound
+}
+
+do_import() {
+    is_claim Lost
+    check_unused
+    run_pod "$import_name" "$import_pod"
+}
+check_import() {
+    has_succeeded "$import_name"
+    pods logs "$import_name" | grep -qF "$handle"
+    # A disk that is not mounted is an empty directory.
+    test -z "$mount" ||
+        pods logs "$import_name" | grep -F 'its former content is still in' | grep -qvF "/.rootcellar-$handle"
+}
+undo_import() {
+    check_unused
+    # No export replaces a mount, but it ends an import that was interrupted.
+    phase=$(pod_phase "$import_name")
+    if test -z "$mount" || test "${phase:-Succeeded}" != Succeeded; then
+        run_pod "$export_name" "$export_pod"
+    fi
+    delete_pods
+}
+
+do_bind() {
+    has_succeeded "$import_name"
+    create "$new_volume"
+}
+check_bind() {
+    wait_claim Bound
+    has_policy Retain
+    is_volume "$new_csi"
+}
+undo_bind() { delete_volume "$new_csi"; }
+
+do_start() { scale_up; }
+check_start() {
+    for workload in $workloads; do
+        kube rollout status "${workload%=*}" --timeout=10m
+    done
+    is_claim Bound
+}
+undo_start() { scale_down; }
+
+do_finish() {
+    # Before the new volume is there, the old one must keep its policy.
+    is_volume "$new_csi"
+    set_policy "$policy"
+    set_deletion Delete
+    delete_pods
+}
+check_finish() { has_policy "$policy"; }
+undo_finish() {
+    set_policy Retain
+    set_deletion Retain
+}
+
+# A path as a field of /etc/fstab, where spaces are octal numbers.
+field() { printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g'; }
+
+has_line() { # PATH
+    from=$(field "$1") awk '$1 !~ /^#/ && $2 == ENVIRON["from"] { found = 1 } END { exit !found }' "$fstab"
+}
+
+# Gives the lines of a mount in /etc/fstab another path, or removes them. It is last, so that a boot before brings
+# everything back.
+edit_fstab() { # FROM [TO]
+    has_line "$1" || return 0
+    cp -p "$fstab" "$fstab.rootcellar"
+    from=$(field "$1") to=$(field "${2-}") awk '$1 !~ /^#/ && $2 == ENVIRON["from"] {
+        if (ENVIRON["to"] == "") next
+        $2 = ENVIRON["to"]
+    } { print }' "$fstab" >"$fstab.rootcellar"
+    mv "$fstab.rootcellar" "$fstab"
+    test ! -d /run/systemd/system || systemctl daemon-reload
+}
+
+# Binds a mount to another path, also if a part of that is done.
+move_mount() { # FROM TO
+    if ! mountpoint -q "$2"; then
+        mountpoint "$1"
+        mkdir -p "$2"
+        mount --bind "$1" "$2"
+    fi
+    remove_mount "$1"
+}
+
+remove_mount() { # PATH
+    ! mountpoint -q "$1" || umount "$1"
+    test ! -e "$1" || rmdir "$1"
+}
+
+remove_parent() { test ! -d "${mount%/*}" || rmdir --ignore-fail-on-non-empty "${mount%/*}"; }
+
+# The provisioner makes a volume again for a mount that it finds, so the mount moves before its volume is deleted. If a unit
+# of systemd mounts it, change that by hand.
+do_move() {
+    move_mount "$directory" "$mount"
+    edit_fstab "$directory" "$mount"
+}
+check_move() {
+    mountpoint "$mount"
+    test ! -e "$directory"
+    if has_line "$directory"; then return 1; fi
+}
+undo_move() {
+    move_mount "$mount" "$directory"
+    # The import has made it read-only.
+    mount -o remount,bind,rw "$directory"
+    edit_fstab "$mount" "$directory"
+    remove_parent
+}
+
+do_remove() {
+    test -n "$mount" || { rm -rf "$originals"* && return; }
+    remove_mount "$mount"
+    edit_fstab "$mount"
+    remove_parent
+}
+check_remove() {
+    if test -z "$mount"; then
+        set -- "$originals"*
+        test ! -e "$1"
+        return
+    fi
+    test ! -e "$mount"
+    if has_line "$mount"; then return 1; fi
+}
+undo_remove() {
+    echo 'The original was removed, and cannot come back.' >&2
+    return 1
+}
+
+case $# in
+0) usage && printf '\n%s\n' "$report" && exit ;;
+3) verb=$1 step=$2 ;;
+*) usage >&2 && exit 64 ;;
+esac
+case $verb in
+do | check | undo) ;;
+*) usage >&2 && exit 64 ;;
+esac
+facts "$3" || { echo "$0: claim $3 is not planned; sh $0 prints those that are" >&2 && exit 64; }
+case " $steps " in
+*" $step "*) ;;
+*) echo "$0: the steps of claim $3 are: $steps" >&2 && exit 64 ;;
+esac
+case $step in
+move | remove) echo "This is for a root shell of node $node." ;;
+esac
+trap 'test $? -eq 0 || echo "$verb $step: failed" >&2' EXIT
+"${verb}_$step"
+if test "$verb" = 'do'; then
+    "check_$step"
+fi
+echo "$verb $step: done"
