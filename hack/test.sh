@@ -94,11 +94,11 @@ fi
 trap leave EXIT
 trap 'exit 1' HUP INT TERM
 step format cargo fmt --all --check -- --color never
-# Cargo leaves out targets that `cargo test` does not run, unless it is given their names.
-step clippy cargo clippy --locked --lib --bins --examples --tests --benches --test quota --test power --test replay -- -D warnings
 step imports hack/check-imports.sh
 step docs hack/check-docs.sh
 step prose hack/prose.sh
+# Cargo leaves out targets that `cargo test` does not run, unless it is given their names.
+step clippy cargo clippy --locked --lib --bins --examples --tests --benches --test quota --test power --test replay -- -D warnings
 [ "$goal" != quick ] || finish
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'

@@ -206,7 +206,7 @@ mod tests {
         (name.parse().unwrap(), status)
     }
 
-    /// The metrics that operations.md names; `…` stands for the prefix of the one before.
+    /// The metrics that operations.md names; `…` stands for `rootcellar_pool`.
     fn documented() -> BTreeSet<String> {
         let quoted = OPERATIONS.split('`').skip(1).step_by(2);
         let names = quoted.filter_map(|quoted| {

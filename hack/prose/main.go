@@ -2,8 +2,8 @@
 //
 // Usage: prose [FILE...]
 //
-// Without files it reads all that git knows below the working directory, and ends with "N passed, N failed, 0 skipped",
-// one for each rule. With files it lists every finding in them.
+// Without files it reads all below the working directory that git does not ignore, and ends with
+// "N passed, N failed, 0 skipped", one for each rule. With files it lists every finding in them.
 //
 // Vale applies the rules on words and sentences, which are in .vale.ini and .vale/styles. It reads the comments of few
 // languages and no messages, so it gets a Markdown file with the prose of each source file.
@@ -167,17 +167,20 @@ func (r *report) summary(rules map[string]int) (bool, error) {
 		rate := r.kinds[kind].rate()
 		result("Relatives in "+kind, rate >= maxRelatives, fmt.Sprintf("%.1f per 1,000 words; must be below %.1f; hack/prose.sh FILE... lists them", rate, maxRelatives))
 	}
-	result("Budget", r.budget > maxWords,
-		fmt.Sprintf("%d words in README.md, CONTRIBUTING.md and docs; at most %d", r.budget, maxWords))
+	budget := fmt.Sprintf("%d words in README.md, CONTRIBUTING.md and docs; at most %d", r.budget, maxWords)
+	if over := r.budget - maxWords; over > 0 {
+		budget += fmt.Sprintf("; shorten a page by %d, where it repeats another one", over)
+	}
+	result("Budget", r.budget > maxWords, budget)
 	fmt.Printf("%d passed, %d failed, 0 skipped\n", passed, failed)
 	return failed == 0, nil
 }
 
-// load reads the files, or those that git knows.
+// load reads the files, or those that git does not ignore.
 func load(files []string) ([]page, error) {
 	explicit := len(files) > 0
 	if !explicit {
-		listed, err := exec.Command("git", "ls-files", "-z").Output()
+		listed, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z").Output()
 		if err != nil {
 			return nil, fmt.Errorf("git ls-files: %w", err)
 		}
