@@ -112,6 +112,7 @@ step deny "$target/tools/bin/cargo-deny" --locked --workspace check --hide-inclu
 # Most tests wait for a disk or for the kernel most of the time.
 set -- env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --locked --no-fail-fast
 if [ "$goal" = check ]; then
+    [ "$verdict" -eq 0 ] || { echo "The tests did not run, because a check before them failed." && finish; }
     # These take most of the time: disks that come and go, random work, power-off and kills at every step.
     step fast "$@" --lib --bins --example demo --test suite -- --show-output \
         --skip disks:: --skip durable:: --skip fuzz:: --skip hostile:: --skip load:: --skip model:: --skip poweroff:: --skip steps::
