@@ -1,5 +1,9 @@
 //! The checks of `rootcellar check`, each with the way out. They change nothing and take no lock, so a
 //! server may serve the pools meanwhile.
+//!
+//! A finding comes from a method of `Examination`, in the file of its subject, else here. It has a level, a word of
+//! `About`, and a remedy that begins with commands for `sh`, in `advice` if it is shared. `follow` in
+//! `tests/suite/check.rs` runs the commands.
 
 mod advice;
 mod contents;
