@@ -1,5 +1,10 @@
 //! The checks of `rootcellar check`, each with the way out. They change nothing and take no lock, so a
 //! server may serve the pools meanwhile.
+//!
+//! A finding comes from a method of `Examination`, in the file of its subject, else here. [`Examination::run`] calls it,
+//! and without a fault it adds an `ok`. A finding has a level, a word of `About` in `report`, and a remedy that begins
+//! with commands for `sh`, in `advice` if it is shared. Its test passes the remedy to `follow` in
+//! `tests/suite/check.rs`, which runs the commands.
 
 mod advice;
 mod contents;

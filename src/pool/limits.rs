@@ -2,7 +2,33 @@
 //!
 //! A record says which limit a volume shall have, and the kernel has the limit in force. They are compared when a pool is
 //! opened. Only the holder of `Pool::limiting` changes a record together with its limit.
-//! `docs/btrfs-accounting.md` derives the limits and the reservations from the rules of simple quota.
+//!
+//! Simple quota charges an extent to the subvolume that wrote it first, and to the qgroup of that subvolume. The charge
+//! ends with the last reference to the extent, in any subvolume. A snapshot of a subvolume references its extents and is
+//! charged for none of them. So a volume V of size S stays charged for a deleted extent while a copy references it, and
+//! the copy is charged only for data that is written into it. `state/retained.rs` sums these charges of V.
+//!
+//! V must be able to write S bytes, and its charge is at most its own data plus the retained bytes. So its limit is
+//!
+//! ```text
+//! limit(V) = S + retained(V)
+//! ```
+//!
+//! The limit is raised before a copy is made, because V may replace its data at once. It is lowered when the copy was
+//! reclaimed, or when its construction failed (`PendingCharges`). A power-off in between leaves a limit too high, and the
+//! next opening sets it from the records. A restore or a clone has a limit by the same formula. A snapshot is read-only
+//! and has none.
+//!
+//! A pool must be able to give every volume its size, so it reserves
+//!
+//! ```text
+//! the sizes of the volumes
+//! + retained(V) of each existing volume V
+//! + the part of each snapshot's size that no retained charge covers
+//! ```
+//!
+//! If an existing volume is charged for extents of a snapshot, they count once, as its retained charge. For a deleted
+//! volume nothing is reserved: it writes no more, and its extents are used space already.
 
 pub(super) mod pending;
 

@@ -307,7 +307,10 @@ mod tests {
             )
         };
         let made = made_by(&Class::default());
-        for row in Class::PARAMETERS.iter().filter(|row| row.of(&made).is_some()) {
+        for row in Class::PARAMETERS
+            .iter()
+            .filter(|row| row.of(&made).is_some())
+        {
             let key = row.key;
             let of = |value| {
                 let mut class = Class::default();

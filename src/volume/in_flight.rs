@@ -1,5 +1,5 @@
 //! The names, ids and targets of the running calls. A second call with one of them fails with
-//! [`Error::Busy`].
+//! [`Error::Busy`] and never waits, so these locks cannot deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,20 @@
 //! Retained charges: bytes that stay charged to a volume because copies reference them.
 //!
-//! Simple quota charges an extent to its first writer until the last reference is removed. The sums
-//! are kept up to date, so that a limit and the free space of a pool cost the same at any number of
-//! copies.
+//! Simple quota charges an extent to its first writer until the last reference is removed. When a volume V
+//! of size S is copied, V is charged for c bytes, at most S. Up to c bytes then stay charged to V, even if V
+//! replaces all its data. They are the retained charge of the copy for V. The record of the copy has it in
+//! `pins`, with V and the first copy of the extents. A copy of a copy also takes over the retained charges of its
+//! source, and a copy in the trash counts until it is reclaimed.
+//!
+//! Copies of one instant share extents. So among the retained charges for one volume and one first copy, only
+//! the largest counts:
+//!
+//! ```text
+//! retained(V) = sum over the first copies f of  max { bytes of the retained charges for V with first copy f }
+//! ```
+//!
+//! The sums are kept up to date, so that a limit and the free space of a pool cost the same at any number of
+//! copies. `pool/limits.rs` derives both from them.
 
 use std::collections::BTreeMap;
 

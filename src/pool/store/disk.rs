@@ -1,7 +1,9 @@
 //! The disk of an open pool: all descriptors on it, closed together so that the host can unmount it.
 //!
 //! All descriptors come from a private, guarded clone of the mount, so they do not keep the host from
-//! unmounting the original; each check opens the path again.
+//! unmounting the original. Each check opens the path again, and compares device, inode, mount id and marker.
+//! After a difference the disk is dropped with its descriptors and the lock, and the index stays. Only a bind
+//! mount for a pod comes from the host's own mount, for its options.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};

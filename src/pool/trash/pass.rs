@@ -3,7 +3,8 @@
 //! The content of an entry is removed first, then its quota id is released, and the record is removed
 //! last, so that the next start still finds the quota id after a crash. Btrfs frees blocks in the
 //! background, and copies may reference them, so a quota id can stay charged after its entry is empty.
-//! Such entries wait together: one commit of the filesystem per pass serves all of them.
+//! Such entries wait together: one commit of the filesystem per pass serves all of them. They are tried again
+//! when a copy is removed from the index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
