@@ -172,8 +172,11 @@ impl HostPath {
                 "{path} contains a pool, as its {marker} shows; take that away first"
             ));
         }
-        if let Some(problem) = linked.problem(path) {
-            return refuse(problem);
+        if let Some((file, names, outside)) = linked.outside() {
+            return refuse(format!(
+                "{} in {path} has {names} names, and {outside} of them are outside; remove those",
+                file.display()
+            ));
         }
         Ok(Content {
             bytes: Bytes(weight.bytes),

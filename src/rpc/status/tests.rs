@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use linux::fault::{Fault, PathFault};
 use linux::image::FormatFault;
 use linux::mount::Error as MountError;
-use objects::{Bytes, PoolId, PoolName};
+use objects::{Bytes, ObjectId, PoolId, PoolName, VolumeId};
 
 use super::*;
 use crate::error::Code::{
@@ -15,7 +15,7 @@ use crate::error::Code::{
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
 use crate::error::Object;
-use crate::pool::{Busy, Error as PoolError, Unavailable};
+use crate::pool::{self, Busy, Error as PoolError, Source, Stopped, Unavailable};
 
 const OPERATIONS: [Operation; 6] = [
     Operation::CreateVolume,
@@ -66,7 +66,7 @@ table! {
     pool_error!(PoolError::Invalid(_)), existing(objects::Invalid::new("PATH", "bad").into())
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
     Error::OutOfRange(_), Error::OutOfRange(text())          => [Range,   Range,   Range,   Range,   Range,   Range];
-    pool_error!(PoolError::OutOfRange(_)), existing(PoolError::OutOfRange(text()))
+    pool_error!(PoolError::OutOfRange(_)), existing(too_small().into())
                                                              => [Range,   Range,   Range,   Range,   Range,   Range];
     Error::Incompatible { .. }, incompatible()               => [Exists,  Exists,  Exists,  Exists,  Exists,  Exists];
     Error::NotFound { .. }, Error::NotFound { what: "volume", id: text() }
@@ -79,9 +79,9 @@ table! {
     Error::MoveUnfinished { .. }, Error::MoveUnfinished { id: text(), pool: pool(), other: id() }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::Unfinished(_), Error::Unfinished(text())  => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(PoolError::Precondition(_)), existing(PoolError::Precondition(text()))
+    pool_error!(PoolError::Precondition(_)), existing(pool_refusal().into())
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(text()))
+    pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(Stopped::Measuring))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::Unsuitable(_), Error::Unsuitable(text())          => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
     pool_error!(new PoolError::Unavailable { reason: Unavailable::Opening | Unavailable::Locked, .. }),
@@ -203,6 +203,21 @@ fn not_published() -> Error {
     Error::NotPublishedThere {
         id: text(),
         path: path(),
+    }
+}
+
+fn volume() -> VolumeId {
+    VolumeId::new(id(), &"pvc-1".parse().unwrap())
+}
+
+fn pool_refusal() -> pool::Refusal {
+    pool::Refusal::NoSize { id: volume() }
+}
+
+fn too_small() -> pool::OutOfRange {
+    pool::OutOfRange::Limit {
+        of: Source::Volume(volume()),
+        limit: Bytes(1),
     }
 }
 
