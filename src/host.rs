@@ -24,7 +24,7 @@ use objects::{Bytes, VolumeId};
 use rustix::fs::{FileType, Statx, StatxAttributes};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, HostRefusal, Result};
 use crate::pool::Marker;
 use crate::pool::layout;
 
@@ -79,7 +79,7 @@ fn keep_times(os: &Os, at: At<'_>, act: impl FnOnce() -> Result<(), Errno>) -> R
 }
 
 fn refuse<T>(problem: String) -> Result<T> {
-    Err(Error::Precondition(problem))
+    Err(HostRefusal::Text(problem).into())
 }
 
 /// The text of the file at the path of an imported directory.
