@@ -16,7 +16,7 @@ use objects::{Invalid, PoolId, PoolName};
 use crate::pool::{self, Busy, Unavailable};
 
 pub use host::HostRefusal;
-pub use refusal::{Difference, Existing, Occupant, OutOfRange, Refusal, Unfinished, Unsuitable};
+pub use refusal::{Difference, Existing, OutOfRange, Refusal, Unfinished, Unsuitable};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

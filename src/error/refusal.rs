@@ -8,11 +8,8 @@ use linux::mount::{self, UsersUnknown};
 use objects::{AccessMode, Bytes, Invalid, PoolId, PoolName, SnapshotName, VolumeId, VolumeName};
 use rustix::fs::StatVfsMountFlags;
 
-use crate::error::host::HostRefusal;
+use crate::error::host::{Cause, HostRefusal};
 use crate::pool::{self, Source, Unavailable};
-
-/// An error of any layer, whose text is a part of another.
-pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reason why somebody must act first.
 #[derive(Debug, thiserror::Error)]
@@ -239,31 +236,24 @@ pub enum Difference {
     },
     #[error("it is used as {has:?}, not as {asked:?}")]
     Mode { has: AccessMode, asked: AccessMode },
-    #[error("it is {0}; remove it")]
-    Occupied(Occupant),
-}
-
-/// An entry where a volume shall be mounted, or was mounted.
-#[derive(Debug, thiserror::Error)]
-pub enum Occupant {
-    #[error("a file")]
+    #[error("it is a file; remove it")]
     File,
-    #[error("a directory")]
+    #[error("it is a directory; remove it")]
     Directory,
-    #[error("a symbolic link")]
+    #[error("it is a symbolic link; remove it")]
     Link,
-    #[error("neither a directory nor a mount")]
-    Other,
-    #[error("a mount that was not there a moment ago")]
+    #[error("it is neither a directory nor a mount; remove it")]
+    OtherFile,
+    #[error("it is a mount that was not there a moment ago; remove it")]
     NewMount,
-    #[error("no empty file")]
+    #[error("it is no empty file; remove it")]
     NoEmptyFile,
-    #[error("a directory that is not empty")]
+    #[error("it is a directory that is not empty; remove it")]
     NoEmptyDirectory,
-    #[error("a directory with files that are not the volume's")]
+    #[error("it is a directory with files that are not the volume's; remove it")]
     OtherFiles,
-    #[error("neither a directory nor an empty file")]
-    NotOurs,
+    #[error("it is neither a directory nor an empty file; remove it")]
+    NotOfVolume,
 }
 
 /// The reason why nobody knows whether the server has done its part of a command.

@@ -17,7 +17,7 @@ use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use crate::error::{Difference, Error, Existing, Occupant, Refusal, Result};
+use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::volume::ids::{parse_id, shorten};
 use crate::volume::images;
@@ -177,7 +177,7 @@ impl Volumes {
         // Tests do not observe steps in the kubelet's directory.
         let os = Os::default();
         if let Found::Mount(_) = self.mounter.inspect(target)? {
-            return Err(occupied(target, Occupant::NewMount));
+            return Err(occupied(target, Difference::NewMount));
         }
         let is_device = shown == Shown::Device;
         let made = if is_device {
@@ -190,7 +190,7 @@ impl Volumes {
             Err(Errno::EXIST) if is_device => {
                 let is_empty = target.is_empty_file();
                 if !is_empty.map_err(|errno| target.error("inspect", errno))? {
-                    return Err(occupied(target, Occupant::NoEmptyFile));
+                    return Err(occupied(target, Difference::NoEmptyFile));
                 }
                 false
             }
@@ -198,7 +198,7 @@ impl Volumes {
                 let empty = os::open_dir(&target.parent, &target.leaf)
                     .and_then(|directory| os::is_empty(directory.as_fd()));
                 if !empty.map_err(|errno| target.error("list", errno))? {
-                    return Err(occupied(target, Occupant::NoEmptyDirectory));
+                    return Err(occupied(target, Difference::NoEmptyDirectory));
                 }
                 false
             }
@@ -453,19 +453,19 @@ impl Stats {
     }
 }
 
-fn occupied(target: &Target, by: Occupant) -> Error {
+fn occupied(target: &Target, difference: Difference) -> Error {
     Error::Incompatible {
         what: Existing::Target(target.path().to_owned()),
-        difference: Difference::Occupied(by),
+        difference,
     }
 }
 
-fn occupant(kind: FileType) -> Occupant {
+fn occupant(kind: FileType) -> Difference {
     match kind {
-        FileType::RegularFile => Occupant::File,
-        FileType::Directory => Occupant::Directory,
-        FileType::Symlink => Occupant::Link,
-        _ => Occupant::Other,
+        FileType::RegularFile => Difference::File,
+        FileType::Directory => Difference::Directory,
+        FileType::Symlink => Difference::Link,
+        _ => Difference::OtherFile,
     }
 }
 
@@ -484,10 +484,10 @@ fn remove_leaf(target: &Target) -> Result<()> {
     };
     match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(occupied(target, Occupant::OtherFiles)),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(occupied(target, Difference::OtherFiles)),
         // A read-only filesystem reports EROFS also for an absent entry.
         Err(Errno::ROFS) if matches!(target.inspect(), Ok(Found::Nothing)) => Ok(()),
-        Err(Errno::NOTDIR) => Err(occupied(target, Occupant::NotOurs)),
+        Err(Errno::NOTDIR) => Err(occupied(target, Difference::NotOfVolume)),
         Err(errno) => Err(target.error("remove", errno).into()),
     }
 }
