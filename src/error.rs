@@ -4,6 +4,9 @@
 //! to call. `docs/semantics.md` has the table, and [`Error::code`] is its only implementation.
 //! The match is exhaustive, so a new variant does not compile without a code.
 
+mod host;
+mod refusal;
+
 use std::path::PathBuf;
 
 use linux::fault::PathFault;
@@ -11,6 +14,9 @@ use linux::mount;
 use objects::{Invalid, PoolId, PoolName};
 
 use crate::pool::{self, Busy, Unavailable};
+
+pub use host::HostRefusal;
+pub use refusal::{Difference, Existing, OutOfRange, Refusal, Unfinished, Unsuitable};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -64,11 +70,14 @@ pub enum Error {
     #[error("{}", in_context(.error, *.object))]
     Pool { error: pool::Error, object: Object },
     /// A capacity range that no volume can satisfy, or one below the source's size.
-    #[error("{0}")]
-    OutOfRange(String),
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
     /// An object that does not match the request has the name or target.
     #[error("{what} exists already and differs: {difference}")]
-    Incompatible { what: String, difference: String },
+    Incompatible {
+        what: Existing,
+        difference: Difference,
+    },
     /// No object has the id, or it is not an id of this driver.
     #[error("{what} {id:?} does not exist")]
     NotFound { what: &'static str, id: String },
@@ -93,26 +102,26 @@ pub enum Error {
         other: PoolId,
     },
     /// Another node may serve the request: the topology excludes this one, or no pool here fits the class.
-    #[error("{0}")]
-    Unsuitable(String),
+    #[error(transparent)]
+    Unsuitable(#[from] Unsuitable),
     /// Somebody must act first: the volume is published, or its enforcement is unfinished.
-    #[error("{0}")]
-    Precondition(String),
+    #[error(transparent)]
+    Precondition(#[from] Refusal),
     #[error("{target:?} was unpublished before the volume was mounted there; publish it again")]
     Unpublished { target: PathBuf },
     /// Another call works on the same object, or just did.
     #[error(transparent)]
     Busy(Busy),
-    #[error("starting_token {0:?} is not one of ours; list again from the beginning")]
-    BadToken(String),
+    #[error("starting_token {token:?} is not one of ours; list again from the beginning")]
+    BadToken { token: String },
     #[error("the driver is loading its records; try again")]
     Loading,
     /// The lists at work, unread ones included, are as many as this limit.
     #[error("the driver answers {0} lists already; try again")]
     Lists(usize),
     /// Nobody knows whether the server has done, or is doing, its part.
-    #[error("{0}; run the command again to finish it")]
-    Unfinished(String),
+    #[error("run the command again to finish it: {0}")]
+    Unfinished(#[from] Unfinished),
     #[error("another server holds the lock of every pool; stop it first")]
     AllLocked,
     /// A step on a mount, or on a file of the driver outside every pool, failed.
@@ -171,9 +180,15 @@ impl From<mount::Error> for Error {
         match error {
             mount::Error::Invalid(invalid) => Self::Invalid(invalid),
             mount::Error::Io(fault) => Self::Io(fault),
-            error @ mount::Error::InUse { .. } => Self::Precondition(error.to_string()),
+            error @ mount::Error::InUse { .. } => Refusal::Mount(error).into(),
             mount::Error::Internal(problem) => Self::Internal(problem),
         }
+    }
+}
+
+impl From<HostRefusal> for Error {
+    fn from(refusal: HostRefusal) -> Self {
+        Self::Precondition(refusal.into())
     }
 }
 
@@ -191,7 +206,7 @@ impl Error {
     pub(crate) fn unfinished(self) -> Self {
         match self {
             Self::Unfinished(_) => self,
-            error => Self::Unfinished(error.to_string().trim_end_matches("; try again").to_owned()),
+            error => Unfinished::Failed(error.into()).into(),
         }
     }
 
@@ -239,7 +254,7 @@ impl Error {
             | Self::MoveUnfinished { .. }
             | Self::Unfinished(_) => Code::Unavailable,
             Self::Precondition(_) | Self::AllLocked => Code::FailedPrecondition,
-            Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken(_) => Code::Aborted,
+            Self::Busy(_) | Self::Unpublished { .. } | Self::BadToken { .. } => Code::Aborted,
             Self::Internal(_) => Code::Internal,
         }
     }

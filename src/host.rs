@@ -24,7 +24,7 @@ use objects::{Bytes, VolumeId};
 use rustix::fs::{FileType, Statx, StatxAttributes};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, HostRefusal, Result};
 use crate::pool::Marker;
 use crate::pool::layout;
 
@@ -76,10 +76,6 @@ fn keep_times(os: &Os, at: At<'_>, act: impl FnOnce() -> Result<(), Errno>) -> R
     let before = os::statx(&top)?;
     act()?;
     os.set_times(&top, &before)
-}
-
-fn refuse<T>(problem: String) -> Result<T> {
-    Err(Error::Precondition(problem))
 }
 
 /// The text of the file at the path of an imported directory.
@@ -152,7 +148,7 @@ impl HostPath {
         let top = top.map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
         self.check_top(&status)?;
-        let path = self.path.display();
+        let path = || self.path.clone();
         let (mut linked, mut pool) = (LinkedFiles::default(), None);
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
             linked.note(seen);
@@ -164,16 +160,16 @@ impl HostPath {
         });
         let weight = weighed.map_err(fault)?;
         if let Some(errno) = weight.unseen {
-            return refuse(format!("a part of {path} cannot be read: {errno}"));
+            let at = path();
+            return Err(HostRefusal::Unreadable { at, errno }.into());
         }
         if let Some(marker) = pool {
-            let marker = marker.display();
-            return refuse(format!(
-                "{path} contains a pool, as its {marker} shows; take that away first"
-            ));
+            let at = path();
+            return Err(HostRefusal::HasPool { at, marker }.into());
         }
-        if let Some(problem) = linked.problem(path) {
-            return refuse(problem);
+        if let Some((at, all, out)) = linked.outside() {
+            let of = path();
+            return Err(HostRefusal::NamesOutside { at, of, all, out }.into());
         }
         Ok(Content {
             bytes: Bytes(weight.bytes),
@@ -186,19 +182,17 @@ impl HostPath {
 
     /// Refuses a directory that cannot be moved.
     fn check_top(&self, status: &Statx) -> Result<()> {
-        let path = self.path.display();
-        for (flag, letter) in [
+        let at = self.path.clone();
+        for (attribute, flag) in [
             (StatxAttributes::IMMUTABLE, 'i'),
             (StatxAttributes::APPEND, 'a'),
         ] {
-            if status.stx_attributes.contains(flag) {
-                return refuse(format!("{path} is protected; run chattr -{letter} {path}"));
+            if status.stx_attributes.contains(attribute) {
+                return Err(HostRefusal::Protected { at, flag }.into());
             }
         }
         if status.stx_mode & 0o4000 != 0 {
-            return refuse(format!(
-                "{path} has the set-user-id bit; run chmod u-s {path}"
-            ));
+            return Err(HostRefusal::SetUserId { at }.into());
         }
         Ok(())
     }
@@ -222,11 +216,10 @@ fn check_no_mounts(path: &Path) -> Result<MountTable> {
     let mut mounts = table.entries.iter();
     match mounts.find(|entry| is_inside(&entry.mount_point)) {
         None => Ok(table),
-        Some(inside) => refuse(format!(
-            "{} is mounted in {}; unmount it",
-            inside.mount_point.display(),
-            path.display()
-        )),
+        Some(inside) => {
+            let (at, mount) = (path.to_owned(), inside.mount_point.clone());
+            Err(HostRefusal::HasMount { at, mount }.into())
+        }
     }
 }
 
@@ -237,7 +230,6 @@ fn check_unused(path: &Path, users: Users) -> Result<()> {
     if users == Users::Ignore {
         return Ok(());
     }
-    let shown = path.display();
     let place = table.place_at(path);
     let place = place.map_err(PathFault::at("read the mounts of", path))?;
     let mut files = OpenFiles::default();
@@ -254,10 +246,8 @@ fn check_unused(path: &Path, users: Users) -> Result<()> {
         Ok(Some(user)) => Some(user.to_string()),
         Ok(None) => find_open(path, &files)?,
         Err(fault) => {
-            return refuse(format!(
-                "cannot find out who uses {shown}: {fault}; run this as root in the process namespace of \
-                 the host, or add --force if nobody uses it"
-            ));
+            let at = path.to_owned();
+            return Err(HostRefusal::UsersUnknown { at, fault }.into());
         }
     };
     refuse_used(path, used)
@@ -278,32 +268,30 @@ fn find_open(path: &Path, files: &OpenFiles) -> Result<Option<String>> {
 }
 
 fn refuse_used(path: &Path, used: Option<String>) -> Result<()> {
-    used.map_or(Ok(()), |used| {
-        refuse(format!("{} is in use: {used}; stop it", path.display()))
+    used.map_or(Ok(()), |user| {
+        let at = path.to_owned();
+        Err(HostRefusal::InUse { at, user }.into())
     })
 }
 
 /// Finds out what is at a path, and refuses what is neither a directory nor the file of an import.
 fn find(path: &Path, parent: &OwnedFd, status: &Status) -> Result<Found> {
     let name = path.file_name().unwrap_or_default();
-    let shown = path.display();
+    let at = path.to_owned();
     match status.file_type {
         FileType::Directory => Ok(Found::Directory),
         FileType::Symlink => {
             let to = path.canonicalize().map_err(PathFault::at("find", path))?;
-            refuse(format!(
-                "{shown} is a symbolic link; import {} instead",
-                to.display()
-            ))
+            Err(HostRefusal::Link { at, to }.into())
         }
         FileType::RegularFile => {
             let text = os::open_file(parent, name).and_then(|file| os::read_all(&file, MAX_NOTICE));
             let text = text.unwrap_or_default();
             match String::from_utf8(text) {
                 Ok(text) if text.starts_with("rootcellar: ") => Ok(Found::Notice(text)),
-                _ => refuse(format!("{shown} is a file, and not a directory")),
+                _ => Err(HostRefusal::File { at }.into()),
             }
         }
-        _ => refuse(format!("{shown} is not a directory")),
+        _ => Err(HostRefusal::NoDirectory { at }.into()),
     }
 }

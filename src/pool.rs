@@ -78,6 +78,7 @@ pub use store::record::{
     MoveState, Parameters, Record, RetainedCharge, Sharing, SnapshotRecord, Source, Unknown,
     VolumeRecord,
 };
+pub use store::refusal::{OutOfRange, Refusal, Stopped};
 pub use store::set::{Member, PoolSet, members};
 pub(crate) use store::space::Space;
 pub use store::unavailable::Unavailable;

@@ -17,7 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::client::{ServerArgs, parse_id};
 use super::manifest::{parse_claim, parse_size};
 use super::output::print;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::host::{ExportTo, Import, Imported};
 use crate::pool::{ImportMethod, KubernetesFields, Sharing};
 
@@ -148,11 +148,7 @@ impl HostArgs {
             own()
         });
         if entered.map_err(PathFault::at("enter", path))? == before {
-            return Err(Error::Precondition(
-                "process 1 has the mount namespace of this process, and not that of a host; give the pod \
-                 hostPID, or leave --host out"
-                    .into(),
-            ));
+            return Err(Refusal::NoHost.into());
         }
         Ok(())
     }

@@ -8,9 +8,7 @@ use linux::fault::PathFault;
 use linux::mount::{MountTable, Place};
 use linux::os::{self, FileId};
 
-use crate::error::Result;
-
-use super::refuse;
+use crate::error::{HostRefusal, Result};
 
 /// The position of a directory, which several paths may show.
 struct Position {
@@ -60,21 +58,16 @@ pub(super) fn check_apart(directory: &Path, others: &[PathBuf]) -> Result<()> {
     let fault = || PathFault::at::<io::Error>("find", directory);
     let table = MountTable::read().map_err(fault())?;
     let own = Position::find(&table, directory).map_err(fault())?;
-    let shown = directory.display();
     for other in others {
         let its = Position::find_other(&table, other)?;
         let its_is_in = its.as_ref().is_some_and(|its| its.is_in(&own));
-        let relation = if its_is_in || other.starts_with(directory) {
-            "contains"
-        } else if its.is_some_and(|its| own.is_in(&its)) {
-            "is in"
-        } else {
-            continue;
-        };
-        return refuse(format!(
-            "{shown} {relation} {}, where the driver or the kubelet has its data",
-            other.display()
-        ));
+        let (at, other) = (directory.to_owned(), other.clone());
+        if its_is_in || other.starts_with(directory) {
+            return Err(HostRefusal::AboveData { at, other }.into());
+        }
+        if its.is_some_and(|its| own.is_in(&its)) {
+            return Err(HostRefusal::InData { at, other }.into());
+        }
     }
     Ok(())
 }
@@ -87,11 +80,8 @@ pub(super) fn check_outside(path: &Path, directories: &[PathBuf]) -> Result<()> 
     let own = Position::find(&table, parent).map_err(fault())?;
     for other in directories {
         if Position::find_other(&table, other)?.is_some_and(|its| own.is_in(&its)) {
-            return refuse(format!(
-                "{} is in {}, where the driver or the kubelet has its data; choose another path with --to",
-                path.display(),
-                other.display()
-            ));
+            let (at, other) = (path.to_owned(), other.clone());
+            return Err(HostRefusal::ToData { at, other }.into());
         }
     }
     Ok(())

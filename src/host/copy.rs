@@ -20,12 +20,12 @@ use objects::{Bytes, VolumeId};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, HostRefusal, Result};
 use crate::pool::incoming::IncomingEntry;
 use crate::volume::GoesOn;
 
 use super::kind::Kind;
-use super::{Found, HostPath, keep_times, make_file, notice, refuse};
+use super::{Found, HostPath, keep_times, make_file, notice};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -74,12 +74,10 @@ impl<'a> Original<'a> {
 
     /// Keeps pods from it, durably unless it is a mount. It may be repeated.
     pub(super) fn set_aside(&self, os: &Os, pool: &Path) -> Result<()> {
-        let (at, name, path) = (self.at, self.name(), self.at.path.display());
+        let (at, name, path) = (self.at, self.name(), self.at.path.clone());
         if self.kind != Kind::Directory {
             if !at.is_mount {
-                return refuse(format!(
-                    "{path} was a mount when its import began; mount it again"
-                ));
+                return Err(HostRefusal::NoMount { at: path }.into());
             }
             return match self.kind {
                 Kind::Mount => at.set_read_only(true),
@@ -94,11 +92,7 @@ impl<'a> Original<'a> {
         );
         if at.is_dir_beside(&name)? {
             return match at.found {
-                Found::Directory => refuse(format!(
-                    "{path} is a directory again, and {} is the one whose import began; move one of them \
-                     elsewhere",
-                    former.display()
-                )),
+                Found::Directory => Err(HostRefusal::TwoDirectories { at: path, former }.into()),
                 Found::Nothing => at.make_notice(os, &at.own_name(), &text),
                 Found::Notice(_) => os
                     .fsync(&at.parent)
@@ -106,10 +100,7 @@ impl<'a> Original<'a> {
             };
         }
         if at.found != Found::Directory || at.is_mount {
-            return refuse(format!(
-                "{path} is not the directory whose import began, and {} is missing",
-                former.display()
-            ));
+            return Err(HostRefusal::OtherDirectory { at: path, former }.into());
         }
         at.remove_beside(os, &name)?;
         at.make_notice(os, &name, &text)?;
@@ -125,9 +116,9 @@ impl<'a> Original<'a> {
             Kind::Mount | Kind::ReadOnlyMount => return Ok(()),
         }
         if at.is_dir_beside(&name)? {
-            let path = at.path.display();
+            let path = at.path.clone();
             match &at.found {
-                Found::Directory => return refuse(format!("{path} is a directory now")),
+                Found::Directory => return Err(HostRefusal::DirectoryNow { at: path }.into()),
                 Found::Nothing => {
                     let renamed =
                         os.rename(At::new(&at.parent, &name), At::new(&at.parent, &at.name));
@@ -137,13 +128,10 @@ impl<'a> Original<'a> {
                 Found::Notice(_) if at.is_notice_of(self.id) => {
                     at.swap(os, &name, FileType::RegularFile)?;
                 }
-                Found::Notice(_) => return refuse(format!("{path} is the file of another import")),
+                Found::Notice(_) => return Err(HostRefusal::NoticeNow { at: path }.into()),
             }
         } else if at.found != Found::Directory {
-            return refuse(format!(
-                "{} is missing; mount its disk",
-                self.path().display()
-            ));
+            return Err(HostRefusal::Missing { at: self.path() }.into());
         }
         let removed = os.unlink_any(&at.parent, &name);
         removed.map_err(at.fault("remove the file beside"))
@@ -169,7 +157,6 @@ impl<'a> Original<'a> {
     ) -> Result<()> {
         let path = self.path();
         let watch = Watch::new(&path, total, size, goes_on);
-        let hint = "free space in the pool, or import it with a larger --size";
         let fault = |errno: Errno| self.at.fault("read")(errno);
         let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
         let began = Since::now(&top).map_err(fault)?;
@@ -177,15 +164,12 @@ impl<'a> Original<'a> {
         // it is written back.
         os.syncfs(&top).map_err(self.at.fault("sync the disk of"))?;
         let before = os::status(&top).map_err(fault)?.changed_at;
-        watch.copy(os, &top, target, hint)?;
+        watch.copy(os, &top, target, None)?;
         os.syncfs(target)
             .map_err(self.at.fault("sync the copy of"))?;
         // Another machine's clock may be behind, as the server's of NFS.
         if os::status(&top).map_err(fault)?.changed_at != before {
-            return refuse(format!(
-                "{} changed while it was copied; stop the processes that use it",
-                path.display()
-            ));
+            return Err(HostRefusal::Changed { at: path }.into());
         }
         self.check_unchanged(began)
     }
@@ -196,10 +180,10 @@ impl<'a> Original<'a> {
         let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
         match began.change(top, &|| ()).map_err(fault)? {
             None => Ok(()),
-            Some(entry) => refuse(format!(
-                "{} changed while it was copied; stop the processes that use it",
-                self.path().join(entry).display()
-            )),
+            Some(entry) => {
+                let at = self.path().join(entry);
+                Err(HostRefusal::Changed { at }.into())
+            }
         }
     }
 }
@@ -242,10 +226,8 @@ impl HostPath {
         let moved = os::status_at(&self.parent, name).map_err(&fault)?;
         if moved.file_type != at_path {
             exchange().map_err(&fault)?;
-            return refuse(format!(
-                "{} was replaced meanwhile; run this command again",
-                self.path.display()
-            ));
+            let at = self.path.clone();
+            return Err(HostRefusal::Replaced { at }.into());
         }
         os.fsync(&self.parent).map_err(fault)
     }
@@ -257,10 +239,10 @@ impl HostPath {
         let changed = os::open_node(&self.path)
             .and_then(|mount| sys::mount_setattr(mount.as_fd(), set, clear, 0));
         match changed {
-            Err(Errno::BUSY) => refuse(format!(
-                "{} has files that are open for writing; stop their processes",
-                self.path.display()
-            )),
+            Err(Errno::BUSY) => {
+                let at = self.path.clone();
+                Err(HostRefusal::Written { at }.into())
+            }
             changed => changed.map_err(self.fault("change the mount")),
         }
     }
@@ -298,8 +280,7 @@ impl HostPath {
         made.map_err(self.fault("make a directory beside"))?;
         let target = os::open_place(&self.parent, name).map_err(self.fault("open"))?;
         let watch = Watch::new(from, None, Bytes::MAX, &|| Ok(()));
-        let hint = format!("free space beside {}", self.path.display());
-        watch.copy(os, tree, &target, &hint)?;
+        watch.copy(os, tree, &target, Some(&self.path))?;
         let synced = os.syncfs(&self.parent);
         synced.map_err(self.fault("sync the disk of"))
     }
@@ -386,8 +367,14 @@ impl<'a> Watch<'a> {
         Bytes(self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Copies a tree into an empty directory. The hint says what helps if there is no space.
-    fn copy(&self, os: &Os, source: &OwnedFd, target: &OwnedFd, hint: &str) -> Result<()> {
+    /// Copies a tree into an empty directory: beside a path, or in a pool.
+    fn copy(
+        &self,
+        os: &Os,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        beside: Option<&Path>,
+    ) -> Result<()> {
         let fault = |errno: Errno| Error::from(PathFault::at("copy", self.from)(errno));
         let guarded = |dir: &OwnedFd| -> Result<_, Errno> {
             let guarded = mount::open_guarded(dir)?;
@@ -403,31 +390,27 @@ impl<'a> Watch<'a> {
             max_stall: None,
             watch: self,
         };
-        let from = self.from.display();
+        let (at, size) = (self.from.to_owned(), self.most);
         match copying.copy(&source, &target) {
-            Ok(copied) if copied.vanished > 0 => refuse(format!(
-                "{} entries of {from} vanished while it was copied; stop the processes that use it",
-                copied.vanished
-            )),
+            Ok(copied) if copied.vanished > 0 => {
+                let count = copied.vanished;
+                Err(HostRefusal::Vanished { count, at }.into())
+            }
             Ok(_) => Ok(()),
-            Err(_) if self.bytes() > self.most => refuse(format!(
-                "{from} occupies more than the size, {}; delete files, or import it with a larger --size",
-                self.most
-            )),
-            Err(failed) => {
+            Err(_) if self.bytes() > size => Err(HostRefusal::OverSize { at, size }.into()),
+            Err(fault) => {
                 (self.goes_on)()?;
-                refuse(problem(&failed, &from.to_string(), hint))
+                Err(not_copied(at, fault, beside).into())
             }
         }
     }
 }
 
-fn problem(failed: &CopyFault, from: &str, hint: &str) -> String {
-    let is_full = matches!(&failed.reason, CopyReason::Step(step) if step.is_full());
-    let way_out = if is_full {
-        format!("; {hint}")
-    } else {
-        String::new()
-    };
-    format!("cannot copy {from}: {failed}{way_out}")
+fn not_copied(at: PathBuf, fault: CopyFault, beside: Option<&Path>) -> HostRefusal {
+    let is_full = matches!(&fault.reason, CopyReason::Step(step) if step.is_full());
+    match beside.map(Path::to_owned) {
+        _ if !is_full => HostRefusal::NotCopied { at, fault },
+        None => HostRefusal::PoolFull { at, fault },
+        Some(to) => HostRefusal::DiskFull { at, fault, to },
+    }
 }

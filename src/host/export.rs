@@ -6,14 +6,14 @@ use linux::mount::Users;
 use linux::os::Os;
 use objects::VolumeId;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, HostRefusal, Result};
 use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::volume::Export;
 
 use super::apart::check_outside;
 use super::copy::Original;
 use super::place::HostPool;
-use super::{Found, HostPath, ImportServer, check_unused, refuse};
+use super::{Found, HostPath, ImportServer, check_unused};
 
 /// A volume that shall become a directory of the host.
 #[derive(Debug, Clone)]
@@ -91,11 +91,8 @@ impl ExportTo {
         let exported = server.export(&id, false)?;
         let mut taken = pool.entry(&exported.name.clone().unwrap_or_default())?;
         let put = self.put(&pool, &taken, path, &exported, is_copy);
-        let at = put.or_else(|error| {
-            refuse(format!(
-                "{error}; the directory waits in the pool, so run this command again, with another --to if \
-                 it cannot be there"
-            ))
+        let at = put.map_err(|error| HostRefusal::NotPut {
+            error: error.into(),
         })?;
         if is_copy {
             self.drop_original(server, &pool, &mut taken, &at)?;
@@ -108,21 +105,19 @@ impl ExportTo {
 
     /// The outcome of an export that has ended before.
     fn repeated(&self, path: &Path) -> Result<Exported> {
-        let shown = path.display();
         if let Some(to) = &self.to
             && HostPath::open(to)?.path != path
         {
             let problem = format!(
-                "{}: the volume was exported to {shown} already; leave the flag out",
-                to.display()
+                "{}: the volume was exported to {} already; leave the flag out",
+                to.display(),
+                path.display()
             );
             return Err(Error::invalid("--to", problem));
         }
         if HostPath::open(path)?.found != Found::Directory {
-            let id = self.id;
-            return refuse(format!(
-                "volume {id} was exported to {shown} before, where no directory is now"
-            ));
+            let (id, at) = (self.id, path.to_owned());
+            return Err(HostRefusal::NoExport { id, at }.into());
         }
         Ok(Exported {
             was_done: true,
@@ -247,15 +242,12 @@ impl ExportTo {
 
     /// Refuses a path that has something else than the file of this volume's import.
     fn check_target(&self, at: &HostPath) -> Result<()> {
-        let problem = match &at.found {
-            Found::Nothing => return Ok(()),
-            Found::Notice(_) if at.is_notice_of(self.id) => return Ok(()),
-            Found::Notice(_) => "is the file of another volume, as its text says",
-            Found::Directory => "is a directory",
-        };
-        refuse(format!(
-            "{} {problem}; choose another path with --to",
-            at.path.display()
-        ))
+        let path = at.path.clone();
+        match &at.found {
+            Found::Nothing => Ok(()),
+            Found::Notice(_) if at.is_notice_of(self.id) => Ok(()),
+            Found::Notice(_) => Err(HostRefusal::ToNotice { at: path }.into()),
+            Found::Directory => Err(HostRefusal::ToDirectory { at: path }.into()),
+        }
     }
 }

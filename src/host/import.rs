@@ -7,7 +7,7 @@ use linux::mount::Users;
 use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 
-use crate::error::{Code, Error, Operation, Result};
+use crate::error::{Code, Error, HostRefusal, Operation, Result};
 use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::pool::{
     ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
@@ -18,7 +18,7 @@ use super::apart::check_apart;
 use super::copy::Original;
 use super::kind::Kind;
 use super::place::HostPool;
-use super::{Content, Found, HostPath, check_no_mounts, check_not_written, check_unused, refuse};
+use super::{Content, Found, HostPath, check_no_mounts, check_not_written, check_unused};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -105,10 +105,10 @@ impl Import {
                 pool.clear(id)?;
                 server.import(&self.pool, &self.name).map(|_| done)
             }
-            ImportState::Imported(from) => refuse(format!(
-                "volume {id} has the name {} already, and was {from}; choose another --name",
-                self.name
-            )),
+            ImportState::Imported(from) => {
+                let (name, from) = (self.name.clone(), from.clone());
+                Err(HostRefusal::ImportedFrom { id, name, from }.into())
+            }
         }
     }
 
@@ -137,10 +137,8 @@ impl Import {
             by,
         })))?;
         if permitted.state != ImportState::New {
-            return refuse(format!(
-                "another import of {} has begun meanwhile; choose another --name",
-                self.name
-            ));
+            let name = self.name.clone();
+            return Err(HostRefusal::Begun { name }.into());
         }
         // Before the directory is moved, so that no process loses it. The measurement may have taken minutes.
         check_unused(&at.path, self.users)?;
@@ -173,18 +171,16 @@ impl Import {
         let origin = entry.record.origin.as_ref();
         let from = origin.map(|origin| &*origin.path);
         if from != at.path.to_str() {
-            let from = from.unwrap_or("of an export");
-            return refuse(format!(
-                "the directory {from} waits already to become volume {:?}; import {from} again to finish that",
-                self.name
-            ));
+            let (name, from) = (self.name.clone(), from.map(str::to_owned));
+            return Err(match from {
+                Some(from) => HostRefusal::ImportWaits { from, name }.into(),
+                None => HostRefusal::ExportWaits { id, name }.into(),
+            });
         }
         let by = origin.map_or(ImportMethod::Rename, |origin| origin.by);
         if entry.copied_to().is_some() || at.has_copy(id, entry.name()) {
-            return refuse(format!(
-                "volume {id} was exported to {}; run `rootcellar volume export {id}` to finish that",
-                at.path.display()
-            ));
+            let at = at.path.clone();
+            return Err(HostRefusal::ExportUnfinished { id, at }.into());
         }
         if self.dry_run {
             return Ok(Imported::Possible(id, by, None));
@@ -247,11 +243,13 @@ impl Import {
         });
         match back.and_then(|()| pool.remove(entry)) {
             Ok(()) => Err(refused),
-            Err(error) => refuse(format!(
-                "{refused}; and the directory is still at {}, because of this: {error}; run this command \
-                 again, or `rootcellar volume export {id}`",
-                path.display()
-            )),
+            Err(error) => Err(HostRefusal::NotBroughtBack {
+                refused: refused.into(),
+                error: error.into(),
+                at: path,
+                id,
+            }
+            .into()),
         }
     }
 
@@ -274,14 +272,14 @@ impl Import {
         };
         match pool.give_back(taken, at) {
             Ok(true) => Err(refused),
-            Ok(false) => refuse(format!(
-                "{refused}; {} is in the pool now, so run this command again",
-                at.path.display()
-            )),
-            Err(error) => refuse(format!(
-                "{refused}; and the directory waits in the pool, because of this: {error}; run this command \
-                 again"
-            )),
+            Ok(false) => {
+                let (refused, at) = (refused.into(), at.path.clone());
+                Err(HostRefusal::Taken { refused, at }.into())
+            }
+            Err(error) => {
+                let (refused, error) = (refused.into(), error.into());
+                Err(HostRefusal::NotGivenBack { refused, error }.into())
+            }
         }
     }
 
@@ -339,14 +337,12 @@ impl Import {
 
 /// Refuses a path without a directory.
 fn check_is_directory(at: &HostPath) -> Result<()> {
-    let path = at.path.display();
+    let path = at.path.clone();
     match at.found {
         Found::Directory => Ok(()),
-        Found::Notice(_) => refuse(format!(
-            "{path} is the file of another import, as its text says; use the name and the pool of that"
-        )),
+        Found::Notice(_) => Err(HostRefusal::Notice { at: path }.into()),
         Found::Nothing => {
-            let problem = format!("{path} does not exist");
+            let problem = format!("{} does not exist", path.display());
             Err(Error::invalid("directory", problem))
         }
     }
@@ -354,19 +350,14 @@ fn check_is_directory(at: &HostPath) -> Result<()> {
 
 /// Refuses the path of a volume where files may have been written since its import.
 fn check_left(at: &HostPath, id: VolumeId) -> Result<()> {
-    let path = at.path.display();
     if at.found != Found::Directory {
         return Ok(());
     }
-    match Kind::of(at)? {
+    let (kind, at) = (Kind::of(at)?, at.path.clone());
+    match kind {
         Kind::ReadOnlyMount => Ok(()),
-        Kind::Mount => refuse(format!(
-            "volume {id} is a copy of {path}, which is writable again, so its files may be newer; delete the \
-             volume to copy them, or run `mount -o remount,bind,ro {path}` to keep it"
-        )),
-        Kind::Directory => refuse(format!(
-            "{path} became volume {id}, and is a directory again; move that elsewhere"
-        )),
+        Kind::Mount => Err(HostRefusal::Writable { id, at }.into()),
+        Kind::Directory => Err(HostRefusal::DirectoryAgain { at, id }.into()),
     }
 }
 

@@ -10,14 +10,14 @@ use objects::{PoolId, VolumeId};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::error::Result;
+use crate::error::{HostRefusal, Result};
 use crate::pool::Marker;
 use crate::pool::incoming::{IncomingEntry, Progress, lock, names};
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 
 use super::kind::Kind;
-use super::{HostPath, keep_times, make_file, notice, refuse};
+use super::{HostPath, keep_times, make_file, notice};
 
 /// A pool, as the host sees it.
 #[derive(Debug)]
@@ -42,11 +42,8 @@ impl HostPool {
         let root = os::open_path(path).map_err(|errno| fault("open the pool at", errno))?;
         let marker = Marker::read(&root).ok().flatten();
         if marker.is_none_or(|marker| marker.id != id) {
-            return refuse(format!(
-                "{} is not pool {id} here, as it is for the driver; run this in the mount namespace of the \
-                 host",
-                path.display()
-            ));
+            let at = path.to_owned();
+            return Err(HostRefusal::OtherPool { at, id }.into());
         }
         let meta = os::open_dir(&root, layout::META);
         let meta = meta.map_err(|errno| fault("open the pool at", errno))?;
@@ -94,7 +91,7 @@ impl HostPool {
             Ok(Some(entry)) => Ok(entry),
             Ok(None) => Err(self.fault(Fault::new("find an import in", Errno::NOENT))),
             Err(Unreadable::Fault(fault)) => Err(self.fault(fault)),
-            Err(Unreadable::Damaged(damage)) => refuse(damage),
+            Err(Unreadable::Damaged(damage)) => Err(HostRefusal::Damaged(damage).into()),
         }
     }
 
@@ -123,12 +120,11 @@ impl HostPool {
             .path
             .canonicalize()
             .map_err(PathFault::at("find", &self.path))?;
-        let (shown, shown_pool) = (at.path.display(), pool.display());
         for above in at.path.ancestors() {
             let marker = os::open_path(above).map(|above| Marker::read(&above));
             if marker.is_ok_and(|marker| !matches!(marker, Ok(None))) {
-                let above = above.display();
-                return refuse(format!("{shown} is in the pool at {above} already"));
+                let (at, pool) = (at.path.clone(), above.to_owned());
+                return Err(HostRefusal::InPool { at, pool }.into());
             }
         }
         let (own, its) = (
@@ -139,10 +135,8 @@ impl HostPool {
             return Ok(false);
         }
         if own.mount_id != its.mount_id {
-            return refuse(format!(
-                "{shown} and the pool at {shown_pool} are on one filesystem, but on two mounts of it, and \
-                 a rename does not cross mounts; name the directory by its path on the pool's mount"
-            ));
+            let at = at.path.clone();
+            return Err(HostRefusal::TwoMounts { at, pool }.into());
         }
         Ok(true)
     }
@@ -260,7 +254,8 @@ impl HostPool {
             // Somebody made a directory at the path meanwhile.
             let moved = self.os.exchange(tree, path);
             moved.map_err(at.fault("move the directory from"))?;
-            return refuse(format!("{} is a directory now", at.path.display()));
+            let at = at.path.clone();
+            return Err(HostRefusal::DirectoryNow { at }.into());
         }
         self.sync(entry, at)?;
         self.remove(entry)

@@ -26,7 +26,8 @@ use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::incoming::{IncomingEntry, MAX_PATH, names};
 use crate::pool::store::layout;
-use crate::pool::store::record::{Record, Unreadable, VolumeRecord};
+use crate::pool::store::record::{Record, Source, Unreadable, VolumeRecord};
+use crate::pool::store::refusal::{Refusal, Stopped};
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::work::Work;
 
@@ -59,23 +60,15 @@ impl Pool {
     }
 
     fn check_tree(disk: &Disk, size: Bytes, tree: &Weight) -> Result<()> {
-        let refuse = |problem: String| Err(Error::Precondition(problem));
+        let (used, has) = (Bytes(tree.bytes), tree.inodes);
         if let Some(errno) = tree.unseen {
-            return refuse(format!("a part of the directory cannot be read: {errno}"));
+            return Err(Refusal::UnreadableDirectory { errno }.into());
         }
-        if tree.bytes > size.0 {
-            let used = Bytes(tree.bytes);
-            return refuse(format!(
-                "the directory uses {used}, which is more than the size, {size}; delete files, or import \
-                 it with a larger --size"
-            ));
+        if used > size {
+            return Err(Refusal::LargeDirectory { used, size }.into());
         }
         match disk.quota.inode_limit(size) {
-            Some(limit) if tree.inodes > limit => refuse(format!(
-                "the directory has {} files and directories, and the size, {size}, allows {limit}; delete \
-                 files, or import it with a larger --size",
-                tree.inodes
-            )),
+            Some(max) if has > max => Err(Refusal::ManyFilesInDirectory { has, max, size }.into()),
             _ => Ok(()),
         }
     }
@@ -111,12 +104,12 @@ impl Pool {
         let Some(entry) = waits.filter(|entry| entry.progress().is_unfinished()) else {
             return Ok(());
         };
-        let name = &entry.record.name;
-        Err(Error::Precondition(format!(
-            "pool {} has a directory that waits to become volume {name:?}; finish it with `rootcellar volume \
-             import`, or take it back with `rootcellar volume export {id}`",
-            self.name()
-        )))
+        Err(Refusal::WaitingImport {
+            pool: self.name().clone(),
+            name: entry.record.name,
+            id,
+        }
+        .into())
     }
 
     /// Makes a tree a volume, visible by one rename and durable on return. If the pool enforces sizes,
@@ -131,8 +124,8 @@ impl Pool {
             self.measure_tree(work, data.map_err(classify)?, &mut |seen| linked.note(seen))?;
         Self::check_tree(&disk, record.size_bytes, &used)?;
         // A link may have been made since the host's side has searched for them.
-        if let Some(problem) = linked.problem("the directory") {
-            return Err(Error::Precondition(problem));
+        if let Some((at, all, outside)) = linked.outside() {
+            return Err(Refusal::NamesOutside { at, all, outside }.into());
         }
         let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
         let (quota_id, enforcement) = self.quota_of_tree(&disk, &tree)?;
@@ -218,11 +211,7 @@ impl Pool {
         let charge = charge.context("ask what a copy uses").map_err(classify)?;
         // A privileged process such as the one that copied exceeds the limits of ext4.
         if charge.is_some_and(|charge| charge.exceeds()) {
-            return Err(Error::Precondition(format!(
-                "the directory does not fit into the size, {limit}; delete files, or import it with a larger \
-                 --size"
-            ))
-            .into());
+            return Err(Error::from(Refusal::CopyOverSize { size: limit }).into());
         }
         let entry = draft.commit(record, reservation)?;
         // The entry awaits nothing any more, and is removed by the host, or by the next start.
@@ -237,20 +226,15 @@ impl Pool {
     /// deletion removes the quota id of a subvolume.
     pub(crate) fn gives_directory(&self, entry: &Entry) -> Result<bool> {
         let (record, disk) = (&entry.record, self.disk()?);
-        let problem = if record.image.is_some() {
-            Some("is an image")
-        } else if record.moved.is_some() {
-            Some("was moved from another pool")
-        } else if !record.retains.is_empty() {
-            Some("shares blocks with the source of which it is a copy")
-        } else {
-            None
-        };
-        if let Some(problem) = problem {
-            let id = record.id;
-            return Err(Error::Precondition(format!(
-                "volume {id} {problem}, and is not exported; copy its data"
-            )));
+        let id = record.id;
+        if record.image.is_some() {
+            return Err(Refusal::ExportOfImage { id }.into());
+        }
+        if record.moved.is_some() {
+            return Err(Refusal::ExportOfMoved { id }.into());
+        }
+        if !record.retains.is_empty() {
+            return Err(Refusal::ExportOfCopy { id }.into());
         }
         let has_removable_id = disk.quota.enforcement() == Enforcement::Project;
         Ok(record.quota_id().is_none() || has_removable_id)
@@ -339,7 +323,7 @@ impl Pool {
             return Err(self.unavailable(unavailable));
         }
         if self.copies.is_stopped() {
-            return Err(Error::Stopped(format!("copying volume {id}")));
+            return Err(Error::Stopped(Stopped::Copying(Source::Volume(id))));
         }
         Ok(())
     }
@@ -359,7 +343,7 @@ impl Pool {
             Ok(())
         });
         weighed.map_err(|errno| match errno {
-            Errno::CANCELED => Error::Stopped("the measurement of a tree".into()),
+            Errno::CANCELED => Error::Stopped(Stopped::Measuring),
             errno => self.classify(Fault::new(MEASURE, errno)),
         })
     }

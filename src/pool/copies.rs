@@ -31,6 +31,7 @@ use crate::pool::store::layout;
 use crate::pool::store::record::{
     Method, Record, RetainedCharge, SnapshotRecord, Source, VolumeRecord,
 };
+use crate::pool::store::refusal::{OutOfRange, Refusal, Stopped};
 
 #[derive(Debug)]
 pub(super) struct CopyResult<'a> {
@@ -101,12 +102,8 @@ impl Pool {
         let (made, draft) = self.draft_copy(disk, &job)?;
         let fits = origin.fits(made.method, made.bytes, record.size_bytes);
         if record.image.is_none() && record.enforcement != Enforcement::None && !fits {
-            return Err(Error::OutOfRange(format!(
-                "{} contains {}, which does not fit into {}; request a larger size",
-                origin.source(),
-                Bytes(made.bytes),
-                record.size_bytes
-            )));
+            let (of, has, size) = (origin.source(), Bytes(made.bytes), record.size_bytes);
+            return Err(OutOfRange::Content { of, has, size }.into());
         }
         record.quota_id = made.quota_id;
         // A moved volume is a copy of itself, and keeps its source.
@@ -157,10 +154,8 @@ impl Pool {
             && job.origin.image().is_some()
             && disk.filesystem.copies_on_write()
         {
-            let (source, pool) = (job.origin.source(), self.name());
-            return Err(Error::Precondition(format!(
-                "{source} is an image, which is copied on btrfs only within its pool, and not to {pool}"
-            )));
+            let (of, pool) = (job.origin.source(), self.name().clone());
+            return Err(Refusal::ImageOfOtherPool { of, pool }.into());
         }
         // Before anything is staged, because the sidecars repeat a refused request often.
         let _running = match method {
@@ -202,12 +197,11 @@ impl Pool {
                 read_only,
             )
             .context("make a snapshot of a subvolume");
+        let of = job.origin.source();
         let refused = |step: Fault| match step.errno {
             Errno::TXTBSY | Errno::OPNOTSUPP => {
-                let source = job.origin.source();
-                Error::Precondition(format!(
-                    "{source} cannot be copied: {step}: is a file of it in use for swap?"
-                ))
+                let fault = step;
+                Refusal::UsedForSwap { of, fault }.into()
             }
             _ => fault(step),
         };
@@ -278,7 +272,7 @@ impl Pool {
         let copied = copying.copy(source, &data);
         progress.end(os).map_err(fault)?;
         let copied =
-            copied.map_err(|copy| self.classify_copy(disk, job, quota_id, &progress, &copy))?;
+            copied.map_err(|copy| self.classify_copy(disk, job, quota_id, &progress, copy))?;
         // Copied data is allocated and charged only when it is synced.
         disk.sync().map_err(fault)?;
         let mut bytes = copied.bytes;
@@ -315,15 +309,15 @@ impl Pool {
         job: &CopyJob<'_>,
         quota_id: Option<u32>,
         progress: &Progress<'_>,
-        fault: &CopyFault,
+        fault: CopyFault,
     ) -> Error {
-        let source = job.origin.source();
+        let of = job.origin.source();
         let step = match &fault.reason {
             CopyReason::Step(step) => Some(*step),
             _ => None,
         };
         let Some(step) = step.filter(|step| !is_of_the_tree(*step)) else {
-            return Error::Precondition(format!("{source} cannot be copied: {fault}"));
+            return Refusal::NotCopied { of, fault }.into();
         };
         let fault = step;
         if fault.errno == Errno::CANCELED {
@@ -331,7 +325,7 @@ impl Pool {
             let unavailable = |pool: &Self| Some(pool.unavailable(pool.why_unavailable()?));
             return refusal
                 .or_else(|| unavailable(self).or_else(|| unavailable(job.from)))
-                .unwrap_or_else(|| Error::Stopped(format!("copying {}", job.origin.source())));
+                .unwrap_or(Error::Stopped(Stopped::Copying(of)));
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, quota_id, job.limit) {
             return does_not_fit(job);
@@ -364,10 +358,8 @@ pub(super) fn is_of_the_tree(fault: Fault) -> bool {
 }
 
 fn does_not_fit(job: &CopyJob<'_>) -> Error {
-    let (source, limit) = (job.origin.source(), job.limit);
-    Error::OutOfRange(format!(
-        "the content of {source} does not fit into {limit}; request a larger size"
-    ))
+    let (of, limit) = (job.origin.source(), job.limit);
+    OutOfRange::Limit { of, limit }.into()
 }
 
 /// Whether a copy reached its own limit and not the end of the disk, which has free space for the rest

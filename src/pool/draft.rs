@@ -26,6 +26,7 @@ use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::layout;
 use crate::pool::store::record::{Image, Record, VolumeRecord};
+use crate::pool::store::refusal::Refusal;
 use crate::pool::store::trash::TrashEntry;
 
 const OPEN_IMAGE: &str = "open an image";
@@ -104,11 +105,10 @@ impl Pool {
                 pool: self.name().clone(),
                 fault,
             },
-            Unfilled::NoAllocation => Error::Precondition(format!(
-                "the filesystem of pool {} cannot allocate the blocks of an image in advance; use a class \
-                 with allocation: thin",
-                self.name()
-            )),
+            Unfilled::NoAllocation => {
+                let pool = self.name().clone();
+                Refusal::NoAllocation { pool }.into()
+            }
         }
     }
 }

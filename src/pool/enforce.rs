@@ -13,16 +13,16 @@ use linux::fault::{Fault, InContext};
 use linux::os;
 use linux::quota::{Enforcement, Quota};
 use linux::tree::{self, LinkCount, Tagging, Weight};
-use objects::Bytes;
+use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
 use crate::pool::base::Pool;
 use crate::pool::copies::is_of_the_tree;
 use crate::pool::store::disk::Disk;
-use crate::pool::store::enforcement::Unenforced;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::record::VolumeRecord;
+use crate::pool::store::refusal::{Refusal, Stopped};
 use crate::pool::work::Work;
 
 /// How often long work is reported.
@@ -74,7 +74,7 @@ impl Pool {
             // A repeated request continues.
             Err(stopped @ Error::Stopped(_)) => return Err(stopped),
             Err(error) if record.is_unfinished_import() => {
-                return Err(with_way_back(error, record));
+                return Err(with_way_back(error, record.id));
             }
             Err(error) => {
                 self.give_up(&job);
@@ -162,27 +162,17 @@ impl Pool {
     }
 
     fn check_enforceable(&self, disk: &Disk, record: &VolumeRecord) -> Result<()> {
-        let (pool, id) = (self.name(), record.id);
-        if record.size_bytes == Bytes::ZERO {
-            return Err(Error::Precondition(format!(
-                "volume {id} has no size that could be enforced"
-            )));
-        }
-        let problem = match disk.quota.enforcement() {
+        let (pool, id) = (self.name().clone(), record.id);
+        let refusal = match disk.quota.enforcement() {
+            _ if record.size_bytes == Bytes::ZERO => Refusal::NoSize { id },
             Enforcement::Project => return Ok(()),
-            Enforcement::Squota => {
-                "on btrfs the size of an existing directory cannot be enforced; create a new claim \
-                 and copy the data there"
-                    .to_owned()
-            }
+            Enforcement::Squota => Refusal::OnlyNewSizes { pool, id },
             Enforcement::None => match disk.unenforced(self.path()) {
-                Ok(Some(Unenforced { reason, remedy })) => format!("{reason}; {remedy}"),
-                Ok(None) | Err(_) => "`rootcellar check` says why".to_owned(),
+                Ok(Some(lack)) => Refusal::NoQuota { pool, id, lack },
+                Ok(None) | Err(_) => Refusal::NoEnforcement { pool, id },
             },
         };
-        Err(Error::Precondition(format!(
-            "pool {pool} cannot enforce the size of volume {id}: {problem}"
-        )))
+        Err(refusal.into())
     }
 
     /// Refuses a tree that uses more than its size, before anything is changed.
@@ -201,10 +191,8 @@ impl Pool {
             unseen,
         } = weighed.map_err(|fault| self.classify_enforcing(job, fault))?;
         if let Some(errno) = unseen {
-            return Err(Error::Precondition(format!(
-                "a part of volume {} cannot be read: {errno}",
-                record.id
-            )));
+            let id = record.id;
+            return Err(Refusal::UnreadableVolume { id, errno }.into());
         }
         refuse_if_larger(record, &*job.disk.quota, bytes, inodes)
     }
@@ -222,10 +210,8 @@ impl Pool {
         let id = job.entry.record.id;
         match (fault.errno, self.why_unavailable()) {
             (Errno::CANCELED, Some(unavailable)) => self.unavailable(unavailable),
-            (Errno::CANCELED, None) => Error::Stopped(format!("enforcing the size of volume {id}")),
-            _ if is_of_the_tree(fault) => {
-                Error::Precondition(format!("the size of volume {id} is not enforced: {fault}"))
-            }
+            (Errno::CANCELED, None) => Error::Stopped(Stopped::Enforcing(id)),
+            _ if is_of_the_tree(fault) => Refusal::NotEnforced { id, fault }.into(),
             _ => self.classify(fault),
         }
     }
@@ -320,35 +306,24 @@ fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
 }
 
 /// Adds that the volume can be a directory again.
-fn with_way_back(error: Error, record: &VolumeRecord) -> Error {
+fn with_way_back(error: Error, id: VolumeId) -> Error {
     match error {
-        Error::Precondition(problem) => Error::Precondition(format!(
-            "{problem}, or run `rootcellar volume export {}`",
-            record.id
-        )),
+        Error::Precondition(refusal) => {
+            let refusal = Box::new(refusal);
+            Refusal::OfImport { refusal, id }.into()
+        }
         error => error,
     }
 }
 
-fn refuse_if_larger(
-    record: &VolumeRecord,
-    quota: &dyn Quota,
-    bytes: u64,
-    inodes: u64,
-) -> Result<()> {
+fn refuse_if_larger(record: &VolumeRecord, quota: &dyn Quota, bytes: u64, has: u64) -> Result<()> {
     let (id, size) = (record.id, record.size_bytes);
     if bytes > size.0 {
-        return Err(Error::Precondition(format!(
-            "volume {id} uses {}, which is more than its size, {size}; delete files or expand its \
-             claim, then repeat this",
-            Bytes(bytes)
-        )));
+        let used = Bytes(bytes);
+        return Err(Refusal::LargeVolume { id, used, size }.into());
     }
     match quota.inode_limit(size) {
-        Some(limit) if inodes > limit => Err(Error::Precondition(format!(
-            "volume {id} has {inodes} files and directories, and its size, {size}, allows {limit}; \
-             delete files or expand its claim, then repeat this"
-        ))),
+        Some(max) if has > max => Err(Refusal::ManyFilesInVolume { id, has, max, size }.into()),
         _ => Ok(()),
     }
 }

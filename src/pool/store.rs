@@ -35,6 +35,7 @@ pub(crate) mod options;
 pub(crate) mod path;
 mod placeholders;
 pub(crate) mod record;
+pub(crate) mod refusal;
 pub(crate) mod set;
 pub(crate) mod space;
 pub(crate) mod trash;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use objects::Bytes;
 
 use crate::csi;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfRange, Result};
 use crate::volume::{
     Class, CreateRequest, ExpandRequest, PublishRequest, SnapshotClass, SnapshotRequest, SourceId,
 };
@@ -151,9 +151,7 @@ fn capacity_range(range: Option<csi::CapacityRange>) -> Result<(Bytes, Option<By
     let required = bytes("required_bytes", range.required_bytes)?;
     let limit = Some(bytes("limit_bytes", range.limit_bytes)?).filter(|limit| *limit > Bytes::ZERO);
     match limit {
-        Some(limit) if limit < required => Err(Error::OutOfRange(format!(
-            "capacity_range: required_bytes is {required}, above limit_bytes, which is {limit}"
-        ))),
+        Some(limit) if limit < required => Err(OutOfRange::Range { required, limit }.into()),
         _ => Ok((required, limit)),
     }
 }

@@ -8,7 +8,7 @@ use linux::quota::Enforcement;
 use linux::tree::Weight;
 use objects::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
 use crate::volume::fits::check_cordon;
@@ -186,11 +186,8 @@ impl Volumes {
         let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
         let has_tree = |entry: &IncomingEntry| entry.progress() == Progress::HasTree;
         let Some(tree) = waiting.filter(has_tree) else {
-            return Err(Error::Precondition(format!(
-                "pool {} has no directory that waits to become volume {name:?}; `rootcellar volume \
-                 import` takes it",
-                pool.name()
-            )));
+            let (pool, name) = (pool.name().clone(), name.clone());
+            return Err(Refusal::NoImport { pool, name }.into());
         };
         let work = pool.begin()?;
         let entry = pool.import(&work, tree).map_err(Error::of_new)?;
@@ -212,11 +209,8 @@ impl Volumes {
         let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
         let awaits_copy = |entry: &IncomingEntry| entry.progress() == Progress::AwaitsCopy;
         let Some(awaiting) = waiting.filter(awaits_copy) else {
-            return Err(Error::Precondition(format!(
-                "pool {} awaits no directory that shall be copied as volume {name:?}; `rootcellar volume \
-                 import` begins that",
-                pool.name()
-            )));
+            let (pool, name) = (pool.name().clone(), name.clone());
+            return Err(Refusal::NoCopy { pool, name }.into());
         };
         // An import that goes on after an interruption asks nothing before.
         self.check_new(&pool, name)?;
@@ -340,10 +334,8 @@ fn imported_from(entry: &Entry) -> Result<String> {
     let record = &entry.record;
     let path = record.origin.as_ref().map(|origin| origin.path.clone());
     path.ok_or_else(|| {
-        Error::Precondition(format!(
-            "volume {} has the name {} already, and was not imported; choose another --name",
-            record.id, record.name
-        ))
+        let (id, name) = (record.id, record.name.clone());
+        Refusal::NotImported { id, name }.into()
     })
 }
 
@@ -351,13 +343,12 @@ fn imported_from(entry: &Entry) -> Result<String> {
 /// in another pool meanwhile.
 fn check_is_of_import(entry: &Entry, id: VolumeId) -> Result<()> {
     imported_from(entry)?;
-    let (found, name) = (entry.record.id, &entry.record.name);
-    if found == id {
+    let record = &entry.record;
+    if record.id == id {
         return Ok(());
     }
-    Err(Error::Precondition(format!(
-        "volume {found} has the name {name} already; choose another --name"
-    )))
+    let (id, name) = (record.id, record.name.clone());
+    Err(Refusal::NameTaken { id, name }.into())
 }
 
 fn answers(pool: &Pool) -> bool {

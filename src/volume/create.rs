@@ -12,7 +12,7 @@ use linux::mount::MountOptions;
 use linux::quota::Enforcement;
 use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfRange, Result};
 use crate::pool::{
     self, Content, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, format_of,
 };
@@ -295,11 +295,8 @@ fn size_of(
     }
     match origin {
         Some(origin) if size > Bytes::ZERO && size < origin.least_size() => {
-            Err(Error::OutOfRange(format!(
-                "{} needs a volume of {}, and the request is for {size}; request a larger size",
-                origin.source(),
-                origin.least_size()
-            )))
+            let (of, least) = (origin.source(), origin.least_size());
+            Err(OutOfRange::BelowSource { of, least, size }.into())
         }
         _ => Ok(size),
     }

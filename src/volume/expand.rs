@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use linux::mount::Target;
 use objects::Bytes;
 
-use crate::error::{Error, Result};
+use crate::error::{OutOfRange, Result};
 use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::volume::ids::parse_id;
 use crate::volume::images;
@@ -40,10 +40,7 @@ impl Volumes {
             return Ok(request.required);
         }
         if let Some(limit) = request.limit.filter(|limit| *limit < size) {
-            return Err(Error::OutOfRange(format!(
-                "capacity_range: limit_bytes is {limit}, and the volume has {size} already; \
-                 volumes do not shrink"
-            )));
+            return Err(OutOfRange::Shrinks { limit, size }.into());
         }
         if request.required <= size {
             // An earlier call may have ended before the filesystem in the image grew.
@@ -51,9 +48,7 @@ impl Volumes {
             return Ok(size);
         }
         if entry.record.exclusive {
-            return Err(Error::OutOfRange(format!(
-                "volume {id} has a whole disk (exclusive: true), which is {size}; it cannot grow"
-            )));
+            return Err(OutOfRange::WholeDisk { id, size }.into());
         }
         let required = match entry.record.image {
             Some(_) => images::size(request.required, request.limit)?,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use objects::{ObjectId, PoolId};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::pool::{Entry, Lookup, Pool, Resource, Unavailable, VolumeRecord};
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::requests::Page;
@@ -102,12 +102,13 @@ impl Volumes {
         let served: Vec<&Place<R>> = places.iter().filter(|place| place.is_served()).collect();
         match (served.as_slice(), places.as_slice()) {
             ([place], _) => place.located(),
-            ([one, other, ..], _) => {
-                let (what, one, other) = (R::Id::OBJECT, one.pool.name(), other.pool.name());
-                Err(Error::Precondition(format!(
-                    "pools {one} and {other} both have {what} {id}; take the disk of one of them away"
-                )))
+            ([one, other, ..], _) => Err(Refusal::InTwoPools {
+                one: one.pool.name().clone(),
+                other: other.pool.name().clone(),
+                what: R::Id::OBJECT,
+                id: id.to_string(),
             }
+            .into()),
             ([], []) => match home {
                 Some(Some(unavailable)) => Err(unavailable.into()),
                 absent => {
@@ -150,10 +151,11 @@ impl Volumes {
         matches: impl Fn(&R) -> bool,
         object: impl Fn(&Pool, &Entry<R>) -> T,
     ) -> Result<Page<T>> {
-        let after = match token {
-            "" => None,
-            _ => Some(R::Id::parse(token).ok_or_else(|| Error::BadToken(token.to_owned()))?),
-        };
+        let after = R::Id::parse(token);
+        if after.is_none() && !token.is_empty() {
+            let token = token.to_owned();
+            return Err(Error::BadToken { token });
+        }
         let pools = self.pools();
         let mut found = self.between_moves(|| {
             let mut found = Vec::new();

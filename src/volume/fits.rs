@@ -8,7 +8,7 @@ use std::sync::Arc;
 use linux::quota::Enforcement;
 use objects::Bytes;
 
-use crate::error::{Error, Result};
+use crate::error::{Difference, Error, Existing, Result, Unsuitable};
 use crate::pool::{self, Entry, Image, Pool, Source, VolumeRecord};
 use crate::volume::capability::Capability;
 use crate::volume::class::{Class, EnforcementPolicy};
@@ -89,27 +89,31 @@ impl Volumes {
         entry: &Entry,
         request: &CreateRequest,
     ) -> Result<()> {
-        let differs = differs("volume", request.name.as_str());
-        let has = entry.record.source;
-        if !is_of(has, request.source.as_ref()) {
-            let has = has.map_or("of nothing".to_owned(), |source| source.to_string());
-            return Err(differs(format!("it is a copy of {has}")));
+        let differs = |difference| Error::Incompatible {
+            what: Existing::Volume(request.name.clone()),
+            difference,
+        };
+        let of = entry.record.source;
+        if !is_of(of, request.source.as_ref()) {
+            return Err(differs(of.map_or(Difference::NoCopy, Difference::CopyOf)));
         }
-        let (size, required, limit) = (entry.record.size_bytes, request.required, request.limit);
-        let above = limit.is_some_and(|limit| size > limit || size == Bytes::ZERO);
-        if size < required || above {
-            let limit = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
-            return Err(differs(format!(
-                "it has {size}, asked for are {required} up to {limit}"
-            )));
+        let (has, required, limit) = (entry.record.size_bytes, request.required, request.limit);
+        let above = limit.is_some_and(|limit| has > limit || has == Bytes::ZERO);
+        if has < required || above {
+            let size = Difference::Size {
+                has,
+                required,
+                limit,
+            };
+            return Err(differs(size));
         }
-        self.check_topology(request.excludes_node)
-            .map_err(|excluded| differs(excluded.to_string()))?;
-        check_fits(pool, entry, &request.capabilities, Some(&request.class)).map_err(|error| {
-            match error {
-                Error::Invalid(_) | Error::Unsuitable(_) => differs(error.to_string()),
-                other => other,
-            }
+        let fits = self
+            .check_topology(request.excludes_node)
+            .and_then(|()| check_fits(pool, entry, &request.capabilities, Some(&request.class)));
+        fits.map_err(|error| match error {
+            Error::Invalid(invalid) => differs(Difference::Invalid(invalid)),
+            Error::Unsuitable(reason) => differs(reason.into()),
+            other => other,
         })
     }
 }
@@ -162,9 +166,10 @@ fn check_format(image: Image, capabilities: &[Capability]) -> Result<()> {
         .iter()
         .filter_map(|asked| asked.fs_type.as_ref());
     match asked.find(|wants| *wants != has) {
-        Some(wants) => Err(Error::Unsuitable(format!(
-            "the volume has {has}, and fs_type {wants:?} is asked for"
-        ))),
+        Some(wants) => {
+            let wants = wants.clone();
+            Err(Unsuitable::Format { has, wants }.into())
+        }
         None => Ok(()),
     }
 }
@@ -187,10 +192,8 @@ pub(super) fn check_enforcement(
 ) -> Result<()> {
     let required = class.enforcement == EnforcementPolicy::Required;
     if required && enforcement == Enforcement::None {
-        let pool = pool.name();
-        return Err(Error::Unsuitable(format!(
-            "pool {pool} cannot enforce sizes, and the class has enforcement=required"
-        )));
+        let pool = pool.name().clone();
+        return Err(Unsuitable::NoEnforcement { pool }.into());
     }
     Ok(())
 }
@@ -198,11 +201,8 @@ pub(super) fn check_enforcement(
 /// Refuses a cordoned pool.
 pub(super) fn check_cordon(pool: &Pool) -> Result<()> {
     if pool.is_cordoned()? {
-        let pool = pool.name();
-        return Err(Error::Unsuitable(format!(
-            "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, \
-             or `rootcellar pool uncordon {pool}`"
-        )));
+        let pool = pool.name().clone();
+        return Err(Unsuitable::Cordoned { pool }.into());
     }
     Ok(())
 }
@@ -228,20 +228,9 @@ pub(super) fn check_filesystem(
     for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
         let has = pool.filesystem().map_err(failed)?;
         if *wants != has.to_string() {
-            let pool = pool.name();
-            return Err(Error::Unsuitable(format!(
-                "pool {pool} is on {has}, and the class asks for fs_type {wants:?}"
-            )));
+            let (pool, wants) = (pool.name().clone(), wants.clone());
+            return Err(Unsuitable::Filesystem { pool, has, wants }.into());
         }
     }
     Ok(())
-}
-
-/// The error of an existing object that does not match a request.
-pub(super) fn differs(kind: &str, name: &str) -> impl Fn(String) -> Error {
-    let what = format!("a {kind} named {name:?}");
-    move |difference| Error::Incompatible {
-        what: what.clone(),
-        difference,
-    }
 }

@@ -6,7 +6,7 @@
 use linux::image::{BLOCK, Format};
 use objects::Bytes;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfRange, Result, Unsuitable};
 use crate::pool::{Image, ImageContent, Origin, Pool};
 use crate::volume::capability::Capability;
 use crate::volume::class::{Class, EnforcementPolicy, Kind};
@@ -86,10 +86,10 @@ pub(super) fn check_access(image: Option<Image>, capability: &Capability) -> Res
 pub(super) fn size(required: Bytes, limit: Option<Bytes>) -> Result<Bytes> {
     let size = Bytes(required.0.saturating_add(BLOCK - 1) / BLOCK * BLOCK);
     match limit.filter(|limit| *limit < size) {
-        Some(limit) => Err(Error::OutOfRange(format!(
-            "an image has a multiple of {}, and {size} is above the limit, {limit}",
-            Bytes(BLOCK)
-        ))),
+        Some(limit) => {
+            let block = Bytes(BLOCK);
+            Err(OutOfRange::AboveLimit { block, size, limit }.into())
+        }
         None => Ok(size),
     }
 }
@@ -101,10 +101,9 @@ pub(super) fn check_size(image: Image, size: Bytes) -> Result<()> {
         return Err(Error::invalid("capacity_range", problem));
     }
     match image.content.format() {
-        Some(format) if size < format.least_size() => Err(Error::OutOfRange(format!(
-            "an image with {format} has at least {}, and the request is for {size}",
-            format.least_size()
-        ))),
+        Some(format) if size < format.least_size() => {
+            Err(OutOfRange::SmallImage { format, size }.into())
+        }
         _ => Ok(()),
     }
 }
@@ -120,8 +119,8 @@ pub(super) fn largest(image: Image, free: Bytes) -> Bytes {
 pub(super) fn check_program(pool: &Pool, image: Image) -> Result<()> {
     let found = image.content.format().map(Format::find_program);
     found.transpose().map(drop).map_err(|fault| {
-        let pool = pool.name();
-        Error::Unsuitable(format!("pool {pool} can get no image: {fault}"))
+        let pool = pool.name().clone();
+        Unsuitable::NoProgram { pool, fault }.into()
     })
 }
 

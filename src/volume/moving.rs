@@ -11,7 +11,7 @@ use linux::mount::{OpenFiles, Used, Users, find_user};
 use linux::quota::Enforcement;
 use objects::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result, Unsuitable};
 use crate::pool::{
     self, Busy, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
 };
@@ -115,11 +115,10 @@ impl Volumes {
         self.memory.add_moved_from(&[id.pool()].into())?;
         let copied = target.receive(&room, enforcement, from, from_id, &reading, entry);
         copied.map_err(|error| match error {
-            pool::Error::OutOfRange(_) => Error::Precondition(format!(
-                "the content of volume {id} does not fit into its size, {size}, in pool {}; delete files \
-                 in it, or expand its claim",
-                target.name()
-            )),
+            pool::Error::OutOfRange(_) => {
+                let pool = target.name().clone();
+                Refusal::MoveOverSize { id, size, pool }.into()
+            }
             error => Error::of_new(error),
         })?;
         self.check_unused(from, entry, users, &step)?;
@@ -296,22 +295,12 @@ impl Volumes {
             &mut files,
             step,
         );
-        let found = found.map_err(|problem| {
-            Error::Precondition(format!(
-                "cannot find out who uses volume {id}: {problem}; start the server with the host's \
-                 processes as --proc, or add --force if nobody writes"
-            ))
-        })?;
+        let found = found.map_err(|fault| Refusal::UsersUnknown { id, fault })?;
         let used = match found {
             None => pool.find_open(entry, &files, step)?,
             Some(user) => Some(user.to_string()),
         };
-        used.map_or(Ok(()), |used| {
-            Err(Error::Precondition(format!(
-                "volume {id} is in use, although it is not published: {used}; stop that, or add --force \
-                 if it does not write"
-            )))
-        })
+        used.map_or(Ok(()), |user| Err(Refusal::InUse { id, user }.into()))
     }
 
     /// The result of a search of all pools, during which no volume has left a pool for another.
@@ -339,14 +328,10 @@ impl Volumes {
         if let Err(error) = self.check_not_moved::<R>(id, self.unread_members()) {
             return error;
         }
-        if self.reads(other) {
-            return Error::Precondition(format!(
-                "pool {pool} has a copy of volume {id} from an interrupted move, and pool {other} does not \
-                 have the volume any more, so it was probably deleted; `rootcellar volume delete {id}` deletes \
-                 the copy, and `rootcellar volume move {id} --to {pool}` makes it the volume"
-            ));
-        }
         let id = id.to_string();
+        if self.reads(other) {
+            return Refusal::OnlyCopy { pool, id, other }.into();
+        }
         Error::MoveUnfinished { id, pool, other }
     }
 
@@ -400,11 +385,12 @@ impl Volumes {
         if !self.memory.is_moved_from(id)? {
             return Ok(());
         }
-        let pool = pool.name();
-        Err(Error::Unsuitable(format!(
-            "pool {pool} gets no new volumes while pool {other} cannot be read, because a volume was moved \
-             from {pool}, and may be there under the same id: {reason}"
-        )))
+        Err(Unsuitable::UnreadMember {
+            pool: pool.name().clone(),
+            other: other.clone(),
+            reason: reason.clone(),
+        }
+        .into())
     }
 
     /// Refuses the name of a volume that was moved. The search by name misses one in quarantine, and one
@@ -439,11 +425,8 @@ impl Volumes {
 
 /// The error of a volume of which an entry changed during its move.
 fn changed(id: VolumeId, entry: &Path) -> Error {
-    let data = Path::new("data").join(entry);
-    Error::Precondition(format!(
-        "volume {id} was not moved, because {} in it changed meanwhile; stop the processes that use it",
-        data.display()
-    ))
+    let at = Path::new("data").join(entry);
+    Refusal::Changed { id, at }.into()
 }
 
 /// Whether a pool has a name, in which its set may be missing.
@@ -453,56 +436,36 @@ fn is_named(pool: &Pool, name: &str) -> bool {
 
 /// Refuses a volume that cannot be moved to a pool.
 fn check_movable(entry: &Entry, target: &Pool, enforcement: Enforcement) -> Result<()> {
-    let (record, pool) = (&entry.record, target.name());
+    let (record, pool) = (&entry.record, target.name().clone());
     let id = record.id;
-    let refuse = |problem: String| Err(Error::Precondition(problem));
     if record.exclusive {
-        return refuse(format!(
-            "volume {id} has a whole disk (exclusive: true), and its size is that disk's; it cannot \
-             be moved, so copy its data to a new claim"
-        ));
+        return Err(Refusal::MoveOfDisk { id }.into());
     }
     if record.enforcing {
-        return refuse(format!(
-            "the size of volume {id} is not enforced throughout yet; run `rootcellar volume enforce \
-             {id}` to its end"
-        ));
+        return Err(Refusal::Enforcing { id }.into());
     }
     if let Some(reason) = target.why_unavailable() {
-        return Err(Error::Unsuitable(target.unavailable(reason).to_string()));
+        return Err(Unsuitable::Target(target.unavailable(reason)).into());
     }
     check_cordon(target)?;
     if let Lookup::Quarantined(quarantined) = target.state.find::<VolumeRecord>(id).0 {
         return Err(quarantined.error(target.path()).into());
     }
     if target.state.id_of::<VolumeRecord>(&record.name).is_some() {
-        return refuse(format!(
-            "pool {pool} has another volume with the name of volume {id}; choose another member"
-        ));
+        return Err(Refusal::MoveToName { pool, id }.into());
     }
     if target.state.retained(id) > 0 {
-        return refuse(format!(
-            "pool {pool} still has snapshots of volume {id} from before, whose blocks count as its own; \
-             delete them, or choose another member"
-        ));
+        return Err(Refusal::MoveToSnapshots { pool, id }.into());
     }
     if record.image.is_some() && target.filesystem()?.copies_on_write() {
-        return refuse(format!(
-            "volume {id} is an image, which is not moved to btrfs, as in pool {pool}; choose a member on \
-             another filesystem"
-        ));
+        return Err(Refusal::MoveOfImage { pool, id }.into());
     }
     if target.state.is_exclusive() {
-        return refuse(format!(
-            "pool {pool} has a volume with exclusive: true, which has the whole disk; choose another \
-             member"
-        ));
+        return Err(Refusal::MoveToDisk { pool }.into());
     }
     let is_enforced = record.image.is_none() && record.enforcement != Enforcement::None;
     if is_enforced && enforcement == Enforcement::None {
-        return refuse(format!(
-            "the size of volume {id} is enforced, and pool {pool} enforces none; see `rootcellar check`"
-        ));
+        return Err(Refusal::MoveOfLimit { pool, id }.into());
     }
     Ok(())
 }

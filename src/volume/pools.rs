@@ -9,7 +9,7 @@ use linux::mount::MountTable;
 use linux::sync::lock;
 use objects::{Bytes, PoolId, PoolName};
 
-use crate::error::{Code, Error, Operation, Result};
+use crate::error::{Code, Error, Operation, Result, Unsuitable};
 use crate::pool::{
     self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Standing, Unavailable,
 };
@@ -124,15 +124,10 @@ impl Pools {
             shown.join(", ")
         };
         let name = match (wanted, has.as_slice()) {
-            (_, []) => {
-                let problem = "this node has no pool; give it one by --pool or --pool-set";
-                return Err(Error::Unsuitable(problem.into()));
-            }
+            (_, []) => return Err(Unsuitable::NoPools.into()),
             (Some(wanted), _) => find(wanted.as_str()).ok_or_else(|| {
-                Error::Unsuitable(format!(
-                    "this node has no pool {wanted}; it has {}",
-                    shown()
-                ))
+                let (wanted, all) = (wanted.clone(), shown());
+                Unsuitable::NoPool { wanted, all }
             })?,
             (None, [only]) => only,
             (None, _) => find("default").ok_or_else(|| {
@@ -217,10 +212,8 @@ impl OfClass {
     }
 
     fn empty(&self) -> Error {
-        let set = &self.name;
-        Error::Unsuitable(format!(
-            "pool set {set} has no member on this node; mount a disk below its directory"
-        ))
+        let set = self.name.clone();
+        Unsuitable::EmptySet { set }.into()
     }
 
     /// The failure of all members, as one of the set.

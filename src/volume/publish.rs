@@ -17,7 +17,7 @@ use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::volume::ids::{parse_id, shorten};
 use crate::volume::images;
@@ -39,10 +39,7 @@ impl Volumes {
         let publishing = self.in_flight.begin_publishing(target.path())?;
         let (pool, entry) = self.entry::<VolumeRecord>(id)?;
         if entry.record.enforcing {
-            return Err(Error::Precondition(format!(
-                "the size of volume {id} is not enforced throughout yet, and renames in it would \
-                 fail; run `rootcellar volume enforce {id}` to its end"
-            )));
+            return Err(Refusal::Enforcing { id }.into());
         }
         check_publishable(&entry, pool.filesystem()?, request)?;
         let image = entry.record.image;
@@ -70,7 +67,7 @@ impl Volumes {
                 .check_same_mount(&target, mounted, source, options, request)
                 .and_then(|()| self.hold_mounted(&entry, mounted, source))
                 .map(|()| None),
-            Found::Other(kind) => return Err(occupied(&target, describe(kind))),
+            Found::Other(kind) => return Err(occupied(&target, occupant(kind))),
             Found::Directory(_) | Found::Nothing => {
                 check_alone(&entry, mode, published)?;
                 let prepared = self.mounter.prepare(source, &target, options);
@@ -131,33 +128,30 @@ impl Volumes {
         options: MountOptions,
         request: &PublishRequest,
     ) -> Result<()> {
-        let differs = |difference: String| Error::Incompatible {
-            what: format!("a mount at {}", target.path().display()),
+        let differs = |difference| Error::Incompatible {
+            what: Existing::Mount(target.path().to_owned()),
             difference,
         };
         let failed = |errno: Errno| target.error("compare the mount at", errno);
         let content = os::status(source.file()).map_err(failed)?.id;
         if !self.mounter.shows(mounted, content, source.shown())? {
-            return Err(differs(format!("it does not show volume {}", request.id)));
+            let id = request.id.clone();
+            return Err(differs(Difference::OtherContent { id }));
         }
         let base = source.base().map_err(failed)?;
-        let (expected, actual) = match source {
+        let (asked, has) = match source {
             Mountable::Device { .. } => (
                 options.flags & StatVfsMountFlags::RDONLY,
                 self.mounter.device_flags(target, mounted, content)?,
             ),
             _ => (options.expected(base), self.mounter.flags(target)?),
         };
-        if expected != actual {
-            return Err(differs(format!(
-                "it has {actual:?}, asked for are {expected:?}"
-            )));
+        if asked != has {
+            return Err(differs(Difference::Flags { has, asked }));
         }
         let asked = request.capability.access_mode;
         match self.publications.at(target.path()) {
-            Some((_, Some(mode))) if mode != asked => {
-                Err(differs(format!("it is used as {mode:?}, not as {asked:?}")))
-            }
+            Some((_, Some(has))) if has != asked => Err(differs(Difference::Mode { has, asked })),
             _ => Ok(()),
         }
     }
@@ -183,7 +177,7 @@ impl Volumes {
         // Tests do not observe steps in the kubelet's directory.
         let os = Os::default();
         if let Found::Mount(_) = self.mounter.inspect(target)? {
-            return Err(occupied(target, "a mount that was not there a moment ago"));
+            return Err(occupied(target, Difference::NewMount));
         }
         let is_device = shown == Shown::Device;
         let made = if is_device {
@@ -196,7 +190,7 @@ impl Volumes {
             Err(Errno::EXIST) if is_device => {
                 let is_empty = target.is_empty_file();
                 if !is_empty.map_err(|errno| target.error("inspect", errno))? {
-                    return Err(occupied(target, "no empty file"));
+                    return Err(occupied(target, Difference::NoEmptyFile));
                 }
                 false
             }
@@ -204,7 +198,7 @@ impl Volumes {
                 let empty = os::open_dir(&target.parent, &target.leaf)
                     .and_then(|directory| os::is_empty(directory.as_fd()));
                 if !empty.map_err(|errno| target.error("list", errno))? {
-                    return Err(occupied(target, "a directory that is not empty"));
+                    return Err(occupied(target, Difference::NoEmptyDirectory));
                 }
                 false
             }
@@ -340,11 +334,10 @@ pub(super) fn refuse_published(
 ) -> Result<()> {
     match targets.into_iter().next() {
         None => Ok(()),
-        Some((target, _)) => Err(Error::Precondition(format!(
-            "volume {} is published at {:?}; unpublish it first",
-            entry.record.id,
-            target.to_string_lossy()
-        ))),
+        Some((at, _)) => {
+            let id = entry.record.id;
+            Err(Refusal::Published { id, at }.into())
+        }
     }
 }
 
@@ -460,19 +453,19 @@ impl Stats {
     }
 }
 
-fn occupied(target: &Target, what: &str) -> Error {
+fn occupied(target: &Target, difference: Difference) -> Error {
     Error::Incompatible {
-        what: format!("something at {}", target.path().display()),
-        difference: format!("it is {what}; remove it"),
+        what: Existing::Target(target.path().to_owned()),
+        difference,
     }
 }
 
-fn describe(kind: FileType) -> &'static str {
+fn occupant(kind: FileType) -> Difference {
     match kind {
-        FileType::RegularFile => "a file",
-        FileType::Directory => "a directory",
-        FileType::Symlink => "a symbolic link",
-        _ => "neither a directory nor a mount",
+        FileType::RegularFile => Difference::File,
+        FileType::Directory => Difference::Directory,
+        FileType::Symlink => Difference::Link,
+        _ => Difference::OtherFile,
     }
 }
 
@@ -491,13 +484,10 @@ fn remove_leaf(target: &Target) -> Result<()> {
     };
     match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(occupied(
-            target,
-            "a directory with files that are not the volume's",
-        )),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(occupied(target, Difference::OtherFiles)),
         // A read-only filesystem reports EROFS also for an absent entry.
         Err(Errno::ROFS) if matches!(target.inspect(), Ok(Found::Nothing)) => Ok(()),
-        Err(Errno::NOTDIR) => Err(occupied(target, "neither a directory nor an empty file")),
+        Err(Errno::NOTDIR) => Err(occupied(target, Difference::NotOfVolume)),
         Err(errno) => Err(target.error("remove", errno).into()),
     }
 }

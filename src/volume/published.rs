@@ -13,7 +13,7 @@ use linux::mount::{Found, Target, Tidied};
 use linux::os::FileId;
 use objects::{NameHash, ObjectId};
 
-use crate::error::{Error, Result};
+use crate::error::{Refusal, Result};
 use crate::pool::{Disk, Entry, Index, Pool, VolumeRecord, images};
 use crate::volume::publications::Use;
 use crate::volume::publish::refuse_published;
@@ -46,11 +46,10 @@ impl Volumes {
         }
         match devices.first() {
             None => Ok(()),
-            Some(device) => Err(Error::Precondition(format!(
-                "the image of volume {} is in use by {}; unmount and detach it first",
-                entry.record.id,
-                device.path.display()
-            ))),
+            Some(device) => {
+                let (id, device) = (entry.record.id, device.path.clone());
+                Err(Refusal::ImageInUse { id, device }.into())
+            }
         }
     }
 

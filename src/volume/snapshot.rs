@@ -8,13 +8,13 @@ use linux::mount::{Shown, Target};
 use linux::os;
 use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
-use crate::error::{Error, Result};
+use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{
     Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
 use crate::volume::class::{InUse, SnapshotClass};
 use crate::volume::find::Located;
-use crate::volume::fits::{check_cordon, differs};
+use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::KeyLock;
 use crate::volume::pools::open_id;
@@ -84,9 +84,7 @@ impl Volumes {
         let _source = self.in_flight.share_source(&request.source)?;
         let (pool, volume) = self.source::<VolumeRecord>(source)?;
         if volume.record.exclusive {
-            return Err(Error::Precondition(format!(
-                "volume {source} has a whole disk (exclusive: true), which leaves no space for snapshots"
-            )));
+            return Err(Refusal::SnapshotOfDisk { id: source }.into());
         }
         self.check_topology(request.excludes_node)?;
         check_cordon(&pool)?;
@@ -157,11 +155,8 @@ impl Volumes {
                 return Ok(None);
             }
         }
-        Err(Error::Precondition(format!(
-            "volume {} is mounted at a place that the driver does not know, so the last writes of pods \
-             would be missing; unmount it first",
-            volume.record.id
-        )))
+        let id = volume.record.id;
+        Err(Refusal::UnknownMount { id }.into())
     }
 
     /// Deletes a snapshot, and not its copies. Its space is reclaimed in the background. A snapshot of
@@ -225,13 +220,19 @@ impl Volumes {
 
     /// Checks that an existing snapshot matches the request.
     fn check_same_snapshot(&self, entry: &SnapshotEntry, request: &SnapshotRequest) -> Result<()> {
-        let differs = differs("snapshot", request.name.as_str());
+        let differs = |difference| Error::Incompatible {
+            what: Existing::Snapshot(request.name.clone()),
+            difference,
+        };
         let of = entry.record.source_volume_id;
         if VolumeId::parse(&request.source) != Some(of) {
-            return Err(differs(format!("it is of volume {of}")));
+            return Err(differs(Difference::OfVolume(of)));
         }
-        self.check_topology(request.excludes_node)
-            .map_err(|excluded| differs(excluded.to_string()))
+        let fits = self.check_topology(request.excludes_node);
+        fits.map_err(|error| match error {
+            Error::Unsuitable(reason) => differs(reason.into()),
+            other => other,
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use linux::os::Os;
 use linux::quota::{KernelQuotas, Quotas};
 use objects::NodeName;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unsuitable};
 use crate::pool::STOP_PATIENCE;
 use crate::pool::{
     Context, Disk, Index, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
@@ -259,10 +259,8 @@ impl Volumes {
 
     pub(super) fn check_topology(&self, excludes_node: bool) -> Result<()> {
         if excludes_node {
-            let here = &self.settings.topology;
-            return Err(Error::Unsuitable(format!(
-                "this node is {here}, which the requested topology excludes"
-            )));
+            let here = self.settings.topology.clone();
+            return Err(Unsuitable::Topology { here }.into());
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::admin::{
     ExportVolumeRequest, ImportVolumeRequest,
 };
 use crate::cli::client::{Server, parse_id};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result, Unfinished};
 use crate::host::ImportServer;
 use crate::pool::ImportMethod;
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState};
@@ -38,13 +38,14 @@ fn refused(status: &Status) -> Error {
     let message = status.message().to_owned();
     match (std::error::Error::source(status), status.code()) {
         (Some(error), _) => lost(&error.to_string()),
-        (None, Code::Aborted) => Error::Precondition(message).unfinished(),
-        (None, _) => Error::Precondition(message),
+        (None, Code::Aborted) => Error::from(Refusal::Server(message)).unfinished(),
+        (None, _) => Refusal::Server(message).into(),
     }
 }
 
 fn lost(why: &str) -> Error {
-    Error::Unfinished(format!("the connection to the server ended: {why}"))
+    let why = why.to_owned();
+    Unfinished::Lost { why }.into()
 }
 
 async fn next(responses: &mut Streaming<CopyVolumeResponse>) -> Result<CopyVolumeResponse> {

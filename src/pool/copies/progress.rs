@@ -19,6 +19,7 @@ use crate::pool::copies::job::CopyJob;
 use crate::pool::reservation::Reservation;
 use crate::pool::store::error::Error;
 use crate::pool::store::record::{self, FORMAT, Method, Source};
+use crate::pool::store::refusal::Refusal;
 use crate::pool::work::Work;
 
 /// How often the progress is written to the disk, and to the log.
@@ -162,10 +163,7 @@ impl<'a> Progress<'a> {
         let mut refusal = lock(&self.refusal);
         let covered = if bytes > self.most {
             let of = self.begun.of;
-            Err(Error::Precondition(format!(
-                "the copy found more bytes in {of} than its size allows, because its files are moved \
-                 meanwhile; stop the program that moves them"
-            )))
+            Err(Refusal::FilesMove { of }.into())
         } else {
             self.reservation.cover(bytes)
         };

@@ -10,6 +10,7 @@ use linux::image::FormatFault;
 use objects::{Bytes, Invalid, PoolId, PoolName};
 use rustix::io::Errno;
 
+use crate::pool::store::refusal::{OutOfRange, Refusal, Stopped};
 use crate::pool::store::unavailable::Unavailable;
 
 /// The result of an operation on a pool.
@@ -78,13 +79,11 @@ pub enum Error {
     #[error(transparent)]
     Busy(Busy),
     #[error("{0} was stopped because the driver stops; repeat the request to start again")]
-    Stopped(String),
-    /// The size is too small.
-    #[error("{0}")]
-    OutOfRange(String),
-    /// The source cannot be copied, or the size not be enforced, as the volume and its pool are now.
-    #[error("{0}")]
-    Precondition(String),
+    Stopped(Stopped),
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+    #[error(transparent)]
+    Precondition(#[from] Refusal),
     /// The record or directory cannot be trusted and is left alone.
     #[error("quarantined, not touched: {path:?}: {reason}")]
     Quarantined { path: PathBuf, reason: String },

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
 
 use crate::admin::{CopyVolumeRequest, CopyVolumeResponse};
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Operation, Refusal, Result};
 use crate::rpc::{Answer, Edge, Rpc, request};
 use crate::volume::GoesOn;
 
@@ -78,5 +78,5 @@ fn wait(requests: &mut Streaming<CopyVolumeRequest>, goes_on: GoesOn<'_>) -> Res
 }
 
 fn hung_up() -> Error {
-    Error::Precondition("the command ended before the directory was copied".into())
+    Refusal::HungUp.into()
 }

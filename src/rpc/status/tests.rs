@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use linux::fault::{Fault, PathFault};
 use linux::image::FormatFault;
 use linux::mount::Error as MountError;
-use objects::{Bytes, PoolId, PoolName};
+use objects::{Bytes, ObjectId, PoolId, PoolName, VolumeId};
 
 use super::*;
 use crate::error::Code::{
@@ -14,8 +14,8 @@ use crate::error::Code::{
     InvalidArgument as Invalid, NotFound as Absent, Ok as Fine, OutOfRange as Range,
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
-use crate::error::Object;
-use crate::pool::{Busy, Error as PoolError, Unavailable};
+use crate::error::{Difference, Existing, Object, OutOfRange, Refusal, Unfinished, Unsuitable};
+use crate::pool::{self, Busy, Error as PoolError, Source, Stopped, Unavailable};
 
 const OPERATIONS: [Operation; 6] = [
     Operation::CreateVolume,
@@ -65,8 +65,8 @@ table! {
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
     pool_error!(PoolError::Invalid(_)), existing(objects::Invalid::new("PATH", "bad").into())
                                                              => [Invalid, Invalid, Invalid, Invalid, Invalid, Invalid];
-    Error::OutOfRange(_), Error::OutOfRange(text())          => [Range,   Range,   Range,   Range,   Range,   Range];
-    pool_error!(PoolError::OutOfRange(_)), existing(PoolError::OutOfRange(text()))
+    Error::OutOfRange(_), Error::OutOfRange(out_of_range())         => [Range,   Range,   Range,   Range,   Range,   Range];
+    pool_error!(PoolError::OutOfRange(_)), existing(too_small().into())
                                                              => [Range,   Range,   Range,   Range,   Range,   Range];
     Error::Incompatible { .. }, incompatible()               => [Exists,  Exists,  Exists,  Exists,  Exists,  Exists];
     Error::NotFound { .. }, Error::NotFound { what: "volume", id: text() }
@@ -78,12 +78,12 @@ table! {
                                                              => [Exhaust, Precon,  Precon,  Absent,  Absent,  Absent];
     Error::MoveUnfinished { .. }, Error::MoveUnfinished { id: text(), pool: pool(), other: id() }
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::Unfinished(_), Error::Unfinished(text())  => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    pool_error!(PoolError::Precondition(_)), existing(PoolError::Precondition(text()))
+    Error::Unfinished(_), Error::Unfinished(lost())  => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    pool_error!(PoolError::Precondition(_)), existing(pool_refusal().into())
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(text()))
+    pool_error!(PoolError::Stopped(_)), existing(PoolError::Stopped(Stopped::Measuring))
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::Unsuitable(_), Error::Unsuitable(text())          => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
+    Error::Unsuitable(_), Error::Unsuitable(unsuitable())         => [Exhaust, Precon,  Unavail, Unavail, Unavail, Unavail];
     pool_error!(new PoolError::Unavailable { reason: Unavailable::Opening | Unavailable::Locked, .. }),
     Error::of_new(unavailable(Unavailable::Opening))            => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(new PoolError::Unavailable { .. }), Error::of_new(unavailable(Unavailable::Absent))
@@ -107,7 +107,7 @@ table! {
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Retry { .. }), Error::of_new(PoolError::Retry { pool: pool(), fault: fault() })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
-    Error::Precondition(_), Error::Precondition(text())
+    Error::Precondition(_), Error::Precondition(refusal())
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
     Error::Busy(_), Error::Busy(busy())                      => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     pool_error!(PoolError::Busy(_)), existing(PoolError::Busy(busy()))
@@ -116,7 +116,7 @@ table! {
                                                              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     pool_error!(PoolError::Quarantined { .. }), existing(PoolError::Quarantined { path: path(), reason: text() })
                                                              => [Precon,  Precon,  Precon,  Precon,  Precon,  Precon];
-    Error::BadToken(_), Error::BadToken(text())              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
+    Error::BadToken { .. }, Error::BadToken { token: text() }              => [Abort,   Abort,   Abort,   Abort,   Abort,   Abort];
     Error::Loading, Error::Loading                           => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     Error::Lists(_), Error::Lists(32)                        => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Refused { .. }), existing(PoolError::Refused { path: path(), reason: Unavailable::Locked })
@@ -174,14 +174,15 @@ fn id() -> PoolId {
 }
 
 fn not_formatted() -> Error {
-    let fault = FormatFault::Failed {
+    let (pool, fault) = (pool(), format_fault());
+    existing(PoolError::NotFormatted { pool, fault })
+}
+
+fn format_fault() -> FormatFault {
+    FormatFault::Failed {
         program: "mke2fs",
         message: text(),
-    };
-    existing(PoolError::NotFormatted {
-        pool: pool(),
-        fault,
-    })
+    }
 }
 
 fn pool() -> PoolName {
@@ -194,8 +195,8 @@ fn eio() -> io::Error {
 
 fn incompatible() -> Error {
     Error::Incompatible {
-        what: text(),
-        difference: text(),
+        what: Existing::Target(path()),
+        difference: Difference::NoCopy,
     }
 }
 
@@ -203,6 +204,40 @@ fn not_published() -> Error {
     Error::NotPublishedThere {
         id: text(),
         path: path(),
+    }
+}
+
+fn volume() -> VolumeId {
+    VolumeId::new(id(), &"pvc-1".parse().unwrap())
+}
+
+fn refusal() -> Refusal {
+    Refusal::Enforcing { id: volume() }
+}
+
+fn unsuitable() -> Unsuitable {
+    Unsuitable::Cordoned { pool: pool() }
+}
+
+fn out_of_range() -> OutOfRange {
+    OutOfRange::WholeDisk {
+        id: volume(),
+        size: Bytes(1),
+    }
+}
+
+fn lost() -> Unfinished {
+    Unfinished::Lost { why: text() }
+}
+
+fn pool_refusal() -> pool::Refusal {
+    pool::Refusal::NoSize { id: volume() }
+}
+
+fn too_small() -> pool::OutOfRange {
+    pool::OutOfRange::Limit {
+        of: Source::Volume(volume()),
+        limit: Bytes(1),
     }
 }
 

@@ -142,7 +142,7 @@ impl ImportServer for Refuses<'_> {
     fn import_copy(&mut self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Answer<VolumeId> {
         self.0.import_copy(pool, name, &mut |data, goes_on| {
             fill(data, goes_on)?;
-            Err(rootcellar::error::Error::Precondition("refused".into()))
+            Err(rootcellar::error::Refusal::HungUp.into())
         })
     }
 
@@ -165,7 +165,7 @@ fn a_refused_copy_leaves_the_directory_as_it_was() {
     let at = elsewhere(&host);
     let request = import_of(&host.os, at.clone(), "pvc", SIZE);
     let refused = result(request.run(&mut Refuses(&host.driver))).unwrap_err();
-    assert!(refused.1.contains("refused"), "{refused:?}");
+    assert!(refused.1.contains("the command ended"), "{refused:?}");
     let large = File::create(at.join("large")).unwrap();
     rustix::fs::fallocate(&large, rustix::fs::FallocateFlags::empty(), 0, 9 << 20).unwrap();
     drop(large);

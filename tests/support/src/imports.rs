@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use linux::mount::Users;
 use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
-use rootcellar::error::{Error, Result};
+use rootcellar::error::{Error, Result, Unfinished};
 use rootcellar::host::{ExportTo, Import, ImportServer, Imported};
 use rootcellar::pool::{KubernetesFields, Sharing};
 use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
@@ -77,17 +77,22 @@ pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathB
 /// A server that is lost before it takes part in an import or export.
 pub struct Lost<'a>(pub &'a Volumes);
 
+fn lost() -> Error {
+    let why = "it was killed".to_owned();
+    Unfinished::Lost { why }.into()
+}
+
 impl ImportServer for Lost<'_> {
     fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
         self.0.check_import(request)
     }
 
     fn import(&mut self, _: &str, _: &VolumeName) -> Result<VolumeId> {
-        Err(Error::Unfinished("it was killed".into()))
+        Err(lost())
     }
 
     fn import_copy(&mut self, _: &str, _: &VolumeName, _: Fill<'_>) -> Result<VolumeId> {
-        Err(Error::Unfinished("it was killed".into()))
+        Err(lost())
     }
 
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
@@ -95,10 +100,10 @@ impl ImportServer for Lost<'_> {
         if dry_run {
             return Ok(exported);
         }
-        Err(Error::Unfinished("it was killed".into()))
+        Err(lost())
     }
 
     fn drop_export(&mut self, _: &str) -> Result<()> {
-        Err(Error::Unfinished("it was killed".into()))
+        Err(lost())
     }
 }

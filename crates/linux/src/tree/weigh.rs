@@ -77,16 +77,11 @@ impl LinkedFiles {
         file.names_inside += 1;
     }
 
-    /// A sentence about a file that has also names outside, with the way out.
-    pub fn problem(&self, tree: impl fmt::Display) -> Option<String> {
-        let mut files = self.0.values();
+    /// The path of a file that has also names outside, the number of its names, and that of those outside.
+    pub fn outside(self) -> Option<(PathBuf, u32, u32)> {
+        let mut files = self.0.into_values();
         let file = files.find(|file| file.names > file.names_inside)?;
-        Some(format!(
-            "{} in {tree} has {} names, and {} of them are outside; remove those",
-            file.path.display(),
-            file.names,
-            file.names - file.names_inside
-        ))
+        Some((file.path, file.names, file.names - file.names_inside))
     }
 }
 

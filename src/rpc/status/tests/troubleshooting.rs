@@ -52,6 +52,16 @@ reasons! {
     Unavailable::Io { .. }, Unavailable::Io { what: text(), error: text() };
 }
 
+/// The refusals on the page of which the table has no sample.
+fn quoted_refusals() -> [Error; 3] {
+    let (id, device, pool, fault) = (volume(), path(), pool(), format_fault());
+    [
+        Refusal::Published { id, at: path() }.into(),
+        Refusal::ImageInUse { id, device }.into(),
+        Unsuitable::NoProgram { pool, fault }.into(),
+    ]
+}
+
 fn node() -> NodeName {
     "node1".parse().unwrap()
 }
@@ -180,7 +190,9 @@ fn the_troubleshooting_page_quotes_messages_as_they_are() {
     let reasons: Vec<String> = reasons().iter().map(ToString::to_string).collect();
     let samples = samples().into_iter().map(|(_, error)| error.to_string());
     let twin = QuotaConflict::Twin(1).to_string();
-    let errors: Vec<String> = samples.chain(reasons.clone()).chain([twin]).collect();
+    let refusals = quoted_refusals().map(|error| error.to_string());
+    let errors = samples.chain(reasons.clone()).chain(refusals);
+    let errors: Vec<String> = errors.chain([twin]).collect();
 
     let quotes = quotes(&page, "text");
     let is_known = |quote: &&Quote| {
