@@ -32,7 +32,7 @@ lint: setup ## check formats, lints, shell scripts, workflows, mutants, manifest
 advisories: setup ## look for known vulnerabilities in the crates; needs github.com, and CI runs it weekly
 	@"$(CARGO_TARGET_DIR)/tools/bin/cargo-deny" --locked check --deny warnings advisories
 
-check: setup ## run lint, the unit tests and the fast integration tests: two minutes, and root only for some of them
+check: setup ## run lint, the unit tests and the fast integration tests: five minutes on an idle machine, and root only for some of them
 	@hack/test.sh check
 
 test: setup ## run everything that needs no cluster; ends with the counts
