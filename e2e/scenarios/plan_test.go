@@ -51,7 +51,7 @@ func (s *scenario) makePlan(claim string, flags ...string) (*plan, error) {
 		"NAMESPACE/CLAIM", s.namespace+"/"+claim+" "+strings.Join(flags, " "))
 	path := "PATH=" + filepath.Join(target, "x86_64-unknown-linux-musl/release") + ":" + os.Getenv("PATH")
 	_, failed := s.shell("env", path, "sh", "-euc", "cd "+dir+"\n"+words.Replace(block))
-	text, err := os.ReadFile(filepath.Join(dir, "plan.sh"))
+	text, err := os.ReadFile(filepath.Join(dir, "plan-NAMESPACE-CLAIM.sh"))
 	s.must(err)
 	p := &plan{text: string(text)}
 	if place := planPlace.FindStringSubmatch(p.text); place != nil {

@@ -1,5 +1,5 @@
-//! The `rootcellar-migrate` binary: plans that move the volumes of other systems into pools. It reads
-//! files, writes only to stdout, and needs neither a cluster nor privileges.
+//! The `rootcellar-migrate` binary: plans that move the volumes of other systems into pools. It reads files, writes
+//! only the plan, and needs neither a cluster nor privileges.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod quantity;
 mod script;
 mod source;
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,6 +54,11 @@ struct Options {
     /// Read the pools from this file, the outputs of rootcellar pool list --json of all nodes; - is stdin
     #[arg(long, value_name = "FILE")]
     pools: PathBuf,
+
+    /// Write the script to this new file, and not to stdout. An existing file, which may be the only way back of a claim,
+    /// is refused
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
 
     /// Move the volumes into the pools or pool sets with this name, or into this member of a set
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_pool)]
@@ -185,9 +191,18 @@ fn run(options: &Options) -> Result<bool, String> {
     let cluster = read(&options.objects, Cluster::parse)?;
     let pools = read(&options.pools, Pools::parse)?;
     let report = Report::new(&cluster, &pools, options);
-    let mut out = io::stdout().lock();
-    let written = write!(out, "{}", script::Script(&report)).and_then(|()| out.flush());
-    written.map_err(|error| format!("write to stdout: {error}"))?;
+    let text = script::Script(&report).to_string();
+    match &options.to {
+        Some(path) => File::create_new(path)
+            .and_then(|mut file| {
+                file.write_all(text.as_bytes())
+                    .and_then(|()| file.sync_all())
+            })
+            .map_err(|error| format!("make {}: {error}", path.display()))?,
+        None => io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| format!("write to stdout: {error}"))?,
+    }
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
     Ok(!is_refused && !report.claims.is_empty())
 }

@@ -14,6 +14,7 @@ use crate::planned::{Facts, Plan, Planned};
 use crate::pods;
 use crate::pools::{Pools, is_within};
 use crate::quantity;
+use crate::script::printable;
 use crate::source::{self, System};
 
 /// A claim and its volume, if they are bound to each other.
@@ -394,13 +395,15 @@ impl Facts<'_> {
             ("volume", self.old_name().to_owned()),
             ("policy", self.policy.as_str().to_owned()),
             ("node", self.node.to_owned()),
+            ("pool_id", self.pool.id.to_string()),
+            ("pool_path", self.pool.path.clone()),
             ("directory", self.directory.clone()),
             ("mount", self.mount.clone().unwrap_or_default()),
             ("originals", self.asides()),
             ("workloads", self.runners.workloads.join(" ")),
             ("deleting", self.runners.deleting.join(" ")),
             ("bare_pods", self.runners.bare_pods.join(" ")),
-            ("others", self.runners.others.join("; ")),
+            ("others", printable(&self.runners.others.join("; "))),
             ("old_csi", self.old_csi()),
             (
                 "new_csi",

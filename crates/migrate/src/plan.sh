@@ -28,13 +28,15 @@ kube() { kubectl --namespace "$namespace" "$@"; }
 pods() { kubectl --namespace "$pod_namespace" "$@"; }
 
 expect() { # DESCRIPTION FOUND EXPECTED
-    test "$2" = "$3" || { echo "$1 is '$2', not '$3'" >&2 && return 1; }
+    test "$2" = "$3" || { echo "$1 is '$2', not '$3'" >&2; return 1; }
 }
 
-# A failing kubectl is no proof.
+# Sets found to the name of an object, or to nothing without one. A failing kubectl is no proof.
+find_object() { # KIND/NAME [argument...]
+    found=$(kubectl get "$@" --ignore-not-found --output name)
+}
 is_absent() { # KIND/NAME [argument...]
-    found=$(kubectl get "$@" --ignore-not-found --output name) &&
-        { test -z "$found" || { echo "$found exists" >&2 && return 1; }; }
+    find_object "$@" && { test -z "$found" || { echo "$found exists" >&2; return 1; }; }
 }
 
 # Succeeds if no pod names the claim, ended and terminating ones included.
@@ -43,7 +45,7 @@ is_unused() {
         ! echo "$claims" | tr ' ' '\n' | grep -qxF "$claim"
 }
 check_unused() {
-    is_unused || { echo "a pod names claim $claim" >&2 && return 1; }
+    is_unused || { echo "a pod names claim $claim" >&2; return 1; }
 }
 
 has_policy() {
@@ -55,17 +57,23 @@ set_policy() {
     kubectl patch pv "$volume" --patch "{\"spec\": {\"persistentVolumeReclaimPolicy\": \"$1\"}}"
 }
 
-# Both are empty for a volume without CSI.
+# The driver and the handle are empty for a volume without CSI.
 is_volume() { # 'DRIVER HANDLE'
     expect "the driver and handle of $volume" \
         "$(kubectl get pv "$volume" --output jsonpath='{.spec.csi.driver} {.spec.csi.volumeHandle}')" "$1"
 }
 
-# Deletes the PersistentVolume of this driver and handle. Its data stays, because its policy is Retain. The finalizer of a
+is_retained_volume() { # 'DRIVER HANDLE'
+    state='{.spec.persistentVolumeReclaimPolicy} {.spec.csi.driver} {.spec.csi.volumeHandle}'
+    expect "the policy, driver and handle of $volume" "$(kubectl get pv "$volume" --output jsonpath="$state")" "Retain $1"
+}
+
+# Deletes the PersistentVolume of this driver and handle, if it is there. Its data stays, because its policy is Retain. The finalizer of a
 # bound one is removed; one that is not bound has disappeared by then.
 delete_volume() { # 'DRIVER HANDLE'
-    has_policy Retain
-    is_volume "$1"
+    find_object "pv/$volume"
+    test -n "$found" || return 0
+    is_retained_volume "$1"
     kubectl delete pv "$volume" --wait=false
     kubectl patch pv "$volume" --type merge --patch '{"metadata": {"finalizers": null}}' || is_absent "pv/$volume"
 }
@@ -90,7 +98,7 @@ run_pod() { # NAME YAML
     until pod_phase "$1" | grep -qxE 'Succeeded|Failed'; do
         sleep 2
     done
-    has_succeeded "$1" || { pods logs "$1" && return 1; }
+    has_succeeded "$1" || { pods logs "$1"; return 1; }
 }
 has_succeeded() { expect "the phase of pod $1" "$(pod_phase "$1")" Succeeded; }
 
@@ -111,7 +119,8 @@ scale_up() {
     for workload in $workloads; do
         kube scale "${workload%=*}" --replicas "${workload#*=}"
     done
-    test -z "$others" || echo "Start by their own means: $others"
+    test -z "$bare_pods" || printf 'Create these pods again: %s\n' "$bare_pods"
+    test -z "$others" || printf 'Start by their own means: %s\n' "$others"
 }
 
 # Stops the pods, and waits for their end. A StatefulSet that deletes claims is not scaled down, because it would delete
@@ -121,7 +130,7 @@ scale_down() {
         case $workload in
         statefulset/*)
             deletion=$(deletion "${workload%=*}")
-            test "$deletion" != Delete || { echo "${workload%=*} deletes claims; repeat retain" >&2 && return 1; }
+            test "$deletion" != Delete || { echo "${workload%=*} deletes claims; repeat retain" >&2; return 1; }
             ;;
         esac
     done
@@ -131,7 +140,7 @@ scale_down() {
     for pod in $bare_pods; do
         kube delete pod "$pod" --ignore-not-found
     done
-    test -z "$others" || echo "Stop by their own means: $others"
+    test -z "$others" || printf 'Stop by their own means: %s\n' "$others"
     until is_unused; do
         sleep 2
     done
@@ -172,7 +181,12 @@ check_drop() {
 }
 undo_drop() {
     is_absent "pod/$import_name" --namespace "$pod_namespace"
-    create "$old_volume"
+    find_object "pv/$volume"
+    if test -n "$found"; then
+        is_volume "$old_csi"
+    else
+        create "$old_volume"
+    fi
     wait_claim Bound
 }
 
@@ -193,19 +207,27 @@ undo_import() {
     # No export replaces a mount, but it ends an import that was interrupted.
     phase=$(pod_phase "$import_name")
     if test -z "$mount" || test "${phase:-Succeeded}" != Succeeded; then
+        echo "If the log says that there is no such volume, the import did not begin: delete the pods $import_name and" \
+            "$export_name in namespace $pod_namespace, and go on."
         run_pod "$export_name" "$export_pod"
+    else
+        echo "Volume $handle stays. Files that pods wrote are only there: rootcellar volume export $handle --to DIR"
     fi
     delete_pods
 }
 
 do_bind() {
     has_succeeded "$import_name"
-    create "$new_volume"
+    find_object "pv/$volume"
+    if test -n "$found"; then
+        is_volume "$new_csi"
+    else
+        create "$new_volume"
+    fi
 }
 check_bind() {
     wait_claim Bound
-    has_policy Retain
-    is_volume "$new_csi"
+    is_retained_volume "$new_csi"
 }
 undo_bind() { delete_volume "$new_csi"; }
 
@@ -231,29 +253,50 @@ undo_finish() {
     set_deletion Retain
 }
 
+# The steps below run on the node. A pool has another id on each node.
+check_node() {
+    grep -qF "\"$pool_id\"" "$pool_path/.rootcellar/pool.json" || {
+        echo "this is not node $node, because pool $pool_id is not at $pool_path; run this there as root" >&2
+        return 1
+    }
+}
+
 # A path as a field of /etc/fstab, where spaces are octal numbers.
 field() { printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g'; }
 
 has_line() { # PATH
-    from=$(field "$1") awk '$1 !~ /^#/ && $2 == ENVIRON["from"] { found = 1 } END { exit !found }' "$fstab"
+    from=$(field "$1") awk '{ path = $2; sub("/+$", "", path) }
+        $1 !~ /^#/ && path == ENVIRON["from"] { found = 1 }
+        END { exit !found }' "$fstab"
 }
 
 # Gives the lines of a mount in /etc/fstab another path, or removes them. It is last, so that a boot before brings
-# everything back.
+# everything back. Plans for other claims wait for it.
 edit_fstab() { # FROM [TO]
-    has_line "$1" || return 0
-    cp -p "$fstab" "$fstab.rootcellar"
-    from=$(field "$1") to=$(field "${2-}") awk '$1 !~ /^#/ && $2 == ENVIRON["from"] {
-        if (ENVIRON["to"] == "") next
-        $2 = ENVIRON["to"]
-    } { print }' "$fstab" >"$fstab.rootcellar"
-    mv "$fstab.rootcellar" "$fstab"
+    (
+        flock 9
+        has_line "$1" || exit 0
+        temporary=$(mktemp "$fstab.XXXXXX")
+        cp -p "$fstab" "$temporary"
+        from=$(field "$1") to=$(field "${2-}") awk '{ path = $2; sub("/+$", "", path) }
+            $1 !~ /^#/ && path == ENVIRON["from"] {
+                if (ENVIRON["to"] == "") next
+                $2 = ENVIRON["to"]
+            }
+            { print }' "$fstab" >"$temporary"
+        sync
+        mv "$temporary" "$fstab"
+    ) 9<"${fstab%/*}"
     test ! -d /run/systemd/system || systemctl daemon-reload
 }
 
-# Binds a mount to another path, also if a part of that is done.
+# Binds a mount to another path, also if a part of that is done. Another mount there is not taken for it.
 move_mount() { # FROM TO
-    if ! mountpoint -q "$2"; then
+    if mountpoint -q "$2"; then
+        if mountpoint -q "$1"; then
+            expect "the device at $2" "$(mountpoint -d "$2")" "$(mountpoint -d "$1")"
+        fi
+    else
         mountpoint "$1"
         mkdir -p "$2"
         mount --bind "$1" "$2"
@@ -268,9 +311,14 @@ remove_mount() { # PATH
 
 remove_parent() { test ! -d "${mount%/*}" || rmdir --ignore-fail-on-non-empty "${mount%/*}"; }
 
-# The provisioner makes a volume again for a mount that it finds, so the mount moves before its volume is deleted. If a unit
-# of systemd mounts it, change that by hand.
+# The provisioner makes a volume again for a mount that it finds, so the mount moves before its volume is deleted.
 do_move() {
+    check_node
+    if has_line "$directory" && has_line "$mount"; then
+        echo "$fstab has a line for $mount already; unmount that and remove its line" >&2
+        return 1
+    fi
+    echo "If a unit of systemd mounts $directory, and no line of $fstab, change it to $mount."
     move_mount "$directory" "$mount"
     edit_fstab "$directory" "$mount"
 }
@@ -280,6 +328,7 @@ check_move() {
     if has_line "$directory"; then return 1; fi
 }
 undo_move() {
+    check_node
     move_mount "$mount" "$directory"
     # The import has made it read-only.
     mount -o remount,bind,rw "$directory"
@@ -287,11 +336,20 @@ undo_move() {
     remove_parent
 }
 
+# Before the volume is complete, the original is the only copy.
 do_remove() {
-    test -n "$mount" || { rm -rf "$originals"* && return; }
-    remove_mount "$mount"
-    edit_fstab "$mount"
-    remove_parent
+    check_node
+    grep -qF "\"$handle\"" "$pool_path"/volumes/*/volume.json || {
+        echo "$pool_path does not have volume $handle" >&2
+        return 1
+    }
+    if test -z "$mount"; then
+        rm -rf "$originals"*
+    else
+        remove_mount "$mount"
+        edit_fstab "$mount"
+        remove_parent
+    fi
 }
 check_remove() {
     if test -z "$mount"; then
@@ -310,19 +368,16 @@ undo_remove() {
 case $# in
 0) usage && printf '\n%s\n' "$report" && exit ;;
 3) verb=$1 step=$2 ;;
-*) usage >&2 && exit 64 ;;
+*) usage >&2; exit 64 ;;
 esac
 case $verb in
 do | check | undo) ;;
-*) usage >&2 && exit 64 ;;
+*) usage >&2; exit 64 ;;
 esac
-facts "$3" || { echo "$0: claim $3 is not planned; sh $0 prints those that are" >&2 && exit 64; }
+facts "$3" || { echo "$0: claim $3 is not planned; sh $0 prints those that are" >&2; exit 64; }
 case " $steps " in
 *" $step "*) ;;
-*) echo "$0: the steps of claim $3 are: $steps" >&2 && exit 64 ;;
-esac
-case $step in
-move | remove) echo "This is for a root shell of node $node." ;;
+*) echo "$0: the steps of claim $3 are: $steps" >&2; exit 64 ;;
 esac
 trap 'test $? -eq 0 || echo "$verb $step: failed" >&2' EXIT
 "${verb}_$step"

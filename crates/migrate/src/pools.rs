@@ -28,6 +28,7 @@ struct Listed {
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) id: PoolId,
+    pub(crate) path: String,
     /// Whether it is known to enforce no sizes.
     pub(crate) enforces_none: bool,
 }
@@ -70,6 +71,7 @@ impl Pools {
                 (None, Some(id)) => Ok(Pool {
                     name: pool.name.clone(),
                     id,
+                    path: pool.path.clone(),
                     enforces_none: pool.enforcement.as_deref() == Some("none"),
                 }),
             },

@@ -61,7 +61,7 @@ fn list(f: &mut Formatter<'_>, title: &str, lines: &[String]) -> fmt::Result {
 }
 
 /// A text from the cluster in one line.
-fn printable(line: &str) -> String {
+pub(crate) fn printable(line: &str) -> String {
     line.chars().filter(|c| !c.is_control()).collect()
 }
 

@@ -508,6 +508,27 @@ fn the_pods_reach_the_driver_below_the_directory_of_the_kubelet() {
     }
 }
 
+/// The plan of a claim that was moved cannot be made again.
+#[test]
+fn an_existing_plan_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let objects: String = fixture("k3s").iter().map(Value::to_string).collect();
+    std::fs::write(at("objects"), objects).unwrap();
+    std::fs::write(at("pools"), POOLS).unwrap();
+    let line = format!("--to {}", at("plan.sh"));
+    let options = Options {
+        objects: at("objects").into(),
+        pools: at("pools").into(),
+        ..options(&line)
+    };
+    assert_eq!(run(&options), Ok(true));
+    let plan = std::fs::read_to_string(at("plan.sh")).unwrap();
+    assert!(plan.contains("shop/data-db-0"));
+    assert!(run(&options).unwrap_err().contains("exists"));
+    assert_eq!(std::fs::read_to_string(at("plan.sh")).unwrap(), plan);
+}
+
 #[test]
 fn an_input_that_is_no_list_is_an_error() {
     for text in [

@@ -16,6 +16,7 @@ case "$verb $1" in
 'get pv')
     [ -e pv ]
     case $all in
+    *persistentVolumeReclaimPolicy*volumeHandle*) echo "$(cat policy) $(cat csi)" ;;
     *persistentVolumeReclaimPolicy*) cat policy ;;
     *volumeHandle*) cat csi ;;
     *) exit 1 ;;

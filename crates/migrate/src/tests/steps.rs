@@ -7,6 +7,17 @@ use std::process::{Command as Process, Output};
 
 use super::*;
 
+/// The path of the pool in the fixtures.
+const POOL: &str = "/var/lib/rootcellar/pools/default";
+
+/// A mount is a file in STATE with the number of its device.
+const MOUNTPOINT: &str = "#!/bin/sh
+for path; do :; done
+mounted=$STATE/mounted$(echo \"$path\" | tr / _)
+[ -e \"$mounted\" ] || exit 32
+[ \"$1\" != -d ] || cat \"$mounted\"
+";
+
 const KUBECTL: &str = include_str!("kubectl.sh");
 
 fn is_there(path: &Path) -> bool {
@@ -29,17 +40,16 @@ impl Cluster {
             plan: only(report),
         };
         let fstab = cluster.path("fstab");
-        let script = script.replace("fstab=/etc/fstab", &format!("fstab={}", fstab.display()));
+        let script = script
+            .replace("fstab=/etc/fstab", &format!("fstab={}", fstab.display()))
+            .replace(POOL, cluster.path("pool").to_str().unwrap());
         fs::write(cluster.path("plan.sh"), script).unwrap();
         for (name, text) in [
             ("kubectl", KUBECTL),
-            (
-                "mountpoint",
-                "#!/bin/sh\ntest -e \"$STATE/mounted$(echo \"${2:-$1}\" | tr / _)\"\n",
-            ),
+            ("mountpoint", MOUNTPOINT),
             (
                 "mount",
-                "#!/bin/sh\ncase $1 in --bind) touch \"$STATE/mounted$(echo \"$3\" | tr / _)\" ;; esac\n",
+                "#!/bin/sh\n[ \"$1\" != --bind ] || cp \"$STATE/mounted$(echo \"$2\" | tr / _)\" \"$STATE/mounted$(echo \"$3\" | tr / _)\"\n",
             ),
             (
                 "umount",
@@ -58,6 +68,9 @@ impl Cluster {
         for (name, text) in state {
             fs::write(cluster.path(name), text).unwrap();
         }
+        fs::create_dir_all(cluster.path("pool/.rootcellar")).unwrap();
+        let marker = format!("{{\"id\": \"{}\"}}", cluster.variable("pool_id"));
+        fs::write(cluster.path("pool/.rootcellar/pool.json"), marker).unwrap();
         for workload in cluster.variable("workloads").split_whitespace() {
             let (workload, replicas) = workload.split_once('=').unwrap();
             let name = workload.replace('/', ".");
@@ -85,7 +98,23 @@ impl Cluster {
         variable(self.plan.planned.as_ref().unwrap(), name)
     }
 
+    /// The import has made the volume.
+    fn has_volume(&self) {
+        fs::create_dir_all(self.path("pool/volumes/a")).unwrap();
+        let record = format!("{{\"id\": \"{}\"}}", self.variable("handle"));
+        fs::write(self.path("pool/volumes/a/volume.json"), record).unwrap();
+    }
+
+    fn mounted(&self, path: &Path) -> PathBuf {
+        let path = path.to_str().unwrap();
+        self.path(&format!("mounted{}", path.replace('/', "_")))
+    }
+
     fn run(&self, verb: &str, step: &str) -> Output {
+        self.command(verb, step).output().unwrap()
+    }
+
+    fn command(&self, verb: &str, step: &str) -> Process {
         let mut shell = Process::new("sh");
         shell.arg(self.path("plan.sh"));
         shell.args([verb, step, self.plan.claim.as_str()]);
@@ -94,7 +123,7 @@ impl Cluster {
         shell.env("STATE", self.dir.path());
         shell.env("CLAIM", self.variable("claim"));
         shell.env("HANDLE", self.variable("handle"));
-        shell.output().unwrap()
+        shell
     }
 
     fn runs(&self, verb: &str, step: &str) {
@@ -202,6 +231,7 @@ fn a_step_out_of_order_is_refused() {
     );
     cluster.refuses("undo", "import", "a pod names claim data-db-0");
     cluster.refuses("undo", "remove", "cannot come back");
+    cluster.refuses("do", "remove", "does not have volume v1-");
     cluster.refuses(
         "do",
         "move",
@@ -213,6 +243,9 @@ fn a_step_out_of_order_is_refused() {
     cluster.runs("do", "retain");
     fs::write(cluster.path("deletion.statefulset.db"), "Delete").unwrap();
     cluster.refuses("do", "stop", "statefulset/db deletes claims");
+    let full = fs::File::create("/dev/full").unwrap();
+    let unheard = cluster.command("do", "stop").stderr(full).status();
+    assert!(!unheard.unwrap().success());
     assert_eq!(cluster.read("replicas.statefulset.db"), "2");
 
     // The old volume does not come back while the import may be at work.
@@ -290,20 +323,33 @@ fn a_line_of_fstab_follows_its_mount() {
     object(&mut objects, "PersistentVolume")["spec"]["local"]["path"] = path.to_str().into();
     let cluster = Cluster::new(&objects, "");
     fs::write(cluster.path("fstab"), &text).unwrap();
-    let mounted = |path: &str| cluster.path(&format!("mounted{}", path.replace('/', "_")));
-    fs::write(mounted(path.to_str().unwrap()), "").unwrap();
+    let to = PathBuf::from(cluster.variable("mount"));
+    fs::write(cluster.mounted(&path), "7:1\n").unwrap();
+
+    // Another disk, which was there before, is not taken for it.
+    fs::write(cluster.mounted(&to), "7:2\n").unwrap();
+    cluster.refuses("do", "move", "is '7:2', not '7:1'");
+    assert!(is_there(&cluster.mounted(&path)));
+    let both = format!("{text}C {field}.rootcellar/vol1 ext4\n");
+    fs::write(cluster.path("fstab"), both).unwrap();
+    cluster.refuses("do", "move", "has a line for");
+    fs::write(cluster.path("fstab"), &text).unwrap();
+    fs::remove_file(cluster.mounted(&to)).unwrap();
 
     let moved = text.replacen(&format!("A {field}/"), &format!("A {field}.rootcellar/"), 1);
     for _ in 0..2 {
         cluster.runs("do", "move");
         assert_eq!(cluster.read("fstab"), moved);
-        assert!(is_there(&mounted(cluster.variable("mount"))) && !is_there(&path));
+        assert!(is_there(&cluster.mounted(&to)) && !is_there(&path));
     }
     cluster.runs("undo", "move");
     cluster.runs("undo", "move");
     assert_eq!(cluster.read("fstab"), text);
-    assert!(is_there(&mounted(path.to_str().unwrap())));
+    assert!(is_there(&cluster.mounted(&path)));
+    let slash = text.replacen("/vol1 ext4", "/vol1/ ext4", 1);
+    fs::write(cluster.path("fstab"), slash).unwrap();
     cluster.runs("do", "move");
+    cluster.has_volume();
     cluster.runs("do", "remove");
     cluster.runs("check", "remove");
     assert!(!cluster.read("fstab").contains("\nA "));
@@ -324,6 +370,14 @@ fn the_original_of_a_copy_is_removed() {
         fs::create_dir_all(made.join("content")).unwrap();
     }
     cluster.refuses("check", "remove", "failed");
+    cluster.refuses("do", "remove", "does not have volume v1-");
+    cluster.has_volume();
+    let marker = cluster.path("pool/.rootcellar/pool.json");
+    let own = cluster.read("pool/.rootcellar/pool.json");
+    fs::write(&marker, "{\"id\": \"of another node\"}").unwrap();
+    cluster.refuses("do", "remove", "this is not node n1");
+    assert!(is_there(&original));
+    fs::write(&marker, own).unwrap();
     cluster.runs("do", "remove");
     cluster.runs("do", "remove");
     assert!(!is_there(&original) && is_there(&other) && is_there(&path));
