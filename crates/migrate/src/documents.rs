@@ -1,10 +1,8 @@
 //! The objects in a plan: the pods that import and export, and the old volume as it was.
 
-use objects::manifest::{
-    self, Container, Document, Metadata, Object, PodSpec, SecurityContext, Toleration,
-};
+use objects::manifest::{self, Container, Document, Metadata, Object, PodSpec};
 use objects::{ObjectId, ReclaimPolicy};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::Options;
 use crate::planned::Facts;
@@ -83,12 +81,12 @@ pub(crate) fn pod(
             node_name: facts.node.to_owned(),
             host_pid: true,
             restart_policy: "Never",
-            tolerations: vec![Toleration { operator: "Exists" }],
+            tolerations: json!([{ "operator": "Exists" }]),
             containers: vec![Container {
                 name: verb,
                 image: options.image.clone(),
                 command,
-                security_context: SecurityContext { privileged: true },
+                security_context: json!({ "privileged": true }),
             }],
         },
     })

@@ -5,17 +5,14 @@ mod kinds;
 
 use std::collections::BTreeMap;
 
-use crate::ReclaimPolicy;
-use crate::{Bytes, NodeName};
+use serde_json::{Value, json};
 
-use kinds::{
-    Affinity, ContentSource, Expression, NodeSelector, Resources, SnapshotRef, SnapshotSource,
-    Source, Storage, Term,
-};
+use crate::{Bytes, NodeName, ReclaimPolicy};
+
 pub use kinds::{
-    Claim, ClaimMode, ClaimRef, Container, Content, Document, Metadata, Object, PodSpec,
-    SecurityContext, Snapshot, Toleration, VolumeSpec,
+    Claim, ClaimMode, ClaimRef, Container, Content, Document, Metadata, Object, PodSpec, VolumeSpec,
 };
+use kinds::{SnapshotRef, Source};
 
 /// The label by which the snapshotter of a node finds its objects.
 const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
@@ -56,14 +53,12 @@ pub struct Volume {
 impl Volume {
     /// Its `PersistentVolume`.
     pub fn document(&self) -> Document {
-        let expression = Expression {
-            key: self.place.topology_key.clone(),
-            operator: "In",
-            values: vec![self.place.node.topology_value()],
-        };
-        let term = Term {
-            match_expressions: vec![expression],
-        };
+        let expression = json!({
+            "key": self.place.topology_key,
+            "operator": "In",
+            "values": [self.place.node.topology_value()],
+        });
+        let term = json!({ "matchExpressions": [expression] });
         Document::Volume(Box::new(Object {
             api_version: "v1",
             kind: "PersistentVolume",
@@ -86,11 +81,7 @@ impl Volume {
                     fs_type: self.fs_type.clone(),
                     volume_attributes: self.attributes.clone(),
                 },
-                node_affinity: Affinity {
-                    required: NodeSelector {
-                        node_selector_terms: vec![term],
-                    },
-                },
+                node_affinity: json!({ "required": { "nodeSelectorTerms": [term] } }),
             },
         }))
     }
@@ -108,19 +99,15 @@ impl Volume {
             spec: Claim {
                 access_modes: self.modes.clone(),
                 volume_mode: self.mode(),
-                resources: Resources {
-                    requests: self.storage(),
-                },
+                resources: json!({ "requests": self.storage() }),
                 storage_class_name: self.class.clone(),
                 volume_name: self.name.clone(),
             },
         })
     }
 
-    fn storage(&self) -> Storage {
-        Storage {
-            storage: quantity(self.capacity),
-        }
+    fn storage(&self) -> Value {
+        json!({ "storage": quantity(self.capacity) })
     }
 
     fn mode(&self) -> &'static str {
@@ -170,9 +157,7 @@ impl SnapshotOf {
             spec: Content {
                 driver: self.place.driver.clone(),
                 deletion_policy: ReclaimPolicy::Retain,
-                source: ContentSource {
-                    snapshot_handle: self.handle.clone(),
-                },
+                source: json!({ "snapshotHandle": self.handle }),
                 source_volume_mode: volume_mode(self.is_device),
                 volume_snapshot_ref: SnapshotRef {
                     namespace: self.namespace.clone(),
@@ -188,11 +173,7 @@ impl SnapshotOf {
                 namespace: Some(self.namespace.clone()),
                 ..Metadata::default()
             },
-            spec: Snapshot {
-                source: SnapshotSource {
-                    volume_snapshot_content_name: self.content.clone(),
-                },
-            },
+            spec: json!({ "source": { "volumeSnapshotContentName": self.content } }),
         };
         [Document::Content(content), Document::Snapshot(snapshot)]
     }

@@ -1,8 +1,10 @@
-//! The fields of the objects, in the order in which they are written.
+//! The fields of the objects, in the order in which they are written. A part whose fields are in the order of the
+//! alphabet is a [`Value`].
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{AccessMode, ReclaimPolicy};
 
@@ -13,7 +15,7 @@ pub enum Document {
     Volume(Box<Object<VolumeSpec>>),
     Claim(Object<Claim>),
     Content(Object<Content>),
-    Snapshot(Object<Snapshot>),
+    Snapshot(Object<Value>),
     Pod(Object<PodSpec>),
 }
 
@@ -39,7 +41,7 @@ pub struct Metadata {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSpec {
-    pub capacity: Storage,
+    pub capacity: Value,
     pub access_modes: Vec<ClaimMode>,
     pub volume_mode: &'static str,
     pub persistent_volume_reclaim_policy: ReclaimPolicy,
@@ -48,12 +50,7 @@ pub struct VolumeSpec {
     pub mount_options: Vec<String>,
     pub claim_ref: ClaimRef,
     pub csi: Source,
-    pub node_affinity: Affinity,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Storage {
-    pub storage: String,
+    pub node_affinity: Value,
 }
 
 /// A claim of a volume. With the `uid` of a claim that does not exist, Kubernetes releases the volume;
@@ -92,44 +89,15 @@ pub struct Source {
     pub volume_attributes: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Affinity {
-    pub required: NodeSelector,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeSelector {
-    pub node_selector_terms: Vec<Term>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Term {
-    pub match_expressions: Vec<Expression>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Expression {
-    pub key: String,
-    pub operator: &'static str,
-    pub values: Vec<String>,
-}
-
 /// The `spec` of a `PersistentVolumeClaim`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
     pub access_modes: Vec<ClaimMode>,
     pub volume_mode: &'static str,
-    pub resources: Resources,
+    pub resources: Value,
     pub storage_class_name: String,
     pub volume_name: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Resources {
-    pub requests: Storage,
 }
 
 /// The `spec` of a `VolumeSnapshotContent`.
@@ -138,33 +106,15 @@ pub struct Resources {
 pub struct Content {
     pub driver: String,
     pub deletion_policy: ReclaimPolicy,
-    pub source: ContentSource,
+    pub source: Value,
     pub source_volume_mode: &'static str,
     pub volume_snapshot_ref: SnapshotRef,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ContentSource {
-    pub snapshot_handle: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SnapshotRef {
     pub namespace: String,
     pub name: String,
-}
-
-/// The `spec` of a `VolumeSnapshot`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Snapshot {
-    pub source: SnapshotSource,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SnapshotSource {
-    pub volume_snapshot_content_name: String,
 }
 
 /// The `spec` of a pod that runs a command on a node once.
@@ -175,13 +125,8 @@ pub struct PodSpec {
     #[serde(rename = "hostPID")]
     pub host_pid: bool,
     pub restart_policy: &'static str,
-    pub tolerations: Vec<Toleration>,
+    pub tolerations: Value,
     pub containers: Vec<Container>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Toleration {
-    pub operator: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -190,12 +135,7 @@ pub struct Container {
     pub name: &'static str,
     pub image: String,
     pub command: Vec<String>,
-    pub security_context: SecurityContext,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SecurityContext {
-    pub privileged: bool,
+    pub security_context: Value,
 }
 
 /// The access modes of a claim.
